@@ -1,0 +1,52 @@
+# What can be done here: make demo, make test, make lint, make docs, make clean.
+# Everything is installed into .venv, which is made when it is missing.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+
+# The second -q also silences pip's warnings about its own configuration; errors are shown.
+PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint docs clean
+
+help:
+	@echo "make demo   run the main example (real data to tuned classifiers)"
+	@echo "make test   run all tests and the examples in the docstrings"
+	@echo "make lint   check style and formatting"
+	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make clean  remove .venv and the built documentation"
+
+# A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
+# when something has to be installed again; the package itself is installed in place.
+$(VENV)/.stamp-venv:
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-venv
+	@echo "Installing scikit-random-features[$*] into $(VENV)"
+	@$(PIP) -e ".[$*]"
+	@touch $@
+
+demo: $(VENV)/.stamp-examples
+	$(VENV)/bin/python examples/uci_grid_search.py
+
+# One BLAS and OpenMP thread a worker: two workers with two threads each would wait for each
+# other on two cores.
+test: export OMP_NUM_THREADS ?= 1
+test: export OPENBLAS_NUM_THREADS ?= 1
+test: $(VENV)/.stamp-tests
+	$(VENV)/bin/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/.stamp-lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+docs: $(VENV)/.stamp-docs
+	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) docs/_build

@@ -1,0 +1,34 @@
+"""Random features that make kernels linear, as scikit-learn transformers."""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+# Public name: module that defines it. Loaded at first use, so that `import skrf` stays light.
+_HOME = {
+    "KernelRegressionClassifier": "regression",
+    "KernelRegressor": "regression",
+    "OptimalPositiveRF": "features",
+    "PositiveRF": "features",
+    "RFFSampler": "features",
+    "SimplexRF": "features",
+    "SimplexRFPlus": "features",
+}
+_SUBMODULES = ("datasets", "exceptions", "features", "projections", "regression", "variances")
+
+__all__ = sorted([*_HOME, *_SUBMODULES])
+
+
+def __getattr__(name):
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*__all__, "__version__"])

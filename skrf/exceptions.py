@@ -1,0 +1,32 @@
+"""Warnings of this library that a program may want to catch by name."""
+
+__all__ = ["FeatureCollapseWarning"]
+
+
+class FeatureCollapseWarning(UserWarning):
+    """Says that the random features of a query have collapsed onto one or two of them.
+
+    Positive features are exponentials. When the inputs are large compared with the kernel's
+    width, one or two of them hold nearly all of the weight, and an average over the others adds
+    nothing: the kernel estimate is then that of a map with one or two features, however many
+    were asked for. A smaller ``sigma``, centring, or a mechanism of lower variance helps; more
+    features of the same kind hardly do.
+
+    See Also
+    --------
+    warnings.simplefilter : Turn the warning into an error, or silence it.
+
+    Examples
+    --------
+    Treat a collapse as an error in one part of a program:
+
+    >>> import warnings
+    >>> from skrf.exceptions import FeatureCollapseWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", FeatureCollapseWarning)
+    ...     try:
+    ...         warnings.warn("2 features hold all the weight", FeatureCollapseWarning)
+    ...     except FeatureCollapseWarning as warning:
+    ...         print(warning)
+    2 features hold all the weight
+    """

@@ -1,0 +1,64 @@
+"""Paragraphs that the docstrings of all mechanisms share, each written once."""
+
+import inspect
+
+_SHARED = {
+    "sigma": """\
+Multiplies the inputs: a LARGER sigma is a NARROWER kernel (the inverse of a bandwidth).
+sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 \\|x - y\\|^2 / 2).""",
+    "n_components": """\
+n_components : int, default=100
+    Number of output columns.""",
+    "sigma_parameter": """\
+sigma : float, "scale" or "median", default=1.0
+    Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
+    one over the median distance between at most 1,000 rows. Both look at queries only.""",
+    "kernel": """\
+kernel : {"gaussian", "softmax"}, default="gaussian"
+    exp(-sigma^2 \\|x - y\\|^2 / 2), or exp(sigma^2 x.y).""",
+    "coupling": """\
+coupling : {"orthogonal", "iid", "simplex", "simplex+", "sobol", "norm-coupled"}, \
+default="orthogonal"
+    Joint law of the projections; every single one is standard normal.""",
+    "projection": """\
+projection : {"dense"}, default="dense"
+    How the projections are held.""",
+    "center": """\
+center : bool, default=True
+    Shift inputs to the midpoint of the means of queries and keys. The kernel does not change,
+    the variance is least there.""",
+    "random_state": """\
+random_state : int, RandomState instance or None, default=None
+    Source of the one integer that seeds a fit. Give an integer inside GridSearchCV: with 100
+    columns the draw alone moves accuracy by several points.""",
+    "attributes": """\
+n_components_ : int
+    Number of output columns.
+sigma_, gamma_, length_scale_ : float
+    The kernel's scale in three notations.
+omega_ : ndarray of shape (n_projections, n_features)
+    The projections, standard (not multiplied by sigma).
+statistics_ : PairStatistics
+    Mergeable statistics of the queries and keys seen by `fit`.
+n_features_in_ : int
+    Number of input features.
+feature_names_in_ : ndarray of shape (n_features_in_,)
+    Names of the input features, where X had any.""",
+    "offset_": """\
+offset_ : ndarray of shape (n_features,)
+    The shift c, in units of X; zeros without centring.""",
+}
+
+
+def document(cls):
+    """Fill the placeholders ``%(name)s`` in a class docstring with the shared paragraphs."""
+    if cls.__doc__ is None:  # python -OO
+        return cls
+    lines = []
+    for line in inspect.cleandoc(cls.__doc__).splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        for name, text in _SHARED.items():
+            line = line.replace(f"%({name})s", text.replace("\n", "\n" + indent))
+        lines.append(line)
+    cls.__doc__ = "\n".join(lines)
+    return cls

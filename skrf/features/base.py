@@ -1,0 +1,507 @@
+"""The contract of every mechanism: scikit-learn's methods outside, three private steps inside.
+
+A mechanism learns parameters from statistics (`_fit_parameters`), draws random numbers from a
+seed (`_draw`) and maps rows (`_features`, or `_log_features` where all features are positive).
+Consumers call those private paths on validated arrays; the public methods validate, warn and
+delegate.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from numbers import Integral, Real
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.spatial.distance import pdist
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from .._arrays import (
+    ScaledRows,
+    is_foreign,
+    like,
+    namespace,
+    squared_distances,
+    squared_norms,
+    to_host,
+)
+from .._validation import drop_zero_weights, validate_rows
+from ..statistics import PairStatistics
+
+# Independent streams of random numbers, so that one choice never shifts another.
+OMEGA, PHASE, SUBSAMPLE, CHOICE = range(4)
+
+_MEDIAN_ROWS = 1000
+
+
+def _maps_to_positive(mechanism):
+    return mechanism.is_positive
+
+
+def _has_mergeable_parameters(mechanism):
+    return mechanism._is_mergeable()
+
+
+class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
+    """Base class of all random-feature mechanisms."""
+
+    _parameter_constraints = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "sigma": [StrOptions({"scale", "median"}), Interval(Real, 0, None, closed="neither")],
+        "kernel": [StrOptions({"gaussian", "softmax"})],
+        "random_state": ["random_state"],
+    }
+    _needs_full_statistics = False
+
+    # ---------------------------------------------------------------- what subclasses say
+
+    @property
+    @abstractmethod
+    def is_positive(self):
+        """Whether every feature is positive."""
+
+    @property
+    @abstractmethod
+    def is_unbiased(self):
+        """Whether the mean of the estimate is the kernel."""
+
+    @property
+    @abstractmethod
+    def is_symmetric(self):
+        """Whether `transform` and `transform_keys` are the same function."""
+
+    @abstractmethod
+    def _fit_parameters(self, statistics):
+        """Set the fitted parameters, functions of `statistics` and ``sigma_`` alone."""
+
+    @abstractmethod
+    def _draw(self, seed):
+        """Draw the random numbers; parameters are left as they are."""
+
+    @property
+    def _columns_per_projection(self):
+        return 1
+
+    def _count_projections(self):
+        """Return the number of projections for ``n_components``, or raise ValueError.
+
+        A single column cannot hold a pair: mechanisms of pairs fold it with a random phase or
+        sign, which keeps it unbiased.
+        """
+        if self.n_components == 1:
+            return 1
+        columns = self._columns_per_projection
+        count, rest = divmod(self.n_components, columns)
+        if rest:
+            nearest = [str(max(k * columns, 1)) for k in (count, count + 1)]
+            raise ValueError(
+                f"n_components={self.n_components} cannot be made by {type(self).__name__}: it "
+                f"must be 1 or a multiple of {columns}, the columns of one projection. The nearest "
+                f"allowed: {' and '.join(nearest)}."
+            )
+        return count
+
+    def _log_features(self, X, *, keys=False):
+        """Return log features of validated rows; positive mechanisms only."""
+        raise NotImplementedError
+
+    def _features(self, X, *, keys=False):
+        """Return the features of validated rows, query side or key side."""
+        logs = self._log_features(X, keys=keys)
+        return namespace(logs).exp(logs)
+
+    @abstractmethod
+    def _log_variance(self, X, Y):
+        """Return the log variance of the Gaussian-kernel estimate for all pairs of rows."""
+
+    def _is_mergeable(self):
+        """Tell whether the parameters are functions of mergeable statistics."""
+        return self.sigma != "median"
+
+    # ---------------------------------------------------------------- fitting
+
+    def fit(self, X, y=None, sample_weight=None, *, keys=None):
+        """Compute the statistics of the data, the optimal parameters, and draw.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Queries.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the queries, at least 0; a row of weight 0 counts as removed.
+        keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
+            Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
+            have the length of X, and a Pipeline does not transform them: in both give the keys
+            already prepared, or leave them out.
+
+        Returns
+        -------
+        self : object
+            The fitted mechanism.
+
+        Raises
+        ------
+        ValueError
+            Where a parameter, X, the weights or the keys are not allowed; the message names
+            the parameter, its value and what is allowed.
+        """
+        return self._fit(X, sample_weight, keys, first=True)
+
+    @available_if(_has_mergeable_parameters)
+    def partial_fit(self, X, y=None, sample_weight=None, *, keys=None):
+        """Add a batch to the statistics and update the parameters.
+
+        Statistics and parameters equal those of `fit` on all batches together, to rounding. The
+        random numbers are drawn at the first call and kept.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of queries.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the queries, at least 0.
+        keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
+            A batch of keys; None takes X.
+
+        Returns
+        -------
+        self : object
+            The fitted mechanism.
+        """
+        return self._fit(X, sample_weight, keys, first=not hasattr(self, "statistics_"))
+
+    def _fit(self, X, sample_weight, keys, *, first):
+        self._validate_params()
+        n_projections = self._count_projections()
+        X = to_host(validate_rows(self, X, reset=first))
+        sample_weight, X = drop_zero_weights(sample_weight, X)
+        if keys is not None:
+            keys = to_host(validate_rows(self, keys, reset=False, name="keys"))
+        statistics = PairStatistics.of(X, keys, sample_weight, full=self._needs_full_statistics)
+        if first:
+            self._seed = _draw_seed(self.random_state)
+            self._n_projections = n_projections
+            self._n_columns = self.n_components
+            self.statistics_ = statistics
+        else:
+            self.statistics_ = self.statistics_.merge(statistics)
+        self._sigma = self._resolve_sigma(X)
+        self._fit_parameters(self.statistics_)
+        if first:
+            self._draw(self._seed)
+        return self
+
+    def redraw(self, random_state=None):
+        """Draw the random numbers anew, the fitted parameters kept.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+            Source of the new seed.
+
+        Returns
+        -------
+        self : object
+            The mechanism with new random numbers.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        self._seed = _draw_seed(random_state)
+        self._draw(self._seed)
+        return self
+
+    def _rng(self, stream):
+        return np.random.default_rng([self._seed, stream])
+
+    def _resolve_sigma(self, X):
+        if self.sigma == "scale":
+            variance = self.statistics_.queries.entry_variance
+            gamma = 1 / (self.n_features_in_ * variance) if variance > 0 else 1.0
+            return float(np.sqrt(2 * gamma))
+        if self.sigma == "median":
+            return self._median_sigma(X)
+        if not np.isfinite(self.sigma):
+            raise ValueError(
+                f"The 'sigma' parameter of {type(self).__name__} must be 'scale', 'median' or a "
+                f"finite float > 0. Got {self.sigma!r} instead."
+            )
+        return float(self.sigma)
+
+    def _median_sigma(self, X):
+        if X.shape[0] > _MEDIAN_ROWS:
+            rows = self._rng(SUBSAMPLE).choice(X.shape[0], _MEDIAN_ROWS, replace=False)
+            X = X[np.sort(rows)]
+        if sp.issparse(X):
+            distances = euclidean_distances(X)[np.triu_indices(X.shape[0], 1)]
+        else:
+            distances = pdist(np.asarray(X, dtype=np.float64))
+        distances = distances[distances > 0]
+        return float(1 / np.median(distances)) if distances.size else float(np.sqrt(2.0))
+
+    # ---------------------------------------------------------------- fitted attributes
+
+    @property
+    def sigma_(self):
+        """Multiplier of the inputs: sigma = 1 / length_scale = sqrt(2 gamma)."""
+        check_is_fitted(self)
+        return self._sigma
+
+    @property
+    def gamma_(self):
+        """Gamma of the equivalent RBF kernel exp(-gamma |x - y|^2): sigma^2 / 2."""
+        return self.sigma_**2 / 2
+
+    @property
+    def length_scale_(self):
+        """Length scale of the equivalent RBF kernel: 1 / sigma."""
+        return 1 / self.sigma_
+
+    @property
+    def n_components_(self):
+        """Number of output columns."""
+        check_is_fitted(self)
+        return self._n_columns
+
+    @property
+    def _n_features_out(self):
+        return self.n_components_
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "statistics_")
+
+    # ---------------------------------------------------------------- maps
+
+    def transform(self, X):
+        """Return the query-side features of X.
+
+        ``transform(X) @ transform_keys(Y).T`` estimates the kernel of X and Y.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Queries, NumPy, SciPy sparse, CuPy or torch.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+            Features, float32 for float32 input and float64 for any other.
+
+        Warns
+        -----
+        RuntimeWarning
+            Where a row of features vanished or overflowed in the output's dtype.
+        """
+        return self._public_features(X, keys=False, name="X")
+
+    def transform_keys(self, Y):
+        """Return the key-side features of Y; equal to `transform` where `is_symmetric`.
+
+        Parameters
+        ----------
+        Y : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Keys.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+            Features, float32 for float32 input and float64 for any other.
+
+        Warns
+        -----
+        RuntimeWarning
+            Where a row of features vanished or overflowed in the output's dtype.
+        """
+        return self._public_features(Y, keys=True, name="Y")
+
+    @available_if(_maps_to_positive)
+    def log_transform(self, X):
+        """Return the logarithms of the query-side features, finite at every sigma.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Queries.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+            Log features.
+        """
+        check_is_fitted(self)
+        return self._log_features(validate_rows(self, X, reset=False))
+
+    @available_if(_maps_to_positive)
+    def log_transform_keys(self, Y):
+        """Return the logarithms of the key-side features, finite at every sigma.
+
+        Parameters
+        ----------
+        Y : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Keys.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+            Log features.
+        """
+        check_is_fitted(self)
+        return self._log_features(validate_rows(self, Y, reset=False, name="Y"), keys=True)
+
+    def _public_features(self, X, *, keys, name):
+        check_is_fitted(self)
+        X = validate_rows(self, X, reset=False, name=name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            features = self._features(X, keys=keys)
+        xp = namespace(features)
+        if not bool(xp.all(xp.any(features != 0, axis=1))):
+            self._warn_of_range(X, f"rows of features of {name} vanished")
+        elif not bool(xp.all(xp.isfinite(features))):
+            self._warn_of_range(X, f"features of {name} overflowed")
+        return features
+
+    def _warn_of_range(self, X, what):
+        norms = (X.multiply(X)).sum(axis=1) if sp.issparse(X) else squared_norms(X)
+        largest = float(to_host(norms).max()) ** 0.5
+        warnings.warn(
+            f"{type(self).__name__}: {what} in the output's dtype at sigma={self.sigma_:.4g} and "
+            f"largest input norm {largest:.4g}. Take a smaller sigma or standardise the inputs"
+            + ("; log_transform stays finite." if self.is_positive else "."),
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    # ---------------------------------------------------------------- kernels and their error
+
+    def exact_kernel(self, X, Y=None):
+        """Return the kernel that the features estimate.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            exp(-sigma^2 |x - y|^2 / 2), or exp(sigma^2 x.y) for the softmax kernel.
+
+        Warns
+        -----
+        RuntimeWarning
+            Where a value overflows.
+        """
+        X, Y = self._pair(X, Y)
+        return self._exponentiate(self._log_exact_kernel(X, Y), X, "kernel values")
+
+    def approximate_kernel(self, X, Y=None):
+        """Return the estimate of the kernel made of the features of X and Y.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            ``transform(X) @ transform_keys(Y).T``; for positive maps computed with the largest
+            exponents taken out, so that it is right where single features underflow.
+        """
+        X, Y = self._pair(X, Y)
+        if not self.is_positive:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return self._features(X) @ self._features(Y, keys=True).T
+        queries, keys = self._log_features(X), self._log_features(Y, keys=True)
+        xp = namespace(queries)
+        top_x = xp.max(queries, axis=1, keepdims=True)
+        top_y = xp.max(keys, axis=1, keepdims=True)
+        product = xp.exp(queries - top_x) @ xp.exp(keys - top_y).T
+        with np.errstate(divide="ignore"):
+            logs = xp.log(product) + top_x + top_y.T
+        return self._exponentiate(logs, X, "kernel estimates")
+
+    def kernel_variance(self, X, Y=None, *, log=False):
+        """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+        log : bool, default=False
+            Return the natural logarithm, which neither overflows nor underflows (-inf where the
+            estimate is exact).
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            Variance over draws, about the mean of the estimate; a proven upper bound where
+            ``kernel_variance_is_exact_`` is False.
+
+        Raises
+        ------
+        NotImplementedError
+            Where neither a closed form nor a bound is known; the message says what is.
+        """
+        X, Y = self._pair(X, Y)
+        logs = self._log_variance(X, Y)
+        if self.kernel == "softmax":
+            norms_x, norms_y = (
+                np.asarray(to_host(ScaledRows(Z, self.sigma_).squared_norms()), dtype=np.float64)
+                for Z in (X, Y)
+            )
+            logs = logs + np.add.outer(norms_x, norms_y)
+        return logs if log else self._exponentiate(logs, X, "variances")
+
+    @property
+    def kernel_variance_is_exact_(self):
+        """Whether `kernel_variance` is the variance itself and not an upper bound."""
+        check_is_fitted(self)
+        return True
+
+    def _pair(self, X, Y):
+        check_is_fitted(self)
+        X = validate_rows(self, X, reset=False)
+        return X, (X if Y is None else validate_rows(self, Y, reset=False, name="Y"))
+
+    def _log_exact_kernel(self, X, Y):
+        if self.kernel == "softmax":
+            product = X @ Y.T
+            return (product.toarray() if sp.issparse(product) else product) * self.sigma_**2
+        logs = squared_distances(X, Y) * (-self.gamma_)
+        return like(logs, X) if is_foreign(X) else logs
+
+    def _exponentiate(self, logs, X, what):
+        xp = namespace(logs)
+        with np.errstate(over="ignore"):
+            values = xp.exp(logs)
+        if not bool(xp.all(xp.isfinite(values))):
+            self._warn_of_range(X, f"{what} overflowed")
+        return values
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _draw_seed(random_state):
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))

@@ -1,0 +1,260 @@
+"""Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
+
+import math
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
+from .. import variances
+from ._docs import document
+from .gaussian import GaussianRandomFeatures
+from .nonlinearities import Exponential, Hyperbolic
+
+_NONLINEARITIES = {
+    "exponential": Exponential(),
+    "hyperbolic": Hyperbolic(),
+    "regularized": Exponential(),
+}
+_LAWS = {
+    "exponential": variances.Exponential(),
+    "hyperbolic": variances.Hyperbolic(),
+    "regularized": variances.Regularized(),
+}
+
+
+class CenteredRandomFeatures(GaussianRandomFeatures):
+    """Base of the maps whose variance depends on the origin: they shift it to the midpoint."""
+
+    _parameter_constraints = {
+        **GaussianRandomFeatures._parameter_constraints,
+        "center": ["boolean"],
+    }
+
+    def _fit_parameters(self, statistics):
+        self.offset_ = (
+            statistics.midpoint if self.center else np.zeros_like(statistics.queries.mean)
+        )
+
+
+@document
+class PositiveRF(CenteredRandomFeatures):
+    r"""Positive random features: exponentials of Gaussian projections (FAVOR+).
+
+    %(sigma)s
+
+    Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same and its
+    variance is never larger on average. The hyperbolic variant halves the number of projections
+    and is unbiased for pairs on either side; the regularised one has bounded projections and
+    estimates a slightly smaller kernel.
+
+    Parameters
+    ----------
+    %(n_components)s The hyperbolic variant makes two a projection: an even
+        number, or 1, which is a plain exponential.
+    variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
+        exp(w.x - \|x\|^2); the pair exp(+-w.x - \|x\|^2); or the first with all projections of
+        length sqrt(d), unbiased for its own lower kernel.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(coupling)s
+    %(projection)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with performers (2021), lemma 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import PositiveRF
+    >>> X = np.random.default_rng(0).normal(size=(5, 3))
+    >>> features = PositiveRF(n_components=500, sigma=0.5, random_state=0).fit(X)
+    >>> bool((features.transform(X) > 0).all())
+    True
+    """
+
+    _parameter_constraints = {
+        **CenteredRandomFeatures._parameter_constraints,
+        "variant": [StrOptions(set(_LAWS))],
+    }
+
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        variant="exponential",
+        sigma=1.0,
+        kernel="gaussian",
+        coupling="orthogonal",
+        projection="dense",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.variant = variant
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+    @property
+    def _form(self):
+        # One column of a hyperbolic pair, its sign drawn, is an exponential feature.
+        folded = getattr(self, "_n_columns", self.n_components) == 1
+        if self.variant == "hyperbolic" and folded:
+            return "exponential"
+        return self.variant
+
+    @property
+    def _nonlinearity(self):
+        # A wrong name is reported by `fit`; properties must not raise before.
+        return _NONLINEARITIES.get(self._form, _NONLINEARITIES["exponential"])
+
+    @property
+    def _law(self):
+        return _LAWS[self._form]
+
+    @property
+    def is_unbiased(self):
+        """Whether the mean of the estimate is the kernel: not for the regularised variant."""
+        return self.variant != "regularized"
+
+    def _shape_projection(self, projection):
+        if self.variant != "regularized":
+            return projection
+        return projection.with_norms(math.sqrt(self.n_features_in_))
+
+
+@document
+class SimplexRF(PositiveRF):
+    r"""Positive features with simplex-coupled projections.
+
+    %(sigma)s
+
+    Choose it for the least mean squared error among positive features of the plain form: inside
+    a block the directions repel each other, which beats orthogonal blocks for every pair of
+    points. `OptimalPositiveRF(coupling="simplex")` joins the two ideas.
+
+    Parameters
+    ----------
+    %(n_components)s The hyperbolic variant makes two a projection: an even
+        number, or 1, which is a plain exponential.
+    variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
+        As in `PositiveRF`.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(projection)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import PositiveRF, SimplexRF
+    >>> X = np.random.default_rng(0).normal(size=(5, 8)) / 3
+    >>> simplex = SimplexRF(n_components=8, random_state=0).fit(X)
+    >>> orthogonal = PositiveRF(n_components=8, random_state=0).fit(X)
+    >>> bool((simplex.kernel_variance(X) < orthogonal.kernel_variance(X)).all())
+    True
+    """
+
+    coupling = "simplex"
+    _parameter_constraints = {
+        name: allowed
+        for name, allowed in PositiveRF._parameter_constraints.items()
+        if name != "coupling"
+    }
+
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        variant="exponential",
+        sigma=1.0,
+        kernel="gaussian",
+        projection="dense",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.variant = variant
+        self.sigma = sigma
+        self.kernel = kernel
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+
+@document
+class SimplexRFPlus(SimplexRF):
+    """Positive features with simplex+ projections: directions fitted to the drawn norms.
+
+    %(sigma)s
+
+    Choose `SimplexRF` first: simplex+ gains little more, has no closed-form variance, and its
+    draw costs a few sweeps over every block.
+
+    Parameters
+    ----------
+    %(n_components)s The hyperbolic variant makes two a projection: an even
+        number, or 1, which is a plain exponential.
+    variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
+        As in `PositiveRF`.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(projection)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 4, with fresh norms in every block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import SimplexRFPlus
+    >>> X = np.random.default_rng(0).normal(size=(5, 8)) / 3
+    >>> SimplexRFPlus(n_components=16, random_state=0).fit_transform(X).shape
+    (5, 16)
+    """
+
+    coupling = "simplex+"

@@ -1,0 +1,88 @@
+"""The contract of a projection (a drawn matrix) and of a coupling (a way to draw its rows)."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from .._arrays import is_foreign, like
+
+
+class Projection(ABC):
+    """Rows omega_1, ..., omega_m in R^d that multiply inputs.
+
+    A fast projection need not hold its matrix: consumers use `multiply` and `squared_norms`, and
+    `dense` only for small work.
+
+    Parameters
+    ----------
+    squared_norms : ndarray of shape (n_projections,)
+        Squared lengths of the rows, float64.
+    n_features : int
+        Width d of the inputs.
+    """
+
+    def __init__(self, squared_norms, n_features):
+        self.squared_norms = squared_norms
+        self.n_features = n_features
+
+    @property
+    def n_projections(self):
+        """Number of rows."""
+        return len(self.squared_norms)
+
+    @abstractmethod
+    def dense(self):
+        """Return the matrix, shape (n_projections, n_features), float64."""
+
+    @abstractmethod
+    def multiply(self, X):
+        """Return X @ dense().T in the library, device and dtype of X (dense result)."""
+
+
+class DenseProjection(Projection):
+    """A projection held as a matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_projections, n_features)
+        The rows, float64.
+    """
+
+    def __init__(self, matrix):
+        super().__init__(np.einsum("ij,ij->i", matrix, matrix), matrix.shape[1])
+        self.matrix = matrix
+
+    def dense(self):
+        """Return the matrix itself."""
+        return self.matrix
+
+    def multiply(self, X):
+        """Return X @ matrix.T."""
+        if is_foreign(X):
+            return X @ like(self.matrix, X).T
+        return np.asarray(X @ self.matrix.T.astype(X.dtype, copy=False))
+
+    def with_norms(self, norm):
+        """Return the projection whose rows keep their directions and have one given length."""
+        return DenseProjection(self.matrix * (norm / np.sqrt(self.squared_norms))[:, None])
+
+
+class Coupling(ABC):
+    """A joint law of the rows of a projection; every single row is N(0, I_d)."""
+
+    @abstractmethod
+    def draw(self, n_projections, n_features, rng):
+        """Return a `Projection` drawn with the NumPy Generator `rng`."""
+
+    def blocks(self, n_projections, n_features):
+        """Return {rows in a block: number of such blocks}; blocks are independent."""
+        return {1: n_projections}
+
+    def pair_cosine(self, block_rows):
+        """Return the cosine between two rows of a block when it and the norms follow the block law.
+
+        The law: norms independent chi_d, every pair of directions at one fixed cosine, uniformly
+        rotated. None where rows of a block are coupled in another way; closed forms of pair terms
+        are known for this law only.
+        """
+        return 0.0

@@ -1,0 +1,66 @@
+"""Projections made of independent blocks: norms times directions times a random rotation."""
+
+import numpy as np
+
+from .base import Coupling, DenseProjection
+from .norms import chi_norms, paired_norms
+
+
+def haar_rows(n_rows, n_features, rng):
+    """Return the first rows of a Haar distributed orthogonal matrix, shape (n_rows, n_features).
+
+    The signs of R's diagonal are folded into Q: LAPACK's Q alone is not Haar distributed and
+    biases one-sided exponential features.
+    """
+    q, r = np.linalg.qr(rng.standard_normal((n_features, n_rows)))
+    return (q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T
+
+
+class BlockCoupling(Coupling):
+    """Blocks of at most d rows; a last block may be cut.
+
+    Subclasses say how long the rows are and how they stand to each other before the rotation.
+    """
+
+    norms = staticmethod(chi_norms)
+
+    def directions(self, norms):
+        """Return unit rows (b, b) for a block whose rows have these norms; None is the identity."""
+        return None
+
+    def draw(self, n_projections, n_features, rng):
+        """Return a dense projection drawn with `rng`."""
+        rows = [
+            self._draw_block(min(n_features, n_projections - start), n_features, rng)
+            for start in range(0, n_projections, n_features)
+        ]
+        return DenseProjection(np.concatenate(rows))
+
+    def _draw_block(self, n_rows, n_features, rng):
+        norms = self.norms(n_rows, n_features, rng)
+        rotation = haar_rows(n_rows, n_features, rng)
+        directions = self.directions(norms)
+        unit_rows = rotation if directions is None else directions @ rotation
+        return norms[:, None] * unit_rows
+
+    def blocks(self, n_projections, n_features):
+        """Return {rows in a block: number of such blocks}."""
+        whole, cut = divmod(n_projections, n_features)
+        counts = {n_features: whole} if whole else {}
+        if cut:
+            counts[cut] = 1
+        return counts
+
+
+class Orthogonal(BlockCoupling):
+    """Orthogonal directions, independent norms (Yu et al., Orthogonal random features)."""
+
+
+class NormCoupled(BlockCoupling):
+    """Orthogonal directions, norms coupled in pairs."""
+
+    norms = staticmethod(paired_norms)
+
+    def pair_cosine(self, block_rows):
+        """Return None: the norms of a pair are not independent (a lone row has no pair)."""
+        return 0.0 if block_rows == 1 else None

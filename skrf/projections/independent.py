@@ -1,0 +1,38 @@
+"""Rows without structure: independent draws and scrambled Sobol' points."""
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from .base import Coupling, DenseProjection
+
+SOBOL_MAX_FEATURES = qmc.Sobol.MAXDIM
+
+
+class Independent(Coupling):
+    """Independent standard normal rows (Rahimi and Recht)."""
+
+    def draw(self, n_projections, n_features, rng):
+        """Return a dense projection drawn with `rng`."""
+        return DenseProjection(rng.standard_normal((n_projections, n_features)))
+
+
+class Sobol(Coupling):
+    """Scrambled Sobol' points through the normal quantile function, row by row N(0, I)."""
+
+    def draw(self, n_projections, n_features, rng):
+        """Return a dense projection drawn with `rng`."""
+        if n_features > SOBOL_MAX_FEATURES:
+            raise ValueError(
+                f"coupling='sobol' allows at most {SOBOL_MAX_FEATURES} features, "
+                f"got X with {n_features}."
+            )
+        points = qmc.Sobol(n_features, scramble=True, rng=rng).random_base2(
+            int(np.ceil(np.log2(n_projections)))
+        )[:n_projections]
+        # Points are multiples of 2^-30 and can be 0: half a step moves them into the open interval.
+        return DenseProjection(ndtri(points + 2.0**-31))
+
+    def pair_cosine(self, block_rows):
+        """Return None: all rows are coupled, and by no known law."""
+        return None

@@ -1,0 +1,29 @@
+"""How long the rows of a projection are."""
+
+import numpy as np
+from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
+
+
+def chi_norms(n_rows, n_features, rng):
+    """Return independent norms of N(0, I_d) vectors (chi distributed)."""
+    return np.sqrt(rng.chisquare(n_features, size=n_rows))
+
+
+def paired_norms(n_rows, n_features, rng):
+    """Return chi norms coupled in pairs: a quantile u of one is the quantile 1 - u of the other.
+
+    An odd last row keeps an independent norm. Source: Reid et al., Variance-reducing couplings
+    for random features (pairwise norm coupling).
+    """
+    norms = chi_norms(n_rows, n_features, rng)
+    half, shape = n_rows // 2, n_features / 2
+    first = norms[: 2 * half : 2] ** 2 / 2
+    # Each half of the distribution is inverted from its small tail: near 1 a probability has no
+    # digits left.
+    mirrored = np.where(
+        first > shape,
+        gammaincinv(shape, gammaincc(shape, first)),
+        gammainccinv(shape, gammainc(shape, first)),
+    )
+    norms[1 : 2 * half : 2] = np.sqrt(2 * mirrored)
+    return norms

@@ -1,0 +1,55 @@
+"""Blocks whose directions repel each other: simplex and simplex+.
+
+Source: Reid et al., Simplex random features, with a cut block made a simplex of its own.
+"""
+
+import numpy as np
+
+from .blocks import BlockCoupling
+
+
+def simplex_rows(n_rows):
+    """Return n unit rows in R^n with pairwise cosine -1/(n - 1) and sum zero (one row: [[1]])."""
+    if n_rows == 1:
+        return np.ones((1, 1))
+    n = n_rows
+    rows = np.sqrt(n / (n - 1)) * np.eye(n)
+    rows[:, : n - 1] -= (np.sqrt(n) + 1) / (n - 1) ** 1.5
+    rows[n - 1, : n - 1] = 1 / np.sqrt(n - 1)
+    rows[:, n - 1] = 0.0
+    return rows
+
+
+class Simplex(BlockCoupling):
+    """Directions of a randomly rotated simplex; a cut block is a smaller simplex of its own."""
+
+    def directions(self, norms):
+        """Return the simplex of as many rows as there are norms."""
+        return simplex_rows(len(norms))
+
+    def pair_cosine(self, block_rows):
+        """Return -1/(b - 1)."""
+        return 0.0 if block_rows == 1 else -1 / (block_rows - 1)
+
+
+class SimplexPlus(BlockCoupling):
+    """Simplex directions improved for the drawn norms: each row opposes the sum of the others."""
+
+    n_sweeps = 5
+
+    def directions(self, norms):
+        """Return the directions after the sweeps."""
+        rows = simplex_rows(len(norms))
+        if len(norms) == 1:
+            return rows
+        total = norms @ rows
+        for _ in range(self.n_sweeps):
+            for i, norm in enumerate(norms):
+                rest = total - norm * rows[i]
+                rows[i] = -rest / np.linalg.norm(rest)
+                total = rest + norm * rows[i]
+        return rows
+
+    def pair_cosine(self, block_rows):
+        """Return None: directions depend on the norms (a lone row has no pair)."""
+        return 0.0 if block_rows == 1 else None

@@ -1,0 +1,563 @@
+"""Kernel regression (Nadaraya-Watson) in time linear in the number of rows.
+
+The estimate at x is a mean of the training targets with weights K(x, x_i). With features it needs
+nothing of the training set but one sum of key features a class (or a target): fitting is one pass,
+exact under `partial_fit` and independent of order.
+"""
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_array, column_or_1d, gen_batches
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    has_fit_parameter,
+)
+
+from ._validation import drop_zero_weights, validate_rows
+from .features.base import BaseRandomFeatures
+from .features.exponential import OptimalPositiveRF
+
+_BLOCK_ROWS = 4096
+
+
+class _KeySums:
+    """Sums of key features times values, one group of rows at a time, on a log scale.
+
+    Group g holds ``sums[:, g] * exp(top[:, g])``. Positive maps give logarithms, whose largest
+    per column and group is `top`; other maps give plain features and `top` stays 0.
+
+    Law: ``add`` is associative and commutative to rounding.
+
+    Parameters
+    ----------
+    n_columns, n_groups, n_values : int
+        Width of the features, number of groups, number of values of a row.
+    is_log : bool
+        Whether features come as logarithms.
+    """
+
+    def __init__(self, n_columns, n_groups, n_values, is_log):
+        self.is_log = is_log
+        self.sums = np.zeros((n_columns, n_groups, n_values))
+        self.top = np.full((n_columns, n_groups), -np.inf if is_log else 0.0)
+
+    def add(self, features, group, values):
+        """Add rows of one group: features (n, n_columns), values (n, n_values)."""
+        if not self.is_log:
+            self.sums[:, group] += features.T @ values
+            return
+        top = np.maximum(self.top[:, group], features.max(axis=0))
+        self.sums[:, group] *= np.exp(self.top[:, group] - top)[:, None]
+        self.sums[:, group] += np.exp(features - top).T @ values
+        self.top[:, group] = top
+
+    def query(self, features):
+        """Return sums weighted by query features, (n, n_groups, n_values), and their log scale.
+
+        For positive maps the scale of a row is its largest term, so that at least one sum is not
+        small: no row is 0/0.
+        """
+        n = features.shape[0]
+        if not self.is_log:
+            flat = features @ self.sums.reshape(len(self.sums), -1)
+            return flat.reshape(n, *self.sums.shape[1:]), np.zeros(n)
+        top = self.top.max(axis=1)
+        with np.errstate(invalid="ignore"):
+            relative = self.sums * np.exp(self.top - top[:, None])[:, :, None]
+        logs = features + top
+        scale = logs.max(axis=1)
+        flat = np.exp(logs - scale[:, None]) @ relative.reshape(len(relative), -1)
+        return flat.reshape(n, *self.sums.shape[1:]), scale
+
+    def log_query(self, features, group):
+        """Return the log of a group's sum of first values for log features (n, n_columns)."""
+        with np.errstate(divide="ignore"):
+            logs = features + self.top[:, group] + np.log(self.sums[:, group, 0])
+        scale = logs.max(axis=1)
+        return scale + np.log(np.exp(logs - scale[:, None]).sum(axis=1))
+
+
+class _KernelRegression(BaseEstimator):
+    """What classifier and regressor share: the feature map and the sums of its key features."""
+
+    _parameter_constraints = {
+        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def _make_feature_map(self):
+        if self.feature_map is None:
+            feature_map = OptimalPositiveRF(sigma="scale")
+        else:
+            feature_map = clone(self.feature_map)
+        for name in ("sigma", "random_state"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name not in feature_map.get_params():
+                raise ValueError(
+                    f"{name}={value!r} was given to {type(self).__name__}, but "
+                    f"feature_map={feature_map!r} has no parameter {name!r}. Leave {name}=None "
+                    "or take a feature map that has it."
+                )
+            feature_map.set_params(**{name: value})
+        return feature_map
+
+    def _fit_map(self, X, y, sample_weight):
+        feature_map = self._make_feature_map()
+        weighted = sample_weight is not None and has_fit_parameter(feature_map, "sample_weight")
+        feature_map.fit(X, y, **({"sample_weight": sample_weight} if weighted else {}))
+        self.feature_map_ = feature_map
+
+    def _accumulate(self, X, groups, values, n_groups):
+        """Add rows to the key sums; rows of a block are ordered by group to be summed by slices."""
+        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
+            order = np.argsort(groups[block], kind="stable")
+            features, is_log = _features(self.feature_map_, X[block][order], keys=True)
+            if not hasattr(self, "_key_sums"):
+                self._key_sums = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
+            block_groups, block_values = groups[block][order], values[block][order]
+            bounds = np.searchsorted(block_groups, np.arange(n_groups + 1))
+            for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+                if start < stop:
+                    self._key_sums.add(features[start:stop], group, block_values[start:stop])
+
+    def _query_blocks(self, X):
+        check_is_fitted(self)
+        X = validate_rows(self, X, reset=False)
+        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
+            features, _ = _features(self.feature_map_, X[block], keys=False)
+            yield (features, *self._key_sums.query(features))
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_key_sums")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _features(feature_map, X, *, keys):
+    """Return (features, whether they are logarithms) of a fitted transformer, float64.
+
+    Mechanisms of this library give logarithms where they are positive, also behind a
+    FrozenEstimator or at the end of a Pipeline; other transformers count as symmetric.
+    """
+    if isinstance(feature_map, FrozenEstimator):
+        return _features(feature_map.estimator, X, keys=keys)
+    if isinstance(feature_map, Pipeline):
+        return _features(feature_map[-1], _as_array(feature_map[:-1].transform(X)), keys=keys)
+    if isinstance(feature_map, BaseRandomFeatures):
+        if feature_map.is_positive:
+            return _as_array(feature_map._log_features(X, keys=keys)), True
+        return _as_array(feature_map._features(X, keys=keys)), False
+    if keys and hasattr(feature_map, "transform_keys"):
+        return _as_array(feature_map.transform_keys(X)), False
+    return _as_array(feature_map.transform(X)), False
+
+
+def _as_array(values):
+    return values.toarray() if sp.issparse(values) else np.asarray(values)
+
+
+class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
+    """Nadaraya-Watson classifier on random features, linear in the number of rows.
+
+    The score of a class is the sum of the kernel between the query and the rows of the class,
+    estimated by features; the model holds n_components x n_classes numbers. With a positive map
+    everything is computed in log space, so no row is 0/0 at any sigma.
+
+    The classifier applies its feature map itself: in
+    ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` the data would be
+    mapped twice. Write ``make_pipeline(scaler, KernelRegressionClassifier(OptimalPositiveRF()))``.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
+        fitted one as FrozenEstimator. One without ``transform_keys`` counts as symmetric. None
+        is ``OptimalPositiveRF(sigma="scale")``.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_weight_ : ndarray of shape (n_classes,)
+        Sum of the weights of the training rows of each class.
+    feature_map_ : transformer
+        The fitted clone of the feature map.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
+        or where the data are not allowed.
+
+    References
+    ----------
+    Nadaraya (1964), Watson (1964); with random features as in Likhosherstov et al., Chefs'
+    random tables (2022), section 5.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import KernelRegressionClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KernelRegressionClassifier(sigma=1.0, random_state=1).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the feature map and sum the key features of each class.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted classifier.
+        """
+        self._forget()
+        return self._add(X, y, None, sample_weight)
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Add a batch; the first batch alone sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that will ever come; needed in the first call only.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The classifier with the batch added.
+
+        Raises
+        ------
+        ValueError
+            Where the first call lacks ``classes``, a later one gives others, or a label is none
+            of them.
+        """
+        first = not hasattr(self, "_key_sums")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+        if (
+            not first
+            and classes is not None
+            and not np.array_equal(np.unique(classes), self.classes_)
+        ):
+            raise ValueError(
+                f"classes={np.unique(classes)!r} is not the same as on the first call to "
+                f"partial_fit, which was {self.classes_!r}."
+            )
+        return self._add(X, y, self.classes_ if not first else np.unique(classes), sample_weight)
+
+    def _forget(self):
+        for name in ("_key_sums", "class_weight_"):
+            self.__dict__.pop(name, None)
+
+    def _add(self, X, y, classes, sample_weight):
+        self._validate_params()
+        first = not hasattr(self, "_key_sums")
+        X = validate_rows(self, X, reset=first)
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        check_classification_targets(y)
+        sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
+        labels = np.unique(y)
+        classes = labels if classes is None else classes
+        unknown = np.setdiff1d(labels, classes)
+        if len(unknown):
+            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        groups = np.searchsorted(classes, y)
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        if first:
+            self.classes_ = classes
+            self.class_weight_ = np.zeros(len(classes))
+            self._fit_map(X, y, sample_weight)
+        self._accumulate(X, groups, weights[:, None], len(classes))
+        self.class_weight_ = self.class_weight_ + np.bincount(groups, weights, len(classes))
+        return self
+
+    def _scores(self, X):
+        """Yield (features, scores) of row blocks; scores carry a positive factor for each row."""
+        for features, sums, _ in self._query_blocks(X):
+            yield features, sums[:, :, 0]
+
+    def predict(self, X):
+        """Return the class of the largest score; ties go to the first class.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels.
+        """
+        best = [scores.argmax(axis=1) for _, scores in self._scores(X)]
+        return self.classes_[np.concatenate(best)]
+
+    def predict_proba(self, X):
+        """Return the shares of the positive parts of the scores.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities; the weighted class shares of the training set where no score is
+            positive, which happens with maps that are not positive.
+        """
+        return np.concatenate([self._probabilities(scores) for _, scores in self._scores(X)])
+
+    def _probabilities(self, scores):
+        scores = np.maximum(scores, 0.0)
+        total = scores.sum(axis=1, keepdims=True)
+        shares = self.class_weight_ / self.class_weight_.sum()
+        return np.where(total > 0, scores / np.where(total > 0, total, 1.0), shares)
+
+    def predict_log_proba(self, X):
+        """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Log probabilities; with a map that is not positive, -inf where a score is not.
+        """
+        parts = []
+        for features, scores in self._scores(X):
+            with np.errstate(divide="ignore"):
+                logs = np.log(self._probabilities(scores))
+            if self._key_sums.is_log:
+                self._refine(logs, features)
+            parts.append(logs)
+        return np.concatenate(parts)
+
+    def _refine(self, logs, features):
+        """Replace, in place, logs of probabilities too small for the common scale of their row."""
+        rows = np.flatnonzero(np.isneginf(logs).any(axis=1))
+        if not len(rows):
+            return
+        exact = np.stack(
+            [self._key_sums.log_query(features[rows], g) for g in range(len(self.classes_))], axis=1
+        )
+        exact -= np.logaddexp.reduce(exact, axis=1, keepdims=True)
+        logs[rows] = np.where(np.isneginf(logs[rows]), exact, logs[rows])
+
+    def decision_function(self, X):
+        """Return log probabilities (for two classes their difference).
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+            Confidence; for two classes, positive for ``classes_[1]``.
+        """
+        logs = self.predict_log_proba(X)
+        return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
+
+
+class KernelRegressor(RegressorMixin, _KernelRegression):
+    """Nadaraya-Watson regression on random features, linear in the number of rows.
+
+    The prediction is the mean of the training targets weighted by the kernel, estimated by
+    features. With a positive map it is a true weighted mean, computed in log space; with other
+    maps it is clipped to the range of the training targets, which contains every weighted mean,
+    and is the plain mean of the targets where the estimated weights do not have a positive sum.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        As in `KernelRegressionClassifier`; None is ``OptimalPositiveRF(sigma="scale")``.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    feature_map_ : transformer
+        The fitted clone of the feature map.
+    target_mean_ : ndarray of shape (n_outputs,)
+        Weighted mean of the training targets.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
+        or where the data are not allowed.
+
+    References
+    ----------
+    Nadaraya (1964), Watson (1964).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import KernelRegressor
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.sin(6 * X[:, 0])
+    >>> model = KernelRegressor(sigma=20.0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the feature map and sum the key features times the targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted regressor.
+        """
+        self.__dict__.pop("_key_sums", None)
+        return self.partial_fit(X, y, sample_weight)
+
+    def partial_fit(self, X, y, sample_weight=None):
+        """Add a batch; the first batch alone sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The regressor with the batch added.
+
+        Raises
+        ------
+        ValueError
+            Where y has not as many outputs as in the first call.
+        """
+        self._validate_params()
+        first = not hasattr(self, "_key_sums")
+        X = validate_rows(self, X, reset=first)
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(X, y)
+        shape, y = y.shape[1:], y.reshape(len(y), -1)
+        if not first and shape != self._target_shape:
+            raise ValueError(
+                f"y has {shape or (1,)} outputs, but the first batch had "
+                f"{self._target_shape or (1,)}."
+            )
+        sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        total, mean = weights.sum(), np.average(y, axis=0, weights=weights)
+        low, high = y.min(axis=0), y.max(axis=0)
+        if first:
+            self._target_shape = shape
+            self._fit_map(X, y if shape else y[:, 0], sample_weight)
+            self._weight, self.target_mean_, self._range = total, mean, (low, high)
+        else:
+            self._weight += total
+            step = (mean - self.target_mean_) * (total / self._weight)
+            self.target_mean_ = self.target_mean_ + step
+            self._range = np.minimum(self._range[0], low), np.maximum(self._range[1], high)
+        values = weights[:, None] * np.column_stack([np.ones(len(y)), y])
+        self._accumulate(X, np.zeros(len(y), dtype=int), values, 1)
+        return self
+
+    def predict(self, X):
+        """Return the weighted means of the training targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predictions.
+        """
+        parts = []
+        for _, sums, _ in self._query_blocks(X):
+            weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
+            means = weighted / np.where(weight > 0, weight, 1.0)
+            parts.append(np.where(weight > 0, np.clip(means, *self._range), self.target_mean_))
+        means = np.concatenate(parts)
+        return means.reshape(len(means), *self._target_shape)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = True
+        return tags

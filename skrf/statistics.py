@@ -1,0 +1,133 @@
+"""What mechanisms learn from data: weighted moments of queries and keys that can be merged."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import gen_batches
+
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weight, mean and centred second moments of a set of rows.
+
+    Law: ``merge`` is associative and commutative to rounding, and the moments of a concatenation
+    are the merge of the moments of its parts.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the weights of the rows.
+    mean : ndarray of shape (d,)
+        Weighted mean, float64.
+    scatter : ndarray of shape (d,) or (d, d)
+        Weighted sum of squared deviations from the mean (of their outer products when square).
+    """
+
+    weight: float
+    mean: np.ndarray
+    scatter: np.ndarray
+
+    @classmethod
+    def of(cls, X, sample_weight=None, *, full=False):
+        """Return the moments of the rows of X in one pass of row blocks."""
+        total = None
+        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
+            weights = None if sample_weight is None else sample_weight[block]
+            part = (_sparse_block if sp.issparse(X) else _dense_block)(X[block], weights, full)
+            total = part if total is None else total.merge(part)
+        return total
+
+    def merge(self, other):
+        """Return the moments of the union of two disjoint sets of rows."""
+        weight = self.weight + other.weight
+        step = other.mean - self.mean
+        share = other.weight / weight
+        product = np.outer(step, step) if self.scatter.ndim == 2 else step * step
+        return Moments(
+            weight,
+            self.mean + share * step,
+            self.scatter + other.scatter + self.weight * share * product,
+        )
+
+    @property
+    def variances(self):
+        """Variance of every column, shape (d,)."""
+        scatter = np.diagonal(self.scatter) if self.scatter.ndim == 2 else self.scatter
+        return scatter / self.weight
+
+    @property
+    def covariance(self):
+        """Covariance matrix, shape (d, d); needs moments made with ``full=True``."""
+        return self.scatter / self.weight
+
+    @property
+    def entry_variance(self):
+        """Variance of all entries taken together, whatever their column."""
+        return float(np.mean(self.variances) + np.var(self.mean))
+
+
+def _dense_block(X, weights, full):
+    X = np.asarray(X, dtype=np.float64)
+    w = np.ones(X.shape[0]) if weights is None else weights
+    weight = float(w.sum())
+    # Two sweeps over a cached block: deviations are exact however far the data lie from zero.
+    mean = X[0] + (w @ (X - X[0])) / weight
+    deviations = X - mean
+    if full:
+        scatter = (deviations * w[:, None]).T @ deviations
+    else:
+        scatter = np.einsum("i,ij,ij->j", w, deviations, deviations)
+    return Moments(weight, mean, scatter)
+
+
+def _sparse_block(X, weights, full):
+    X = X.tocsr().astype(np.float64)
+    n, d = X.shape
+    w = np.ones(n) if weights is None else weights
+    weight = float(w.sum())
+    entry_weight = np.repeat(w, np.diff(X.indptr))
+    mean = np.bincount(X.indices, weights=entry_weight * X.data, minlength=d) / weight
+    if full:
+        weighted = sp.csr_array((entry_weight * X.data, X.indices, X.indptr), shape=X.shape)
+        return Moments(weight, mean, (weighted.T @ X).toarray() - weight * np.outer(mean, mean))
+    squares = entry_weight * (X.data - mean[X.indices]) ** 2
+    stored = np.bincount(X.indices, weights=entry_weight, minlength=d)
+    scatter = np.bincount(X.indices, weights=squares, minlength=d) + (weight - stored) * mean**2
+    return Moments(weight, mean, scatter)
+
+
+@dataclass(frozen=True)
+class PairStatistics:
+    """Moments of queries and of keys, the averages over all their pairs, and their merge.
+
+    Parameters
+    ----------
+    queries, keys : Moments
+        The two sets, in units of the input.
+    """
+
+    queries: Moments
+    keys: Moments
+
+    @classmethod
+    def of(cls, X, keys=None, sample_weight=None, *, full=False):
+        """Return the statistics of queries X (weighted) and keys (X itself by default)."""
+        queries = Moments.of(X, sample_weight, full=full)
+        return cls(queries, queries if keys is None else Moments.of(keys, full=full))
+
+    def merge(self, other):
+        """Return the statistics of both sets of pairs; associative to rounding."""
+        return PairStatistics(self.queries.merge(other.queries), self.keys.merge(other.keys))
+
+    @property
+    def midpoint(self):
+        """Shift c = (mean x + mean y) / 2 that minimises the mean of |x + y - 2c|^2."""
+        return (self.queries.mean + self.keys.mean) / 2
+
+    def mean_squared_sum(self, offset=0.0, sign=1):
+        """Return the mean over all pairs of |(x - offset) + sign (y - offset)|^2."""
+        total = self.queries.mean - offset + sign * (self.keys.mean - offset)
+        return float(np.sum(self.queries.variances + self.keys.variances) + total @ total)
