@@ -31,11 +31,11 @@ def to_host(X):
     """Return a foreign array as a NumPy array of the same dtype; anything else unchanged."""
     if not is_foreign(X):
         return X
-    if hasattr(X, "detach"):
-        X = X.detach()
+    if array_api_compat.is_torch_array(X):
+        return X.numpy(force=True)
     if array_api_compat.is_cupy_array(X):
         return X.get()
-    return np.asarray(array_api_compat.to_device(X, "cpu"))
+    return np.from_dlpack(X)
 
 
 def like(values, X):

@@ -1,5 +1,8 @@
 """Checks at the public edge: inputs, weights and the wording of their errors."""
 
+import re
+from contextlib import contextmanager
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import (
@@ -13,6 +16,18 @@ from sklearn.utils.validation import (
 from ._arrays import is_foreign, namespace, to_host
 
 _FLOATS = (np.float64, np.float32)
+
+
+@contextmanager
+def _naming(name):
+    """Put the name of the input in front of errors that do not tell it."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if re.search(rf"\b{name}\b", str(error)):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from error
 
 
 def validate_rows(estimator, X, *, reset, name="X"):
@@ -41,9 +56,14 @@ def validate_rows(estimator, X, *, reset, name="X"):
             estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=reset, ensure_min_features=1
         )
     _check_feature_names(estimator, X, reset=False)
-    rows = check_array(
-        X, accept_sparse="csr", dtype=_FLOATS, input_name=name, estimator=type(estimator).__name__
-    )
+    with _naming(name):
+        rows = check_array(
+            X,
+            accept_sparse="csr",
+            dtype=_FLOATS,
+            input_name=name,
+            estimator=type(estimator).__name__,
+        )
     _same_width(estimator, rows, name)
     return rows
 
@@ -57,6 +77,8 @@ def _validate_foreign(estimator, X, *, reset, name):
             f"Found array {name} with shape {tuple(X.shape)} while a minimum of 1 row and "
             "1 feature is required."
         )
+    if xp.isdtype(X.dtype, "complex floating"):
+        raise ValueError(f"Complex data not supported in {name}, got dtype {X.dtype}.")
     if X.dtype not in (xp.float32, xp.float64):
         X = xp.astype(X, xp.float64)
     if not bool(xp.all(xp.isfinite(X))):
@@ -95,9 +117,10 @@ def drop_zero_weights(sample_weight, X, *others):
     """
     if sample_weight is None:
         return (None, X, *others)
-    weights = _check_sample_weight(sample_weight, to_host(X), dtype=np.float64, copy=False)
+    with _naming("sample_weight"):
+        weights = _check_sample_weight(sample_weight, to_host(X), dtype=np.float64, copy=False)
     if weights.min() < 0:
-        raise ValueError(f"sample_weight must be >= 0 everywhere, got {weights.min()!r}.")
+        raise ValueError(f"sample_weight must be >= 0 everywhere, got {float(weights.min())!r}.")
     keep = weights > 0
     if not keep.any():
         raise ValueError("sample_weight must be positive for at least one row, got only 0.")

@@ -505,7 +505,8 @@ def _fetch(name, spec):
     source = f"OpenML dataset {spec.openml_id}"
     try:
         # target_column=None keeps the label in the frame, where it is then taken by name. Of the
-        # two parsers this one leaves nominal values as the strings that they are in the file.
+        # two parsers this one leaves nominal values the strings that they are in the file; the
+        # other makes numbers of nominal digits, and with pandas 3 it then fails on them.
         frame = fetch_openml(
             data_id=spec.openml_id, target_column=None, as_frame=True, parser="liac-arff"
         ).frame

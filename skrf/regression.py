@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_array, column_or_1d, gen_batches
+from sklearn.utils import assert_all_finite, check_array, column_or_1d, gen_batches
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -300,6 +300,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
         check_classification_targets(y)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)

@@ -420,7 +420,7 @@ def test_download_equals_the_file(small, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(load_uci(name, download=True), bunch)
-    assert [call["data_id"] for call in calls] == [OPENML[name][0]]
+    assert [(call["data_id"], call["parser"]) for call in calls] == [(OPENML[name][0], "liac-arff")]
 
 
 def test_download_finds_the_label_by_name(small, monkeypatch):

@@ -5,7 +5,7 @@ import inspect
 _SHARED = {
     "sigma": """\
 Multiplies the inputs: a LARGER sigma is a NARROWER kernel (the inverse of a bandwidth).
-sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 \\|x - y\\|^2 / 2).""",
+sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 |x - y|^2 / 2).""",
     "n_components": """\
 n_components : int, default=100
     Number of output columns.""",
@@ -15,7 +15,7 @@ sigma : float, "scale" or "median", default=1.0
     one over the median distance between at most 1,000 rows. Both look at queries only.""",
     "kernel": """\
 kernel : {"gaussian", "softmax"}, default="gaussian"
-    exp(-sigma^2 \\|x - y\\|^2 / 2), or exp(sigma^2 x.y).""",
+    exp(-sigma^2 |x - y|^2 / 2), or exp(sigma^2 x.y).""",
     "coupling": """\
 coupling : {"orthogonal", "iid", "simplex", "simplex+", "sobol", "norm-coupled"}, \
 default="orthogonal"

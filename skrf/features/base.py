@@ -14,7 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import pdist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -36,6 +35,8 @@ from ..statistics import PairStatistics
 OMEGA, PHASE, SUBSAMPLE, CHOICE = range(4)
 
 _MEDIAN_ROWS = 1000
+_LARGEST_SIGMA = 1e150  # its square still is a float
+_RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with room
 
 
 def _maps_to_positive(mechanism):
@@ -158,7 +159,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Add a batch to the statistics and update the parameters.
 
         Statistics and parameters equal those of `fit` on all batches together, to rounding. The
-        random numbers are drawn at the first call and kept.
+        random numbers are drawn at the first call and kept. Absent with ``sigma="median"``, for
+        which no mergeable statistic exists.
 
         Parameters
         ----------
@@ -193,7 +195,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self.statistics_ = statistics
         else:
             self.statistics_ = self.statistics_.merge(statistics)
-        self._sigma = self._resolve_sigma(X)
+        self._sigma = self._resolve_sigma(X, sample_weight)
         self._fit_parameters(self.statistics_)
         if first:
             self._draw(self._seed)
@@ -225,30 +227,42 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _rng(self, stream):
         return np.random.default_rng([self._seed, stream])
 
-    def _resolve_sigma(self, X):
+    def _resolve_sigma(self, X, sample_weight):
         if self.sigma == "scale":
-            variance = self.statistics_.queries.entry_variance
-            gamma = 1 / (self.n_features_in_ * variance) if variance > 0 else 1.0
+            queries = self.statistics_.queries
+            variance = queries.entry_variance
+            # Constant data have the variance of rounding, which would make an enormous sigma.
+            is_constant = variance <= _RELATIVE_ROUNDING**2 * np.mean(queries.mean**2)
+            gamma = 1.0 if is_constant else 1 / (self.n_features_in_ * variance)
             return float(np.sqrt(2 * gamma))
         if self.sigma == "median":
-            return self._median_sigma(X)
-        if not np.isfinite(self.sigma):
+            return self._median_sigma(X, sample_weight)
+        if self.sigma > _LARGEST_SIGMA:
             raise ValueError(
                 f"The 'sigma' parameter of {type(self).__name__} must be 'scale', 'median' or a "
-                f"finite float > 0. Got {self.sigma!r} instead."
+                f"float in the range (0.0, {_LARGEST_SIGMA}]. Got {self.sigma!r} instead."
             )
         return float(self.sigma)
 
-    def _median_sigma(self, X):
+    def _median_sigma(self, X, sample_weight):
+        weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
         if X.shape[0] > _MEDIAN_ROWS:
-            rows = self._rng(SUBSAMPLE).choice(X.shape[0], _MEDIAN_ROWS, replace=False)
-            X = X[np.sort(rows)]
+            rows = np.sort(self._rng(SUBSAMPLE).choice(X.shape[0], _MEDIAN_ROWS, replace=False))
+            X, weights = X[rows], weights[rows]
+        pairs = np.triu_indices(X.shape[0], 1)
         if sp.issparse(X):
-            distances = euclidean_distances(X)[np.triu_indices(X.shape[0], 1)]
+            X = X.astype(np.float64)
+            products = (X @ X.T).toarray()
+            norms = np.diagonal(products)
+            # Equal rows have equal products, so their distance comes out as 0 and is left out.
+            squares = np.add.outer(norms, norms) - 2 * products
+            distances = np.sqrt(np.maximum(squares[pairs], 0))
         else:
             distances = pdist(np.asarray(X, dtype=np.float64))
-        distances = distances[distances > 0]
-        return float(1 / np.median(distances)) if distances.size else float(np.sqrt(2.0))
+        apart = distances > 0
+        if not apart.any():
+            return float(np.sqrt(2.0))
+        return 1 / _weighted_median(distances[apart], np.outer(weights, weights)[pairs][apart])
 
     # ---------------------------------------------------------------- fitted attributes
 
@@ -329,6 +343,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def log_transform(self, X):
         """Return the logarithms of the query-side features, finite at every sigma.
 
+        Mechanisms with positive features only.
+
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
@@ -345,6 +361,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     @available_if(_maps_to_positive)
     def log_transform_keys(self, Y):
         """Return the logarithms of the key-side features, finite at every sigma.
+
+        Mechanisms with positive features only.
 
         Parameters
         ----------
@@ -468,6 +486,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 for Z in (X, Y)
             )
             logs = logs + np.add.outer(norms_x, norms_y)
+        if is_foreign(X):
+            logs = like(logs, X)
         return logs if log else self._exponentiate(logs, X, "variances")
 
     @property
@@ -501,6 +521,14 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _weighted_median(values, weights):
+    """Return the median of values that are each repeated as often as their weight says."""
+    order = np.argsort(values)
+    shares = np.cumsum(weights[order])
+    sides = [np.searchsorted(shares, shares[-1] / 2, side) for side in ("left", "right")]
+    return float(np.mean(values[order[sides]]))
 
 
 def _draw_seed(random_state):

@@ -37,7 +37,7 @@ class OptimalPositiveRF(CenteredRandomFeatures):
 
     Choose it by default wherever features must be positive: kernel regression, attention,
     graphical models. Its single parameter is set in closed form from the mean of |x + y|^2 over
-    the data, and its variance is finite where that of plain positive features explodes.
+    the data, and its variance grows far more slowly than that of plain positive features.
 
     Parameters
     ----------

@@ -38,21 +38,21 @@ class CenteredRandomFeatures(GaussianRandomFeatures):
 
 @document
 class PositiveRF(CenteredRandomFeatures):
-    r"""Positive random features: exponentials of Gaussian projections (FAVOR+).
+    """Positive random features: exponentials of Gaussian projections (FAVOR+).
 
     %(sigma)s
 
-    Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same and its
-    variance is never larger on average. The hyperbolic variant halves the number of projections
-    and is unbiased for pairs on either side; the regularised one has bounded projections and
-    estimates a slightly smaller kernel.
+    Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same, and its
+    log second moment, averaged over the data, is never larger. The hyperbolic variant needs half
+    as many projections for the same number of columns; the regularised one has projections of
+    bounded length and estimates a slightly smaller kernel.
 
     Parameters
     ----------
     %(n_components)s The hyperbolic variant makes two a projection: an even
         number, or 1, which is a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
-        exp(w.x - \|x\|^2); the pair exp(+-w.x - \|x\|^2); or the first with all projections of
+        exp(w.x - |x|^2); the pair exp(+-w.x - |x|^2); or the first with all projections of
         length sqrt(d), unbiased for its own lower kernel.
     %(sigma_parameter)s
     %(kernel)s
@@ -141,7 +141,7 @@ class PositiveRF(CenteredRandomFeatures):
 
 @document
 class SimplexRF(PositiveRF):
-    r"""Positive features with simplex-coupled projections.
+    """Positive features with simplex-coupled projections.
 
     %(sigma)s
 
@@ -219,8 +219,9 @@ class SimplexRFPlus(SimplexRF):
 
     %(sigma)s
 
-    Choose `SimplexRF` first: simplex+ gains little more, has no closed-form variance, and its
-    draw costs a few sweeps over every block.
+    Choose it for wide kernels: close to the centre of the data its error is below that of
+    `SimplexRF`, the more so the fewer input features there are. Farther out the two agree. It has
+    no closed-form variance, and its draw costs a few sweeps over every block.
 
     Parameters
     ----------

@@ -53,11 +53,13 @@ def log_mean_squared_error(law, geometry, n_projections, blocks, cosine):
         return law.log_scale(geometry) + log_own + np.log1p(np.maximum(gain, -1.0))
 
 
-def exponential_pair(v2, n_features, cosine, log_unit=0.0):
+def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):
     """Return (E[exp((omega_i + omega_j).z - |z|^2)] - 1) exp(-log_unit) at |z|^2 = v2.
 
     The value is the mean over k ~ Poisson(v2) of r_k - 1, where r_k is E[S^k] over its value for
-    independent rows, so no two large numbers are subtracted.
+    independent rows, so no two large numbers are subtracted. Its term k = 1 is odd in the cosine:
+    with ``linear=False`` it is left out, for means over both signs, where it cancels but would
+    drown the others at small v2.
     """
     v2 = np.asarray(v2, dtype=np.float64)
     u = v2.ravel()
@@ -81,7 +83,8 @@ def exponential_pair(v2, n_features, cosine, log_unit=0.0):
         with np.errstate(divide="ignore"):
             logs = k * np.log(u[rows])[:, None] - u[rows][:, None] - gammaln(k + 1)
         logs += np.maximum(log_ratio, 0.0) - unit[rows][:, None]
-        out[rows] = np.exp(logs) @ size
+        first = 0 if linear else 1
+        out[rows] = np.exp(logs[:, first:]) @ size[first:]
     return out.reshape(v2.shape)
 
 
@@ -97,6 +100,7 @@ def cosine_pair(delta2, n_features, cosine, log_unit=0.0):
     near = delta2 <= 4.0
     k = np.arange(1, 80)
     excess = sum(np.expm1(_log_moment_ratios(79, n_features, float(t))) for t in (cosine, -cosine))
+    excess[0] = 0.0  # odd in the cosine
     with np.errstate(divide="ignore"):
         powers = np.exp(k * np.log(delta2[near])[:, None] - gammaln(k + 1))
     out[near] = powers @ (excess / 2 * (-1.0) ** k)

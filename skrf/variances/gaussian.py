@@ -94,8 +94,8 @@ class Hyperbolic:
     def pair(self, geometry, cosine, log_unit=0.0):
         """Return the pair term over exp(log_unit), averaged over the sign of omega_j."""
         d = geometry.n_features
-        both = (exponential_pair(geometry.sum2, d, t, log_unit) for t in (cosine, -cosine))
-        return sum(both) / 2
+        signs = (cosine, -cosine)
+        return sum(exponential_pair(geometry.sum2, d, t, log_unit, linear=False) for t in signs) / 2
 
 
 @dataclass(frozen=True)

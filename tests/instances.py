@@ -1,0 +1,53 @@
+"""The one list of mechanisms: every test of "all mechanisms" goes through it.
+
+A new mechanism is added here once. `test_instances.py` fails while an exported one is missing.
+"""
+
+import inspect
+from functools import partial
+
+import skrf
+from skrf.features import BaseRandomFeatures
+from skrf.projections import COUPLINGS
+
+# Name: callable(**params) that returns an unfitted mechanism.
+MECHANISMS = {
+    "RFFSampler": skrf.RFFSampler,
+    "PositiveRF": skrf.PositiveRF,
+    "PositiveRF-hyperbolic": partial(skrf.PositiveRF, variant="hyperbolic"),
+    "PositiveRF-regularized": partial(skrf.PositiveRF, variant="regularized"),
+    "OptimalPositiveRF": skrf.OptimalPositiveRF,
+    "SimplexRF": skrf.SimplexRF,
+    "SimplexRFPlus": skrf.SimplexRFPlus,
+}
+
+KERNELS = ("gaussian", "softmax")
+
+
+def accepts(name, parameter):
+    """Tell whether a mechanism of the list takes a parameter."""
+    return parameter in inspect.signature(MECHANISMS[name]).parameters
+
+
+def couplings(name):
+    """Return the couplings that a mechanism takes; (None,) where it has no choice."""
+    return tuple(COUPLINGS) if accepts(name, "coupling") else (None,)
+
+
+def make(name, coupling=None, **params):
+    """Return an unfitted mechanism; a coupling of None leaves the default or preset one."""
+    return MECHANISMS[name](**({} if coupling is None else {"coupling": coupling}), **params)
+
+
+# All (name, coupling) there are.
+COMBINATIONS = [(name, coupling) for name in MECHANISMS for coupling in couplings(name)]
+
+
+def exported_mechanisms():
+    """Return the names of all mechanism classes that `skrf` exports."""
+    exported = {name: getattr(skrf, name) for name in skrf.__all__}
+    return {
+        name
+        for name, value in exported.items()
+        if inspect.isclass(value) and issubclass(value, BaseRandomFeatures)
+    }

@@ -1,0 +1,94 @@
+"""README and documentation: their code runs, and they name everything that there is."""
+
+import os
+import re
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+import skrf
+from skrf.projections import COUPLINGS
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guide" / "mechanisms.rst"
+
+# Source distributions hold the README and no docs.
+needs_docs = pytest.mark.skipif(not GUIDE.is_file(), reason="no docs/ in this copy")
+
+_MARKDOWN = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_REST = re.compile(r"^\.\. code-block:: python\n\n(?P<code>(?:(?: {3}.*)?\n)+)", re.MULTILINE)
+
+
+def python_blocks(path):
+    """Return pytest parameters (path, line number, code) for the Python blocks of a file."""
+    text = path.read_text(encoding="utf-8")
+    found = (_MARKDOWN if path.suffix == ".md" else _REST).finditer(text)
+    for match in found:
+        line = text.count("\n", 0, match.start("code")) + 1
+        code = textwrap.dedent(match["code"])
+        yield pytest.param(path, line, code, id=f"{path.relative_to(ROOT).as_posix()}:{line}")
+
+
+PAGES = [README, *sorted((ROOT / "docs").glob("**/*.rst"))]
+BLOCKS = [block for page in PAGES if "generated" not in page.parts for block in python_blocks(page)]
+PUBLIC_CLASSES = sorted(set(skrf.__all__) - set(skrf._SUBMODULES))
+
+
+def test_blocks_are_found():
+    pages = [block.values[0] for block in BLOCKS]
+    assert pages.count(README) == README.read_text(encoding="utf-8").count("```python") >= 4
+
+
+@pytest.mark.parametrize(("path", "line", "code"), BLOCKS)
+def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
+    """Every block can be copied alone, and states in an assertion what it promises."""
+    assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
+    if "load_uci(" in code and not os.environ.get("SKRF_UCI_DIR"):
+        pytest.skip("SKRF_UCI_DIR is not set")
+    monkeypatch.chdir(tmp_path)
+    # Lines are counted from the top of the page, so that a traceback names the place. As in a
+    # script, the namespace is that of a module: dataclasses look for it by name.
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    exec(compile("\n" * (line - 1) + code, str(path), "exec"), vars(module))
+
+
+@pytest.mark.parametrize(
+    "page", [README, pytest.param(GUIDE, marks=needs_docs)], ids=["README", "guide"]
+)
+def test_page_names_every_mechanism_and_coupling(page):
+    text = page.read_text(encoding="utf-8")
+    mechanisms = [name for name in PUBLIC_CLASSES if skrf._HOME[name] == "features"]
+    missing = [name for name in mechanisms if not re.search(rf"\b{name}\b", text)]
+    missing += [name for name in COUPLINGS if f'"{name}"' not in text]
+    assert not missing
+
+
+@needs_docs
+def test_reference_lists_every_public_class():
+    lines = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8").split()
+    assert [name for name in PUBLIC_CLASSES if name not in lines] == []
+
+
+def test_make_targets_of_the_readme_exist():
+    text = README.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    # As code in backticks, or at the start of a line of a shell block.
+    named = set(re.findall(r"^make ([a-z]+)|`make ([a-z]+)`", text, re.MULTILINE))
+    named = {name for pair in named for name in pair if name}
+    assert {"demo", "test"} <= named
+    assert [name for name in named if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+
+
+def test_files_that_the_readme_names_exist():
+    text = README.read_text(encoding="utf-8")
+    named = set(re.findall(r"\]\(([^):]+)\)", text))
+    named |= set(re.findall(r"\b(?:docs|examples)/[\w/]+\.\w+", text))
+    assert "LICENSE" in named
+    if not (ROOT / "docs").is_dir():
+        named = {name for name in named if not name.startswith("docs/")}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

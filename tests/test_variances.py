@@ -1,0 +1,353 @@
+"""Pair terms and mean squared errors equal independent references; nothing here is random.
+
+References, in many digits: the mean over the angle of 1F1 (a closed form at right angles), and the
+moment series; in double precision, the mean over the norms of 0F1, which uses neither.
+"""
+
+import math
+from functools import cache
+
+import mpmath as mp
+import numpy as np
+import pytest
+from numpy.polynomial.legendre import leggauss
+from scipy.special import hyp0f1
+
+from skrf import variances
+from skrf.projections import COUPLINGS
+from skrf.variances.coupling import cosine_pair, exponential_pair
+from skrf.variances.gaussian import log_expm1
+
+DIGITS = 60
+DIMENSIONS = [2, 3, 8, 64]
+COSINES = {
+    "right angle": lambda d: 0.0,
+    "simplex": lambda d: -1 / (d - 1),
+    "mirrored simplex": lambda d: 1 / (d - 1),
+    "opposite": lambda d: -1.0,
+}
+SQUARES = [1e-8, 1e-3, 0.3, 2.0, 3.9, 4.1, 30.0, 100.0, 500.0]
+
+
+def mean_sine(f, d):
+    """Return the mean of f(sin a), a of density proportional to sin(a)^(d - 1) on (0, pi)."""
+    integral = mp.quad(
+        lambda a: mp.sin(a) ** (d - 1) * f(mp.sin(a)), [0, mp.pi / 2], method="gauss-legendre"
+    )
+    return 2 * integral / mp.beta(mp.mpf(d) / 2, mp.mpf(1) / 2)
+
+
+@cache
+def c(v2, d, t):
+    """Return c_t(v^2) = E exp((omega_i + omega_j).z) exp(-...), by the mean over the angle."""
+    with mp.workdps(DIGITS):
+        t, v2 = mp.mpf(t), mp.mpf(v2)
+
+        def at(s):
+            z = v2 * (1 + t * s) / 2
+            return mp.hyp1f1(d, mp.mpf(d) / 2, z, zeroprec=500, maxterms=10**6)
+
+        return at(0) if t == 0 else mean_sine(at, d)
+
+
+def c_by_moments(v2, d, t):
+    """Return c_t(v^2) by its series in the moments of the angle, term by term."""
+    with mp.workdps(DIGITS):
+        v2, t, half = mp.mpf(v2), mp.mpf(t), mp.mpf(d) / 2
+        last = int(2 * abs(v2) + 80)
+        sines = [mp.beta((d + mp.mpf(j)) / 2, 0.5) / mp.beta(half, 0.5) for j in range(last)]
+        total = mp.mpf(0)
+        for k in range(last):
+            tilt = mp.fsum(mp.binomial(k, j) * t**j * sines[j] for j in range(k + 1))
+            total += tilt * (v2 / 2) ** k / mp.factorial(k) * mp.rf(d, k) / mp.rf(half, k)
+        return total
+
+
+def c_by_norms(v2, d, t):
+    """Return c_t(v^2) as the mean over two chi_d norms of 0F1(; d/2; v^2 S / 4)."""
+    nodes, weights = leggauss(160)
+    r = (nodes + 1) / 2 * (math.sqrt(d) + 12)
+    chi = weights * np.exp((d - 1) * np.log(r) - r**2 / 2)
+    chi /= chi.sum()
+    sum2 = np.add.outer(r**2, r**2) + 2 * t * np.outer(r, r)
+    return chi @ hyp0f1(d / 2, v2 * sum2 / 4) @ chi
+
+
+def exponential_reference(v2, d, t):
+    with mp.workdps(DIGITS):
+        return c(v2, d, t) * mp.exp(-mp.mpf(v2)) - 1
+
+
+def hyperbolic_reference(v2, d, t):
+    with mp.workdps(DIGITS):
+        return (c(v2, d, t) + c(v2, d, -t)) / 2 * mp.exp(-mp.mpf(v2)) - 1
+
+
+def trigonometric_reference(delta2, d, t):
+    with mp.workdps(DIGITS):
+        return (c(-delta2, d, t) + c(-delta2, d, -t)) / 2 - mp.exp(-mp.mpf(delta2))
+
+
+def geometry(d, sum2, difference2):
+    sum2, difference2 = np.broadcast_arrays(
+        np.atleast_2d(np.asarray(sum2, dtype=float)), np.asarray(difference2, dtype=float)
+    )
+    return variances.PairGeometry(d, (sum2 + difference2) / 2, sum2, difference2)
+
+
+def log_mse(law, geometry, coupling, m):
+    coupling, d = COUPLINGS[coupling], geometry.n_features
+    blocks = coupling.blocks(m, d)
+    return variances.log_mean_squared_error(law, geometry, m, blocks, coupling.pair_cosine)[0]
+
+
+# ------------------------------------------------------------------- the references agree
+
+
+@pytest.mark.parametrize(
+    "v2, d, t", [(1e-8, 3, -0.5), (1.0, 2, -1.0), (5.0, 8, 1 / 7), (-5.0, 3, -0.5), (12.0, 2, 0.0)]
+)
+def test_three_references_agree(v2, d, t):
+    by_angle = c(v2, d, t)
+    with mp.workdps(DIGITS):
+        assert abs(by_angle / c_by_moments(v2, d, t) - 1) < mp.mpf(10) ** -30
+        assert abs(by_angle / c_by_norms(v2, d, t) - 1) < 1e-12
+
+
+# ------------------------------------------------------------------- pair terms
+
+
+@pytest.mark.parametrize("cosine", COSINES)
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_exponential_pair(d, cosine):
+    t = COSINES[cosine](d)
+    values = exponential_pair(np.array(SQUARES), d, t)
+    for v2, value in zip(SQUARES, values, strict=True):
+        expected = exponential_reference(v2, d, t)
+        # Against an own term of e^v2 the pair term, in [-1, 0] there, needs no digits beyond this.
+        slack = 1e-17 * math.exp(v2) if t <= 0 and v2 > 60 else 0.0
+        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (v2, value, expected)
+
+
+@pytest.mark.parametrize("cosine", ["right angle", "simplex", "opposite"])
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_hyperbolic_pair(d, cosine):
+    t = COSINES[cosine](d)
+    values = variances.Hyperbolic().pair(geometry(d, SQUARES, 1.0), t)[0]
+    for v2, value in zip(SQUARES, values, strict=True):
+        expected = hyperbolic_reference(v2, d, t)
+        slack = 1e-17 * math.exp(v2) if v2 > 60 else 0.0
+        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (v2, value, expected)
+
+
+@pytest.mark.parametrize("cosine", ["right angle", "simplex", "opposite"])
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_cosine_pair(d, cosine):
+    t = COSINES[cosine](d)
+    values = cosine_pair(np.array(SQUARES), d, t)
+    for delta2, value in zip(SQUARES, values, strict=True):
+        expected = trigonometric_reference(delta2, d, t)
+        slack = 0.0 if delta2 <= 4 else 1e-14
+        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (delta2, value, expected)
+
+
+@pytest.mark.parametrize("pair", [exponential_pair, cosine_pair])
+def test_pair_terms_are_divided_by_the_unit(pair):
+    squares = np.array([[1e-3, 0.7, 3.0]])
+    unit = np.array([[-5.0, 0.0, 2.0]])
+    np.testing.assert_allclose(
+        pair(squares, 3, -0.5, unit), pair(squares, 3, -0.5) * np.exp(-unit), rtol=1e-13
+    )
+
+
+@pytest.mark.parametrize("d", [3, 64])
+def test_interpolated_mean_cosine_equals_the_direct_one(d):
+    t = -1 / (d - 1)
+    delta2 = np.linspace(4.0, 400.0, 1001)
+    direct = np.concatenate([cosine_pair(delta2[i : i + 1], d, t) for i in range(0, 1001, 20)])
+    np.testing.assert_allclose(cosine_pair(delta2, d, t)[::20], direct, rtol=0, atol=1e-13)
+
+
+# ------------------------------------------------------------------- mean squared errors
+
+
+def reference_log_mse(law, d, v2, delta2, m, blocks, cosine):
+    """Return log MSE by the formulas of the definitions, in many digits."""
+    with mp.workdps(DIGITS):
+        v2, delta2 = mp.mpf(v2), mp.mpf(delta2)
+        if isinstance(law, variances.Trigonometric):
+            scale, own, pair = mp.mpf(1), (1 - mp.exp(-delta2)) ** 2 / 2, None
+        else:
+            scale, own, pair = mp.exp(-delta2), mp.exp(v2) - 1, exponential_reference
+        if isinstance(law, variances.Hyperbolic):
+            own, pair = 2 * mp.sinh(v2 / 2) ** 2, hyperbolic_reference
+        if isinstance(law, variances.Exponential):
+            A = (1 - 1 / mp.mpf(law.rho)) / 8
+            # E Z^2 / K^2 as the Gaussian integral that it is: D^4 E exp(4 A w^2 + 2 B w.z).
+            B2, spread = 1 - 4 * A, 1 - 8 * A
+            own = B2**d * spread ** (-mp.mpf(d) / 2) * mp.exp(2 * B2 * v2 / spread - v2) - 1
+        total = own / m
+        for rows, count in blocks.items():
+            if rows > 1:
+                reference, at = (pair or trigonometric_reference), (v2 if pair else delta2)
+                share = mp.mpf(count * rows * (rows - 1)) / m**2
+                total += share * reference(float(at), d, cosine(rows))
+        return mp.log(scale * total)
+
+
+LAWS = [
+    variances.Exponential(),
+    variances.Exponential(0.3),
+    variances.Hyperbolic(),
+    variances.Trigonometric(),
+]
+
+
+# m = 2 cuts the only block, 8 fills one of eight or four of two, 11 cuts the last.
+@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
+@pytest.mark.parametrize("m", [1, 2, 8, 11])
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_mean_squared_error_of_whole_and_cut_blocks(law, d, m, coupling):
+    sums = [1e-8, 0.3, 2.0, 30.0, 500.0]
+    differences = [1e-8, 0.3, 2.0, 30.0, 100.0]
+    values = log_mse(law, geometry(d, sums, [differences]), coupling, m)
+    whole, cut = divmod(m, d)
+    blocks = {"iid": {1: m}}.get(coupling, {d: whole, **({cut: 1} if cut else {})})
+
+    def cosine(rows):
+        return 0.0 if coupling == "orthogonal" else -1 / (rows - 1)
+
+    for v2, delta2, value in zip(sums, differences, values, strict=True):
+        expected = reference_log_mse(law, d, v2, delta2, m, blocks, cosine)
+        assert abs(value - expected) < 1e-11 * max(1, abs(expected)), (v2, delta2)
+
+
+@pytest.mark.parametrize("m", [1, 3, 100])
+@pytest.mark.parametrize("law", [*LAWS, variances.RandomPhase(), variances.Regularized()], ids=str)
+def test_independent_projections_divide_the_variance(law, m):
+    pairs = geometry(3, [0.2, 1.0, 4.0], [[0.5, 1.0, 6.0]])
+    own = law.log_scale(pairs) + law.log_own(pairs)
+    np.testing.assert_allclose(log_mse(law, pairs, "iid", m), own[0] - math.log(m), rtol=1e-14)
+
+
+@pytest.mark.parametrize("coupling", ["orthogonal", "simplex"])
+@pytest.mark.parametrize("d", [1, 2, 3, 8])
+def test_regularised_blocks(d, coupling):
+    # Directions of a block at cosine t: |omega_i + omega_j|^2 = 2 d (1 + t) always.
+    m = 2 * d + 1
+    v2, delta2 = np.array([0.01, 1.0, 9.0]), np.array([0.3, 2.0, 0.1])
+    lower = hyp0f1(d / 2, d * v2 / 4)
+    total = m * (hyp0f1(d / 2, d * v2) - lower**2)
+    if d > 1:
+        t = 0.0 if coupling == "orthogonal" else -1 / (d - 1)
+        total += 2 * d * (d - 1) * (hyp0f1(d / 2, d * (1 + t) * v2 / 2) - lower**2)
+    expected = np.exp(-(v2 + delta2)) * total / m**2
+    values = log_mse(variances.Regularized(), geometry(d, v2, [delta2]), coupling, m)
+    np.testing.assert_allclose(np.exp(values), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("law", LAWS[:3], ids=str)
+def test_logarithms_reach_beyond_the_range_of_doubles(law):
+    # d = 8, m = 8 orthogonal projections: plain positive features from e^-1002 to e^3988.
+    sums, differences = [1.0, 1.0, 1.0, 852.0, 4000.0], [[150.0, 700.0, 1000.0, 150.0, 10.0]]
+    values = log_mse(law, geometry(8, sums, differences), "orthogonal", 8)
+    for v2, delta2, value in zip(sums, differences[0], values, strict=True):
+        # From v^2 = 852 on the pair term is below rounding: the own term stands alone.
+        blocks = {8: 1} if v2 < 100 else {1: 8}
+        expected = reference_log_mse(law, 8, v2, delta2, 8, blocks, lambda rows: 0.0)
+        assert abs(value - expected) < 1e-11 * abs(expected)
+    if law == variances.Exponential():
+        np.testing.assert_allclose(values, [-151.6, -701.6, -1001.6, 699.9, 3987.9], atol=0.1)
+
+
+@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
+@pytest.mark.parametrize("law", [LAWS[0], LAWS[2], LAWS[3], variances.Regularized()], ids=str)
+def test_an_exact_estimate_has_log_error_minus_infinity(law, coupling):
+    # x = y is exact for trigonometric features, x = -y for the positive ones.
+    exact = geometry(3, 0.0, [[0.0]])
+    assert log_mse(law, exact, coupling, 7) == -np.inf
+
+
+def test_random_phase_has_no_pair_term():
+    with pytest.raises(NotImplementedError, match="single projection"):
+        variances.RandomPhase().pair(geometry(2, 1.0, 1.0), 0.0)
+
+
+def test_tiny_arguments_keep_their_digits_where_odd_terms_cancel():
+    # E[t sin a] cancels between the signs of omega_j; left in, it drowns terms of order v^4.
+    for v2 in (1e-12, 1e-18):
+        expected = float(hyperbolic_reference(v2, 3, -0.5))
+        value = variances.Hyperbolic().pair(geometry(3, v2, 0.0), -0.5)[0, 0]
+        assert math.isclose(value, expected, rel_tol=1e-9)
+        expected = float(trigonometric_reference(v2, 3, -0.5))
+        assert math.isclose(cosine_pair(np.array([v2]), 3, -0.5)[0], expected, rel_tol=1e-9)
+
+
+# ------------------------------------------------------------------- theorems
+
+NORMS = np.concatenate([np.logspace(-3, 0, 7), np.linspace(1.3, 5, 10)])
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+@pytest.mark.parametrize("law", [*LAWS[:2], variances.Regularized()], ids=str)
+def test_simplex_beats_orthogonal_beats_iid_for_positive_laws(law, d):
+    pairs = geometry(d, NORMS**2, 1.0)
+    for m in (2, d, 2 * d + 2):
+        iid, orthogonal, simplex = (
+            log_mse(law, pairs, name, m) for name in ("iid", "orthogonal", "simplex")
+        )
+        assert (orthogonal <= iid).all() and (simplex <= orthogonal).all()
+        visible = (NORMS > 0.5) & (NORMS < 2)
+        assert (orthogonal < iid)[visible].all() and (simplex < orthogonal)[visible].all()
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_orthogonal_is_never_above_iid_for_hyperbolic(d):
+    pairs = geometry(d, NORMS**2, 1.0)
+    law = variances.Hyperbolic()
+    assert (log_mse(law, pairs, "orthogonal", d) <= log_mse(law, pairs, "iid", d) + 1e-14).all()
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_orthogonal_gains_at_least_the_known_gap(d):
+    # (1 - 1/m) 2/(d + 2) (K - e^-n)^2 for a block of m = d rows.
+    pairs = geometry(d, NORMS**2, 0.7)
+    gap = -exponential_pair(pairs.sum2, d, 0.0)[0] * (1 - 1 / d)
+    bound = (1 - 1 / d) * 2 / (d + 2) * np.expm1(-pairs.sum2[0] / 2) ** 2
+    assert (gap >= bound * (1 - 1e-12)).all()
+
+
+def test_simplex_does_not_suit_trigonometric_features():
+    # Two dimensions: at worst 1.42 times iid, at |Delta| = 1.9; always above it.
+    distances = np.linspace(0.05, 8, 319)
+    pairs = geometry(2, 0.0, [distances**2])
+    ratio = np.exp(
+        log_mse(variances.Trigonometric(), pairs, "simplex", 2)
+        - log_mse(variances.Trigonometric(), pairs, "iid", 2)
+    )
+    assert (ratio > 1).all()
+    assert round(float(ratio.max()), 2) == 1.42
+    assert distances[ratio.argmax()] == pytest.approx(1.9, abs=0.05)
+
+
+# ------------------------------------------------------------------- small parts
+
+
+def test_geometry_of_pairs():
+    X, Y = np.random.default_rng(0).normal(size=(2, 4, 3))
+    pairs = variances.PairGeometry.of(X, Y)
+    assert pairs.n_features == 3
+    for i, x in enumerate(X):
+        for j, y in enumerate(Y):
+            assert math.isclose(pairs.norms2[i, j], x @ x + y @ y, rel_tol=1e-14)
+            assert math.isclose(pairs.sum2[i, j], (x + y) @ (x + y), rel_tol=1e-13)
+            assert math.isclose(pairs.difference2[i, j], (x - y) @ (x - y), rel_tol=1e-13)
+
+
+def test_log_expm1_is_right_for_tiny_and_huge_arguments():
+    for t in (1e-300, 1e-20, 1e-8, 0.5, 1.0, 40.0, 800.0):
+        with mp.workdps(400):
+            expected = float(mp.log(mp.expm1(mp.mpf(t))))
+        assert math.isclose(log_expm1(t), expected, rel_tol=1e-15)
+    assert log_expm1(0.0) == -np.inf
