@@ -63,6 +63,10 @@ class Moments:
         """Covariance matrix, shape (d, d); needs moments made with ``full=True``."""
         return self.scatter / self.weight
 
+    def mapped(self, matrix):
+        """Return the moments of matrix @ x; needs moments made with ``full=True``."""
+        return Moments(self.weight, matrix @ self.mean, matrix @ self.scatter @ matrix.T)
+
     @property
     def entry_variance(self):
         """Variance of all entries taken together, whatever their column."""
@@ -131,3 +135,12 @@ class PairStatistics:
         """Return the mean over all pairs of |(x - offset) + sign (y - offset)|^2."""
         total = self.queries.mean - offset + sign * (self.keys.mean - offset)
         return float(np.sum(self.queries.variances + self.keys.variances) + total @ total)
+
+    def mean_outer_sum(self, offset=0.0):
+        """Return the mean over all pairs of z z', z = (x - offset) + (y - offset)."""
+        total = self.queries.mean + self.keys.mean - 2 * offset
+        return self.queries.covariance + self.keys.covariance + np.outer(total, total)
+
+    def mapped(self, query_map, key_map):
+        """Return the statistics of query_map @ x and key_map @ y."""
+        return PairStatistics(self.queries.mapped(query_map), self.keys.mapped(key_map))

@@ -6,7 +6,9 @@ mechanisms. One file a family.
 
 from .coupling import log_mean_squared_error
 from .gaussian import (
+    AxisExponential,
     Exponential,
+    Generalized,
     Hyperbolic,
     PairGeometry,
     RandomPhase,
@@ -15,7 +17,9 @@ from .gaussian import (
 )
 
 __all__ = [
+    "AxisExponential",
     "Exponential",
+    "Generalized",
     "Hyperbolic",
     "PairGeometry",
     "RandomPhase",
