@@ -1,9 +1,9 @@
 """The contract of every mechanism: scikit-learn's methods outside, private steps inside.
 
 A mechanism learns parameters from statistics (`_fit_parameters`), draws random numbers from a
-seed (`_draw`), joins the two (`_assemble`) and maps rows (`_features`, or `_log_features` where all features are positive).
-Consumers call those private paths on validated arrays; the public methods validate, warn and
-delegate.
+seed (`_draw`), joins the two (`_assemble`) and maps rows (`_features`, or `_log_features` where
+all features are positive). Consumers call those private paths on validated arrays; the public
+methods validate, warn and delegate.
 """
 
 import warnings
