@@ -2,6 +2,7 @@
 
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
+from .discrete import GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
 from .trigonometric import RFFSampler
@@ -11,7 +12,9 @@ __all__ = [
     "BaseRandomFeatures",
     "DenseExponentialRF",
     "GeneralizedExponentialRF",
+    "GeometricRF",
     "OptimalPositiveRF",
+    "PoissonRF",
     "PositiveRF",
     "RFFSampler",
     "SimplexRF",

@@ -5,6 +5,7 @@ mechanisms. One file a family.
 """
 
 from .coupling import log_mean_squared_error
+from .discrete import Geometric, Poisson, log_relative_second_moment
 from .gaussian import (
     AxisExponential,
     Exponential,
@@ -14,16 +15,21 @@ from .gaussian import (
     RandomPhase,
     Regularized,
     Trigonometric,
+    log_expm1,
 )
 
 __all__ = [
     "AxisExponential",
     "Exponential",
     "Generalized",
+    "Geometric",
     "Hyperbolic",
     "PairGeometry",
+    "Poisson",
     "RandomPhase",
     "Regularized",
     "Trigonometric",
+    "log_expm1",
     "log_mean_squared_error",
+    "log_relative_second_moment",
 ]
