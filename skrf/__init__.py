@@ -12,6 +12,7 @@ _HOME = {
     "KernelRegressionClassifier": "regression",
     "KernelRegressor": "regression",
     "GeometricRF": "features",
+    "HybridRF": "features",
     "OptimalPositiveRF": "features",
     "PoissonRF": "features",
     "PositiveRF": "features",

@@ -4,6 +4,7 @@ from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
 from .discrete import GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
+from .hybrid import HybridRF
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
 from .trigonometric import RFFSampler
 
@@ -13,6 +14,7 @@ __all__ = [
     "DenseExponentialRF",
     "GeneralizedExponentialRF",
     "GeometricRF",
+    "HybridRF",
     "OptimalPositiveRF",
     "PoissonRF",
     "PositiveRF",

@@ -33,7 +33,7 @@ from .._validation import drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 
 # Independent streams of random numbers, so that one choice never shifts another.
-OMEGA, PHASE, SUBSAMPLE, CHOICE = range(4)
+OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
 
 _MEDIAN_ROWS = 1000
 

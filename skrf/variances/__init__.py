@@ -16,7 +16,9 @@ from .gaussian import (
     Regularized,
     Trigonometric,
     log_expm1,
+    log_trigonometric_variance,
 )
+from .hybrid import hybrid_log_variance
 
 __all__ = [
     "AxisExponential",
@@ -29,7 +31,9 @@ __all__ = [
     "RandomPhase",
     "Regularized",
     "Trigonometric",
+    "hybrid_log_variance",
     "log_expm1",
     "log_mean_squared_error",
     "log_relative_second_moment",
+    "log_trigonometric_variance",
 ]
