@@ -6,9 +6,15 @@ __version__ = "0.1.0"
 
 # Public name: module that defines it. Loaded at first use, so that `import skrf` stays light.
 _HOME = {
+    "AdaptiveRF": "features",
+    "DenseExponentialRF": "features",
+    "GeneralizedExponentialRF": "features",
     "KernelRegressionClassifier": "regression",
     "KernelRegressor": "regression",
+    "GeometricRF": "features",
+    "HybridRF": "features",
     "OptimalPositiveRF": "features",
+    "PoissonRF": "features",
     "PositiveRF": "features",
     "RFFSampler": "features",
     "SimplexRF": "features",

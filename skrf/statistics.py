@@ -24,11 +24,17 @@ class Moments:
         Weighted mean, float64.
     scatter : ndarray of shape (d,) or (d, d)
         Weighted sum of squared deviations from the mean (of their outer products when square).
+    minimum : ndarray of shape (d,)
+        Smallest entry of every column.
+    mean_absolute : ndarray of shape (d,)
+        Weighted mean of the absolute values of every column.
     """
 
     weight: float
     mean: np.ndarray
     scatter: np.ndarray
+    minimum: np.ndarray
+    mean_absolute: np.ndarray
 
     @classmethod
     def of(cls, X, sample_weight=None, *, full=False):
@@ -50,6 +56,8 @@ class Moments:
             weight,
             self.mean + share * step,
             self.scatter + other.scatter + self.weight * share * product,
+            np.minimum(self.minimum, other.minimum),
+            self.mean_absolute + share * (other.mean_absolute - self.mean_absolute),
         )
 
     @property
@@ -62,6 +70,15 @@ class Moments:
     def covariance(self):
         """Covariance matrix, shape (d, d); needs moments made with ``full=True``."""
         return self.scatter / self.weight
+
+    def mapped(self, matrix):
+        """Return the moments of matrix @ x; needs moments made with ``full=True``.
+
+        Minimum and mean absolute value of a linear image are not known: NaN.
+        """
+        unknown = np.full_like(self.mean, np.nan)
+        scatter = matrix @ self.scatter @ matrix.T
+        return Moments(self.weight, matrix @ self.mean, scatter, unknown, unknown)
 
     @property
     def entry_variance(self):
@@ -80,7 +97,7 @@ def _dense_block(X, weights, full):
         scatter = (deviations * w[:, None]).T @ deviations
     else:
         scatter = np.einsum("i,ij,ij->j", w, deviations, deviations)
-    return Moments(weight, mean, scatter)
+    return Moments(weight, mean, scatter, X.min(axis=0), w @ np.abs(X) / weight)
 
 
 def _sparse_block(X, weights, full):
@@ -89,14 +106,20 @@ def _sparse_block(X, weights, full):
     w = np.ones(n) if weights is None else weights
     weight = float(w.sum())
     entry_weight = np.repeat(w, np.diff(X.indptr))
-    mean = np.bincount(X.indices, weights=entry_weight * X.data, minlength=d) / weight
+
+    def column_sums(values):
+        return np.bincount(X.indices, weights=values, minlength=d)
+
+    mean = column_sums(entry_weight * X.data) / weight
+    minimum = X.min(axis=0).toarray().ravel()
+    mean_absolute = column_sums(entry_weight * np.abs(X.data)) / weight
     if full:
         weighted = sp.csr_array((entry_weight * X.data, X.indices, X.indptr), shape=X.shape)
-        return Moments(weight, mean, (weighted.T @ X).toarray() - weight * np.outer(mean, mean))
-    squares = entry_weight * (X.data - mean[X.indices]) ** 2
-    stored = np.bincount(X.indices, weights=entry_weight, minlength=d)
-    scatter = np.bincount(X.indices, weights=squares, minlength=d) + (weight - stored) * mean**2
-    return Moments(weight, mean, scatter)
+        scatter = (weighted.T @ X).toarray() - weight * np.outer(mean, mean)
+    else:
+        squares = column_sums(entry_weight * (X.data - mean[X.indices]) ** 2)
+        scatter = squares + (weight - column_sums(entry_weight)) * mean**2
+    return Moments(weight, mean, scatter, minimum, mean_absolute)
 
 
 @dataclass(frozen=True)
@@ -131,3 +154,12 @@ class PairStatistics:
         """Return the mean over all pairs of |(x - offset) + sign (y - offset)|^2."""
         total = self.queries.mean - offset + sign * (self.keys.mean - offset)
         return float(np.sum(self.queries.variances + self.keys.variances) + total @ total)
+
+    def mean_outer_sum(self, offset=0.0):
+        """Return the mean over all pairs of z z', z = (x - offset) + (y - offset)."""
+        total = self.queries.mean + self.keys.mean - 2 * offset
+        return self.queries.covariance + self.keys.covariance + np.outer(total, total)
+
+    def mapped(self, query_map, key_map):
+        """Return the statistics of query_map @ x and key_map @ y."""
+        return PairStatistics(self.queries.mapped(query_map), self.keys.mapped(key_map))

@@ -27,6 +27,16 @@ projection : {"dense"}, default="dense"
 center : bool, default=True
     Shift inputs to the midpoint of the means of queries and keys. The kernel does not change,
     the variance is least there.""",
+    "discrete": """\
+positive : bool, default=False
+    Shift inputs above zero, so that every feature is positive. Rows below the fitted minimum
+    are clamped inside the products: for them the estimate is biased.
+per_feature : bool, default=True
+    One parameter for every input column instead of the papers' single one.""",
+    "discrete_center": """\
+center : bool, default=True
+    With ``positive=False, per_feature=False`` and keys that have the mean of the queries, shift
+    inputs to that mean. In all other cases nothing is gained and nothing is shifted.""",
     "random_state": """\
 random_state : int, RandomState instance or None, default=None
     Source of the one integer that seeds a fit. Give an integer inside GridSearchCV: with 100

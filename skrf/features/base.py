@@ -1,9 +1,9 @@
-"""The contract of every mechanism: scikit-learn's methods outside, three private steps inside.
+"""The contract of every mechanism: scikit-learn's methods outside, private steps inside.
 
 A mechanism learns parameters from statistics (`_fit_parameters`), draws random numbers from a
-seed (`_draw`) and maps rows (`_features`, or `_log_features` where all features are positive).
-Consumers call those private paths on validated arrays; the public methods validate, warn and
-delegate.
+seed (`_draw`), joins the two (`_assemble`) and maps rows (`_features`, or `_log_features` where
+all features are positive). Consumers call those private paths on validated arrays; the public
+methods validate, warn and delegate.
 """
 
 import warnings
@@ -32,7 +32,7 @@ from .._validation import drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 
 # Independent streams of random numbers, so that one choice never shifts another.
-OMEGA, PHASE, SUBSAMPLE, CHOICE = range(4)
+OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
 
 _MEDIAN_ROWS = 1000
 _LARGEST_SIGMA = 1e150  # its square still is a float
@@ -79,9 +79,15 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _fit_parameters(self, statistics):
         """Set the fitted parameters, functions of `statistics` and ``sigma_`` alone."""
 
+    def _learn_from_rows(self, X, keys):
+        """Set what depends on single rows (centres, choices); such mechanisms do not merge."""
+
     @abstractmethod
     def _draw(self, seed):
         """Draw the random numbers; parameters are left as they are."""
+
+    def _assemble(self):
+        """Join parameters and random numbers into what maps rows; called after either changes."""
 
     @property
     def _columns_per_projection(self):
@@ -117,7 +123,18 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @abstractmethod
     def _log_variance(self, X, Y):
-        """Return the log variance of the Gaussian-kernel estimate for all pairs of rows."""
+        """Return the log variance of the estimate for all pairs of rows."""
+
+    def _rows(self, X, offset=None, *, keys=False, slope=1.0):
+        """Return rows of X on the scale of the features, shifted by `offset` (units of X)."""
+        return ScaledRows(X, self.sigma_ * slope, offset)
+
+    def _log_outer_factor(self, X, Y):
+        """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
+        if self.kernel != "softmax":
+            return 0.0
+        norms = (self._rows(Z, keys=keys).on_host() for Z, keys in ((X, False), (Y, True)))
+        return np.add.outer(*(squared_norms(rows) for rows in norms))
 
     def _is_mergeable(self):
         """Tell whether the parameters are functions of mergeable statistics."""
@@ -198,7 +215,9 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._sigma = self._resolve_sigma(X, sample_weight)
         self._fit_parameters(self.statistics_)
         if first:
+            self._learn_from_rows(X, X if keys is None else keys)
             self._draw(self._seed)
+        self._assemble()
         return self
 
     def redraw(self, random_state=None):
@@ -222,6 +241,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         self._seed = _draw_seed(random_state)
         self._draw(self._seed)
+        self._assemble()
         return self
 
     def _rng(self, stream):
@@ -480,12 +500,6 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         X, Y = self._pair(X, Y)
         logs = self._log_variance(X, Y)
-        if self.kernel == "softmax":
-            norms_x, norms_y = (
-                np.asarray(to_host(ScaledRows(Z, self.sigma_).squared_norms()), dtype=np.float64)
-                for Z in (X, Y)
-            )
-            logs = logs + np.add.outer(norms_x, norms_y)
         if is_foreign(X):
             logs = like(logs, X)
         return logs if log else self._exponentiate(logs, X, "variances")

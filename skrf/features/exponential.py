@@ -2,9 +2,14 @@
 
 import math
 
+import numpy as np
+from scipy.optimize import minimize
+
 from .. import variances
+from .._arrays import like
 from ._docs import document
-from .nonlinearities import Exponential
+from .base import PHASE
+from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
 from .positive import CenteredRandomFeatures
 
 
@@ -112,3 +117,338 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     @property
     def _law(self):
         return variances.Exponential(self.rho_)
+
+
+def fit_generalized(mean_squared_sums, mean_norms2, n_features):
+    """Return the (A, s) of least log mean-statistics second moment.
+
+    Parameters
+    ----------
+    mean_squared_sums : dict of int to float
+        Mean of |x + s y|^2 over pairs, for s = 1 and s = -1.
+    mean_norms2 : float
+        Mean of |x|^2 + |y|^2 over pairs.
+    n_features : int
+        Dimension d.
+
+    Returns
+    -------
+    tuple of complex and int
+        A and s. Never worse than trigonometric, positive or optimal positive features, which
+        are among the starting points.
+    """
+
+    def curve(point):
+        # Exactly the half plane Re(1 - 8A) > 0.
+        return (1 - np.exp(complex(point[0], math.pi / 2 * math.tanh(point[1])))) / 8
+
+    def objective(point, s):
+        law = variances.Generalized(complex(curve(point)), s)
+        return float(
+            law.log_second_moment(mean_squared_sums[s], n_features) - (s + 1) * mean_norms2
+        )
+
+    optimal = -math.log(optimal_rho(mean_squared_sums[1], n_features))
+    candidates = []
+    for s, alpha in ((1, optimal), (1, 0.0), (-1, 0.0)):
+        # On the real line (beta = 0) the gradient has no imaginary part: start beside it too.
+        for beta in (0.0, 0.3, 1.0):
+            start = np.array([alpha, beta])
+            found = minimize(objective, start, args=(s,), method="L-BFGS-B")
+            for point in (start, found.x):
+                value = objective(point, s)
+                if np.isfinite(value):
+                    candidates.append((value, len(candidates), point, s))
+    value, _, point, s = min(candidates)
+    real = np.array([point[0], 0.0])
+    if objective(real, s) <= value + 1e-9 * (1 + abs(value)):
+        # An imaginary part that gains nothing would only cost columns.
+        return complex(complex(curve(real)).real, 0.0), s
+    return complex(curve(point)), s
+
+
+@document
+class GeneralizedExponentialRF(CenteredRandomFeatures):
+    r"""Generalised exponential features with a complex parameter fitted to the data (CRT-GERF).
+
+    %(sigma)s
+
+    Choose it for linear models when the least variance counts and features may be negative: the
+    family holds trigonometric, positive and optimal positive features, and the fit takes the
+    best of all. Queries and keys are mapped differently unless the fitted map is real; where one
+    side is wanted (linear models on ``transform``), prefer a symmetric mechanism.
+
+    Parameters
+    ----------
+    %(n_components)s Every projection makes two unless the fitted map is real: an
+        even number, or 1, which folds the pair with a random phase.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(coupling)s
+    %(projection)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+    A_ : complex
+        The fitted parameter.
+    s_ : {-1, 1}
+        The fitted sign: 1 for exponential, -1 for oscillating features.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorem 3.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import GeneralizedExponentialRF, RFFSampler
+    >>> X = np.random.default_rng(0).normal(size=(50, 16))
+    >>> generalized = GeneralizedExponentialRF(64, coupling="iid", random_state=0).fit(X)
+    >>> trigonometric = RFFSampler(64, coupling="iid", random_state=0).fit(X)
+    >>> far = generalized.exact_kernel(X) < 0.5
+    >>> bool(
+    ...     np.median(generalized.kernel_variance(X, log=True)[far])
+    ...     < np.median(trigonometric.kernel_variance(X, log=True)[far])
+    ... )
+    True
+    """
+
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        sigma=1.0,
+        kernel="gaussian",
+        coupling="orthogonal",
+        projection="dense",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+    def _fit_parameters(self, statistics):
+        super()._fit_parameters(statistics)
+        square = self.sigma_**2
+        sums = {s: square * statistics.mean_squared_sum(self.offset_, s) for s in (1, -1)}
+        self.A_, self.s_ = fit_generalized(sums, (sums[1] + sums[-1]) / 2, self.n_features_in_)
+        # A real exponential map needs one column a projection.
+        self._n_projections = self.n_components if self._is_real else -(-self.n_components // 2)
+
+    def _draw(self, seed):
+        super()._draw(seed)
+        self._phase = self._rng(PHASE).uniform(0, 2 * math.pi)
+
+    def _assemble(self):
+        if self._drawn.n_projections != self._n_projections:
+            # A later batch made the map real, or complex: the same seed, another number of rows.
+            self._draw(self._seed)
+        super()._assemble()
+
+    @property
+    def _is_real(self):
+        return getattr(self, "s_", -1) == 1 and self.A_.imag == 0
+
+    @property
+    def _nonlinearity(self):
+        if self._is_real:
+            return Exponential(self.A_.real)
+        return GeneralizedExponential(getattr(self, "A_", 0j), getattr(self, "s_", -1), self._fold)
+
+    @property
+    def _fold(self):
+        is_folded = getattr(self, "_n_columns", self.n_components) == 1
+        return getattr(self, "_phase", 0.0) if is_folded else None
+
+    @property
+    def _law(self):
+        return variances.Generalized(self.A_, self.s_, self._fold is not None and not self._is_real)
+
+
+class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
+    """Base of the maps fitted along the principal axes of x + y, after balancing if asymmetric."""
+
+    _parameter_constraints = {
+        **CenteredRandomFeatures._parameter_constraints,
+        "asymmetric": ["boolean"],
+    }
+    _needs_full_statistics = True
+
+    def _fit_parameters(self, statistics):
+        self._balance = None
+        if self.asymmetric:
+            if self.kernel != "softmax":
+                raise ValueError(
+                    f"asymmetric=True balances x.y and needs kernel='softmax', got "
+                    f"kernel={self.kernel!r}."
+                )
+            self._balance = balancing_map(statistics.queries.covariance, statistics.keys.covariance)
+            statistics = statistics.mapped(*self._balance)
+        super()._fit_parameters(statistics)
+        second_moment = self.sigma_**2 * statistics.mean_outer_sum(self.offset_)
+        squares, axes = np.linalg.eigh(second_moment)
+        self.rotation_ = axes.T
+        self.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
+
+    def _rows(self, X, offset=None, *, keys=False, slope=1.0):
+        if self._balance is not None:
+            X = X @ like(self._balance[keys].T, X)
+        return super()._rows(X, offset, keys=keys, slope=slope)
+
+    @property
+    def is_symmetric(self):
+        """Whether `transform` and `transform_keys` are the same function: not if asymmetric."""
+        return not self.asymmetric
+
+    @property
+    def _axes(self):
+        return np.sqrt(self.rho_)[:, None] * self.rotation_
+
+
+@document
+class DenseExponentialRF(PrincipalAxesRandomFeatures):
+    r"""Optimal positive features fitted along each principal axis of the data (FAVOR#).
+
+    %(sigma)s
+
+    Choose it over `OptimalPositiveRF` when the data are stretched, so that few directions hold
+    most of the variance: the fit costs O(n d^2 + d^3) and the variance is never larger on
+    average. With ``asymmetric=True`` (softmax kernel) queries and keys of different covariances
+    are balanced first; then the two sides are mapped differently, and for linear models a
+    symmetric mechanism is to be preferred.
+
+    Parameters
+    ----------
+    %(n_components)s
+    asymmetric : bool, default=False
+        Replace x.y by (S x).(S^-T y) with the S that gives queries and keys one covariance.
+        Softmax kernel only.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(coupling)s
+    %(projection)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+    rho_ : ndarray of shape (n_features,)
+        The root rho* of every principal axis.
+    rotation_ : ndarray of shape (n_features, n_features)
+        The principal axes of x + y, one a row.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed, or ``asymmetric=True`` meets the Gaussian
+        kernel.
+
+    References
+    ----------
+    Likhosherstov et al., FAVOR#: Sharp attention kernel approximations via new classes of
+    positive random features (2023); the asymmetric form with covariances is ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import DenseExponentialRF, OptimalPositiveRF
+    >>> X = np.random.default_rng(0).normal(size=(50, 4)) * [3.0, 1.0, 0.3, 0.1]
+    >>> dense = DenseExponentialRF(64, coupling="iid", random_state=0).fit(X)
+    >>> optimal = OptimalPositiveRF(64, coupling="iid", random_state=0).fit(X)
+    >>> bool(
+    ...     dense.kernel_variance(X, log=True).mean() < optimal.kernel_variance(X, log=True).mean()
+    ... )
+    True
+    """
+
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        asymmetric=False,
+        sigma=1.0,
+        kernel="gaussian",
+        coupling="orthogonal",
+        projection="dense",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.asymmetric = asymmetric
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+    @property
+    def _nonlinearity(self):
+        if not hasattr(self, "rho_"):
+            return DenseExponential(np.zeros(1), np.eye(1))
+        return DenseExponential((1 - 1 / self.rho_) / 8, self.rotation_)
+
+    @property
+    def _law(self):
+        return variances.AxisExponential(self.rho_)
+
+    @property
+    def kernel_variance_is_exact_(self):
+        """Whether `kernel_variance` is the variance itself: for iid; a bound for orthogonal."""
+        return self.coupling == "iid" or self.n_features_in_ == 1
+
+    def _log_variance(self, X, Y):
+        if self.coupling not in ("iid", "orthogonal"):
+            raise NotImplementedError(
+                f"No closed form or bound is known for {type(self).__name__} with "
+                f"coupling={self.coupling!r}. Known: 'iid' (exact), 'orthogonal' (bound)."
+            )
+        # Orthogonal projections do not exceed independent ones.
+        return self._log_mean_squared_error(X, Y, {1: self._n_projections})
+
+
+def balancing_map(query_covariance, key_covariance):
+    """Return S and S^-T, which give S x and S^-T y one covariance and keep (S x).(S^-T y) = x.y.
+
+    Parameters
+    ----------
+    query_covariance, key_covariance : ndarray of shape (d, d)
+        Covariances of queries and keys.
+
+    Returns
+    -------
+    tuple of ndarray of shape (d, d)
+        S and its inverse transpose; identities where one of the sets does not vary.
+    """
+    d = len(query_covariance)
+    ridges = [1e-6 * np.trace(C) / d for C in (query_covariance, key_covariance)]
+    if min(ridges) <= 0:
+        return np.eye(d), np.eye(d)
+    Cx, Cy = (
+        C + ridge * np.eye(d)
+        for C, ridge in zip((query_covariance, key_covariance), ridges, strict=True)
+    )
+    root, inverse_root = _symmetric_power(Cx, 0.5), _symmetric_power(Cx, -0.5)
+    G = inverse_root @ _symmetric_power(root @ Cy @ root, 0.5) @ inverse_root
+    return _symmetric_power(G, 0.5), _symmetric_power(G, -0.5)
+
+
+def _symmetric_power(matrix, power):
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * np.maximum(values, np.finfo(float).tiny) ** power) @ vectors.T

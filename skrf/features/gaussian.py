@@ -6,7 +6,6 @@ from abc import abstractmethod
 from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
-from .._arrays import ScaledRows
 from ..projections import COUPLINGS
 from .base import OMEGA, BaseRandomFeatures
 
@@ -43,7 +42,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     @property
     def is_symmetric(self):
         """Whether `transform` and `transform_keys` are the same function."""
-        return True
+        return self._nonlinearity.is_symmetric
 
     @property
     def _columns_per_projection(self):
@@ -51,30 +50,31 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _draw(self, seed):
         coupling = COUPLINGS[self.coupling]
-        projection = coupling.draw(self._n_projections, self.n_features_in_, self._rng(OMEGA))
-        self.omega_ = projection.dense()
-        self._projection = self._shape_projection(projection)
+        self._drawn = coupling.draw(self._n_projections, self.n_features_in_, self._rng(OMEGA))
+        self.omega_ = self._drawn.dense()
 
-    def _shape_projection(self, projection):
-        return projection
+    def _assemble(self):
+        self._projection, self._bias = self._nonlinearity.shape(self._drawn)
 
-    def _prepare(self, X):
-        """Return products, row terms and squared norms of omega: what a nonlinearity takes."""
-        rows = ScaledRows(X, self.sigma_, getattr(self, "offset_", None))
-        row = self._nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
+    def _prepare(self, X, *, keys):
+        """Return products, row terms and biases: what a nonlinearity takes."""
+        nonlinearity = self._nonlinearity
+        slope = nonlinearity.slope
+        rows = self._rows(X, getattr(self, "offset_", None), keys=keys, slope=slope)
+        row = nonlinearity.row_term(rows.squared_norms() / slope**2, self.n_features_in_)
         row = row - math.log(self._n_projections) / 2
         if self.kernel == "softmax":
             # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
-            row = row + ScaledRows(X, self.sigma_).squared_norms() / 2
-        return rows.dot(self._projection), row, self._projection.squared_norms
+            row = row + self._rows(X, keys=keys).squared_norms() / 2
+        return rows.dot(self._projection), row, self._bias
 
     def _log_features(self, X, *, keys=False):
-        return self._nonlinearity.log_apply(*self._prepare(X))
+        return self._nonlinearity.log_apply(*self._prepare(X, keys=keys), keys=keys)
 
     def _features(self, X, *, keys=False):
         if self.is_positive:
             return super()._features(X, keys=keys)
-        return self._nonlinearity.apply(*self._prepare(X))
+        return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
 
     def _log_variance(self, X, Y):
         coupling = COUPLINGS[self.coupling]
@@ -85,13 +85,16 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 f"No closed form is known for coupling={self.coupling!r}. "
                 f"Known: {', '.join(map(repr, known))}."
             )
-        X, Y = (
-            ScaledRows(Z, self.sigma_, getattr(self, "offset_", None)).on_host() for Z in (X, Y)
+        return self._log_mean_squared_error(X, Y, blocks, coupling.pair_cosine)
+
+    # Matrix of a quadratic form of x + y that the law needs.
+    _axes = None
+
+    def _log_mean_squared_error(self, X, Y, blocks, cosine=None):
+        offset = getattr(self, "offset_", None)
+        rows = (self._rows(Z, offset, keys=k).on_host() for Z, k in ((X, False), (Y, True)))
+        geometry = variances.PairGeometry.of(*rows, self._axes)
+        logs = variances.log_mean_squared_error(
+            self._law, geometry, self._n_projections, blocks, cosine
         )
-        return variances.log_mean_squared_error(
-            self._law,
-            variances.PairGeometry.of(X, Y),
-            self._n_projections,
-            blocks,
-            coupling.pair_cosine,
-        )
+        return logs + self._log_outer_factor(X, Y)

@@ -1,29 +1,45 @@
-"""What omega becomes: the functions f(omega, x) of a product omega.x, a row term and |omega|^2.
+"""What omega becomes: the functions f(omega, x) of a product omega.x, a row term and a bias.
 
-A nonlinearity maps products P = X omega' of shape (n, m) to columns. `row` holds everything that
-is constant along a row, on a log scale: the nonlinearity adds its own term to it, so exponents
-are summed before they are exponentiated. Every function is written for one projection; the
-1/sqrt(m) of the average travels in `row`.
+A nonlinearity turns a drawn projection into what multiplies the inputs (`shape`: the projection
+and one bias a column on a log scale) and maps products P of shape (n, m) to columns. `row` holds
+everything that is constant along a row, on a log scale; exponents are summed before they are
+exponentiated. Every function is written for one projection; the 1/sqrt(m) of the average travels
+in `row`. Inputs arrive multiplied by `slope`.
 """
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from .._arrays import columns, like, namespace
 
 
 @dataclass(frozen=True)
-class SineCosine:
+class Nonlinearity:
+    """Base: one column a projection, the same on both sides, no bias."""
+
+    columns_per_projection = 1
+    is_positive = False
+    is_symmetric = True
+    slope = 1.0
+
+    def shape(self, projection):
+        """Return the projection that multiplies the inputs and the bias of its columns."""
+        return projection, None
+
+    def row_term(self, norms2, n_features):
+        """Return the exponent that depends on |x|^2 alone."""
+        return 0 * norms2
+
+
+@dataclass(frozen=True)
+class SineCosine(Nonlinearity):
     """Columns [cos w.x, sin w.x]: unbiased for exp(-|x - y|^2 / 2)."""
 
     columns_per_projection = 2
-    is_positive = False
 
-    def row_term(self, norms2, n_features):
-        """Return the exponent that depends on x alone: 0."""
-        return 0 * norms2
-
-    def apply(self, products, row, omega_norms2):
+    def apply(self, products, row, bias, *, keys=False):
         """Return the columns, scaled by exp(row)."""
         xp = namespace(products)
         amplitude = xp.exp(row)[:, None]
@@ -31,52 +47,170 @@ class SineCosine:
 
 
 @dataclass(frozen=True)
-class PhasedCosine:
+class PhasedCosine(Nonlinearity):
     """One column sqrt(2) cos(w.x + phase), phase uniform on (0, 2 pi): the pair folded into one."""
 
     phase: float
-    columns_per_projection = 1
-    is_positive = False
 
     def row_term(self, norms2, n_features):
-        """Return the exponent that depends on x alone: log(2) / 2."""
+        """Return log(2) / 2."""
         return 0 * norms2 + math.log(2) / 2
 
-    def apply(self, products, row, omega_norms2):
+    def apply(self, products, row, bias, *, keys=False):
         """Return the column, scaled by exp(row)."""
         xp = namespace(products)
         return xp.cos(products + self.phase) * xp.exp(row)[:, None]
 
 
 @dataclass(frozen=True)
-class Exponential:
+class PositiveNonlinearity(Nonlinearity):
+    """Base of the positive ones: their columns are known by their logarithms."""
+
+    is_positive = True
+
+    def row_term(self, norms2, n_features):
+        """Return -|x|^2."""
+        return -norms2
+
+    def log_apply(self, products, row, bias, *, keys=False):
+        """Return the logarithms of the columns."""
+        terms = row[:, None] if bias is None else row[:, None] + like(bias, products)[None, :]
+        return products + terms
+
+
+@dataclass(frozen=True)
+class Exponential(PositiveNonlinearity):
     """One column D exp(A |w|^2 + B w.x - |x|^2), B = sqrt(1 - 4A), D = (1 - 4A)^(d/4), A real."""
 
     A: float = 0.0
-    columns_per_projection = 1
-    is_positive = True
+
+    @property
+    def slope(self):
+        """B, the multiplier of the inputs."""
+        return math.sqrt(1 - 4 * self.A)
+
+    def shape(self, projection):
+        """Return the projection as it is and A |w|^2."""
+        return projection, (self.A * projection.squared_norms if self.A else None)
 
     def row_term(self, norms2, n_features):
         """Return log D - |x|^2."""
         return n_features / 4 * math.log1p(-4 * self.A) - norms2
 
-    def log_apply(self, products, row, omega_norms2):
-        """Return the logarithms of the columns."""
-        logs = products * math.sqrt(1 - 4 * self.A) if self.A else products
-        return logs + (row[:, None] + like(self.A * omega_norms2, products)[None, :])
+
+@dataclass(frozen=True)
+class Regularized(PositiveNonlinearity):
+    """One column exp(w.x - |x|^2) with every w stretched to the length sqrt(d)."""
+
+    def shape(self, projection):
+        """Return the projection with rows of one length."""
+        return projection.with_norms(math.sqrt(projection.n_features)), None
 
 
 @dataclass(frozen=True)
-class Hyperbolic:
+class Hyperbolic(PositiveNonlinearity):
     """Columns [exp(w.x - |x|^2), exp(-w.x - |x|^2)] / sqrt 2."""
 
     columns_per_projection = 2
-    is_positive = True
 
     def row_term(self, norms2, n_features):
         """Return -|x|^2 - log(2) / 2."""
         return -norms2 - math.log(2) / 2
 
-    def log_apply(self, products, row, omega_norms2):
+    def log_apply(self, products, row, bias, *, keys=False):
         """Return the logarithms of the columns."""
         return columns([products + row[:, None], row[:, None] - products], products)
+
+
+@dataclass(frozen=True)
+class DenseExponential(PositiveNonlinearity):
+    """One column det(I - 4A)^(1/4) exp(w'Aw + w'(I - 4A)^(1/2) Q x - |x|^2), A diagonal.
+
+    Parameters
+    ----------
+    A : ndarray of shape (d,)
+        Diagonal of A.
+    rotation : ndarray of shape (d, d)
+        Q, one principal axis a row.
+    """
+
+    A: np.ndarray
+    rotation: np.ndarray
+
+    def shape(self, projection):
+        """Return the projection after (I - 4A)^(1/2) Q, and w'Aw."""
+        turn = np.sqrt(1 - 4 * self.A)[:, None] * self.rotation
+        return projection.after(turn), projection.quadratic_form(self.A)
+
+    def row_term(self, norms2, n_features):
+        """Return log det(I - 4A) / 4 - |x|^2."""
+        return float(np.sum(np.log1p(-4 * self.A))) / 4 - norms2
+
+
+@dataclass(frozen=True)
+class WeightedExponential(PositiveNonlinearity):
+    """One column sqrt(p(w) / q(w)) exp(w.x - |x|^2) for w drawn from a density q, p normal.
+
+    Parameters
+    ----------
+    log_weights : ndarray of shape (m,)
+        log p(w) - log q(w) of the drawn rows.
+    """
+
+    log_weights: np.ndarray
+
+    def shape(self, projection):
+        """Return the projection as it is and half the log weights."""
+        return projection, self.log_weights / 2
+
+
+@dataclass(frozen=True)
+class GeneralizedExponential(Nonlinearity):
+    """Real and imaginary part of D exp(A |w|^2 + B w.x + C |x|^2) with complex A.
+
+    Side 1 is [Re f1, Im f1] with B = sqrt(s (1 - 4A)); side 2 is [Re f2, -Im f2] with s B. D =
+    (1 - 4A)^(d/4), C = -(s + 1) / 2, principal roots. With a phase, uniform on (0, 2 pi), the
+    pair is folded into one column, sqrt(2) Re(e^{i phase} f1) and sqrt(2) Re(e^{-i phase} f2).
+
+    Parameters
+    ----------
+    A : complex
+        Re(1 - 8A) > 0.
+    s : {-1, 1}
+        1 for exponential, -1 for oscillating features.
+    phase : float or None
+        Phase of a folded pair.
+    """
+
+    A: complex
+    s: int
+    phase: float | None = None
+    columns_per_projection = 2
+
+    @property
+    def is_symmetric(self):
+        """Whether both sides agree: for s = -1 and real A they are [cos, sin]."""
+        return self.s == -1 and self.A.imag == 0
+
+    def shape(self, projection):
+        """Return the projection as it is and A |w|^2 + log D."""
+        log_D = projection.n_features / 4 * np.log(1 - 4 * self.A)
+        return projection, self.A * projection.squared_norms + log_D
+
+    def row_term(self, norms2, n_features):
+        """Return C |x|^2."""
+        return -(self.s + 1) / 2 * norms2
+
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the columns of one side, scaled by exp(row)."""
+        xp = namespace(products)
+        B = np.sqrt(complex(self.s * (1 - 4 * self.A)))
+        if keys:
+            B = self.s * B
+        logs = products * float(B.real) + (row[:, None] + like(bias.real, products)[None, :])
+        size = xp.exp(logs)
+        angle = products * float(B.imag) + like(bias.imag, products)[None, :]
+        sign = -1.0 if keys else 1.0
+        if self.phase is not None:
+            return math.sqrt(2) * size * xp.cos(angle + sign * self.phase)
+        return columns([size * xp.cos(angle), sign * size * xp.sin(angle)], products)

@@ -1,19 +1,17 @@
 """Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
 
-import math
-
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
 from ._docs import document
 from .gaussian import GaussianRandomFeatures
-from .nonlinearities import Exponential, Hyperbolic
+from .nonlinearities import Exponential, Hyperbolic, Regularized
 
 _NONLINEARITIES = {
     "exponential": Exponential(),
     "hyperbolic": Hyperbolic(),
-    "regularized": Exponential(),
+    "regularized": Regularized(),
 }
 _LAWS = {
     "exponential": variances.Exponential(),
@@ -132,11 +130,6 @@ class PositiveRF(CenteredRandomFeatures):
     def is_unbiased(self):
         """Whether the mean of the estimate is the kernel: not for the regularised variant."""
         return self.variant != "regularized"
-
-    def _shape_projection(self, projection):
-        if self.variant != "regularized":
-            return projection
-        return projection.with_norms(math.sqrt(self.n_features_in_))
 
 
 @document

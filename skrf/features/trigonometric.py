@@ -2,16 +2,21 @@
 
 import math
 
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+
 from .. import variances
+from ..projections import DenseProjection
 from ._docs import document
-from .base import PHASE
+from .base import PHASE, SPECTRUM
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import PhasedCosine, SineCosine
+from .spectra import SPECTRA
 
 
 @document
 class RFFSampler(GaussianRandomFeatures):
-    """Random Fourier features: the cosine and the sine of every projection.
+    r"""Random Fourier features: the cosine and the sine of every projection.
 
     %(sigma)s
 
@@ -25,7 +30,11 @@ class RFFSampler(GaussianRandomFeatures):
     %(n_components)s Every projection makes two: an even number, or 1, which is
         a single cosine with a random phase.
     %(sigma_parameter)s
-    %(kernel)s
+    kernel : {"gaussian", "softmax", "laplacian", "cauchy", "matern12", "matern32", "matern52"}, \
+default="gaussian"
+        exp(-sigma^2 \|x - y\|^2 / 2); exp(sigma^2 x.y); exp(-sigma \|x - y\|_1); the product over
+        columns of 1 / (1 + sigma^2 (x_l - y_l)^2); or Matern of smoothness 1/2, 3/2, 5/2 and
+        length scale 1/sigma.
     %(coupling)s
     %(projection)s
     %(random_state)s
@@ -55,6 +64,11 @@ class RFFSampler(GaussianRandomFeatures):
     >>> bool(abs(error).max() < 0.1)
     True
     """
+
+    _parameter_constraints = {
+        **GaussianRandomFeatures._parameter_constraints,
+        "kernel": [StrOptions({"gaussian", "softmax", *SPECTRA})],
+    }
 
     def __init__(
         self,
@@ -91,3 +105,34 @@ class RFFSampler(GaussianRandomFeatures):
     def _draw(self, seed):
         super()._draw(seed)
         self._phase = self._rng(PHASE).uniform(0, 2 * math.pi)
+        if self.kernel in SPECTRA:
+            if self.projection != "dense":
+                raise ValueError(
+                    f"kernel={self.kernel!r} needs projection='dense', got {self.projection!r}: "
+                    "structured rows are Gaussian only approximately."
+                )
+            frequencies = SPECTRA[self.kernel].frequencies(self.omega_, self._rng(SPECTRUM))
+            self.omega_ = frequencies
+            self._drawn = DenseProjection(frequencies)
+
+    def _scaled(self, X, Y):
+        return (self._rows(Z).on_host() for Z in (X, Y))
+
+    def _log_exact_kernel(self, X, Y):
+        if self.kernel not in SPECTRA:
+            return super()._log_exact_kernel(X, Y)
+        return SPECTRA[self.kernel].log_kernel(*self._scaled(X, Y))
+
+    def _log_variance(self, X, Y):
+        if self.kernel not in SPECTRA:
+            return super()._log_variance(X, Y)
+        if self.coupling != "iid":
+            raise NotImplementedError(
+                f"No closed form is known for kernel={self.kernel!r} with "
+                f"coupling={self.coupling!r}. Known: 'iid'."
+            )
+        X, Y = self._scaled(X, Y)
+        spectrum = SPECTRA[self.kernel]
+        return variances.log_trigonometric_variance(
+            spectrum.log_kernel(X, Y), spectrum.log_kernel(2 * X, 2 * Y), self._is_folded
+        ) - np.log(self._n_projections)

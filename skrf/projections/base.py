@@ -38,6 +38,18 @@ class Projection(ABC):
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X (dense result)."""
 
+    @abstractmethod
+    def after(self, matrix):
+        """Return the projection that multiplies matrix @ x for every input x."""
+
+    @abstractmethod
+    def with_norms(self, norm):
+        """Return the projection whose rows keep their directions and have one given length."""
+
+    @abstractmethod
+    def quadratic_form(self, diagonal):
+        """Return sum_l diagonal_l omega_l^2 for every row omega."""
+
 
 class DenseProjection(Projection):
     """A projection held as a matrix.
@@ -61,6 +73,14 @@ class DenseProjection(Projection):
         if is_foreign(X):
             return X @ like(self.matrix, X).T
         return np.asarray(X @ self.matrix.T.astype(X.dtype, copy=False))
+
+    def after(self, matrix):
+        """Return the projection with the matrix multiplied in."""
+        return DenseProjection(self.matrix @ matrix)
+
+    def quadratic_form(self, diagonal):
+        """Return sum_l diagonal_l omega_l^2 for every row omega."""
+        return self.matrix**2 @ diagonal
 
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""

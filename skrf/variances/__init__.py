@@ -5,21 +5,35 @@ mechanisms. One file a family.
 """
 
 from .coupling import log_mean_squared_error
+from .discrete import Geometric, Poisson, log_relative_second_moment
 from .gaussian import (
+    AxisExponential,
     Exponential,
+    Generalized,
     Hyperbolic,
     PairGeometry,
     RandomPhase,
     Regularized,
     Trigonometric,
+    log_expm1,
+    log_trigonometric_variance,
 )
+from .hybrid import hybrid_log_variance
 
 __all__ = [
+    "AxisExponential",
     "Exponential",
+    "Generalized",
+    "Geometric",
     "Hyperbolic",
     "PairGeometry",
+    "Poisson",
     "RandomPhase",
     "Regularized",
     "Trigonometric",
+    "hybrid_log_variance",
+    "log_expm1",
     "log_mean_squared_error",
+    "log_relative_second_moment",
+    "log_trigonometric_variance",
 ]

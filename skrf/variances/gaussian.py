@@ -38,22 +38,34 @@ class PairGeometry:
         |x|^2 + |y|^2.
     sum2, difference2 : ndarray of shape (n_x, n_y)
         |x + y|^2 and |x - y|^2.
+    weighted_sum2 : ndarray of shape (n_x, n_y) or None
+        A quadratic form of x + y, for the laws that need one.
     """
 
     n_features: int
     norms2: np.ndarray
     sum2: np.ndarray
     difference2: np.ndarray
+    weighted_sum2: np.ndarray | None = None
 
     @classmethod
-    def of(cls, X, Y):
-        """Return the geometry of all pairs of rows of two dense float64 arrays."""
+    def of(cls, X, Y, axes=None):
+        """Return the geometry of all pairs of rows of two dense float64 arrays.
+
+        Parameters
+        ----------
+        X, Y : ndarray of shape (n_x, d) and (n_y, d)
+            The rows.
+        axes : ndarray of shape (d, d), default=None
+            Matrix of the quadratic form ``weighted_sum2``, |axes (x + y)|^2.
+        """
         x2, y2 = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
         return cls(
             X.shape[1],
             np.add.outer(x2, y2),
             squared_distances(X, Y, sign=1),
             squared_distances(X, Y),
+            None if axes is None else squared_distances(X @ axes.T, Y @ axes.T, sign=1),
         )
 
 
@@ -76,6 +88,91 @@ class Exponential:
     def pair(self, geometry, cosine, log_unit=0.0):
         """Return the pair term over exp(log_unit); it does not depend on rho."""
         return exponential_pair(geometry.sum2, geometry.n_features, cosine, log_unit)
+
+
+@dataclass(frozen=True)
+class Generalized:
+    """Real and imaginary part of D exp(A |w|^2 + B w.x + C |x|^2), complex A, s = 1 or -1.
+
+    The pair term does not depend on A: tilting the norms by exp(2 A |w|^2) rescales the radial
+    integrals by powers of 1 - 4A, which D and B undo. This holds for complex A too, so coupled
+    projections have a closed form for every member of the family.
+
+    Parameters
+    ----------
+    A : complex
+        Re(1 - 8A) > 0.
+    s : {-1, 1}
+        Sign of the family.
+    folded : bool, default=False
+        One projection in a single column with a random phase.
+    """
+
+    A: complex
+    s: int
+    folded: bool = False
+
+    def log_scale(self, geometry):
+        """Return log K^2."""
+        return -geometry.difference2
+
+    def log_own(self, geometry):
+        """Return log(second moment / K^2 - 1)."""
+        v2 = geometry.sum2 if self.s == 1 else geometry.difference2
+        # K^2 exp(|x + s y|^2 (s + 1)/2 ...): -(s + 1) n + |Delta|^2 = -v2 for s = 1, v2 for -1.
+        return log_expm1(
+            np.maximum(self.log_second_moment(v2, geometry.n_features) - self.s * v2, 0)
+        )
+
+    def log_second_moment(self, v2, n_features):
+        """Return log of exp((s + 1) n) times the second moment, at v2 = |x + s y|^2."""
+        A, s, d = self.A, self.s, n_features
+        log_a1 = d / 2 * np.log(1 + 16 * A**2 / (1 - 8 * A))
+        a2 = s + s / (1 - 8 * A)
+        width = 1 - 8 * A.real
+        log_a3 = d / 2 * np.log1p(16 * abs(A) ** 2 / width)
+        a4 = s / 2 + (s + 2 * abs(1 - 4 * A)) / (2 * width)
+        exponent = log_a1 + a2 * v2 - log_a3 - a4 * v2
+        # Re exp(e) - 1 without cancellation; |exp(e)| <= 1.
+        size, angle = np.minimum(exponent.real, 0.0), exponent.imag
+        excess = np.expm1(size) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2
+        total = np.log1p((excess + (1 if self.folded else 0)) / 2)
+        return log_a3 + a4 * v2 + total
+
+    def pair(self, geometry, cosine, log_unit=0.0):
+        """Return the pair term over exp(log_unit); it does not depend on A."""
+        d = geometry.n_features
+        if self.s == 1:
+            return exponential_pair(geometry.sum2, d, cosine, log_unit)
+        # cosine_pair is in absolute units; the scale here is K^2.
+        return cosine_pair(geometry.difference2, d, cosine, log_unit - geometry.difference2)
+
+
+@dataclass(frozen=True)
+class AxisExponential:
+    """Dense exponential features: the optimal positive map along each principal axis.
+
+    Parameters
+    ----------
+    rho : ndarray of shape (d,)
+        The root of every axis.
+    log_penalty : float, default=0
+        Log factor of the second moment: log(1 / a) bounds features drawn from a mixture in
+        which this proposal has the share a.
+    """
+
+    rho: np.ndarray
+    log_penalty: float = 0.0
+
+    def log_scale(self, geometry):
+        """Return log K^2."""
+        return -geometry.difference2
+
+    def log_own(self, geometry):
+        """Return log(exp(delta) - 1), delta a sum over the axes; needs `weighted_sum2`."""
+        root = np.sqrt(self.rho)
+        spread = np.sum(np.log1p((1 - root) ** 2 / (2 * root)))
+        return log_expm1(spread + geometry.weighted_sum2 + self.log_penalty)
 
 
 @dataclass(frozen=True)
@@ -180,3 +277,18 @@ class Regularized:
                 top > 0, top + np.log(np.exp(-top) + tail), np.log1p(tail)
             )
         return out.reshape(geometry.sum2.shape)
+
+
+def log_trigonometric_variance(log_kernel, log_double, folded=False):
+    """Return log((1 + K(2 Delta) - 2 K(Delta)^2) / 2), the variance of one sine-cosine pair.
+
+    Parameters
+    ----------
+    log_kernel, log_double : ndarray
+        log K(Delta) and log K(2 Delta) of any shift-invariant kernel.
+    folded : bool, default=False
+        One column with a random phase: 1/2 more.
+    """
+    value = (np.expm1(log_double) - 2 * np.expm1(2 * log_kernel)) / 2 + (0.5 if folded else 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.maximum(value, 0.0))

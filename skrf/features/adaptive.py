@@ -1,0 +1,368 @@
+"""Positive features whose projections are drawn near the data and reweighted exactly.
+
+Up to a constant sqrt(p(w)) exp(w.x - |x|^2), p standard normal, is the bump exp(-|w - 2x|^2 / 4):
+projections near twice the data see them, others see nothing. Any proposal density q may be used
+when both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense proposal, which bounds
+the weights, with normal bumps around centres.
+"""
+
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
+from sklearn.cluster import KMeans
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from .. import variances
+from ..projections import COUPLINGS, DenseProjection
+from ._docs import document
+from .base import CHOICE, OMEGA, SUBSAMPLE
+from .exponential import PrincipalAxesRandomFeatures
+from .nonlinearities import WeightedExponential
+
+_PILOT_ROWS = 1000
+_CENTER_ROWS = 20_000
+_SHARE = 0.1
+
+
+class Mixture:
+    """The proposal q = a N(0, Sigma) + (1 - a)/C sum_c N(mu_c, tau^2 I).
+
+    Parameters
+    ----------
+    scales : ndarray of shape (d,)
+        Standard deviations of the dense part along its axes.
+    axes : ndarray of shape (d, d)
+        Those axes, one a row.
+    centers : ndarray of shape (C, d)
+        mu_c; may be empty where a = 1.
+    tau : float
+        Standard deviation of the bumps.
+    share : float
+        Share a of the dense part, in (0, 1].
+    """
+
+    def __init__(self, scales, axes, centers, tau, share):
+        self.scales, self.axes = scales, axes
+        self.centers, self.tau, self.share = centers, tau, share
+
+    def draw(self, noise, rng):
+        """Return rows of q made of standard normal rows, component counts by systematic sampling.
+
+        Parameters
+        ----------
+        noise : ndarray of shape (m, d)
+            Standard normal rows, coupled or not.
+        rng : Generator
+            Source of the single number that sets the counts.
+        """
+        m, n_centers = len(noise), len(self.centers)
+        shares = np.full(n_centers + 1, (1 - self.share) / max(n_centers, 1))
+        shares[0] = self.share
+        edges = np.floor(m * np.cumsum(shares) + rng.uniform())
+        edges[-1] = m
+        component = np.searchsorted(edges, np.arange(m), side="right")
+        dense = component == 0
+        rows = np.empty_like(noise)
+        rows[dense] = (noise[dense] * self.scales) @ self.axes
+        rows[~dense] = self.centers[component[~dense] - 1] + self.tau * noise[~dense]
+        return rows
+
+    def log_density(self, rows):
+        """Return log q + (d/2) log(2 pi) at rows of shape (m, d)."""
+        along = rows @ self.axes.T / self.scales
+        dense = -np.sum(along**2, axis=1) / 2 - np.sum(np.log(self.scales)) + np.log(self.share)
+        if self.share == 1:
+            return dense
+        d = rows.shape[1]
+        squares = cdist(rows, self.centers, "sqeuclidean")
+        bumps = logsumexp(-squares / (2 * self.tau**2), axis=1) - d * np.log(self.tau)
+        return np.logaddexp(dense, bumps + np.log1p(-self.share) - np.log(len(self.centers)))
+
+
+@document
+class AdaptiveRF(PrincipalAxesRandomFeatures):
+    r"""Positive features drawn near the data: the most accurate positive map at small size.
+
+    %(sigma)s
+
+    Choose it wherever positivity matters and the number of columns is small: `fit` places
+    projections where the data are and reweights them exactly, so that the estimate stays
+    unbiased given the centres for every pair, on the data or off. `transform` costs what plain
+    positive features cost, `fit` costs O(n_components * n_centers * d) and a k-means.
+
+    Parameters
+    ----------
+    %(n_components)s
+    centers : {"auto", "kmeans", "random", "none"}, default="auto"
+        Where the bumps stand: at centres of clusters, at random rows, or nowhere (dense
+        exponential features). "auto" tries a few choices on pilot draws that are then thrown
+        away and keeps the one whose row sums of the kernel are closest to the exact ones.
+    n_centers : int, default=None
+        Number of bumps; None takes n_components, and never more than there are rows.
+    tau : float or "auto", default="auto"
+        Standard deviation of the bumps.
+    share : float in (0, 1] or "auto", default="auto"
+        Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
+    asymmetric : bool, default=False
+        Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
+    %(sigma_parameter)s
+    %(kernel)s
+    %(coupling)s
+    %(center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+    rho_, rotation_ : ndarray
+        The dense proposal, as in `DenseExponentialRF`.
+    centers_ : ndarray of shape (n_centers, n_features)
+        Centres of the bumps, on the scale of the projections (twice the scaled, shifted rows).
+    tau_, share_ : float
+        The chosen mixture.
+    choice_scores_ : dict
+        Score of every choice that was tried, smaller is better; empty if there was one.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    References
+    ----------
+    Ours. The dense proposal: Likhosherstov et al., FAVOR# (2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import AdaptiveRF, OptimalPositiveRF
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> def error(features):
+    ...     difference = features.approximate_kernel(X) - features.exact_kernel(X)
+    ...     return np.sqrt(np.mean(difference**2))
+    >>> adaptive = AdaptiveRF(64, sigma=3.0, random_state=0).fit(X)
+    >>> bool(error(adaptive) < error(OptimalPositiveRF(64, sigma=3.0, random_state=0).fit(X)))
+    True
+    """
+
+    _parameter_constraints = {
+        **{
+            name: allowed
+            for name, allowed in PrincipalAxesRandomFeatures._parameter_constraints.items()
+            if name != "projection"
+        },
+        "centers": [StrOptions({"auto", "kmeans", "random", "none"})],
+        "n_centers": [Interval(Integral, 1, None, closed="left"), None],
+        "tau": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
+    }
+
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        centers="auto",
+        n_centers=None,
+        tau="auto",
+        share="auto",
+        asymmetric=False,
+        sigma=1.0,
+        kernel="gaussian",
+        coupling="orthogonal",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.centers = centers
+        self.n_centers = n_centers
+        self.tau = tau
+        self.share = share
+        self.asymmetric = asymmetric
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.center = center
+        self.random_state = random_state
+
+    def fit(self, X, y=None, *, keys=None):
+        """Fit the dense proposal, choose the mixture, and draw.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Queries.
+        y : None
+            Ignored.
+        keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
+            Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
+            have the length of X, and a Pipeline does not transform them.
+
+        Returns
+        -------
+        self : object
+            The fitted mechanism.
+        """
+        return self._fit(X, None, keys, first=True)
+
+    def _is_mergeable(self):
+        return False
+
+    # ---------------------------------------------------------------- choosing the mixture
+
+    def _learn_from_rows(self, X, keys):
+        rng = self._rng(SUBSAMPLE)
+        queries = self._sample(X, _CENTER_ROWS, rng, keys=False)
+        others = queries if keys is X else self._sample(keys, _CENTER_ROWS, rng, keys=True)
+        candidates = self._candidates(queries, others, rng)
+        self.choice_scores_ = {}
+        name = next(iter(candidates))
+        if len(candidates) > 1:
+            score = _RowSumScore(queries, others, self._log_key_weights(keys, others), rng)
+            pilot = self._rng(CHOICE)
+            for name, mixture in candidates.items():
+                self.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
+            name = min(self.choice_scores_, key=self.choice_scores_.get)
+        self._mixture = candidates[name]
+        self.centers_ = self._mixture.centers
+        self.tau_, self.share_ = self._mixture.tau, self._mixture.share
+
+    def _sample(self, X, n_rows, rng, *, keys):
+        if X.shape[0] > n_rows:
+            X = X[np.sort(rng.choice(X.shape[0], n_rows, replace=False))]
+        return self._rows(X, self.offset_, keys=keys).on_host()
+
+    def _candidates(self, queries, others, rng):
+        scales = np.sqrt((1 + 1 / self.rho_) / 2)
+        none = Mixture(scales, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
+        if self.centers == "none" or self.share == 1:
+            return {"none": none}
+        share = _SHARE if self.share == "auto" else float(self.share)
+        n_centers = self.n_components if self.n_centers is None else self.n_centers
+        sums = _near_sums(queries, others, rng)
+        n_centers = min(n_centers, len(sums))
+        kinds = ("kmeans", "random") if self.centers == "auto" else (self.centers,)
+        candidates = {}
+        for kind in kinds:
+            centers = _PLACES[kind](sums, n_centers, rng)
+            taus = (
+                ((1.0, 0.5) if kind == "random" else (1.0,)) if self.tau == "auto" else (self.tau,)
+            )
+            for tau in taus:
+                candidates[f"{kind}, tau={tau:g}"] = Mixture(
+                    scales, self.rotation_, centers, float(tau), share
+                )
+        if self.centers == "auto" and self.share == "auto":
+            candidates["none"] = none
+        return candidates
+
+    def _log_key_weights(self, keys, others):
+        """Return the log of what the kernel multiplies key j with: |y|^2 / 2 for softmax."""
+        if self.kernel != "softmax":
+            return np.zeros(len(others))
+        # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
+        shift = self.sigma_ * self.offset_
+        return np.sum(others**2, axis=1) / 2 + others @ shift
+
+    # ---------------------------------------------------------------- drawing
+
+    def _draw_rows(self, mixture, rng):
+        """Return drawn rows and their log weights log p - log q."""
+        noise = COUPLINGS[self.coupling].draw(self.n_components, self.n_features_in_, rng).dense()
+        rows = mixture.draw(noise, rng)
+        return rows, -np.sum(rows**2, axis=1) / 2 - mixture.log_density(rows)
+
+    def _draw(self, seed):
+        self.omega_, self._log_weights = self._draw_rows(self._mixture, self._rng(OMEGA))
+        self._drawn = DenseProjection(self.omega_)
+
+    @property
+    def _nonlinearity(self):
+        return WeightedExponential(getattr(self, "_log_weights", np.zeros(1)))
+
+    @property
+    def _law(self):
+        return variances.AxisExponential(self.rho_, -np.log(self.share_))
+
+    @property
+    def kernel_variance_is_exact_(self):
+        """Whether `kernel_variance` is the variance itself: it is an upper bound."""
+        return False
+
+    def _log_variance(self, X, Y):
+        if self.coupling not in ("iid", "orthogonal"):
+            raise NotImplementedError(
+                f"No bound is known for AdaptiveRF with coupling={self.coupling!r}. "
+                "Known: 'iid', 'orthogonal'."
+            )
+        return self._log_mean_squared_error(X, Y, {1: self._n_projections})
+
+
+def _near_sums(queries, others, rng):
+    """Return points x + y near which features are wanted: y = x, or drawn from x's attention."""
+    if others is queries:
+        return 2 * queries
+    rows = queries[rng.permutation(len(queries))[:_PILOT_ROWS]]
+    logs = -cdist(rows, others, "sqeuclidean") / 2
+    logs += rng.gumbel(size=logs.shape)
+    return rows + others[logs.argmax(axis=1)]
+
+
+def _cluster_centers(points, n_centers, rng):
+    """Return k-means centres of the points."""
+    seed = int(rng.integers(np.iinfo(np.int32).max))
+    means = KMeans(n_centers, n_init=1, max_iter=20, random_state=seed).fit(points)
+    return means.cluster_centers_
+
+
+def _random_centers(points, n_centers, rng):
+    """Return distinct random points."""
+    return points[rng.choice(len(points), n_centers, replace=False)]
+
+
+_PLACES = {"kmeans": _cluster_centers, "random": _random_centers}
+
+
+class _RowSumScore:
+    """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
+
+    Parameters
+    ----------
+    queries, others : ndarray of shape (n, d)
+        Scaled, shifted queries and keys; the same object where a row is its own key.
+    log_key_weights : ndarray of shape (n,)
+        Log of what multiplies the Gaussian kernel of each key.
+    rng : Generator
+        Source of the subsample.
+    """
+
+    def __init__(self, queries, others, log_key_weights, rng):
+        self.is_self = others is queries
+        chosen = rng.permutation(len(queries))[:_PILOT_ROWS]
+        self.queries = queries[chosen]
+        if not self.is_self:
+            chosen = rng.permutation(len(others))[:_PILOT_ROWS]
+        self.others, self.log_key_weights = others[chosen], log_key_weights[chosen]
+        logs = self.log_key_weights - cdist(self.queries, self.others, "sqeuclidean") / 2
+        if self.is_self:
+            np.fill_diagonal(logs, -np.inf)
+        self.exact = logsumexp(logs, axis=1)
+
+    def __call__(self, mixture, rows, log_weights):
+        """Return the score of drawn rows and their log weights."""
+        m = len(rows)
+        queries, keys = (
+            points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
+            for points in (self.queries, self.others)
+        )
+        keys = keys + self.log_key_weights[:, None]
+        logs = logsumexp(queries + logsumexp(keys, axis=0), axis=1)
+        if self.is_self:
+            own = logsumexp(queries + keys, axis=1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = logs + np.log(np.maximum(-np.expm1(own - logs), 0.0))
+        errors = np.abs(logs - self.exact)
+        # Rows without any neighbour have no finite truth and say nothing.
+        return float(np.median(errors[np.isfinite(self.exact)]))
