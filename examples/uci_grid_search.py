@@ -6,7 +6,7 @@ folds chooses sigma out of ten values; accuracy is then measured on rows held ou
 Each seed is a new split of the rows and a new draw of the random features.
 
     python examples/uci_grid_search.py          three sets that come with scikit-learn, a minute
-    python examples/uci_grid_search.py --full   eight UCI sets more, all mechanisms, hours
+    python examples/uci_grid_search.py --full   and eight UCI sets, more mechanisms, hours
 
 The eight UCI sets are read by `skrf.datasets.load_uci` from the folder --data-dir or SKRF_UCI_DIR.
 """
@@ -76,8 +76,8 @@ SIZE_SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C510A")
+LINES = ("-", "-.", ":", (0, (6, 2)))
 MARKERS = "os^Dv*P"
-LINES = ("-", "-.", (0, (1, 1)))
 
 
 def kernel_regression(feature_map):
@@ -117,7 +117,7 @@ class ExactKernelRegression(ClassifierMixin, BaseEstimator):
         return self.classes_[(weights @ self.one_hot_).argmax(axis=1)]
 
 
-def build(mechanism, consumer, categorical, **parameters):
+def build(consumer, mechanism, categorical, **parameters):
     """Return a pipeline from raw columns to labels, and the prefix of sigma's name in it."""
     one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     prepare = ColumnTransformer([("one_hot", one_hot, categorical)], remainder=StandardScaler())
@@ -129,7 +129,7 @@ def build(mechanism, consumer, categorical, **parameters):
     return Pipeline([("prepare", prepare), *steps]), prefix
 
 
-def search(data, dataset, mechanism, consumer, n_components, seed, max_rows):
+def search(data, dataset, consumer, mechanism, n_components, seed, max_rows):
     """Tune sigma on the training rows; measure accuracy and times on the held-out rows."""
     X, y, categorical = data
     n_train = min(max_rows, 2 * len(y) // 3)
@@ -141,7 +141,7 @@ def search(data, dataset, mechanism, consumer, n_components, seed, max_rows):
     folds = KFold(3, shuffle=True, random_state=seed)
     # The seed is an integer, which gives the same draw in every fold and at every sigma.
     model, prefix = build(
-        mechanism, consumer, categorical, n_components=n_components, random_state=seed
+        consumer, mechanism, categorical, n_components=n_components, random_state=seed
     )
     tuned = GridSearchCV(model, {f"{prefix}sigma": SIGMAS}, cv=folds, error_score="raise")
     # There are as many workers as cores; more threads in each would wait for one another.
@@ -175,11 +175,11 @@ def search(data, dataset, mechanism, consumer, n_components, seed, max_rows):
 def search_all(datasets, mechanisms, sizes, seeds, max_rows, n_jobs):
     """Run all searches in parallel, show progress, and return a DataFrame with a row for each."""
     plan = [
-        (dataset, mechanism, consumer, size, seed)
+        (dataset, consumer, mechanism, size, seed)
         for dataset in datasets
-        for mechanism, consumer, size in [
-            (EXACT, "kernel regression", 0),
-            *product(mechanisms, CONSUMERS, sizes),
+        for consumer, mechanism, size in [
+            ("kernel regression", EXACT, 0),
+            *product(CONSUMERS, mechanisms, sizes),
         ]
         for seed in range(seeds)
     ]
@@ -206,14 +206,14 @@ def print_table(rows):
     for dataset, found in rows.groupby("dataset", sort=False):
         print(f"{rule}\n{dataset}: {found['size'].iloc[0]}")
         print(f"{'majority class':<50}{found['majority'].mean():>8.3f}")
-        for consumer, mechanism in product(CONSUMERS, found["mechanism"].unique()):
-            runs = found[(found["consumer"] == consumer) & (found["mechanism"] == mechanism)]
-            if runs.empty:
-                continue
-            accuracy, error = runs["accuracy"].mean(), runs["accuracy"].sem()
+        groups = found.groupby(["consumer", "mechanism"], sort=False)
+        for (consumer, mechanism), runs in groups:
+            accuracy = runs["accuracy"].mean()
+            # One seed has no standard error.
+            error = f"{runs['accuracy'].sem():.3f}".replace("nan", "-")
             chosen = dict.fromkeys(f"{f(runs['sigma']):.3g}" for f in (min, max))
             print(
-                f"{mechanism:<29}{consumer:<21}{accuracy:>8.3f}{error:>11.3f}"
+                f"{mechanism:<29}{consumer:<21}{accuracy:>8.3f}{error:>11}"
                 f"{' to '.join(chosen):>17}{runs['fit_ms'].mean():>9.1f}"
                 f"{runs['predict_ms'].mean():>13.1f}"
             )
@@ -230,38 +230,60 @@ def against_size(runs):
     return table.columns.to_numpy(), table.to_numpy()
 
 
+def style_of(mechanism, mechanisms):
+    """Return colour, line and marker: a colour for each class, a line for each variant of it."""
+    families = [name.split(",")[0] for name in mechanisms]
+    i = list(mechanisms).index(mechanism)
+    color = list(dict.fromkeys(families)).index(families[i])
+    line = families[:i].count(families[i])
+    return {
+        "color": COLORS[color % len(COLORS)],
+        "ls": LINES[line % len(LINES)],
+        "marker": MARKERS[color % len(MARKERS)],
+    }
+
+
 def plot(rows, curve, majority, xlabel, ylabel, path):
-    """Save a figure with a row for each dataset and a column for each consumer."""
-    datasets, mechanisms = rows["dataset"].unique(), rows["mechanism"].unique()
-    figure = Figure(figsize=(10, 1.2 + 2.7 * len(datasets)), layout="constrained")
-    axes = figure.subplots(len(datasets), len(CONSUMERS), sharex=True, sharey="row", squeeze=False)
-    for (dataset, consumer), axis in zip(product(datasets, CONSUMERS), axes.flat, strict=True):
+    """Save a figure with a panel for each dataset and consumer."""
+    mechanisms = [name for name in rows["mechanism"].unique() if name != EXACT]
+    panels = list(product(rows["dataset"].unique(), CONSUMERS))
+    n_columns = len(CONSUMERS) * (1 if len(panels) <= 8 else 2)
+    n_rows = -(-len(panels) // n_columns)
+    figure = Figure(figsize=(5 * n_columns, 1.5 + 2.7 * n_rows), layout="constrained")
+    axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for spare in axes[len(panels) :]:
+        spare.set_axis_off()
+    for i, (dataset, consumer) in enumerate(panels):
+        axis = axes[i]
+        axis.sharey(axes[i - i % len(CONSUMERS)])  # the consumers of a dataset are compared
         found = rows[rows["dataset"] == dataset]
         axis.axhline(found[majority].mean(), color="0.45", ls=":", label="majority class")
-        for i, mechanism in enumerate(mechanisms):
-            runs = found[found["mechanism"] == mechanism]
-            color, style = "black", {"ls": "--", "zorder": 3}  # the exact kernel, the first
-            if mechanism != EXACT:
-                runs = runs[runs["consumer"] == consumer]
-                color, marker = (s[(i - 1) % len(COLORS)] for s in (COLORS, MARKERS))
-                style = {"ls": LINES[(i - 1) // len(COLORS)], "marker": marker}
+        for name in (EXACT, *mechanisms):
+            runs = found[found["mechanism"] == name]
+            style, shift = {"color": "black", "ls": "--", "zorder": 3}, 0.0
+            if name != EXACT:
+                runs, style = runs[runs["consumer"] == consumer], style_of(name, mechanisms)
+                shift = (mechanisms.index(name) + 0.5) / len(mechanisms) - 0.5
             x, values = curve(runs)
             mean, error = values.mean(axis=0), pd.DataFrame(values).sem().to_numpy()
             if len(x) == 1:  # the exact kernel has no number of components
-                axis.axhline(mean[0], color=color, label=mechanism, **style)
+                axis.axhline(mean[0], label=name, **style)
                 continue
-            axis.plot(x, mean, color=color, ms=5, mec="white", mew=0.5, label=mechanism, **style)
-            axis.fill_between(x, mean - error, mean + error, color=color, alpha=0.12, lw=0)
+            # Curves that agree are drawn a little beside each other.
+            beside = x * (x[1] / x[0]) ** (0.3 * shift)
+            axis.plot(beside, mean, ms=5, mec="white", mew=0.5, label=name, **style)
+            low, high = mean - error, mean + error
+            axis.fill_between(beside, low, high, color=style["color"], alpha=0.12, lw=0)
         axis.set_title(f"{dataset}, {consumer}", fontsize=10)
         axis.set_xscale("log")
         axis.grid(alpha=0.3)
         if curve is against_size:
-            axis.set_xticks(x, labels=map(str, x), minor=False)
+            axis.set_xticks(x, labels=map(str, x))
             axis.minorticks_off()
     figure.supxlabel(xlabel)
-    figure.supylabel(f"{ylabel}, mean and standard error over {rows['seed'].nunique()} seeds")
-    handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False)
+    figure.supylabel(f"{ylabel}, mean and standard error over seeds (band)")
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=n_columns + 2, frameon=False)
     figure.savefig(path, dpi=150)
     print(f"Saved {path}")
 
@@ -273,21 +295,12 @@ def load(full, data_dir):
         try:
             bunch = load_uci(name, data_dir=data_dir)
         except FileNotFoundError as error:
-            sys.exit(f"--full needs a folder of files: {', '.join(UCI_NAMES)}.csv. {error}")
+            sys.exit(
+                f"--full needs the sets {', '.join(UCI_NAMES)}, a file NAME.csv for each: give "
+                f"their folder as --data-dir or in SKRF_UCI_DIR. About the first one missing:\n{error}"
+            )
         datasets[name] = bunch.data, bunch.target, bunch.categorical_features
     return datasets
-
-
-def multiple_of(step):
-    """Return a reader of positive multiples of `step` for argparse."""
-
-    def read(text):
-        number = int(text)
-        if number < 1 or number % step:
-            raise argparse.ArgumentTypeError(f"must be a positive multiple of {step}, got {text}")
-        return number
-
-    return read
 
 
 def main():
@@ -295,15 +308,19 @@ def main():
     add = parser.add_argument
     output = Path(__file__).resolve().parent / "output"
     add("--full", action="store_true", help="eight UCI sets and more mechanisms; takes hours")
-    add("--seeds", type=multiple_of(1), help="splits and draws (default 2; with --full 5)")
-    add("--rows", type=multiple_of(1), help="most training rows (default 600; with --full 2000)")
-    add("--n-components", type=multiple_of(16), default=128, help="default 128, a multiple of 16")
-    add("--jobs", type=multiple_of(1), default=cpu_count(), help="processes (default: all cores)")
+    add("--seeds", type=int, help="splits and draws (default 2; with --full 5)")
+    add("--rows", type=int, help="most training rows (default 600; with --full 2000)")
+    add("--n-components", type=int, default=128, help="a multiple of 16 (default 128)")
+    add("--jobs", type=int, default=cpu_count(), help="processes (default: one a core)")
     add("--data-dir", help="folder of the UCI files (default: the variable SKRF_UCI_DIR)")
     add("--output", type=Path, default=output, help="folder for the plots (examples/output)")
     args = parser.parse_args()
-    max_rows = args.rows or (2000 if args.full else 600)
-    seeds = args.seeds or (5 if args.full else 2)
+    max_rows = (2000 if args.full else 600) if args.rows is None else args.rows
+    seeds = (5 if args.full else 2) if args.seeds is None else args.seeds
+    if args.n_components < 16 or args.n_components % 16:
+        parser.error(f"--n-components must be a multiple of 16, got {args.n_components}")
+    if min(max_rows, seeds, args.jobs) < 1:
+        parser.error("--rows, --seeds and --jobs must be at least 1")
     mechanisms = FULL_MECHANISMS if args.full else MECHANISMS
     datasets = load(args.full, args.data_dir)
     sizes = [int(share * args.n_components) for share in SIZE_SHARES]

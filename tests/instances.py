@@ -19,6 +19,20 @@ MECHANISMS = {
     "OptimalPositiveRF": skrf.OptimalPositiveRF,
     "SimplexRF": skrf.SimplexRF,
     "SimplexRFPlus": skrf.SimplexRFPlus,
+    "GeneralizedExponentialRF": skrf.GeneralizedExponentialRF,
+    "DenseExponentialRF": skrf.DenseExponentialRF,
+    "AdaptiveRF": skrf.AdaptiveRF,
+    "PoissonRF": skrf.PoissonRF,
+    "PoissonRF-positive": partial(skrf.PoissonRF, positive=True),
+    "PoissonRF-single": partial(skrf.PoissonRF, per_feature=False),
+    "GeometricRF": skrf.GeometricRF,
+    "GeometricRF-positive": partial(skrf.GeometricRF, positive=True),
+    "GeometricRF-single": partial(skrf.GeometricRF, per_feature=False),
+    "HybridRF": skrf.HybridRF,
+    "HybridRF-hyperbolic": partial(skrf.HybridRF, base=("hyperbolic", "trigonometric")),
+    "HybridRF-gaussian": partial(skrf.HybridRF, coefficients="gaussian"),
+    "HybridRF-clustered": partial(skrf.HybridRF, coefficients="clustered"),
+    "HybridRF-complex": partial(skrf.HybridRF, coefficients="clustered", recenter=False),
 }
 
 KERNELS = ("gaussian", "softmax")

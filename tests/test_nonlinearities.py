@@ -13,12 +13,20 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
 from scipy.special import hyp0f1
 
+import skrf
 from skrf import variances
 from skrf.features import nonlinearities
 from skrf.features.gaussian import GaussianRandomFeatures
 from skrf.projections import DenseProjection
 
-GAUSSIAN = [name for name in MECHANISMS if isinstance(make(name), GaussianRandomFeatures)]
+# Not those with a proposal of their own (test_adaptive.py) or products of columns (test_hybrid.py).
+# The parameters of generalised maps are given, not fitted, further below.
+OTHERS = (skrf.AdaptiveRF, skrf.HybridRF, skrf.GeneralizedExponentialRF)
+GAUSSIAN = [
+    name
+    for name in MECHANISMS
+    if isinstance(make(name), GaussianRandomFeatures) and not isinstance(make(name), OTHERS)
+]
 NODES = {1: 150, 2: 100, 3: 50}
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-14}
 
@@ -81,7 +89,8 @@ def fitted(name, n_features, kernel, *, folded=False):
 
 
 def replace_draw(mechanism, nodes):
-    mechanism._projection = mechanism._shape_projection(DenseProjection(nodes))
+    shape = mechanism._nonlinearity.shape
+    mechanism._projection, mechanism._bias = shape(DenseProjection(nodes))
 
 
 def exact_mean(mechanism, X, Y, offset):
@@ -145,7 +154,9 @@ def alone(nonlinearity, X, Y, nodes):
     values = []
     for Z in (X, Y):
         row = nonlinearity.row_term((Z**2).sum(axis=1), Z.shape[1])
-        values.append(np.exp(nonlinearity.log_apply(Z @ nodes.T, row, (nodes**2).sum(axis=1))))
+        projection, bias = nonlinearity.shape(DenseProjection(nodes))
+        products = projection.multiply(Z * nonlinearity.slope)
+        values.append(np.exp(nonlinearity.log_apply(products, row, bias)))
     return values
 
 
@@ -161,3 +172,36 @@ def test_exponential_for_every_parameter(rho, n_features):
     np.testing.assert_allclose(mean, np.exp(-geometry.difference2 / 2), **TOLERANCE)
     logs = law.log_scale(geometry) + law.log_own(geometry)
     np.testing.assert_allclose(np.exp(logs), variance, **TOLERANCE)
+
+
+COMPLEX = [
+    (0.02 + 0.04j, 1),
+    (-0.1 + 0.08j, 1),
+    (-0.1, 1),
+    (0.03 - 0.05j, -1),
+    (-0.06, -1),
+    (0.0, -1),
+]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("n_features", [1, 2, 3])
+@pytest.mark.parametrize(("A", "s"), COMPLEX)
+def test_generalized_for_every_parameter(A, s, n_features, folded):
+    X, Y = rows(n_features, 1.0, 0.0)
+    nodes, weights = normal_rule(n_features)
+    phases = 2 * np.pi * (np.arange(8) + 0.3) / 8 if folded else [None]
+    sides = ([], [])
+    for phase in phases:
+        nonlinearity = nonlinearities.GeneralizedExponential(complex(A), s, phase)
+        projection, bias = nonlinearity.shape(DenseProjection(nodes))
+        for side, Z, keys in zip(sides, (X, Y), (False, True), strict=True):
+            row = nonlinearity.row_term((Z**2).sum(axis=1), n_features)
+            side.append(nonlinearity.apply(projection.multiply(Z), row, bias, keys=keys))
+    weights = np.tile(weights, len(phases)) / len(phases)
+    mean, variance = moments(np.hstack(sides[0]), np.hstack(sides[1]), weights)
+    geometry = variances.PairGeometry.of(X, Y)
+    law = variances.Generalized(complex(A), s, folded)
+    np.testing.assert_allclose(mean, np.exp(-geometry.difference2 / 2), **TOLERANCE)
+    logs = law.log_scale(geometry) + law.log_own(geometry)
+    np.testing.assert_allclose(np.exp(logs), variance, rtol=1e-9, atol=1e-13)

@@ -11,11 +11,11 @@ from numbers import Integral, Real
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from sklearn.cluster import KMeans
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .. import variances
 from ..projections import COUPLINGS, DenseProjection
+from ._clusters import cluster_centers
 from ._docs import document
 from .base import CHOICE, OMEGA, SUBSAMPLE
 from .exponential import PrincipalAxesRandomFeatures
@@ -31,8 +31,8 @@ class Mixture:
 
     Parameters
     ----------
-    scales : ndarray of shape (d,)
-        Standard deviations of the dense part along its axes.
+    rho : ndarray of shape (d,)
+        Roots of the dense part: its variances along the axes are (1 + 1/rho) / 2.
     axes : ndarray of shape (d, d)
         Those axes, one a row.
     centers : ndarray of shape (C, d)
@@ -43,8 +43,8 @@ class Mixture:
         Share a of the dense part, in (0, 1].
     """
 
-    def __init__(self, scales, axes, centers, tau, share):
-        self.scales, self.axes = scales, axes
+    def __init__(self, rho, axes, centers, tau, share):
+        self.scales, self.axes = np.sqrt((1 + 1 / rho) / 2), axes
         self.centers, self.tau, self.share = centers, tau, share
 
     def draw(self, noise, rng):
@@ -65,7 +65,8 @@ class Mixture:
         component = np.searchsorted(edges, np.arange(m), side="right")
         dense = component == 0
         rows = np.empty_like(noise)
-        rows[dense] = (noise[dense] * self.scales) @ self.axes
+        # The symmetric root: with equal scales the noise is scaled and not turned.
+        rows[dense] = noise[dense] @ ((self.axes.T * self.scales) @ self.axes)
         rows[~dense] = self.centers[component[~dense] - 1] + self.tau * noise[~dense]
         return rows
 
@@ -212,7 +213,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     # ---------------------------------------------------------------- choosing the mixture
 
-    def _learn_from_rows(self, X, keys):
+    def _learn_from_rows(self, X, keys, sample_weight):
         rng = self._rng(SUBSAMPLE)
         queries = self._sample(X, _CENTER_ROWS, rng, keys=False)
         others = queries if keys is X else self._sample(keys, _CENTER_ROWS, rng, keys=True)
@@ -235,8 +236,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return self._rows(X, self.offset_, keys=keys).on_host()
 
     def _candidates(self, queries, others, rng):
-        scales = np.sqrt((1 + 1 / self.rho_) / 2)
-        none = Mixture(scales, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
+        none = Mixture(self.rho_, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
         if self.centers == "none" or self.share == 1:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
@@ -252,7 +252,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             )
             for tau in taus:
                 candidates[f"{kind}, tau={tau:g}"] = Mixture(
-                    scales, self.rotation_, centers, float(tau), share
+                    self.rho_, self.rotation_, centers, float(tau), share
                 )
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
@@ -310,19 +310,12 @@ def _near_sums(queries, others, rng):
     return rows + others[logs.argmax(axis=1)]
 
 
-def _cluster_centers(points, n_centers, rng):
-    """Return k-means centres of the points."""
-    seed = int(rng.integers(np.iinfo(np.int32).max))
-    means = KMeans(n_centers, n_init=1, max_iter=20, random_state=seed).fit(points)
-    return means.cluster_centers_
-
-
 def _random_centers(points, n_centers, rng):
     """Return distinct random points."""
     return points[rng.choice(len(points), n_centers, replace=False)]
 
 
-_PLACES = {"kmeans": _cluster_centers, "random": _random_centers}
+_PLACES = {"kmeans": cluster_centers, "random": _random_centers}
 
 
 class _RowSumScore:

@@ -79,7 +79,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _fit_parameters(self, statistics):
         """Set the fitted parameters, functions of `statistics` and ``sigma_`` alone."""
 
-    def _learn_from_rows(self, X, keys):
+    def _learn_from_rows(self, X, keys, sample_weight):
         """Set what depends on single rows (centres, choices); such mechanisms do not merge."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._sigma = self._resolve_sigma(X, sample_weight)
         self._fit_parameters(self.statistics_)
         if first:
-            self._learn_from_rows(X, X if keys is None else keys)
+            self._learn_from_rows(X, X if keys is None else keys, sample_weight)
             self._draw(self._seed)
         self._assemble()
         return self
@@ -256,7 +256,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             gamma = 1.0 if is_constant else 1 / (self.n_features_in_ * variance)
             return float(np.sqrt(2 * gamma))
         if self.sigma == "median":
-            return self._median_sigma(X, sample_weight)
+            median = self._median_distance(X, sample_weight)
+            return float(np.sqrt(2.0)) if median == 0 else 1 / median
         if self.sigma > _LARGEST_SIGMA:
             raise ValueError(
                 f"The 'sigma' parameter of {type(self).__name__} must be 'scale', 'median' or a "
@@ -264,7 +265,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             )
         return float(self.sigma)
 
-    def _median_sigma(self, X, sample_weight):
+    def _median_distance(self, X, sample_weight):
+        """Return the median distance of a subsample's rows that differ; 0 where none do."""
         weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
         if X.shape[0] > _MEDIAN_ROWS:
             rows = np.sort(self._rng(SUBSAMPLE).choice(X.shape[0], _MEDIAN_ROWS, replace=False))
@@ -281,8 +283,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             distances = pdist(np.asarray(X, dtype=np.float64))
         apart = distances > 0
         if not apart.any():
-            return float(np.sqrt(2.0))
-        return 1 / _weighted_median(distances[apart], np.outer(weights, weights)[pairs][apart])
+            return 0.0
+        return _weighted_median(distances[apart], np.outer(weights, weights)[pairs][apart])
 
     # ---------------------------------------------------------------- fitted attributes
 

@@ -112,10 +112,13 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- maps
 
     def _draw(self, seed):
-        shape = (self._n_projections, self.n_features_in_)
-        self.omega_ = self._draw_counts(shape, self._rng(OMEGA)).astype(np.float64)
+        """Leave the draw to `_assemble`: the law of the counts has the fitted parameters."""
 
     def _assemble(self):
+        # A later batch changes the parameters. Counts of the old ones would be biased under the
+        # new ones, so the kept seed draws again.
+        shape = (self._n_projections, self.n_features_in_)
+        self.omega_ = self._draw_counts(shape, self._rng(OMEGA)).astype(np.float64)
         self._log_divisor, self._bias = self._log_terms(self.omega_)
         self._bias = self._bias - np.log(self._n_projections) / 2
         self._counts = DenseProjection(self.omega_)
@@ -315,21 +318,23 @@ class GeometricRF(DiscreteRandomFeatures):
             *(self._mean_size(moments) for moments in (statistics.queries, statistics.keys))
         )
 
-    def _learn_from_rows(self, X, keys):
+    def _learn_from_rows(self, X, keys, sample_weight):
         if np.any(self.offset_) and not self.positive:
-            self._fit_p(*(self._mean_shifted_size(rows) for rows in (X, keys)))
+            own = self._mean_shifted_size(X, sample_weight)
+            self._fit_p(own, own if keys is X else self._mean_shifted_size(keys, None))
 
     def _mean_size(self, moments):
         """Return the mean absolute value of every scaled, shifted column."""
         sizes = moments.mean - self.offset_ if self.positive else moments.mean_absolute
         return self.sigma_ * sizes
 
-    def _mean_shifted_size(self, X):
+    def _mean_shifted_size(self, X, sample_weight):
+        weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
         total = sum(
-            np.abs(self._rows(X[block], self.offset_).on_host()).sum(axis=0)
+            weights[block] @ np.abs(self._rows(X[block], self.offset_).on_host())
             for block in gen_batches(X.shape[0], _SPARSE_BLOCK_ROWS)
         )
-        return total / X.shape[0]
+        return total / weights.sum()
 
     def _fit_p(self, query_sizes, key_sizes):
         products = query_sizes * key_sizes

@@ -402,7 +402,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     def _nonlinearity(self):
         if not hasattr(self, "rho_"):
             return DenseExponential(np.zeros(1), np.eye(1))
-        return DenseExponential((1 - 1 / self.rho_) / 8, self.rotation_)
+        return DenseExponential(np.minimum((1 - 1 / self.rho_) / 8, 0.0), self.rotation_)
 
     @property
     def _law(self):

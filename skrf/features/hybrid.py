@@ -9,14 +9,14 @@ import math
 from numbers import Integral, Real
 
 import numpy as np
-from scipy.spatial.distance import cdist, pdist
-from sklearn.cluster import KMeans
+from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from .. import variances
 from .._arrays import columns, like, namespace, squared_distances
 from ..projections import DenseProjection
+from ._clusters import cluster_centers
 from ._docs import document
 from .base import COEFFICIENTS, SUBSAMPLE
 from .nonlinearities import Exponential, Hyperbolic, SineCosine
@@ -27,7 +27,6 @@ _POSITIVE = {
     "hyperbolic": (Hyperbolic(), variances.Hyperbolic()),
 }
 _MAX_DEFAULT_COEFFICIENTS = 8
-_SUBSAMPLE_ROWS = 1000
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
 
@@ -300,22 +299,20 @@ class HybridRF(CenteredRandomFeatures):
 
     # ---------------------------------------------------------------- fitting
 
-    def _learn_from_rows(self, X, keys):
-        rng = self._rng(SUBSAMPLE)
+    def _learn_from_rows(self, X, keys, sample_weight):
         if self._is_clustered:
+            rng = self._rng(SUBSAMPLE)
             queries = self._sample(X, rng, keys=False)
-            others = queries if keys is X else self._sample(keys, rng, keys=True)
-            n, seed = self._clusters, int(rng.integers(np.iinfo(np.int32).max))
-            self.query_centers_ = cluster_centers(queries, n, seed)
-            self.key_centers_ = cluster_centers(others, n, seed)
+            self.query_centers_ = cluster_centers(queries, self._clusters, rng)
+            others, self.key_centers_ = queries, self.query_centers_
+            if keys is not X:
+                others = self._sample(keys, rng, keys=True)
+                self.key_centers_ = cluster_centers(others, self._clusters, rng)
             self._stretch = None
             if not self._is_recentered:
                 self._stretch = _stretches(queries, others, self.query_centers_, self.key_centers_)
         elif self.coefficients == "gaussian" and self.tau == "median":
-            rows = self._sample(X, rng, keys=False)[:_SUBSAMPLE_ROWS]
-            distances = pdist(rows)
-            distances = distances[distances > 0]
-            self.tau_ = float(np.median(distances)) if distances.size else 1.0
+            self.tau_ = self.sigma_ * self._median_distance(X, sample_weight) or 1.0
 
     def _sample(self, X, rng, *, keys):
         if X.shape[0] > _CLUSTER_ROWS:
@@ -505,11 +502,3 @@ def _stretches(queries, others, query_centers, key_centers):
             is_imaginary = x.mean(axis=0) * y.mean(axis=0) > 0
             table[a, b] = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
     return table
-
-
-def cluster_centers(points, n_clusters, seed):
-    """Return k-means centres, never more than there are distinct points."""
-    distinct = np.unique(points, axis=0)
-    if len(distinct) <= n_clusters:
-        return distinct
-    return KMeans(n_clusters, n_init=1, random_state=seed).fit(points).cluster_centers_

@@ -124,23 +124,29 @@ class Hyperbolic(PositiveNonlinearity):
 
 @dataclass(frozen=True)
 class DenseExponential(PositiveNonlinearity):
-    """One column det(I - 4A)^(1/4) exp(w'Aw + w'(I - 4A)^(1/2) Q x - |x|^2), A diagonal.
+    """One column det(I - 4A)^(1/4) exp(w'Aw + w'(I - 4A)^(1/2) x - |x|^2), A <= 0 symmetric.
+
+    The symmetric root keeps the map a smooth function of A, free of the signs and order of its
+    axes; with equal eigenvalues it is the exponential map of the same projections.
 
     Parameters
     ----------
     A : ndarray of shape (d,)
-        Diagonal of A.
-    rotation : ndarray of shape (d, d)
-        Q, one principal axis a row.
+        Eigenvalues of A, at most 0.
+    axes : ndarray of shape (d, d)
+        Eigenvectors of A, one a row.
     """
 
     A: np.ndarray
-    rotation: np.ndarray
+    axes: np.ndarray
+
+    def _symmetric(self, values):
+        return (self.axes.T * values) @ self.axes
 
     def shape(self, projection):
-        """Return the projection after (I - 4A)^(1/2) Q, and w'Aw."""
-        turn = np.sqrt(1 - 4 * self.A)[:, None] * self.rotation
-        return projection.after(turn), projection.quadratic_form(self.A)
+        """Return the projection after (I - 4A)^(1/2), and w'Aw = -|(-A)^(1/2) w|^2."""
+        bias = -projection.after(self._symmetric(np.sqrt(-self.A))).squared_norms
+        return projection.after(self._symmetric(np.sqrt(1 - 4 * self.A))), bias
 
     def row_term(self, norms2, n_features):
         """Return log det(I - 4A) / 4 - |x|^2."""

@@ -46,10 +46,6 @@ class Projection(ABC):
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""
 
-    @abstractmethod
-    def quadratic_form(self, diagonal):
-        """Return sum_l diagonal_l omega_l^2 for every row omega."""
-
 
 class DenseProjection(Projection):
     """A projection held as a matrix.
@@ -77,10 +73,6 @@ class DenseProjection(Projection):
     def after(self, matrix):
         """Return the projection with the matrix multiplied in."""
         return DenseProjection(self.matrix @ matrix)
-
-    def quadratic_form(self, diagonal):
-        """Return sum_l diagonal_l omega_l^2 for every row omega."""
-        return self.matrix**2 @ diagonal
 
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""
