@@ -297,7 +297,7 @@ def load(full, data_dir):
         except FileNotFoundError as error:
             sys.exit(
                 f"--full needs the sets {', '.join(UCI_NAMES)}, a file NAME.csv for each: give "
-                f"their folder as --data-dir or in SKRF_UCI_DIR. About the first one missing:\n{error}"
+                f"their folder as --data-dir or in SKRF_UCI_DIR. The first one missing:\n{error}"
             )
         datasets[name] = bunch.data, bunch.target, bunch.categorical_features
     return datasets

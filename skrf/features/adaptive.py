@@ -220,7 +220,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         candidates = self._candidates(queries, others, rng)
         self.choice_scores_ = {}
         name = next(iter(candidates))
-        if len(candidates) > 1:
+        if len(candidates) > 1 and min(len(queries), len(others)) > 1:
             score = _RowSumScore(queries, others, self._log_key_weights(keys, others), rng)
             pilot = self._rng(CHOICE)
             for name, mixture in candidates.items():

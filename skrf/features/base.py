@@ -419,7 +419,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             f"largest input norm {largest:.4g}. Take a smaller sigma or standardise the inputs"
             + ("; log_transform stays finite." if self.is_positive else "."),
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     # ---------------------------------------------------------------- kernels and their error

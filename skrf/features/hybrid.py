@@ -352,7 +352,8 @@ class HybridRF(CenteredRandomFeatures):
 
     def _features(self, X, *, keys=False):
         if self._is_clustered:
-            return self._clustered(X, keys=keys)
+            with np.errstate(over="ignore"):
+                return self._clustered(X, keys=keys)
         products, row, bias = self._prepare(X, keys=keys)
         logs = self._nonlinearity.log_apply(products, row, bias)
         positive = namespace(logs).exp(logs)
@@ -388,14 +389,16 @@ class HybridRF(CenteredRandomFeatures):
         own, other = self.query_centers_[pair[0]], self.key_centers_[pair[1]]
         if keys:
             own, other = other, own
-        # exp(x.y) = exp(x.y0 - x0.y0) exp(x0.y) exp(u.v), u = x - x0, v = y - y0; the constant is
-        # shared by the sides.
+        # K = exp(-|x - y0|^2 / 2) exp(-|y - x0|^2 / 2) exp(|x0 - y0|^2 / 2) exp(u.v), u = x - x0,
+        # v = y - y0; the constant is shared by the sides.
         along_own, along_other = (
             rows.dot(DenseProjection(center[None, :]))[:, 0] for center in (own, other)
         )
         shifted2 = norms2 - 2 * along_own + float(own @ own)
-        row = outer - shifted2 / 2 + along_other - float(own @ other) / 2
-        logs = rows.dot(self._drawn) - like(self._drawn.dense() @ own, row)[None, :]
+        apart = own - other
+        row = outer - shifted2 / 2 + along_other - float(other @ other) / 2
+        row = row + float(apart @ apart) / 4
+        logs = rows.dot(self._drawn) - like(self._drawn.multiply(own[None, :])[0], row)[None, :]
         return namespace(logs).exp(logs + row[:, None])
 
     def _stretched(self, rows, norms2, outer, pair, *, keys):

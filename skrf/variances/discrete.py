@@ -6,7 +6,7 @@ Source: Likhosherstov et al., Chefs' random tables (2022), theorem 4.1.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import i0e
+from scipy.special import i0e, i1e
 
 _BLOCK_ENTRIES = 2**22
 
@@ -44,6 +44,12 @@ class Geometric:
         """Return the log second moment over the squared mean of every coordinate x_l y_l."""
         argument = 2 * np.abs(product) / np.sqrt(1 - self.p)
         return -np.log(self.p) + np.log(i0e(argument)) + (argument - 2 * product)
+
+    def slope(self, product):
+        """Return the derivative of `coordinate_delta` in p."""
+        size = np.abs(product)
+        argument = 2 * size / np.sqrt(1 - self.p)
+        return -1 / self.p + i1e(argument) / i0e(argument) * size / (1 - self.p) ** 1.5
 
 
 def log_relative_second_moment(law, X, Y):

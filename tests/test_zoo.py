@@ -1,0 +1,409 @@
+"""What the mechanisms beyond the plain contract promise, each in its own way.
+
+Generalised maps may have two sides, adaptive and clustered ones look at single rows, discrete ones
+hold counts, hybrid ones products of columns. What all share is tested over all of them.
+"""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import KERNELS, MECHANISMS, PLAIN, accepts, make
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import factorial
+from scipy.stats import geom, poisson
+from sklearn.base import clone
+
+import skrf
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    GeneralizedExponentialRF,
+    HybridRF,
+    KernelRegressionClassifier,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+    variances,
+)
+from skrf.features.adaptive import Mixture
+from skrf.features.exponential import balancing_map, fit_generalized, optimal_rho
+
+ZOO = [name for name in MECHANISMS if name not in PLAIN]
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+every_zoo = pytest.mark.parametrize("name", ZOO)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+
+
+def data(n=30, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.round(rng.normal(0.3, 0.5, (n, d)), 3) * (rng.random((n, d)) < 0.7)
+
+
+X, Y = data(), data(20, seed=1) + 0.2
+
+
+def fitted(name, rows=X, keys=Y, **params):
+    return make(name, **{"n_components": 24, "random_state": 0, **params}).fit(rows, keys=keys)
+
+
+@every_zoo
+@every_kernel
+def test_every_container_gives_the_same_features(name, kernel):
+    reference = fitted(name, kernel=kernel, sigma="scale")
+    queries, keys = reference.transform(Y), reference.transform_keys(Y)
+    assert queries.shape == (20, reference.n_components_)
+    assert_allclose(
+        reference.approximate_kernel(Y, X), queries @ reference.transform_keys(X).T, **CLOSE
+    )
+    sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel=kernel, sigma="scale")
+    assert_allclose(sparse.transform(sp.csr_matrix(Y)), queries, **CLOSE)
+    assert_allclose(sparse.transform_keys(sp.csc_array(Y)), keys, **CLOSE)
+    half = reference.transform(Y.astype(np.float32))
+    assert half.dtype == np.float32
+    assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
+    for i in (0, 7):
+        assert_allclose(reference.transform(Y[i : i + 1]), queries[i : i + 1], **CLOSE)
+    copy = pickle.loads(pickle.dumps(reference))
+    assert_array_equal(copy.transform_keys(Y), keys)
+    assert_array_equal(clone(reference).fit(X, keys=Y).transform(Y), queries)
+
+
+@every_zoo
+def test_torch_in_torch_out_with_gradients(name):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    reference = fitted(name)
+    rows = torch.tensor(Y, requires_grad=True)
+    for method in ("transform", "transform_keys"):
+        features = getattr(reference, method)(rows)
+        assert isinstance(features, torch.Tensor)
+        assert_allclose(features.detach().numpy(), getattr(reference, method)(Y), **CLOSE)
+    features.sum().backward()
+    assert torch.isfinite(rows.grad).all() and rows.grad.abs().sum() > 0
+
+
+@every_zoo
+def test_claims_hold(name):
+    reference = fitted(name)
+    queries, keys = reference.transform(X), reference.transform_keys(X)
+    assert reference.is_symmetric == np.array_equal(queries, keys)
+    if reference.is_positive:
+        assert (queries > 0).all() and (keys > 0).all()
+        assert_allclose(np.exp(reference.log_transform(X)), queries, **CLOSE)
+    else:
+        assert not hasattr(reference, "log_transform")
+
+
+@every_zoo
+@pytest.mark.parametrize("sigma", [1e-3, 1e3])
+def test_extreme_sigma_and_degenerate_data(name, sigma):
+    for rows in (X, X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))):
+        reference = make(name, n_components=6, sigma=sigma, random_state=0).fit(rows)
+        logs = reference._log_features if reference.is_positive else reference._features
+        values = logs(np.asarray(rows))
+        assert not np.isnan(values).any()
+        if reference.is_positive:
+            assert np.isfinite(values).all()
+
+
+@every_zoo
+def test_partial_fit_is_fit_on_the_concatenation(name):
+    whole = make(name, n_components=24, sigma="scale", random_state=0)
+    if not hasattr(whole, "partial_fit"):
+        single_rows = (AdaptiveRF, HybridRF, skrf.GeometricRF)
+        assert isinstance(whole, single_rows)
+        return
+    whole.fit(X)
+    parts = clone(whole)
+    for rows in np.array_split(X, 3):
+        parts.partial_fit(rows)
+    assert_allclose(parts.transform(Y), whole.transform(Y), **CLOSE)
+    assert not hasattr(clone(whole).set_params(sigma="median"), "partial_fit")
+
+
+@every_zoo
+def test_kernel_regression_takes_it(name):
+    y = np.arange(30) % 3
+    model = KernelRegressionClassifier(make(name, n_components=24, random_state=0)).fit(X, y)
+    shares = model.predict_proba(Y)
+    assert_allclose(shares.sum(axis=1), 1.0)
+    mapped = model.feature_map_
+    scores = mapped.transform(Y) @ (mapped.transform_keys(X).T @ np.eye(3)[y])
+    assert_array_equal(model.predict(Y), scores.argmax(axis=1))
+
+
+# ------------------------------------------------------------------ generalised and dense
+
+
+def test_generalized_contains_its_family():
+    rows = data(40, 3, seed=5)
+    generalized = fitted("GeneralizedExponentialRF", rows, None, n_components=20)
+    for s, other in ((-1, RFFSampler(20)), (1, PositiveRF(10)), (1, OptimalPositiveRF(10))):
+        other = other.set_params(random_state=0).fit(rows)
+        A = complex(getattr(other, "A_", 0.0))
+        generalized.A_, generalized.s_, generalized._n_projections = A, s, 10
+        generalized._assemble()
+        assert_allclose(
+            generalized.approximate_kernel(rows), other.approximate_kernel(rows), rtol=1e-12
+        )
+        assert_allclose(
+            generalized.kernel_variance(rows, log=True)[0, 1:],
+            other.kernel_variance(rows, log=True)[0, 1:],
+            rtol=1e-7,
+        )
+
+
+@pytest.mark.parametrize("n_features", [1, 4, 64])
+@pytest.mark.parametrize("sums", [(0.1, 0.1), (8.0, 8.0), (1.0, 60.0), (60.0, 1.0), (300.0, 300.0)])
+def test_generalized_is_never_worse_than_its_members(n_features, sums):
+    means = {1: sums[0], -1: sums[1]}
+    norms2 = sum(sums) / 2
+
+    def objective(A, s):
+        law = variances.Generalized(A, s)
+        return law.log_second_moment(means[s], n_features) - (s + 1) * norms2
+
+    best = objective(*fit_generalized(means, norms2, n_features))
+    optimal = (1 - 1 / optimal_rho(means[1], n_features)) / 8
+    for A, s in ((0j, -1), (0j, 1), (complex(optimal), 1)):
+        assert best <= objective(A, s) + 1e-8 * (1 + abs(best))
+
+
+def test_dense_with_equal_axes_is_optimal_positive():
+    # The four corners of a square and of its negative: a covariance that is a multiple of I.
+    rows = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    dense = fitted("DenseExponentialRF", rows, None)
+    optimal = OptimalPositiveRF(24, random_state=0).fit(rows)
+    assert_allclose(dense.rho_, optimal.rho_, rtol=1e-12)
+    assert_allclose(dense.transform(rows), optimal.transform(rows), rtol=1e-10)
+
+
+def test_dense_follows_the_axes_of_the_data():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    rows = rng.normal(size=(400, 3)) * [3.0, 1.0, 0.1] @ turn
+    dense = fitted("DenseExponentialRF", rows, None)
+    second_moment = 2 * np.cov(rows.T, bias=True)
+    found = dense.rotation_ @ second_moment @ dense.rotation_.T
+    assert_allclose(found, np.diag(np.diagonal(found)), atol=1e-10)
+    expected = [optimal_rho(value, 1) for value in np.diagonal(found)]
+    assert_allclose(dense.rho_, expected, rtol=1e-10)
+
+
+def test_balancing_gives_one_covariance_and_keeps_products():
+    rng = np.random.default_rng(0)
+    Cx, Cy = (A @ A.T for A in rng.normal(size=(2, 4, 4)))
+    S, inverse = balancing_map(Cx, Cy)
+    assert_allclose(S.T @ inverse, np.eye(4), atol=1e-10)
+    assert_allclose(S @ Cx @ S.T, inverse @ Cy @ inverse.T, rtol=1e-4, atol=1e-4)
+    for nothing in (balancing_map(0 * Cx, Cy), balancing_map(Cx, 0 * Cy)):
+        assert_array_equal(nothing, [np.eye(4), np.eye(4)])
+    with pytest.raises(ValueError, match="asymmetric=True.*softmax.*gaussian"):
+        DenseExponentialRF(asymmetric=True).fit(X)
+
+
+# ------------------------------------------------------------------ adaptive
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_adaptive_weights_make_every_component_exact(share):
+    """Gauss-Hermite over each component of the mixture: mean 1 of exp(w.z - |z|^2/2) p/q."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    weights = weights / weights.sum()
+    centers = np.array([[1.5], [-0.5]])
+    mixture = Mixture(np.array([0.6]), np.eye(1), centers, 0.9, share)
+    parts = [(share, nodes * np.sqrt((1 + 1 / 0.6) / 2))]
+    parts += [((1 - share) / 2, center[0] + 0.9 * nodes) for center in centers]
+    for z in (-0.7, 0.0, 1.2):
+        total = 0.0
+        for part_share, w in parts:
+            log_ratio = -(w**2) / 2 - mixture.log_density(w[:, None])
+            total += part_share * (weights @ np.exp(w * z - z**2 / 2 + log_ratio))
+        # The ratio is not a polynomial: 120 nodes leave 1e-6.
+        assert_allclose(total, 1.0, atol=1e-6)
+
+
+def test_adaptive_counts_are_systematic():
+    mixture = Mixture(np.ones(1), np.eye(1), 1e6 * np.arange(1.0, 4.0)[:, None], 1.0, 0.25)
+    counts = np.zeros(4)
+    draws = 400
+    for seed in range(draws):
+        rows = mixture.draw(np.zeros((10, 1)), np.random.default_rng(seed))
+        drawn = np.bincount((rows[:, 0] / 1e6).astype(int), minlength=4)
+        assert drawn.sum() == 10 and (abs(drawn - 2.5) < 1).all()
+        counts += drawn
+    # A count is 2 or 3: standard error 0.5 / 20 of the mean, four of them allowed.
+    assert_allclose(counts / draws, 2.5, atol=0.1)
+
+
+def test_adaptive_with_share_one_is_dense():
+    adaptive = fitted("AdaptiveRF", keys=None, share=1.0)
+    dense = fitted("DenseExponentialRF", keys=None)
+    assert_allclose(adaptive.transform(Y), dense.transform(Y), rtol=1e-9)
+    assert adaptive.centers_.shape[0] == 0 and adaptive.choice_scores_ == {}
+
+
+def test_adaptive_choice_is_the_least_score():
+    adaptive = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
+    assert len(adaptive.choice_scores_) > 1
+    assert np.isfinite(list(adaptive.choice_scores_.values())).all()
+    again = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
+    assert_array_equal(again.omega_, adaptive.omega_)
+
+
+# ------------------------------------------------------------------ discrete
+
+
+@pytest.mark.parametrize("per_feature", [True, False])
+@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+def test_discrete_features_are_products_of_powers(name, per_feature):
+    reference = fitted(name, keys=None, per_feature=per_feature, n_components=12)
+    counts, Z = reference.omega_, X - reference.offset_
+    if name == "PoissonRF":
+        masses = poisson.pmf(counts, np.broadcast_to(reference.lambda_, 4))
+    else:
+        masses = geom.pmf(counts + 1, np.broadcast_to(reference.p_, 4))
+    powers = Z[:, None, :] ** counts / np.sqrt(factorial(counts) * masses)
+    expected = np.exp(-(Z**2).sum(axis=1) / 2)[:, None] * powers.prod(axis=2) / np.sqrt(12)
+    assert_allclose(reference.transform(X), expected, rtol=1e-10, atol=1e-14)
+    assert (expected < 0).any() and (expected == 0).any()
+
+
+@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+def test_discrete_variance_is_the_sum_over_all_counts(name):
+    """One column, counts to 400: the second moment by brute force, per_feature and positive."""
+    k = np.arange(400)
+    for positive in (False, True):
+        reference = fitted(name, X[:, :1], None, positive=positive, n_components=1)
+        law = reference._law
+        mass = poisson.pmf(k, law.lam[0]) if name == "PoissonRF" else geom.pmf(k + 1, law.p[0])
+        z = X[:5, :1] - reference.offset_
+        product = z @ z.T
+        with np.errstate(divide="ignore"):
+            logs = (
+                2 * k * np.log(np.abs(product))[..., None]
+                - 2 * (np.array([np.sum(np.log(np.arange(1, n + 1))) for n in k]))
+                - np.log(mass)
+            )
+        logs = np.where(
+            (product == 0)[..., None], np.where(k == 0, -np.log(mass[0]), -np.inf), logs
+        )
+        outer = np.exp(-np.add.outer((z**2).ravel(), (z**2).ravel()))
+        second = outer * np.exp(logs).sum(axis=-1)
+        expected = second - reference.exact_kernel(X[:5, :1]) ** 2
+        assert_allclose(reference.kernel_variance(X[:5, :1]), expected, rtol=1e-8, atol=1e-13)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+def test_discrete_features_survive_huge_inputs(name, positive):
+    rows = np.array([[0.0, 1e6, -1e6], [1e-6, 0.0, 1e3], [1.0, 2.0, 3.0]])
+    reference = make(name, positive=positive, n_components=50, random_state=0).fit(rows)
+    values = reference._features(rows)
+    assert np.isfinite(values).all()
+    reference = make(name, positive=positive, n_components=50, sigma=15.0, random_state=0)
+    assert reference.fit(X).omega_.max() > 100
+    assert np.isfinite(reference._features(X)).all()
+
+
+def test_a_rate_per_column_is_better_where_columns_differ():
+    rows = np.random.default_rng(0).normal(size=(100, 4)) * [2.0, 1.0, 0.2, 0.1]
+    each, single = (
+        np.median(fitted("PoissonRF", rows, None, per_feature=flag).kernel_variance(rows, log=True))
+        for flag in (True, False)
+    )
+    assert each < single - 0.5
+
+
+# ------------------------------------------------------------------ hybrid
+
+
+def test_a_single_cluster_is_its_base():
+    hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
+    positive = PositiveRF(24, random_state=0).fit(X)
+    assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-10)
+    assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
+def test_hybrid_columns_are_counted_as_documented(name):
+    for n_components in (7, 24, 100, 333):
+        reference = fitted(name, n_components=n_components)
+        m, n = reference.omega_.shape[0], reference.n_coefficients_
+        positive = 2 * m if name.endswith("hyperbolic") else m
+        if name.endswith("gaussian"):
+            expected = positive + 2 * n * (positive + 2 * m)
+        else:
+            expected = (n + 1) * (positive + 2 * m)
+        assert reference.n_components_ == expected <= n_components
+        assert reference.transform(X).shape == (30, expected)
+    with pytest.raises(ValueError, match="n_components=7.*n_coefficients=5"):
+        fitted(name, n_components=7, n_coefficients=5)
+
+
+def test_hybrid_equals_its_formula():
+    for name in ("HybridRF", "HybridRF-gaussian"):
+        reference = fitted(name, keys=None, n_components=100)
+        rows = X - reference.offset_
+        positive = PositiveRF(len(reference.omega_), random_state=0).fit(X)
+        trigonometric = RFFSampler(2 * len(reference.omega_), random_state=0).fit(X)
+        P, T = positive.approximate_kernel(X), trigonometric.approximate_kernel(X)
+        taus = reference._taus.dense()
+        if name == "HybridRF":
+            signs = np.where(rows @ taus.T < 0, -1.0, 1.0)
+            weight = (1 - signs @ signs.T / len(taus)) / 2
+        else:
+            angles = rows @ taus.T
+            weight = 1 - np.cos(angles[:, None] - angles).mean(axis=2)
+        assert_allclose(
+            reference.approximate_kernel(X), weight * P + (1 - weight) * T, rtol=1e-9, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("recenter", [True, False])
+def test_a_pair_of_rows_meets_in_one_block(recenter):
+    name = "HybridRF-clustered" if recenter else "HybridRF-complex"
+    reference = fitted(name, n_components=48)
+    width = 48 // 4
+    used = [
+        (np.abs(rows).reshape(len(rows), 4, width) > 0).any(axis=2)
+        for rows in (reference.transform(X), reference.transform_keys(Y))
+    ]
+    assert ((used[0][:, None] & used[1]).sum(axis=2) == 1).all()
+    with pytest.raises(ValueError, match="sample_weight.*clustered"):
+        make(name).fit(X, sample_weight=np.ones(30))
+
+
+def test_wrong_bases_are_named():
+    for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
+        with pytest.raises(ValueError, match="'base'.*hyperbolic"):
+            HybridRF(base=base).fit(X)
+
+
+# ------------------------------------------------------------------ other kernels of RFFSampler
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern12", "matern32", "matern52"])
+def test_other_kernels_refuse_what_is_unknown(kernel):
+    features = RFFSampler(24, kernel=kernel, random_state=0).fit(X)
+    with pytest.raises(NotImplementedError, match=kernel):
+        features.kernel_variance(X)
+    assert features.transform(sp.csr_array(X)).shape == (30, 24)
+    assert accepts("RFFSampler", "kernel")
+
+
+@pytest.mark.parametrize(("A", "s"), [(0.02 + 0.05j, 1), (-0.1 + 0.08j, 1), (0.03 - 0.06j, -1)])
+@pytest.mark.parametrize("coupling", ["orthogonal", "simplex"])
+def test_complex_maps_have_the_pair_term_of_real_ones(A, s, coupling):
+    """2,000 draws of 24 projections; 15 % is 4.7 standard errors of a variance of normal values."""
+    rows = data(6, 4, seed=3) / 4
+    reference = GeneralizedExponentialRF(48, coupling=coupling, random_state=0).fit(rows)
+    reference.A_, reference.s_, reference._n_projections = A, s, 24
+    reference._assemble()
+    values = np.array([reference.redraw(seed).approximate_kernel(rows) for seed in range(2000)])
+    far = ~np.eye(6, dtype=bool)
+    error = values.mean(axis=0) - reference.exact_kernel(rows)
+    assert (np.abs(error) <= 4.4 * values.std(axis=0) / np.sqrt(2000) + 1e-12).all()
+    ratio = values.var(axis=0)[far] / reference.kernel_variance(rows)[far]
+    assert (np.abs(ratio - 1) < 0.15).all()
