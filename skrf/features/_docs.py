@@ -21,8 +21,15 @@ coupling : {"orthogonal", "iid", "simplex", "simplex+", "sobol", "norm-coupled"}
 default="orthogonal"
     Joint law of the projections; every single one is standard normal.""",
     "projection": """\
-projection : {"dense"}, default="dense"
-    How the projections are held.""",
+projection : {"dense", "hadamard"}, default="dense"
+    How the projections are held. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
+    random signs: O(log n_features) operations a row and projection instead of O(n_features), and a
+    few numbers a projection instead of n_features. Choose it from about 256 features on. Its rows
+    are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of its
+    variance is known. It has the couplings "iid" (rows at random angles, not independent),
+    "orthogonal" and "simplex", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k columns, and
+    needs more than 12 features. The results of small and of large calls may differ by rounding:
+    large ones are compiled.""",
     "center": """\
 center : bool, default=True
     Shift inputs to the midpoint of the means of queries and keys. The kernel does not change,
@@ -47,7 +54,7 @@ n_components_ : int
 sigma_, gamma_, length_scale_ : float
     The kernel's scale in three notations.
 omega_ : ndarray of shape (n_projections, n_features)
-    The projections, standard (not multiplied by sigma).
+    The projections, standard (not multiplied by sigma); absent with projection="hadamard".
 statistics_ : PairStatistics
     Mergeable statistics of the queries and keys seen by `fit`.
 n_features_in_ : int

@@ -129,7 +129,7 @@ class PositiveRF(CenteredRandomFeatures):
     @property
     def is_unbiased(self):
         """Whether the mean of the estimate is the kernel: not for the regularised variant."""
-        return self.variant != "regularized"
+        return super().is_unbiased and self.variant != "regularized"
 
 
 @document

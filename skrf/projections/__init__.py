@@ -2,6 +2,12 @@
 
 from .base import Coupling, DenseProjection, Projection
 from .blocks import NormCoupled, Orthogonal, haar_rows
+from .hadamard import (
+    HadamardIndependent,
+    HadamardOrthogonal,
+    HadamardProjection,
+    HadamardSimplex,
+)
 from .independent import Independent, Sobol
 from .simplex import Simplex, SimplexPlus
 
@@ -14,10 +20,22 @@ COUPLINGS = {
     "norm-coupled": NormCoupled(),
 }
 
+# The couplings that every way to hold a projection has.
+PROJECTIONS = {
+    "dense": COUPLINGS,
+    "hadamard": {
+        "iid": HadamardIndependent(),
+        "orthogonal": HadamardOrthogonal(),
+        "simplex": HadamardSimplex(),
+    },
+}
+
 __all__ = [
     "COUPLINGS",
+    "PROJECTIONS",
     "Coupling",
     "DenseProjection",
+    "HadamardProjection",
     "Independent",
     "NormCoupled",
     "Orthogonal",

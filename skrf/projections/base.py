@@ -13,22 +13,15 @@ class Projection(ABC):
     A fast projection need not hold its matrix: consumers use `multiply` and `squared_norms`, and
     `dense` only for small work.
 
-    Parameters
+    Attributes
     ----------
-    squared_norms : ndarray of shape (n_projections,)
-        Squared lengths of the rows, float64.
+    n_projections : int
+        Number of rows m.
     n_features : int
         Width d of the inputs.
+    squared_norms : ndarray of shape (n_projections,)
+        Squared lengths of the rows, float64.
     """
-
-    def __init__(self, squared_norms, n_features):
-        self.squared_norms = squared_norms
-        self.n_features = n_features
-
-    @property
-    def n_projections(self):
-        """Number of rows."""
-        return len(self.squared_norms)
 
     @abstractmethod
     def dense(self):
@@ -57,8 +50,9 @@ class DenseProjection(Projection):
     """
 
     def __init__(self, matrix):
-        super().__init__(np.einsum("ij,ij->i", matrix, matrix), matrix.shape[1])
         self.matrix = matrix
+        self.n_projections, self.n_features = matrix.shape
+        self.squared_norms = np.einsum("ij,ij->i", matrix, matrix)
 
     def dense(self):
         """Return the matrix itself."""

@@ -1,0 +1,178 @@
+"""Compiled twins of `plain` for NumPy arrays of float32 and float64.
+
+Loaded by `skrf._kernels.choose` only, because it imports numba. The kernels are serial and release
+the GIL; numba compiles one for a dtype at its first call and caches it on disk.
+
+The fast transform has constant geometry (Pease): every pass joins neighbours x_{4g}, ..., x_{4g+3}
+and writes the four results a quarter of the row apart. After all passes every index is back in
+place, whatever the order. All passes are one loop over contiguous memory between two different
+arrays, which the compiler turns into full vectors; butterflies in place at strides 1, 2, 4, 8 are
+not vectorised.
+"""
+
+import numpy as np
+from numba import njit
+
+from . import plain
+
+_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+@njit(**_OPTIONS)
+def _pass_four(x, y):
+    quarter = x.shape[0] // 4
+    for g in range(quarter):
+        a, b = x[4 * g], x[4 * g + 1]
+        c, d = x[4 * g + 2], x[4 * g + 3]
+        y[g] = (a + b) + (c + d)
+        y[quarter + g] = (a - b) + (c - d)
+        y[2 * quarter + g] = (a + b) - (c + d)
+        y[3 * quarter + g] = (a - b) - (c - d)
+
+
+@njit(**_OPTIONS)
+def _pass_two(x, y):
+    half = x.shape[0] // 2
+    for g in range(half):
+        a, b = x[2 * g], x[2 * g + 1]
+        y[g] = a + b
+        y[half + g] = a - b
+
+
+@njit(**_OPTIONS)
+def _copy(x, y):
+    for j in range(x.shape[0]):
+        y[j] = x[j]
+
+
+@njit(**_OPTIONS)
+def _sylvester(x, scratch):
+    """Transform x of length 2^k in place."""
+    left = x.shape[0]
+    in_scratch = False
+    while left > 1:
+        if left == 2:
+            if in_scratch:
+                _pass_two(scratch, x)
+            else:
+                _pass_two(x, scratch)
+            left = 1
+        else:
+            if in_scratch:
+                _pass_four(scratch, x)
+            else:
+                _pass_four(x, scratch)
+            left //= 4
+        in_scratch = not in_scratch
+    if in_scratch:
+        _copy(scratch, x)
+
+
+@njit(**_OPTIONS)
+def _transform(x, scratch, base):
+    """Transform x in place by base (x) Sylvester."""
+    n_parts = base.shape[0]
+    power = x.shape[0] // n_parts
+    for p in range(n_parts):
+        part = slice(p * power, (p + 1) * power)
+        _sylvester(x[part], scratch[part])
+    if n_parts == 1:
+        return
+    for p in range(n_parts):
+        total = scratch[p * power : (p + 1) * power]
+        total[:] = 0
+        for q in range(n_parts):
+            sign = base[p, q]
+            part = x[q * power : (q + 1) * power]
+            for j in range(power):
+                total[j] += sign * part[j]
+    _copy(scratch, x)
+
+
+# The row sum is vectorised only if its terms may be added in another order.
+@njit(fastmath={"reassoc", "nsz", "contract"}, **_OPTIONS)
+def _simplex(x, a, b, c):
+    last = x.shape[0] - 1
+    total = x[0] - x[0]
+    for j in range(last):
+        total += x[j]
+    for j in range(last):
+        x[j] = a * x[j] - b * total
+    x[last] = c * total
+
+
+@njit(**_OPTIONS)
+def _hadamard_rows(X, base):
+    scratch = np.empty(X.shape[1], X.dtype)
+    for i in range(X.shape[0]):
+        _transform(X[i], scratch, base)
+
+
+@njit(**_OPTIONS)
+def _simplex_rows(U, a, b, c):
+    for i in range(U.shape[0]):
+        _simplex(U[i], a, b, c)
+
+
+@njit(**_OPTIONS)
+def _project_rows(X, diagonals, lengths, base, weights, out):
+    # Both arrays of a row stay in the first cache level through all layers.
+    n_blocks, n_layers, order = diagonals.shape
+    d = X.shape[1]
+    row = np.empty(order, X.dtype)
+    scratch = np.empty(order, X.dtype)
+    for k in range(n_blocks):
+        cut = lengths[k * order : (k + 1) * order]
+        a, b, c = weights[k]
+        for i in range(X.shape[0]):
+            row[d:] = 0
+            _copy(X[i], row)
+            for layer in range(n_layers):
+                diagonal = diagonals[k, layer]
+                for j in range(order):
+                    row[j] *= diagonal[j]
+                _transform(row, scratch, base)
+            if a != 0:
+                _simplex(row[: cut.shape[0]], a, b, c)
+            target = out[i, k * order : k * order + cut.shape[0]]
+            for j in range(cut.shape[0]):
+                target[j] = cut[j] * row[j]
+
+
+def _base(order, dtype):
+    return plain.hadamard_matrix(plain.split_order(order)[0]).astype(dtype)
+
+
+def hadamard(X):
+    """Return X H' along the last axis; see `plain.hadamard`."""
+    rows = np.array(X, order="C", ndmin=2)
+    order = rows.shape[-1]
+    _hadamard_rows(rows.reshape(-1, order), _base(order, rows.dtype))
+    return rows.reshape(X.shape)
+
+
+def simplex(U):
+    """Return S u along the last axis; see `plain.simplex`."""
+    rows = np.array(U, order="C", ndmin=2)
+    n = rows.shape[-1]
+    if n > 1:
+        weights = np.array(plain.simplex_weights(n)).astype(rows.dtype)
+        _simplex_rows(rows.reshape(-1, n), *weights)
+    return rows.reshape(U.shape)
+
+
+def project(X, diagonals, lengths, simplices, out=None):
+    """Return products with the rows of structured blocks; see `plain.project`."""
+    n_blocks, _, order = diagonals.shape
+    m = len(lengths)
+    if out is None:
+        out = np.empty((X.shape[0], m), X.dtype)
+    # A row of zeros means no simplex; a block of one row has none.
+    weights = np.zeros((n_blocks, 3), X.dtype)
+    for k in range(n_blocks):
+        rows = min(order, m - k * order)
+        if simplices and rows > 1:
+            weights[k] = plain.simplex_weights(rows)
+    X = np.ascontiguousarray(X)
+    _project_rows(X, diagonals, lengths, _base(order, X.dtype), weights, out)
+    return out

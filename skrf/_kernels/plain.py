@@ -1,0 +1,174 @@
+"""Kernels in plain array-API code: NumPy, CuPy, torch, whatever follows the standard."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from .._arrays import is_foreign, like, namespace
+
+# Hadamard matrices that are no power of two: order b = q + 1 (q = 11, 19) or 2 (q + 1) (q = 13).
+PALEY_BASES = (12, 20, 28)
+
+# One matrix product up to this order; above, a Kronecker product of smaller ones is faster.
+_LARGEST_FACTOR = 64
+
+
+# ---------------------------------------------------------------- orders and matrices
+
+
+def next_order(n):
+    """Return the least 2^k, 12 * 2^k, 20 * 2^k or 28 * 2^k that is at least n."""
+    return min(base << max(0, math.ceil(n / base) - 1).bit_length() for base in (1, *PALEY_BASES))
+
+
+def split_order(order):
+    """Return (base, 2^k) with order = base * 2^k and base 1, 12, 20 or 28; ValueError if none."""
+    for base in (1, *PALEY_BASES):
+        power, rest = divmod(order, base)
+        if not rest and power > 0 and power & (power - 1) == 0:
+            return base, power
+    raise ValueError(f"order must be 2^k or 12, 20 or 28 times 2^k, got {order!r}.")
+
+
+def _paley(base):
+    """Return the Hadamard matrix of order 12, 20 (first construction) or 28 (second)."""
+    q = {12: 11, 20: 19, 28: 13}[base]
+    squares = {i * i % q for i in range(1, q)}
+    residue = np.array([0] + [1 if i in squares else -1 for i in range(1, q)])
+    core = np.zeros((q + 1, q + 1), dtype=np.int64)
+    core[1:, 1:] = residue[np.subtract.outer(np.arange(q), np.arange(q)) % q]
+    core[0, 1:] = 1
+    core[1:, 0] = -1 if q % 4 == 3 else 1
+    identity = np.eye(q + 1, dtype=np.int64)
+    if q % 4 == 3:
+        return core + identity  # core is skew: (core + I)(core + I)' = core core' + I
+    return np.kron(core, [[1, 1], [1, -1]]) + np.kron(identity, [[1, -1], [-1, -1]])
+
+
+@lru_cache(maxsize=64)
+def hadamard_matrix(order):
+    """Return H with entries +-1 and H H' = order I: Paley's matrix (x) Sylvester's.
+
+    Float64, kept for the next call: not to be written to. Dense, so for small orders.
+    """
+    base, _ = split_order(order)
+    matrix = np.ones((1, 1)) if base == 1 else _paley(base).astype(np.float64)
+    while len(matrix) < order:
+        matrix = np.kron(matrix, [[1.0, 1.0], [1.0, -1.0]])
+    return matrix
+
+
+@lru_cache(maxsize=64)
+def _factor_orders(order):
+    """Return orders whose Hadamard matrices make that of `order` as a Kronecker product."""
+    base, power = split_order(order)
+    if order <= _LARGEST_FACTOR:
+        return (order,)
+    stages = power.bit_length() - 1
+    parts = -(-stages // 6)
+    sizes = [2 ** (stages // parts + (i < stages % parts)) for i in range(parts)]
+    return (*([base] if base > 1 else []), *sizes)
+
+
+# ---------------------------------------------------------------- transforms
+
+
+def hadamard(X):
+    """Return X H' along the last axis, H = `hadamard_matrix` of the width, not normalised.
+
+    Parameters
+    ----------
+    X : array of shape (..., order)
+        The rows, real floating.
+
+    Returns
+    -------
+    array of shape (..., order)
+        H x for every row x; a new array.
+    """
+    xp = namespace(X)
+    order = X.shape[-1]
+    lead = math.prod(X.shape[:-1])
+    right, rows = 1, X
+    for size in reversed(_factor_orders(order)):
+        factor = like(hadamard_matrix(size), X)
+        left = order // (size * right)
+        if right == 1:
+            rows = xp.reshape(rows, (lead * left, size)) @ factor.T
+        else:
+            rows = factor @ xp.reshape(rows, (lead * left, size, right))
+        right *= size
+    return xp.reshape(rows, X.shape)
+
+
+def simplex_weights(n_rows):
+    """Return (a, b, c): S u = (a u_i - b t for i < n - 1, c t), t the sum of u_1, ..., u_{n-1}."""
+    n = n_rows
+    return math.sqrt(n / (n - 1)), (math.sqrt(n) + 1) / (n - 1) ** 1.5, 1 / math.sqrt(n - 1)
+
+
+def simplex(U):
+    """Return S u along the last axis in O(n), S the rows of `projections.simplex.simplex_rows`.
+
+    Parameters
+    ----------
+    U : array of shape (..., n)
+        The rows, real floating.
+
+    Returns
+    -------
+    array of shape (..., n)
+        Unit rows of a simplex times every u.
+    """
+    n = U.shape[-1]
+    if n == 1:
+        return U
+    xp = namespace(U)
+    a, b, c = simplex_weights(n)
+    rest = U[..., :-1]
+    total = xp.sum(rest, axis=-1, keepdims=True)
+    return xp.concat([a * rest - b * total, c * total], axis=-1)
+
+
+def project(X, diagonals, lengths, simplices, out=None):
+    """Return products with the rows of W = D S (H D_k) ... (H D_1), block by block.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        The rows; padded with zeros to the order.
+    diagonals : ndarray of shape (n_blocks, n_layers, order)
+        The D_k of every block, in the dtype of X.
+    lengths : ndarray of shape (m,)
+        D, in the dtype of X; m <= n_blocks * order cuts the last block.
+    simplices : bool
+        Whether S is the simplex product of as many rows as the block keeps, or the identity.
+    out : ndarray of shape (n, m), default=None
+        Where the result goes; None makes a new array.
+
+    Returns
+    -------
+    array of shape (n, m)
+        The products.
+    """
+    xp = namespace(X)
+    (n, d), order = X.shape, diagonals.shape[2]
+    # Arrays of other libraries are told where their zeros live; NumPy needs no such word.
+    place = {"device": X.device} if is_foreign(X) else {}
+    padding = xp.zeros((n, order - d), dtype=X.dtype, **place)
+    parts = []
+    for k, layers in enumerate(diagonals):
+        cut = lengths[k * order : (k + 1) * order]
+        rows = xp.concat([X, padding], axis=1) if order > d else X
+        for diagonal in layers:
+            rows = hadamard(rows * like(diagonal, X))
+        rows = rows[:, : len(cut)]
+        if simplices:
+            rows = simplex(rows)
+        rows = rows * like(cut, X)
+        if out is None:
+            parts.append(rows)
+        else:
+            out[:, k * order : k * order + len(cut)] = rows
+    return xp.concat(parts, axis=1) if out is None else out

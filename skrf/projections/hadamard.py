@@ -1,0 +1,211 @@
+"""Projections of O(d) numbers a block: products of Walsh-Hadamard matrices and random diagonals.
+
+A block is W = D S R of the order d' >= d, the least that has a fast transform. Inputs are padded
+with zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1
+/ d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'}
+norms, which makes a cut row nearly N(0, I_d).
+"""
+
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import gen_batches
+
+from .. import _kernels
+from .._arrays import is_foreign, like, namespace
+from .._kernels.plain import next_order
+from .base import Coupling, Projection
+from .norms import chi_norms
+
+SMALLEST_ORDER = 16
+_LAYERS = 3
+
+# Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device
+# that wants larger pieces.
+_BLOCK = 2**18
+_FOREIGN_BLOCK = 2**22
+
+
+class HadamardProjection(Projection):
+    """Rows of structured blocks, never held as a matrix.
+
+    `multiply` walks blocks of rows: beside its output it holds a few arrays of at most 2^18 numbers
+    (2^22 for other libraries than NumPy), or of one padded row where that is longer.
+
+    Parameters
+    ----------
+    signs : ndarray of shape (n_blocks, 3, order), int8
+        D_1, D_2, D_3 of every block.
+    lengths : ndarray of shape (n_projections,)
+        Norms of the rows before they are cut to d coordinates, float64.
+    n_features : int
+        Width d of the inputs, at most the order.
+    radii : ndarray of shape (n_blocks, order), default=None
+        Sizes that multiply D_3, of mean square 1 in every block; None is 1.
+    simplices : bool, default=False
+        Whether S is the simplex of as many rows as a block keeps, or the identity.
+    matrix : ndarray of shape (d, d), default=None
+        Multiplies the inputs first; None is the identity.
+    """
+
+    def __init__(self, signs, lengths, n_features, *, radii=None, simplices=False, matrix=None):
+        self.signs, self.lengths, self.n_features = signs, lengths, n_features
+        self.radii, self.simplices, self.matrix = radii, simplices, matrix
+
+    @property
+    def order(self):
+        """Order d' of the transforms."""
+        return self.signs.shape[2]
+
+    @property
+    def n_projections(self):
+        """Number of rows."""
+        return len(self.lengths)
+
+    @cached_property
+    def squared_norms(self):
+        """Squared lengths of the rows as they act on inputs: cut to d coordinates."""
+        if self.matrix is not None:
+            return self.quadratic_form(np.ones(self.n_features))
+        # A whole row has the length drawn for it: only what was cut off has to be computed.
+        whole, d = self.lengths**2, self.n_features
+        if d == self.order:
+            return whole
+        return np.maximum(whole - self._sum_of_squares(d, np.ones(self.order - d)), 0.0)
+
+    def dense(self):
+        """Return the matrix, made by multiplying the identity; for small work."""
+        return self.multiply(np.eye(self.n_features)).T
+
+    def quadratic_form(self, diagonal):
+        """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
+        return self._sum_of_squares(0, diagonal)
+
+    def after(self, matrix):
+        """Return the projection that multiplies matrix @ x for every input x."""
+        return self._replaced(matrix=matrix if self.matrix is None else self.matrix @ matrix)
+
+    def with_norms(self, norm):
+        """Return the projection whose rows keep their directions and have one given length."""
+        return self._replaced(lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
+
+    def multiply(self, X):
+        """Return X @ dense().T in the library, device and dtype of X, a block of rows at a time."""
+        n, m = X.shape[0], self.n_projections
+        foreign = is_foreign(X)
+        diagonals, lengths = self._diagonals(X.dtype), self._cast(self.lengths, X.dtype)
+        kernel = _kernels.choose(X, n * diagonals.size)
+        size = max(1, (_FOREIGN_BLOCK if foreign else _BLOCK) // self.order)
+        matrix = None if self.matrix is None else like(self.matrix, X)
+        X = X.tocsr() if sp.issparse(X) else X
+        out = None if foreign else np.empty((n, m), X.dtype)
+        parts = []
+        for rows in gen_batches(n, size):
+            part = X[rows, :]
+            if sp.issparse(part):
+                part = part.toarray()
+            if matrix is not None:
+                part = part @ matrix.T
+            target = None if foreign else out[rows]
+            parts.append(kernel.project(part, diagonals, lengths, self.simplices, target))
+        return namespace(X).concat(parts, axis=0) if foreign else out
+
+    def _diagonals(self, dtype):
+        # H / sqrt(order) is orthogonal: the root goes into every diagonal, so that no layer grows.
+        diagonals = self.signs / np.sqrt(self.order)
+        if self.radii is not None:
+            diagonals[:, -1] *= self.radii
+        return self._cast(diagonals, dtype)
+
+    @staticmethod
+    def _cast(values, dtype):
+        """Return host values in the precision of an array's dtype, which may be another library's.
+
+        What follows moves them to the array's device.
+        """
+        return values.astype(np.float32 if "float32" in str(dtype) else np.float64)
+
+    def _sum_of_squares(self, first, weights):
+        """Return sum_l weights_l w_l^2 over the coordinates l = first, first + 1, ... of rows w.
+
+        Coordinates from d on are those that no input reaches.
+        """
+        widest = max(self.order, self.n_projections)
+        total = np.zeros(self.n_projections)
+        width = max(first + len(weights), self.n_features)
+        for part in gen_batches(len(weights), max(1, _BLOCK // widest)):
+            units = np.zeros((part.stop - part.start, width))
+            units[np.arange(len(units)), first + np.arange(part.start, part.stop)] = 1
+            total += weights[part] @ self.multiply(units) ** 2
+        return total
+
+    def _replaced(self, **changes):
+        fields = {"lengths": self.lengths, "matrix": self.matrix, **changes}
+        return HadamardProjection(
+            self.signs,
+            fields["lengths"],
+            self.n_features,
+            radii=self.radii,
+            simplices=self.simplices,
+            matrix=fields["matrix"],
+        )
+
+
+class Hadamard(Coupling):
+    """Base: rows are N(0, I_d) only approximately, so no closed form holds."""
+
+    simplices = False
+
+    def draw(self, n_projections, n_features, rng):
+        """Return a `HadamardProjection` drawn with `rng`."""
+        order = next_order(n_features)
+        if order < SMALLEST_ORDER:
+            raise ValueError(
+                f"projection='hadamard' needs X of more than 12 features (transforms of order "
+                f"{SMALLEST_ORDER} and more; smaller ones are far from Gaussian), got "
+                f"{n_features}. Use projection='dense', which is faster there."
+            )
+        n_blocks = -(-n_projections // order)
+        signs = 2 * rng.integers(0, 2, size=(n_blocks, _LAYERS, order), dtype=np.int8) - 1
+        return HadamardProjection(
+            signs,
+            chi_norms(n_projections, order, rng),
+            n_features,
+            radii=self.radii(n_blocks, order, rng),
+            simplices=self.simplices,
+        )
+
+    def radii(self, n_blocks, order, rng):
+        """Return the sizes that multiply the last diagonal; None is 1."""
+        return None
+
+    def pair_cosine(self, block_rows):
+        """Return None: rows follow the law only approximately."""
+        return None
+
+
+class HadamardOrthogonal(Hadamard):
+    """Rows of a block are orthogonal (in d' dimensions)."""
+
+
+class HadamardSimplex(Hadamard):
+    """Rows of a block are a simplex (in d' dimensions); a cut block is a smaller one of its own."""
+
+    simplices = True
+
+
+class HadamardIndependent(Hadamard):
+    """Rows of a block at random angles, like those of independent rows.
+
+    The last diagonal g has signs and exponentially distributed squares of mean square 1. Rows i and
+    k then have the cosine sum_j h_ij h_kj g_j^2 / d', of mean 0 and mean square about 1/d' over
+    draws: what independent directions have. (Gaussian g, as in Fastfood, give twice that, and more
+    error than independent rows.) Rows of a block share their random numbers, so they are
+    independent only in this sense.
+    """
+
+    def radii(self, n_blocks, order, rng):
+        """Return Rayleigh distributed sizes, normalised in every block."""
+        squares = rng.standard_exponential((n_blocks, order))
+        return np.sqrt(squares / squares.mean(axis=1, keepdims=True))

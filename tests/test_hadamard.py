@@ -1,0 +1,357 @@
+"""Hadamard projections: kernels against matrices, the law of the rows, every mechanism."""
+
+import subprocess
+import sys
+import tracemalloc
+
+import array_api_strict
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import skrf
+from skrf import _kernels, variances
+from skrf._kernels import cpu, plain
+from skrf.projections import PROJECTIONS, DenseProjection, hadamard
+from skrf.projections.simplex import simplex_rows
+
+COUPLINGS = PROJECTIONS["hadamard"]
+ORDERS = (1, 2, 8, 12, 20, 24, 28, 32, 96, 112, 128, 640, 1024)
+TOLERANCE = {np.float32: 2e-6, np.float64: 4e-15}
+MECHANISMS = (
+    skrf.RFFSampler,
+    skrf.PositiveRF,
+    skrf.OptimalPositiveRF,
+    skrf.SimplexRF,
+    skrf.GeneralizedExponentialRF,
+    skrf.DenseExponentialRF,
+)
+
+
+def draw(coupling="orthogonal", m=40, d=16, seed=0):
+    return COUPLINGS[coupling].draw(m, d, np.random.default_rng(seed))
+
+
+# -------------------------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("order", (*ORDERS, 56, 320))
+def test_hadamard_matrices(order):
+    H = plain.hadamard_matrix(order)
+    assert np.array_equal(abs(H), np.ones((order, order)))
+    assert np.array_equal(H @ H.T, order * np.eye(order))
+
+
+def test_orders():
+    allowed = sorted(b * 2**k for b in (1, 12, 20, 28) for k in range(9))
+    for n in range(1, 257):
+        assert plain.next_order(n) == next(order for order in allowed if order >= n)
+    with pytest.raises(ValueError, match="12, 20 or 28 times"):
+        plain.split_order(36)
+
+
+@pytest.mark.parametrize("kernel", [plain, cpu])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("order", ORDERS)
+def test_transform(kernel, dtype, order):
+    X = np.random.default_rng(order).normal(size=(2, 3, order)).astype(dtype)
+    kept = X.copy()
+    result = kernel.hadamard(X)
+    assert result.dtype == dtype and np.array_equal(X, kept)
+    wanted = X.astype(np.float64) @ plain.hadamard_matrix(order).T
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
+
+
+@pytest.mark.parametrize("kernel", [plain, cpu])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 640])
+def test_simplex_product(kernel, dtype, n):
+    U = np.random.default_rng(n).normal(size=(3, n)).astype(dtype)
+    kept = U.copy()
+    result = kernel.simplex(U)
+    assert result.dtype == dtype and np.array_equal(U, kept)
+    wanted = U.astype(np.float64) @ simplex_rows(n).T
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 20)
+
+
+def test_plain_kernels_follow_the_standard():
+    X = np.random.default_rng(0).normal(size=(3, 96))
+    foreign = array_api_strict.asarray(X)
+    for function in (plain.hadamard, plain.simplex):
+        np.testing.assert_allclose(np.asarray(function(foreign)), function(X), rtol=1e-13)
+
+
+def test_choice_of_kernel(monkeypatch):
+    X = np.zeros((2, 16))
+    assert _kernels.choose(X, _kernels.LARGE) is cpu
+    assert _kernels.choose(X, 1) is cpu  # loaded: by this file
+    assert _kernels.choose(X.astype(np.float16), _kernels.LARGE) is plain
+    assert _kernels.choose(array_api_strict.asarray(X), _kernels.LARGE) is plain
+    monkeypatch.delitem(sys.modules, "skrf._kernels.cpu")
+    assert _kernels.choose(X, _kernels.LARGE - 1) is plain
+
+
+def test_small_work_leaves_numba_alone():
+    script = (
+        "import sys, numpy as np, skrf;"
+        "X = np.ones((50, 64), np.float32);"
+        "skrf.SimplexRF(64, projection='hadamard', random_state=0).fit_transform(X);"
+        "assert 'numba' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+# -------------------------------------------------------------------------------- projections
+
+
+def explicit_matrix(projection):
+    """Return W = D S H D_3 H D_2 H D_1 / d'^(3/2), cut, from its definition."""
+    order, m = projection.order, projection.n_projections
+    H = plain.hadamard_matrix(order) / order**0.5
+    rows = []
+    for k, signs in enumerate(projection.signs.astype(float)):
+        R = np.eye(order)
+        radii = 1 if projection.radii is None else projection.radii[k]
+        for diagonal in (signs[0], signs[1], signs[2] * radii):
+            R = H @ (diagonal[:, None] * R)
+        b = min(order, m - k * order)
+        rows.append((simplex_rows(b) if projection.simplices else np.eye(b)) @ R[:b])
+    return (projection.lengths[:, None] * np.concatenate(rows))[:, : projection.n_features]
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("m, d", [(40, 16), (1, 16), (33, 32), (150, 54), (5, 13), (96, 96)])
+def test_multiply(coupling, m, d, monkeypatch):
+    projection = draw(coupling, m, d)
+    matrix = explicit_matrix(projection)
+    np.testing.assert_allclose(projection.dense(), matrix, rtol=0, atol=1e-13)
+    X = np.random.default_rng(1).normal(size=(23, d))
+    X[np.random.default_rng(2).random(X.shape) < 0.5] = 0
+    single = X.astype(np.float32)
+    for kernel in (plain, cpu):
+        monkeypatch.setattr(_kernels, "choose", lambda X, work, kernel=kernel: kernel)
+        for block in (1, 2**18):
+            monkeypatch.setattr(hadamard, "_BLOCK", block)
+            for rows in (X, X[:, ::-1][:, ::-1], sp.csr_matrix(X), sp.coo_array(X)):
+                result = projection.multiply(rows)
+                assert type(result) is np.ndarray and result.dtype == np.float64
+                np.testing.assert_allclose(result, X @ matrix.T, rtol=0, atol=1e-12)
+        result = projection.multiply(single)
+        assert result.dtype == np.float32
+        np.testing.assert_allclose(result, X @ matrix.T, rtol=0, atol=2e-4)
+
+
+def test_foreign_arrays_and_gradients(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(hadamard, "_FOREIGN_BLOCK", 64)
+    projection = draw("simplex", 40, 14)
+    matrix = projection.dense()
+    X = np.random.default_rng(1).normal(size=(9, 14))
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
+        rows = torch.asarray(X, dtype=dtype).requires_grad_()
+        result = projection.multiply(rows)
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result.detach(), X @ matrix.T, atol=tolerance)
+        result.sum().backward()
+        np.testing.assert_allclose(rows.grad[0], matrix.sum(axis=0), atol=tolerance)
+    strict = projection.multiply(array_api_strict.asarray(X))
+    np.testing.assert_allclose(np.asarray(strict), X @ matrix.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("d", [16, 54])
+def test_questions_about_rows(coupling, d, monkeypatch):
+    """Norms and quadratic forms are those of the rows that act on inputs."""
+    monkeypatch.setattr(hadamard, "_BLOCK", 500)
+    rng = np.random.default_rng(3)
+    projection = draw(coupling, 70, d)
+    dense = DenseProjection(projection.dense())
+    turn, diagonal = rng.normal(size=(2, d, d)), rng.normal(size=d)
+    for ours, wanted in (
+        (projection, dense),
+        (projection.after(turn[0]), dense.after(turn[0])),
+        (projection.after(turn[0]).after(turn[1]), dense.after(turn[0]).after(turn[1])),
+        (projection.with_norms(3.0), dense.with_norms(3.0)),
+        (projection.after(turn[0]).with_norms(3.0), dense.after(turn[0]).with_norms(3.0)),
+    ):
+        scale = abs(wanted.dense()).max()
+        np.testing.assert_allclose(ours.dense(), wanted.dense(), rtol=0, atol=1e-12 * scale)
+        np.testing.assert_allclose(ours.squared_norms, wanted.squared_norms, rtol=1e-10)
+        np.testing.assert_allclose(
+            ours.quadratic_form(diagonal),
+            wanted.quadratic_form(diagonal),
+            rtol=0,
+            atol=1e-11 * scale**2,
+        )
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_angles_inside_a_block(coupling):
+    projection = draw(coupling, 80, 64)  # a whole block of 64 and one cut to 16
+    rows = projection.dense()
+    norms = np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(norms, projection.lengths, rtol=1e-12)
+    gram = (rows / norms[:, None]) @ (rows / norms[:, None]).T
+    for start, b in ((0, 64), (64, 16)):
+        block = gram[start : start + b, start : start + b]
+        cosines = block[~np.eye(b, dtype=bool)]
+        if coupling == "iid":
+            # Mean square 1/64 over 2 * 10^3 pairs that are not independent: 64 values at least,
+            # one standard error 18 %. Gaussian sizes would double it, none would make it 0.
+            if b == 64:
+                assert 0.4 < 64 * np.mean(cosines**2) < 1.6
+        else:
+            wanted = 0 if coupling == "orthogonal" else -1 / (b - 1)
+            np.testing.assert_allclose(cosines, wanted, atol=1e-13)
+
+
+def test_blocks_are_drawn_afresh():
+    projection = draw("iid", 640, 64)
+    assert projection.signs.shape == (10, 3, 64)
+    flat = projection.signs.reshape(30, 64).astype(float)
+    # 435 pairs of independent sign vectors: |cosine| above 0.6 is 4.8 standard errors.
+    assert abs(flat @ flat.T / 64 - np.eye(30)).max() < 0.6
+    assert len(np.unique(projection.lengths)) == 640
+    assert len(np.unique(projection.radii)) == 640
+    np.testing.assert_allclose((projection.radii**2).mean(axis=1), 1)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("d", [16, 54, 64])
+def test_rows_are_nearly_normal(coupling, d):
+    """E exp(w.u) = exp(1/2) at |u| = 1, within 0.006 and 4.4 standard errors.
+
+    2^17 rows, independent blocks of d' rows: standard errors of 0.006 at most, taken from the
+    blocks; means off by 0.033 (2 %) and more are found, as norms 2 % too long would make them.
+    """
+    blocks = 2**17 // plain.next_order(d)
+    projection = draw(coupling, blocks * plain.next_order(d), d, seed=7)
+    skew = np.random.default_rng(8).normal(size=d)
+    pair = np.eye(d)[0] + np.eye(d)[1]
+    for u in (np.ones(d), np.eye(d)[0], pair, skew):
+        products = projection.multiply((u / np.linalg.norm(u))[None, :])
+        means = np.exp(products).reshape(blocks, -1).mean(axis=1)
+        error = means.std() / blocks**0.5
+        assert error < 0.0065
+        assert abs(means.mean() - np.exp(0.5)) < 0.006 + 4.4 * error
+
+
+# Measured, 4000 draws, d = 64, m = 64 and 16, |x + y| = 1, |x - y| = 0.4, x along ones, e_1 and a
+# random direction: MSE over the dense closed form 0.93 to 1.10 (standard errors 0.03 to 0.08) for
+# positive and 0.96 to 1.03 (0.02 to 0.03) for trigonometric features, every coupling.
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("m", [64, 80])
+def test_error_is_that_of_the_dense_coupling(coupling, m):
+    """Mean squared error over 4000 draws against the closed form, d = 64, within 4.4 errors.
+
+    Standard errors are 2 to 8 % of the closed form. Orthogonal is 0.25 times iid for trigonometric
+    features here and 0.7 times for positive ones.
+    """
+    d, draws = 64, 4000
+    u = np.random.default_rng(1).normal(size=d)
+    x, y = 0.7 * u / np.linalg.norm(u), 0.3 * u / np.linalg.norm(u)
+    kernel = np.exp(-((x - y) @ (x - y)) / 2)
+    rng = np.random.default_rng(2)
+    errors = np.empty((2, draws))
+    for i in range(draws):
+        a, b = COUPLINGS[coupling].draw(m, d, rng).multiply(np.stack([x, y]))
+        errors[0, i] = np.exp(a + b - x @ x - y @ y).mean() - kernel
+        errors[1, i] = np.cos(a - b).mean() - kernel
+    law = PROJECTIONS["dense"][coupling]
+    geometry = variances.PairGeometry.of(x[None, :], y[None, :])
+    forms = (variances.Exponential(), variances.Trigonometric())
+    for error, form in zip(errors, forms, strict=True):
+        wanted = variances.log_mean_squared_error(
+            form, geometry, m, law.blocks(m, d), law.pair_cosine
+        )
+        standard_error = (error**2).std() / draws**0.5
+        assert standard_error < 0.12 * np.exp(wanted.item())
+        assert abs(np.mean(error**2) - np.exp(wanted.item())) < 4.4 * standard_error
+
+
+def test_memory(monkeypatch):
+    projection = draw("simplex", 8192, 4096)
+    held = sum(v.nbytes for v in vars(projection).values() if isinstance(v, np.ndarray))
+    assert held == 2 * 3 * 4096 + 8 * 8192  # int8 signs, float64 norms: 0.03 % of a matrix
+    projection = draw("simplex", 2048, 1024)
+    X = np.ones((1024, 1024), np.float32)
+    output, block = 4 * 1024 * 2048, 4 * 2**18
+    for kernel in (plain, cpu):
+        monkeypatch.setattr(_kernels, "choose", lambda X, work, kernel=kernel: kernel)
+        projection.multiply(X[:1])
+        tracemalloc.start()
+        projection.multiply(X)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert output < peak < output + 6 * block
+
+
+# -------------------------------------------------------------------------------- mechanisms
+
+
+def fitted(mechanism, d=50, n_components=64, **params):
+    X = np.random.default_rng(4).normal(size=(12, d)) / d**0.5
+    return X, mechanism(n_components, projection="hadamard", random_state=0, **params).fit(X)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
+def test_mechanisms(mechanism, kernel):
+    """The estimate is near the kernel, whatever holds the rows, and the same for every array."""
+    X, features = fitted(mechanism, kernel=kernel)
+    Z, W = features.transform(X), features.transform_keys(X)
+    assert Z.shape == (12, 64) and not hasattr(features, "omega_") and not features.is_unbiased
+    single = features.transform(X.astype(np.float32))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, Z, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(features.transform(sp.csr_array(X)), Z, rtol=1e-8, atol=1e-10)
+    again = mechanism(**features.get_params()).fit(X)
+    assert np.array_equal(again.transform(X), Z)
+    torch = pytest.importorskip("torch")
+    np.testing.assert_allclose(features.transform(torch.asarray(X)), Z, rtol=1e-8, atol=1e-10)
+    estimates = [Z @ W.T]
+    for seed in range(199):
+        estimates.append(features.redraw(seed).approximate_kernel(X))
+    # 200 draws: standard errors of 0.2 to 4 % of the kernel. Counting a padded coordinate in |w|^2
+    # or leaving one of d' = 56 norms out moves optimal positive features by more than that.
+    error = np.std(estimates, axis=0) / 200**0.5
+    difference = np.mean(estimates, axis=0) - features.exact_kernel(X)
+    assert (abs(difference) <= 4.4 * error + 1e-12).all()
+    with pytest.raises(NotImplementedError, match="Known: projection='dense'"):
+        features.kernel_variance(X)
+
+
+def test_padding_leaves_optimal_positive_features_unbiased():
+    """A |w|^2 needs the norms of rows cut to d = 97 coordinates out of 112."""
+    d = 97
+    x = np.full(d, 1.2 / d**0.5)
+    X, Y = x[None, :], np.stack([-x, -0.3 * x])  # |x + y| = 0 and 0.84: sums with light tails
+    features = skrf.OptimalPositiveRF(112, projection="hadamard", random_state=0)
+    features.fit(np.concatenate([X, -X]))
+    assert features.A_ < -0.009
+    kernel = features.exact_kernel(X, Y)
+    estimates = [features.redraw(seed).approximate_kernel(X, Y) / kernel for seed in range(400)]
+    error = np.std(estimates, axis=0) / 20
+    # Norms of the uncut rows would be too large by 15 in |w|^2: estimates 24 % too small.
+    assert error.max() < 0.01
+    assert (abs(np.mean(estimates, axis=0) - 1) < 4.4 * error).all()
+
+
+def test_dense_and_hadamard_refits():
+    X, features = fitted(skrf.RFFSampler)
+    assert hasattr(features.set_params(projection="dense").fit(X), "omega_")
+    assert features.is_unbiased and features.kernel_variance(X).shape == (12, 12)
+    assert not hasattr(features.set_params(projection="hadamard").fit(X), "omega_")
+
+
+@pytest.mark.parametrize("coupling", ["sobol", "simplex+", "norm-coupled"])
+def test_other_couplings_raise(coupling):
+    with pytest.raises(ValueError, match=f"{coupling}.*'iid', 'orthogonal', 'simplex'"):
+        fitted(skrf.PositiveRF, coupling=coupling)
+
+
+def test_few_features_raise():
+    for d in (1, 8, 12):
+        with pytest.raises(ValueError, match="projection='dense'"):
+            fitted(skrf.PositiveRF, d=d)
+    assert fitted(skrf.PositiveRF, d=13)[1]._drawn.order == 16
