@@ -118,7 +118,10 @@ def _sparse_block(X, weights, full):
         scatter = (weighted.T @ X).toarray() - weight * np.outer(mean, mean)
     else:
         squares = column_sums(entry_weight * (X.data - mean[X.indices]) ** 2)
-        scatter = squares + (weight - column_sums(entry_weight)) * mean**2
+        # The weight of zeros: none in full columns, where the sums differ by rounding alone.
+        is_full = np.bincount(X.indices, minlength=d) == n
+        missing = np.where(is_full, 0.0, weight - column_sums(entry_weight))
+        scatter = squares + missing * mean**2
     return Moments(weight, mean, scatter, minimum, mean_absolute)
 
 

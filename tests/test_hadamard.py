@@ -166,7 +166,7 @@ def test_questions_about_rows(coupling, d, monkeypatch):
     rng = np.random.default_rng(3)
     projection = draw(coupling, 70, d)
     dense = DenseProjection(projection.dense())
-    turn, diagonal = rng.normal(size=(2, d, d)), rng.normal(size=d)
+    turn = rng.normal(size=(2, d, d))
     for ours, wanted in (
         (projection, dense),
         (projection.after(turn[0]), dense.after(turn[0])),
@@ -177,12 +177,6 @@ def test_questions_about_rows(coupling, d, monkeypatch):
         scale = abs(wanted.dense()).max()
         np.testing.assert_allclose(ours.dense(), wanted.dense(), rtol=0, atol=1e-12 * scale)
         np.testing.assert_allclose(ours.squared_norms, wanted.squared_norms, rtol=1e-10)
-        np.testing.assert_allclose(
-            ours.quadratic_form(diagonal),
-            wanted.quadratic_form(diagonal),
-            rtol=0,
-            atol=1e-11 * scale**2,
-        )
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)

@@ -445,7 +445,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Where a value overflows.
         """
         X, Y = self._pair(X, Y)
-        return self._exponentiate(self._log_exact_kernel(X, Y), X, "kernel values")
+        return self._flagged(_exp(self._log_exact_kernel(X, Y)), X, "kernel values")
 
     def approximate_kernel(self, X, Y=None):
         """Return the estimate of the kernel made of the features of X and Y.
@@ -466,7 +466,8 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X, Y = self._pair(X, Y)
         if not self.is_positive:
             with np.errstate(over="ignore", invalid="ignore"):
-                return self._features(X) @ self._features(Y, keys=True).T
+                values = self._features(X) @ self._features(Y, keys=True).T
+            return self._flagged(values, X, "kernel estimates")
         queries, keys = self._log_features(X), self._log_features(Y, keys=True)
         xp = namespace(queries)
         top_x = xp.max(queries, axis=1, keepdims=True)
@@ -474,7 +475,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         product = xp.exp(queries - top_x) @ xp.exp(keys - top_y).T
         with np.errstate(divide="ignore"):
             logs = xp.log(product) + top_x + top_y.T
-        return self._exponentiate(logs, X, "kernel estimates")
+        return self._flagged(_exp(logs), X, "kernel estimates")
 
     def kernel_variance(self, X, Y=None, *, log=False):
         """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
@@ -504,7 +505,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         logs = self._log_variance(X, Y)
         if is_foreign(X):
             logs = like(logs, X)
-        return logs if log else self._exponentiate(logs, X, "variances")
+        return logs if log else self._flagged(_exp(logs), X, "variances")
 
     @property
     def kernel_variance_is_exact_(self):
@@ -524,10 +525,9 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         logs = squared_distances(X, Y) * (-self.gamma_)
         return like(logs, X) if is_foreign(X) else logs
 
-    def _exponentiate(self, logs, X, what):
-        xp = namespace(logs)
-        with np.errstate(over="ignore"):
-            values = xp.exp(logs)
+    def _flagged(self, values, X, what):
+        """Return values, with a warning where some overflowed."""
+        xp = namespace(values)
         if not bool(xp.all(xp.isfinite(values))):
             self._warn_of_range(X, f"{what} overflowed")
         return values
@@ -537,6 +537,11 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _exp(logs):
+    with np.errstate(over="ignore"):
+        return namespace(logs).exp(logs)
 
 
 def _weighted_median(values, weights):

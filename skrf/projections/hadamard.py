@@ -67,7 +67,7 @@ class HadamardProjection(Projection):
     def squared_norms(self):
         """Squared lengths of the rows as they act on inputs: cut to d coordinates."""
         if self.matrix is not None:
-            return self.quadratic_form(np.ones(self.n_features))
+            return self._weighted_norms2(np.ones(self.n_features))
         # A whole row has the length drawn for it: only what was cut off has to be computed.
         whole, d = self.lengths**2, self.n_features
         if d == self.order:
@@ -78,7 +78,7 @@ class HadamardProjection(Projection):
         """Return the matrix, made by multiplying the identity; for small work."""
         return self.multiply(np.eye(self.n_features)).T
 
-    def quadratic_form(self, diagonal):
+    def _weighted_norms2(self, diagonal):
         """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
         return self._sum_of_squares(0, diagonal)
 
