@@ -20,7 +20,15 @@ _HOME = {
     "SimplexRF": "features",
     "SimplexRFPlus": "features",
 }
-_SUBMODULES = ("datasets", "exceptions", "features", "projections", "regression", "variances")
+_SUBMODULES = (
+    "datasets",
+    "exceptions",
+    "features",
+    "projections",
+    "regression",
+    "theory",
+    "variances",
+)
 
 __all__ = sorted([*_HOME, *_SUBMODULES])
 

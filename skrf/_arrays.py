@@ -94,6 +94,14 @@ class ScaledRows:
             shifted = X if self.offset is None else X - like(self.offset, X)
             self.values = shifted * scale
 
+    def scaled(self, factor):
+        """Return the rows times a number."""
+        if factor == 1:
+            return self
+        if self.is_sparse:
+            return ScaledRows(self.values, self.scale * factor, self.offset)
+        return ScaledRows(self.values, factor)
+
     def dot(self, projection):
         """Return the products with every row of a projection, shape (n, n_projections)."""
         product = projection.multiply(self.values)

@@ -52,9 +52,10 @@ def validate_rows(estimator, X, *, reset, name="X"):
     if is_foreign(X):
         return _validate_foreign(estimator, X, reset=reset, name=name)
     if name == "X":
-        return validate_data(
+        rows = validate_data(
             estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=reset, ensure_min_features=1
         )
+        return _canonical(rows)
     _check_feature_names(estimator, X, reset=False)
     with _naming(name):
         rows = check_array(
@@ -65,6 +66,14 @@ def validate_rows(estimator, X, *, reset, name="X"):
             estimator=type(estimator).__name__,
         )
     _same_width(estimator, rows, name)
+    return _canonical(rows)
+
+
+def _canonical(rows):
+    """Return sparse rows with every entry stored once: squares of its parts would be wrong."""
+    if sp.issparse(rows) and not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
     return rows
 
 
@@ -83,6 +92,7 @@ def _validate_foreign(estimator, X, *, reset, name):
         X = xp.astype(X, xp.float64)
     if not bool(xp.all(xp.isfinite(X))):
         raise ValueError(f"Input {name} contains NaN or infinity.")
+    _check_feature_names(estimator, X, reset=reset)
     if name == "X":
         _check_n_features(estimator, X, reset=reset)
     else:

@@ -7,6 +7,7 @@ exact under `partial_fit` and independent of order.
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
@@ -24,6 +25,7 @@ from .features.base import BaseRandomFeatures
 from .features.exponential import OptimalPositiveRF
 
 _BLOCK_ROWS = 4096
+_LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 
 
 class _KeySums:
@@ -79,8 +81,7 @@ class _KeySums:
         """Return the log of a group's sum of first values for log features (n, n_columns)."""
         with np.errstate(divide="ignore"):
             logs = features + self.top[:, group] + np.log(self.sums[:, group, 0])
-        scale = logs.max(axis=1)
-        return scale + np.log(np.exp(logs - scale[:, None]).sum(axis=1))
+        return logsumexp(logs, axis=1)
 
 
 class _KernelRegression(BaseEstimator):
@@ -99,6 +100,11 @@ class _KernelRegression(BaseEstimator):
     def _make_feature_map(self):
         if self.feature_map is None:
             feature_map = OptimalPositiveRF(sigma="scale")
+        elif isinstance(self.feature_map, type):
+            raise TypeError(
+                f"feature_map={self.feature_map!r} must be an instance with the methods fit and "
+                "transform, not a class."
+            )
         else:
             feature_map = clone(self.feature_map)
         for name in ("sigma", "random_state"):
@@ -118,6 +124,12 @@ class _KernelRegression(BaseEstimator):
         feature_map = self._make_feature_map()
         weighted = sample_weight is not None and has_fit_parameter(feature_map, "sample_weight")
         feature_map.fit(X, y, **({"sample_weight": sample_weight} if weighted else {}))
+        width = getattr(feature_map, "n_features_in_", X.shape[1])
+        if width != X.shape[1]:  # fitted before, and frozen
+            raise ValueError(
+                f"X has {X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
+                f"{width} features."
+            )
         self.feature_map_ = feature_map
 
     def _accumulate(self, X, groups, values, n_groups):
@@ -158,7 +170,16 @@ def _features(feature_map, X, *, keys):
     if isinstance(feature_map, FrozenEstimator):
         return _features(feature_map.estimator, X, keys=keys)
     if isinstance(feature_map, Pipeline):
-        return _features(feature_map[-1], _as_array(feature_map[:-1].transform(X)), keys=keys)
+        *steps, last = (step for _, step in feature_map.steps)
+        for step in steps:
+            X = X if _is_identity(step) else step.transform(X)
+        if _is_identity(last):
+            return _as_array(X), False
+        last = last.estimator if isinstance(last, FrozenEstimator) else last
+        if isinstance(last, BaseRandomFeatures):
+            # Private paths want floats: a step may have made whole numbers or a table.
+            X = validate_rows(last, X, reset=False)
+        return _features(last, X, keys=keys)
     if isinstance(feature_map, BaseRandomFeatures):
         if feature_map.is_positive:
             return _as_array(feature_map._log_features(X, keys=keys)), True
@@ -166,6 +187,10 @@ def _features(feature_map, X, *, keys):
     if keys and hasattr(feature_map, "transform_keys"):
         return _as_array(feature_map.transform_keys(X)), False
     return _as_array(feature_map.transform(X)), False
+
+
+def _is_identity(step):
+    return step is None or isinstance(step, str)
 
 
 def _as_array(values):
@@ -396,7 +421,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         logs[rows] = np.where(np.isneginf(logs[rows]), exact, logs[rows])
 
     def decision_function(self, X):
-        """Return log probabilities (for two classes their difference).
+        """Return log probabilities (for two classes their difference), always finite.
 
         Parameters
         ----------
@@ -408,7 +433,11 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
             Confidence; for two classes, positive for ``classes_[1]``.
         """
+        # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
         logs = self.predict_log_proba(X)
+        is_zero = np.isneginf(logs)
+        lowest = np.where(is_zero, 0.0, logs).min(axis=1, keepdims=True)
+        logs = np.where(is_zero, np.minimum(lowest - 1, _LOG_OF_ZERO), logs)
         return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
 
 

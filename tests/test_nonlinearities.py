@@ -42,17 +42,20 @@ def normal_rule(n_features):
 
 
 def sphere_rule(n_features):
-    """Return unit nodes and weights of the mean over the directions in R^d, d = 1, 2, 3."""
+    """Return nodes and weights of the mean over the directions in R^d, d = 1, 2, 3.
+
+    Nodes have the length 2, so that a map that fixes lengths has to change it.
+    """
     if n_features == 1:
-        return np.array([[1.0], [-1.0]]), np.full(2, 0.5)
+        return np.array([[2.0], [-2.0]]), np.full(2, 0.5)
     angles = 2 * np.pi * np.arange(48) / 48
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     if n_features == 2:
-        return circle, np.full(48, 1 / 48)
+        return 2 * circle, np.full(48, 1 / 48)
     height, weights = leggauss(40)
     flat = np.sqrt(1 - height**2)[:, None, None] * circle
     nodes = np.concatenate([flat, np.broadcast_to(height[:, None, None], (40, 48, 1))], axis=2)
-    return nodes.reshape(-1, 3), np.repeat(weights, 48) / 96
+    return 2 * nodes.reshape(-1, 3), np.repeat(weights, 48) / 96
 
 
 def moments(queries, keys, weights):

@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from skrf.projections import COUPLINGS, DenseProjection, haar_rows
 from skrf.projections.independent import SOBOL_MAX_FEATURES
-from skrf.projections.norms import paired_norms
+from skrf.projections.norms import chi_norms, paired_norms
 from skrf.projections.simplex import SimplexPlus, simplex_rows
 
 DRAWS = 3000
@@ -90,7 +90,10 @@ def test_every_row_is_standard_normal(draws, name):
 def test_norms_are_chi_distributed(draws, name):
     norms = np.linalg.norm(draws[name], axis=2)
     assert_distribution(norms, stats.chi(D).cdf)
-    # The mean of |omega|^2 is seen to be wrong from 4.4 sqrt(2 d / n) / d = 5 % on.
+    # Over all 13 rows together the mean of |omega|^2 is seen to be wrong from 2 % on.
+    error = (norms**2).mean(axis=1).std() / np.sqrt(DRAWS)
+    assert (STANDARD_ERRORS + 1.3) * error < 0.02 * D
+    assert_mean((norms**2).mean(axis=1), D)
     assert_mean(norms**2, D)
     assert_mean(norms**4, D * (D + 2))
 
@@ -198,15 +201,17 @@ def test_simplex_plus_shortens_the_sum_with_every_sweep(n_rows):
             assert lengths[5] < 0.5 * lengths[0]
 
 
-def test_simplex_plus_directions_oppose_the_rest():
+# Five sweeps: exact for eight rows; three may miss by 1e-3 where one norm outweighs the others.
+@pytest.mark.parametrize("n, miss", [(3, 2e-3), (8, 1e-12)])
+def test_simplex_plus_directions_oppose_the_rest(n, miss):
     for seed in range(50):
-        omega = draw("simplex+", 8, 8, seed)
-        for row in omega:
-            rest = omega.sum(axis=0) - row
-            cosine = row @ rest / (np.linalg.norm(row) * np.linalg.norm(rest))
-            assert cosine < -0.99
+        omega = draw("simplex+", n, n, seed)
+        rest = omega.sum(axis=0) - omega
+        lengths = np.linalg.norm(omega, axis=1) * np.linalg.norm(rest, axis=1)
+        cosines = np.einsum("ij,ij->i", omega, rest) / lengths
+        assert cosines.max() < miss - 1
         # The last row of the last sweep opposes the others exactly.
-        assert cosine == pytest.approx(-1.0, abs=1e-12)
+        assert cosines[-1] < 1e-12 - 1
 
 
 def test_fixed_cosines_are_told_where_there_are_any():
@@ -220,14 +225,19 @@ def test_fixed_cosines_are_told_where_there_are_any():
 
 
 class GivenChiSquares:
-    """Stands for a random generator whose chi-square draws are known."""
+    """Stands for a random generator whose draws of one chi-square law are known."""
 
-    def __init__(self, values):
-        self.values = np.asarray(values)
+    def __init__(self, values, df):
+        self.values, self.df = np.asarray(values), df
 
     def chisquare(self, df, size):
-        assert size == len(self.values)
+        assert (df, size) == (self.df, len(self.values))
         return self.values.copy()
+
+
+def test_chi_norms_have_as_many_degrees_of_freedom_as_features():
+    norms = chi_norms(3, 7, GivenChiSquares([1.0, 4.0, 9.0], df=7))
+    np.testing.assert_array_equal(norms, [1, 2, 3])
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 64, 1000])
@@ -236,7 +246,7 @@ def test_paired_norms_are_mirrored_quantiles(d):
     low = np.array([1e-14, 1e-6, 0.1, 0.4999, 0.5])
     firsts = np.concatenate([stats.chi2.ppf(low, d), stats.chi2.isf(low, d)])
     given = np.append(np.repeat(firsts, 2), 1.2345)
-    norms = paired_norms(len(given), d, GivenChiSquares(given))
+    norms = paired_norms(len(given), d, GivenChiSquares(given, df=d))
     np.testing.assert_array_equal(norms[:-1:2] ** 2, np.sqrt(firsts) ** 2)
     seconds = norms[1:-1:2] ** 2
     np.testing.assert_allclose(stats.chi2.sf(seconds[:5], d), low, rtol=1e-9)

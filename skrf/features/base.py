@@ -125,9 +125,9 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _log_variance(self, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
-    def _rows(self, X, offset=None, *, keys=False, slope=1.0):
+    def _rows(self, X, offset=None, *, keys=False):
         """Return rows of X on the scale of the features, shifted by `offset` (units of X)."""
-        return ScaledRows(X, self.sigma_ * slope, offset)
+        return ScaledRows(X, self.sigma_, offset)
 
     def _log_outer_factor(self, X, Y):
         """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""

@@ -304,10 +304,10 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
         self.rotation_ = axes.T
         self.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
 
-    def _rows(self, X, offset=None, *, keys=False, slope=1.0):
+    def _rows(self, X, offset=None, *, keys=False):
         if self._balance is not None:
             X = X @ like(self._balance[keys].T, X)
-        return super()._rows(X, offset, keys=keys, slope=slope)
+        return super()._rows(X, offset, keys=keys)
 
     @property
     def is_symmetric(self):

@@ -71,14 +71,14 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     def _prepare(self, X, *, keys):
         """Return products, row terms and biases: what a nonlinearity takes."""
         nonlinearity = self._nonlinearity
-        slope = nonlinearity.slope
-        rows = self._rows(X, getattr(self, "offset_", None), keys=keys, slope=slope)
-        row = nonlinearity.row_term(rows.squared_norms() / slope**2, self.n_features_in_)
+        rows = self._rows(X, getattr(self, "offset_", None), keys=keys)
+        # Norms before the slope: an enormous slope would overflow their squares.
+        row = nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
         row = row - math.log(self._n_projections) / 2
         if self.kernel == "softmax":
             # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
             row = row + self._rows(X, keys=keys).squared_norms() / 2
-        return rows.dot(self._projection), row, self._bias
+        return rows.scaled(nonlinearity.slope).dot(self._projection), row, self._bias
 
     def _log_features(self, X, *, keys=False):
         return self._nonlinearity.log_apply(*self._prepare(X, keys=keys), keys=keys)

@@ -1,0 +1,26 @@
+"""Subsamples of rows on which pairs are looked at."""
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+MAX_ROWS = 400
+
+
+def sample_rows(X, random_state):
+    """Return at most 400 rows of X, drawn without replacement."""
+    if X.shape[0] <= MAX_ROWS:
+        return X
+    rows = check_random_state(random_state).choice(X.shape[0], MAX_ROWS, replace=False)
+    return X[np.sort(rows)]
+
+
+def relative_error(mechanism, X, Y):
+    """Return the predicted relative error of the kernel matrix of X and Y.
+
+    The root of the summed closed-form variances over the summed squares of the kernel, in log
+    space.
+    """
+    log_variance = mechanism.kernel_variance(X, Y, log=True)
+    log_kernel = mechanism._log_exact_kernel(*mechanism._pair(X, Y))
+    total = np.logaddexp.reduce(log_variance, axis=None)
+    return float(np.exp((total - np.logaddexp.reduce(2 * log_kernel, axis=None)) / 2))

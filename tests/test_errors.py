@@ -1,0 +1,312 @@
+"""Bad input: every error names the parameter, the value and what is allowed.
+
+scikit-learn's own messages stand for the contents of X; keys, Y and sample_weight are named.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import MECHANISMS, accepts, make
+
+from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
+from skrf.projections import COUPLINGS
+
+X = np.random.default_rng(0).normal(size=(20, 4))
+y = np.arange(20) % 3
+
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+WEIGHTED = [
+    name
+    for name in MECHANISMS
+    if name != "AdaptiveRF" and make(name).get_params().get("coefficients") != "clustered"
+]
+
+
+class Message:
+    """Runs a call that must raise ValueError or TypeError, and looks for words in its message."""
+
+    def __init__(self, call, kinds=(ValueError, TypeError)):
+        with pytest.raises(kinds) as caught:
+            call()
+        self.text = str(caught.value)
+
+    def names(self, *words):
+        for word in map(str, words):
+            # A name or a number as such, not as a part of another.
+            pattern = rf"(?<![\w.]){re.escape(word)}(?!\w)"
+            assert re.search(pattern, self.text), f"{word!r} is not in {self.text!r}"
+
+
+# ------------------------------------------------------------------ parameters
+
+
+@every_mechanism
+@pytest.mark.parametrize("value", [0, -3, 2.5, "10", None, np.nan])
+def test_n_components_is_a_whole_number_of_at_least_one(name, value):
+    message = Message(lambda: make(name, n_components=value).fit(X))
+    message.names("n_components", repr(value), "int", "[1, inf)")
+
+
+@pytest.mark.parametrize("name", ["RFFSampler", "PositiveRF-hyperbolic"])
+@pytest.mark.parametrize(("value", "nearest"), [(3, (2, 4)), (101, (100, 102))])
+def test_pairs_need_an_even_number_of_columns(name, value, nearest):
+    for call in ("fit", "fit_transform", "partial_fit"):
+        message = Message(lambda call=call: getattr(make(name, n_components=value), call)(X))
+        message.names("n_components", value, *nearest, "multiple of 2")
+    for allowed in nearest:
+        assert make(name, n_components=allowed).fit(X).n_components_ == allowed
+
+
+@every_mechanism
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, -np.inf, 1e200, "scal", None, [1.0]])
+def test_sigma_is_positive_and_finite(name, value):
+    message = Message(lambda: make(name, sigma=value).fit(X))
+    message.names("sigma", repr(value), "scale", "median", "float")
+    assert "range (0.0, " in message.text
+
+
+@every_mechanism
+def test_unknown_names_are_told_with_the_known_ones(name):
+    allowed = {
+        "kernel": ("gaussian", "softmax"),
+        "coupling": tuple(COUPLINGS),
+        "projection": ("dense", "hadamard"),
+        "variant": ("exponential", "hyperbolic", "regularized"),
+    }
+    checked = 0
+    for parameter, values in allowed.items():
+        if accepts(name, parameter) or parameter == "kernel":
+            unfitted = make(name).set_params(**{parameter: "gausian"})
+            Message(lambda unfitted=unfitted: unfitted.fit(X)).names(
+                parameter, "'gausian'", *map(repr, values)
+            )
+            checked += 1
+    assert checked
+
+
+@every_mechanism
+def test_other_parameters_are_checked(name):
+    unfitted = make(name)
+    Message(lambda: make(name, random_state="seed").fit(X)).names("random_state", "'seed'", "int")
+    Message(lambda: make(name, random_state=-1).fit(X)).names("random_state", "-1", "int")
+    if "center" in unfitted.get_params():
+        Message(lambda: make(name, center="no").fit(X)).names("center", "'no'", "bool")
+
+
+@every_mechanism
+def test_nothing_is_checked_before_fit(name):
+    # scikit-learn's rule: the constructor stores, `fit` checks.
+    assert make(name, n_components=-1, sigma="nonsense").sigma == "nonsense"
+
+
+def test_sobol_points_have_a_largest_dimension():
+    for d, fits in ((21201, True), (21202, False)):
+        wide = OptimalPositiveRF(n_components=2, coupling="sobol", random_state=0)
+        if fits:
+            assert wide.fit(np.ones((2, d))).omega_.shape == (2, d)
+        else:
+            Message(lambda wide=wide, d=d: wide.fit(np.ones((2, d)))).names(
+                "coupling", "'sobol'", 21201, 21202
+            )
+
+
+# ------------------------------------------------------------------ contents of X, Y and keys
+
+
+def broken(kind):
+    rows = X[:5].copy()
+    if kind == "NaN":
+        rows[2, 1] = np.nan
+    elif kind == "infinity":
+        rows[2, 1] = -np.inf
+    elif kind == "sparse NaN":
+        return sp.csr_array(broken("NaN"))
+    elif kind == "sparse infinity":
+        return sp.csc_array(broken("infinity"))
+    elif kind == "narrow":
+        return rows[:, :3]
+    elif kind == "wide":
+        return np.ones((5, 7))
+    elif kind == "one row flat":
+        return rows[0]
+    elif kind == "three axes":
+        return np.ones((2, 5, 4))
+    elif kind == "no rows":
+        return rows[:0]
+    elif kind == "no columns":
+        return rows[:, :0]
+    elif kind == "text":
+        return rows.astype(str).astype(object) + "a"
+    elif kind == "complex":
+        return rows * 1j
+    elif kind == "scalar":
+        return 1.0
+    return rows
+
+
+# What the message must say of the contents, apart from the name of the input.
+CONTENTS = {
+    "NaN": ("NaN",),
+    "infinity": ("infinity",),
+    "sparse NaN": ("NaN",),
+    "sparse infinity": ("infinity",),
+    "narrow": (3, 4),
+    "wide": (7, 4),
+    "one row flat": ("2D array", "1D array"),
+    "three axes": (3, 2),
+    "no rows": ("(0, 4)", "minimum of 1"),
+    "no columns": ("(5, 0)", "minimum of 1"),
+    "text": ("could not convert string to float",),
+    "complex": ("Complex data not supported",),
+    "scalar": ("2D array", "scalar array"),
+}
+OF_WIDTH = ("narrow", "wide")
+every_fault = pytest.mark.parametrize("kind", CONTENTS)
+
+
+@every_mechanism
+@every_fault
+def test_faulty_rows(name, kind):
+    fault, words = broken(kind), CONTENTS[kind]
+    fitted = make(name, n_components=20, random_state=0).fit(X)
+    if kind not in OF_WIDTH:
+        Message(lambda: make(name).fit(fault)).names(*words)
+    methods = ["transform", "exact_kernel", "approximate_kernel", "kernel_variance"]
+    methods += ["log_transform"] if fitted.is_positive else []
+    for method in methods:
+        Message(lambda method=method: getattr(fitted, method)(fault)).names(*words)
+    if hasattr(fitted, "partial_fit"):
+        Message(lambda: fitted.partial_fit(fault)).names(*words)
+
+
+@every_mechanism
+@every_fault
+def test_faulty_keys_are_named(name, kind):
+    fault, words = broken(kind), CONTENTS[kind]
+    words = words if kind != "no columns" else ("minimum of 1",)
+    unfitted = make(name, n_components=20)
+    Message(lambda: unfitted.fit(X, keys=fault)).names("keys", *words)
+    fitted = make(name, n_components=20, random_state=0).fit(X)
+    methods = ["transform_keys"] + (["log_transform_keys"] if fitted.is_positive else [])
+    for method in methods:
+        Message(lambda method=method: getattr(fitted, method)(fault)).names("Y", *words)
+    for method in ("exact_kernel", "approximate_kernel", "kernel_variance"):
+        Message(lambda method=method: getattr(fitted, method)(X, fault)).names("Y", *words)
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in CONTENTS if kind not in ("text", "scalar") and "sparse" not in kind]
+)
+def test_faulty_rows_of_other_libraries(library, kind):
+    xp = pytest.importorskip(library)
+    fault = xp.asarray(broken(kind))
+    words = CONTENTS[kind]
+    fitted = OptimalPositiveRF(n_components=6, random_state=0).fit(X)
+    words = {"three axes": ("2D array", "3D array"), "one row flat": ("2D array", "1D array")}.get(
+        kind, words
+    )
+    words = (*words, "1 row", "1 feature") if kind.startswith("no ") else words
+    words = tuple(word for word in words if word != "minimum of 1")
+    if kind not in OF_WIDTH:
+        Message(lambda: OptimalPositiveRF().fit(fault)).names(*words, "X")
+    Message(lambda: fitted.transform(fault)).names(*words, "X")
+    Message(lambda: fitted.transform_keys(fault)).names(*words, "Y")
+    Message(lambda: OptimalPositiveRF().fit(X, keys=fault)).names(*words, "keys")
+
+
+# ------------------------------------------------------------------ sample_weight
+
+
+def weight_faults():
+    short, negative = np.ones(19), np.ones(20)
+    negative[3] = -0.5
+    return {
+        "too short": (short, ("(19,)", "(20,)")),
+        "negative": (negative, (">= 0", "-0.5")),
+        "all zero": (np.zeros(20), ("non-zero",)),
+        "NaN": (np.full(20, np.nan), ("NaN",)),
+        "infinite": (np.full(20, np.inf), ("infinity",)),
+        "two columns": (np.ones((20, 2)), ("1D array", "2D array")),
+        "text": (["a"] * 20, ("could not convert string to float", "a")),
+    }
+
+
+every_weight_fault = pytest.mark.parametrize("kind", weight_faults())
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+@every_weight_fault
+def test_faulty_weights(name, kind):
+    weights, words = weight_faults()[kind]
+    Message(lambda: make(name).fit(X, sample_weight=weights)).names("sample_weight", *words)
+    if hasattr(make(name), "partial_fit"):
+        fitted = make(name).fit(X)
+        Message(lambda: fitted.partial_fit(X, sample_weight=weights)).names("sample_weight", *words)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@every_weight_fault
+def test_faulty_weights_of_estimators(estimator, kind):
+    weights, words = weight_faults()[kind]
+    Message(lambda: estimator().fit(X, y, sample_weight=weights)).names("sample_weight", *words)
+
+
+def test_weights_are_refused_where_rows_are_selected():
+    adaptive = make("AdaptiveRF")
+    with pytest.raises(TypeError, match="sample_weight"):
+        adaptive.fit(X, sample_weight=np.ones(20))
+    clustered = make("HybridRF-clustered")
+    Message(lambda: clustered.fit(X, sample_weight=np.ones(20))).names(
+        "sample_weight", "coefficients", "'clustered'", "None"
+    )
+
+
+# ------------------------------------------------------------------ estimators
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@every_fault
+def test_faulty_rows_of_estimators(estimator, kind):
+    fault, words = broken(kind), CONTENTS[kind]
+    fitted = estimator(RFFSampler(n_components=4, random_state=0)).fit(X, y)
+    if kind not in OF_WIDTH and kind != "scalar":
+        Message(lambda: estimator().fit(fault, y[: len(np.shape(fault)) and fault.shape[0]])).names(
+            *words
+        )
+    methods = ["predict"]
+    methods += ["predict_proba", "decision_function"] if hasattr(fitted, "classes_") else []
+    for method in methods:
+        Message(lambda method=method: getattr(fitted, method)(fault)).names(*words)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_faulty_targets(estimator):
+    Message(lambda: estimator().fit(X, None)).names("y", "None")
+    Message(lambda: estimator().fit(X, y[:19])).names(20, 19)
+    for value, word in ((np.nan, "NaN"), (np.inf, "infinity")):
+        Message(lambda value=value: estimator().fit(X, np.where(y == 1, value, 1.0))).names(
+            "y", word
+        )
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@pytest.mark.parametrize("value", ["rbf", 3, RFFSampler])
+def test_a_feature_map_is_a_transformer(estimator, value):
+    message = Message(lambda: estimator(value).fit(X, y))
+    message.names("feature_map", "fit", "transform")
+    assert repr(value) in message.text
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_parameters_of_the_map_are_checked_through_the_estimator(estimator):
+    Message(lambda: estimator(sigma=-1.0).fit(X, y)).names("sigma", "-1.0", "scale", "median")
+    Message(lambda: estimator(random_state="seed").fit(X, y)).names("random_state", "'seed'")
+    Message(lambda: estimator(RFFSampler(n_components=3)).fit(X, y)).names("n_components", 3, 2, 4)
+
+
+def test_a_classifier_wants_classes():
+    Message(lambda: KernelRegressionClassifier().fit(X, X[:, 0])).names("label type", "continuous")
+    Message(lambda: KernelRegressionClassifier().fit(X, X[:, :2])).names("1d array")

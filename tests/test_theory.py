@@ -1,0 +1,133 @@
+"""Sizes, comparisons, conformity and tail bounds against what draws show."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skrf import OptimalPositiveRF, PositiveRF, RFFSampler, SimplexRFPlus, theory
+from skrf.projections import COUPLINGS
+
+X = np.random.default_rng(0).normal(size=(60, 4)) / 2
+Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
+
+
+@pytest.mark.parametrize("Z", [None, Y])
+@pytest.mark.parametrize(
+    "mechanism",
+    [RFFSampler(), OptimalPositiveRF(coupling="simplex"), OptimalPositiveRF(coupling="iid", sigma=0.5)],
+)
+def test_the_size_for_an_error_gives_that_error(mechanism, Z):
+    n = theory.n_components_for(mechanism, X, Z, rel_error=0.1)
+    squares = []
+    for seed in range(60):
+        fitted = mechanism.set_params(n_components=n, random_state=seed).fit(X, keys=Z)
+        exact = fitted.exact_kernel(X, Z)
+        squares.append(np.sum((fitted.approximate_kernel(X, Z) - exact) ** 2) / np.sum(exact**2))
+    squares = np.array(squares)
+    error = squares.std(ddof=1) / np.sqrt(60)
+    # 4.4 standard errors; a size wrong by a factor 1.5 would be seen.
+    assert 6 * error < 0.5 * 0.01
+    assert squares.mean() < 0.01 + 4.4 * error
+    columns = mechanism._columns_per_projection
+    smaller = mechanism.set_params(n_components=n - columns).fit(X, keys=Z)
+    variance, exact = smaller.kernel_variance(X, Z), smaller.exact_kernel(X, Z)
+    assert np.sqrt(variance.sum() / (exact**2).sum()) > 0.1
+
+
+def test_size_refuses_what_it_cannot_know():
+    for wrong in (0, -1.0, "small"):
+        with pytest.raises(ValueError, match="rel_error"):
+            theory.n_components_for(RFFSampler(), X, rel_error=wrong)
+    with pytest.raises(NotImplementedError, match="simplex"):
+        theory.n_components_for(SimplexRFPlus(), X, rel_error=0.1)
+    with pytest.raises(ValueError, match="16777216 columns"):
+        theory.n_components_for(PositiveRF(coupling="iid"), 4 * X, rel_error=1e-9)
+
+
+@pytest.mark.parametrize("n_projections", [8, 11])
+@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
+def test_expected_conformity_is_the_mean_over_draws(coupling, n_projections):
+    values = [
+        theory.sample_conformity(
+            COUPLINGS[coupling].draw(n_projections, 4, np.random.default_rng(seed)).dense(), 0.8
+        )
+        for seed in range(1000)
+    ]
+    error = np.std(values, ddof=1) / np.sqrt(1000)
+    expected = theory.expected_conformity(coupling, 0.8, n_projections=n_projections, n_features=4)
+    assert error < 0.02
+    assert abs(np.mean(values) - expected) < 4.4 * error
+
+
+def test_conformity_names_what_is_known():
+    with pytest.raises(ValueError, match="coupling.*iid.*sobol"):
+        theory.expected_conformity("sobol", 1.0, n_projections=8, n_features=4)
+    with pytest.raises(ValueError, match="n_projections.*1"):
+        theory.expected_conformity("iid", 1.0, n_projections=1, n_features=4)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [RFFSampler(64, coupling="iid"), OptimalPositiveRF(64, coupling="iid")]
+)
+def test_tails_are_below_their_bounds(mechanism):
+    rows = X[:6]
+    fitted = mechanism.set_params(random_state=0).fit(X)
+    exact = fitted.exact_kernel(rows)
+    values = np.array([fitted.redraw(seed).approximate_kernel(rows) for seed in range(1000)])
+    for error in (0.05, 0.2, 0.5):
+        share = (np.abs(values - exact) >= error).mean(axis=0)
+        slack = 4.4 * np.sqrt(share * (1 - share) / 1000)
+        for bound in (theory.chebyshev_bound, theory.hoeffding_bound):
+            assert (share <= bound(fitted, rows, error=error) + slack).all()
+    with pytest.raises(ValueError, match="error"):
+        theory.chebyshev_bound(fitted, rows, error=0.0)
+
+
+def test_hoeffding_is_the_stated_formula():
+    fitted = OptimalPositiveRF(10**6, coupling="iid", random_state=0).fit(X)
+    A, d = fitted.A_, 4
+    rows = X[:3] - fitted.offset_
+    norms2 = np.add.outer((rows**2).sum(axis=1), (rows**2).sum(axis=1))
+    bound = theory.hoeffding_bound(fitted, X[:3], error=0.05)
+    expected = 2 * np.exp(-2e6 * 0.05**2 * (1 - 4 * A) ** -d * np.exp(norms2 / (2 * A)))
+    assert_allclose(bound, np.minimum(expected, 1), rtol=1e-9)
+    for wrong in (OptimalPositiveRF(), PositiveRF(coupling="iid")):
+        with pytest.raises(ValueError, match="hoeffding_bound needs"):
+            theory.hoeffding_bound(wrong.set_params(random_state=0).fit(X), X, error=0.1)
+
+
+def test_comparison_predicts_what_it_measures():
+    table = {row.name: row for row in theory.compare(X, Y, n_components=64)}
+    assert set(table) == set(theory.default_mechanisms())
+    for row in table.values():
+        if not row.is_exact:
+            assert row.measured < 1.5 * row.predicted
+        else:
+            # The median of five draws of a norm; positive features seldom show their variance.
+            assert 0.3 < row.measured / row.predicted < 1.6, row
+    assert not table["trigonometric"].is_positive and table["adaptive"].is_positive
+    assert table["trigonometric"].cost == 32 * 4 and table["positive"].cost == 64 * 4
+
+
+@pytest.mark.parametrize("sigma", [0.3, 3.0])
+def test_recommendation_is_the_least_measured_error(sigma):
+    errors = {}
+    for name, mechanism in theory.default_mechanisms(64, sigma=sigma).items():
+        logs = []
+        for seed in range(20):
+            fitted = mechanism.set_params(random_state=100 + seed).fit(X)
+            difference = fitted.approximate_kernel(X) - fitted.exact_kernel(X)
+            logs.append(np.log(np.linalg.norm(difference)))
+        errors[name] = np.median(logs)
+    chosen = theory.recommend(X, n_components=64, sigma=sigma)
+    names = {
+        name
+        for name, mechanism in theory.default_mechanisms(64, sigma=sigma).items()
+        if repr(mechanism) == repr(chosen)
+    }
+    assert min(errors[name] for name in names) < min(errors.values()) + np.log(1.1)
+    assert not hasattr(chosen, "statistics_")
+    positive = theory.recommend(X, n_components=64, sigma=sigma, positive=True)
+    assert positive.fit(X).is_positive
+    with pytest.raises(ValueError, match="positive=True"):
+        theory.recommend(X, positive=True, mechanisms={"trigonometric": RFFSampler()})
