@@ -34,8 +34,14 @@ from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    GeneralizedExponentialRF,
+    GeometricRF,
+    HybridRF,
     KernelRegressionClassifier,
     OptimalPositiveRF,
+    PoissonRF,
     PositiveRF,
     RFFSampler,
     SimplexRF,
@@ -61,6 +67,12 @@ FULL_MECHANISMS = MECHANISMS | {
     "OptimalPositiveRF, iid": OptimalPositiveRF(coupling="iid"),
     "OptimalPositiveRF, sobol": OptimalPositiveRF(coupling="sobol"),
     "OptimalPositiveRF, simplex": OptimalPositiveRF(coupling="simplex"),
+    "GeneralizedExponentialRF": GeneralizedExponentialRF(),
+    "DenseExponentialRF": DenseExponentialRF(),
+    "AdaptiveRF": AdaptiveRF(),
+    "PoissonRF": PoissonRF(),
+    "GeometricRF": GeometricRF(),
+    "HybridRF": HybridRF(),
 }
 EXACT = "exact kernel regression"
 

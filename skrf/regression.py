@@ -352,6 +352,8 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
     def predict(self, X):
         """Return the class of the largest score; ties go to the first class.
 
+        A class without training rows is never returned, though its score, 0, may be the largest.
+
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
@@ -362,7 +364,8 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         ndarray of shape (n_samples,)
             Labels.
         """
-        best = [scores.argmax(axis=1) for _, scores in self._scores(X)]
+        floor = np.where(self.class_weight_ > 0, 0.0, -np.inf)
+        best = [(scores + floor).argmax(axis=1) for _, scores in self._scores(X)]
         return self.classes_[np.concatenate(best)]
 
     def predict_proba(self, X):

@@ -14,7 +14,11 @@ Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
 @pytest.mark.parametrize("Z", [None, Y])
 @pytest.mark.parametrize(
     "mechanism",
-    [RFFSampler(), OptimalPositiveRF(coupling="simplex"), OptimalPositiveRF(coupling="iid", sigma=0.5)],
+    [
+        RFFSampler(),
+        OptimalPositiveRF(coupling="simplex"),
+        OptimalPositiveRF(coupling="iid", sigma=0.5),
+    ],
 )
 def test_the_size_for_an_error_gives_that_error(mechanism, Z):
     n = theory.n_components_for(mechanism, X, Z, rel_error=0.1)

@@ -140,7 +140,8 @@ class SimplexRF(PositiveRF):
 
     Choose it for the least mean squared error among positive features of the plain form: inside
     a block the directions repel each other, which beats orthogonal blocks for every pair of
-    points. `OptimalPositiveRF(coupling="simplex")` joins the two ideas.
+    points (not for the hyperbolic variant, whose mirrored columns attract).
+    `OptimalPositiveRF(coupling="simplex")` joins the two ideas.
 
     Parameters
     ----------

@@ -1,0 +1,564 @@
+"""Kernel regression on features: equal to the brute-force estimate, and sound where that is 0/0."""
+
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import MECHANISMS, make
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp, softmax
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import Nystroem, RBFSampler
+from sklearn.model_selection import cross_val_predict, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
+
+from skrf import (
+    KernelRegressionClassifier,
+    KernelRegressor,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+    regression,
+)
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-12}
+
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(60, 4))
+Q = _rng.normal(size=(25, 4)) * 1.5
+y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+T = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2, 1e3 + X[:, 2]])
+WEIGHTS = _rng.random(60) * (np.arange(60) % 5 > 0)
+
+MAPS = {
+    "positive": PositiveRF(n_components=40, sigma=0.8, random_state=0),
+    "optimal": OptimalPositiveRF(n_components=40, sigma="scale", random_state=0),
+    "softmax": OptimalPositiveRF(n_components=40, sigma=0.5, kernel="softmax", random_state=0),
+    "trigonometric": RFFSampler(n_components=40, sigma=0.8, random_state=0),
+    "asymmetric": make("HybridRF", n_components=90, sigma=0.8, random_state=0),
+    "nystroem": Nystroem(n_components=20, random_state=0),
+    "rbfsampler": RBFSampler(n_components=40, random_state=0),
+}
+every_map = pytest.mark.parametrize("which", MAPS)
+weighted_or_not = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+
+
+def kernel(fitted, queries, keys):
+    """Estimated kernel of all pairs, of the public features."""
+    right = getattr(fitted, "transform_keys", fitted.transform)(keys)
+    return fitted.transform(queries) @ right.T
+
+
+def fit_map(which, weights):
+    """Fit a map as an estimator does: on the rows that count, weighted if the map can be."""
+    keep = slice(None) if weights is None else weights > 0
+    feature_map = clone(MAPS[which])
+    if weights is None or which in ("nystroem", "rbfsampler"):
+        return feature_map.fit(X[keep])
+    return feature_map.fit(X[keep], sample_weight=weights[keep])
+
+
+# ------------------------------------------------------------------ the estimate itself
+
+
+@every_map
+@weighted_or_not
+def test_classifier_is_brute_force(which, weights):
+    model = KernelRegressionClassifier(MAPS[which]).fit(X, y, sample_weight=weights)
+    w = np.ones(60) if weights is None else weights
+    scores = kernel(fit_map(which, weights), Q, X) @ (w[:, None] * np.eye(3)[y])
+    assert_array_equal(model.predict(Q), scores.argmax(axis=1))
+    positive = np.maximum(scores, 0)
+    some = positive.any(axis=1)
+    shares = np.bincount(y, w) / w.sum()
+    expected = np.where(
+        some[:, None], positive / np.where(some, positive.sum(axis=1), 1)[:, None], shares
+    )
+    assert_allclose(model.predict_proba(Q), expected, **CLOSE)
+    assert_allclose(model.class_weight_, np.bincount(y, w), **CLOSE)
+
+
+@every_map
+@weighted_or_not
+@pytest.mark.parametrize("n_outputs", [0, 1, 3], ids=["flat", "one", "three"])
+def test_regressor_is_brute_force(which, weights, n_outputs):
+    targets = T[:, 0] if n_outputs == 0 else T[:, :n_outputs]
+    model = KernelRegressor(MAPS[which]).fit(X, targets, sample_weight=weights)
+    w = np.ones(60) if weights is None else weights
+    estimated = kernel(fit_map(which, weights), Q, X) * w
+    total, columns = estimated.sum(axis=1), targets.reshape(60, -1)
+    used = columns[w > 0]
+    means = np.clip(
+        (estimated @ columns) / np.where(total > 0, total, 1)[:, None], used.min(0), used.max(0)
+    )
+    expected = np.where((total > 0)[:, None], means, np.average(columns, axis=0, weights=w))
+    predicted = model.predict(Q)
+    assert predicted.shape == (25, *targets.shape[1:])
+    # Sums with a sign lose digits where they nearly vanish.
+    digits = 1e-9 * np.abs(estimated).sum(axis=1) / np.maximum(np.abs(total), 1e-300)
+    error = np.abs(predicted.reshape(25, -1) - expected)
+    assert (error <= 1e-9 + digits[:, None] * np.abs(columns).max(axis=0)).all()
+    assert_allclose(model.target_mean_, np.average(columns, axis=0, weights=w), **CLOSE)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_positive_maps_are_summed_in_log_space(sigma, dtype):
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    feature_map = OptimalPositiveRF(n_components=40, sigma=sigma, random_state=0)
+    model = KernelRegressionClassifier(feature_map).fit(rows, y, sample_weight=WEIGHTS)
+    keep = WEIGHTS > 0
+    fitted = clone(feature_map).fit(rows[keep], sample_weight=WEIGHTS[keep])
+    logs = (
+        fitted.log_transform(queries)[:, None].astype(float)
+        + fitted.log_transform_keys(rows[keep])[None].astype(float)
+        + np.log(WEIGHTS[keep])[None, :, None]
+    )
+    scores = np.stack([logsumexp(logs[:, y[keep] == c], axis=(1, 2)) for c in range(3)], axis=1)
+    expected = scores - logsumexp(scores, axis=1, keepdims=True)
+    # Weighted features fit to rounding of the dtype, whose exponents reach 1e7 at sigma = 1000.
+    size = np.abs(logs).max() * np.finfo(dtype).eps
+    found = model.predict_log_proba(queries)
+    assert np.isfinite(found).all()
+    assert_allclose(found, expected, rtol=1e-6, atol=10 * size)
+    assert_allclose(model.predict_proba(queries), softmax(scores, axis=1), atol=1e-6)
+    regressor = KernelRegressor(feature_map).fit(rows, T, sample_weight=WEIGHTS)
+    shares = softmax(logsumexp(logs, axis=2), axis=1)
+    assert_allclose(regressor.predict(queries), shares @ T[keep], rtol=1e-5, atol=1e-5)
+
+
+def test_distant_classes_keep_their_logarithms():
+    # Probabilities of e^-20000 are 0 as numbers, not as logarithms.
+    rows = np.array([[0.0], [1.0], [200.0]])
+    model = KernelRegressionClassifier(OptimalPositiveRF(random_state=0)).fit(rows, [0, 0, 1])
+    assert model.predict_proba([[0.5]])[0, 1] == 0.0
+    logs = model.predict_log_proba([[0.5]])
+    assert np.isfinite(logs).all() and logs[0, 1] < -1000 and logs[0, 0] == 0.0
+
+
+# ------------------------------------------------------------------ order, batches and blocks
+
+
+@every_map
+def test_batches_and_order_do_not_matter(which):
+    # The first batch sets the map's statistics, so the map is given ready.
+    frozen = FrozenEstimator(clone(MAPS[which]).fit(X))
+    whole = KernelRegressionClassifier(frozen).fit(X, y, sample_weight=WEIGHTS)
+    whole_regressor = KernelRegressor(frozen).fit(X, T, sample_weight=WEIGHTS)
+    order = np.random.default_rng(1).permutation(60)
+    parts, regressor = KernelRegressionClassifier(frozen), KernelRegressor(frozen)
+    for i, batch in enumerate(np.array_split(order, [1, 7, 40])):
+        batch = np.append(batch, order[-1]) if i == 0 else batch[: None if i < 3 else -1]
+        parts.partial_fit(X[batch], y[batch], [0, 1, 2] if i == 0 else None, WEIGHTS[batch])
+        regressor.partial_fit(X[batch], T[batch], WEIGHTS[batch])
+    assert_allclose(parts.predict_proba(Q), whole.predict_proba(Q), rtol=1e-8, atol=1e-11)
+    assert_allclose(parts.class_weight_, whole.class_weight_, **CLOSE)
+    assert_allclose(regressor.target_mean_, whole_regressor.target_mean_, **CLOSE)
+    if not which.startswith(("tri", "asy", "nys", "rbf")):
+        assert_allclose(regressor.predict(Q), whole_regressor.predict(Q), **CLOSE)
+
+
+@every_map
+@pytest.mark.parametrize("convert", [np.array, sp.csr_array])
+def test_blocks_do_not_matter(which, convert, monkeypatch):
+    one = KernelRegressionClassifier(MAPS[which]).fit(convert(X), y, sample_weight=WEIGHTS)
+    one_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
+    expected = [one.predict_log_proba(convert(Q)), one_regressor.predict(convert(Q))]
+    expected_labels = one.predict(convert(Q))
+    monkeypatch.setattr(regression, "_BLOCK_ROWS", 7)
+    many = KernelRegressionClassifier(MAPS[which]).fit(convert(X), y, sample_weight=WEIGHTS)
+    many_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
+    assert_allclose(many.predict_log_proba(convert(Q)), expected[0], rtol=1e-7)
+    assert_allclose(many_regressor.predict(convert(Q)), expected[1], rtol=1e-7)
+    assert_array_equal(many.predict(convert(Q)), expected_labels)
+
+
+def test_the_first_batch_alone_sets_the_map():
+    model = KernelRegressionClassifier(sigma="scale", random_state=0)
+    model.partial_fit(X[:20], y[:20], classes=[0, 1, 2])
+    first = clone(model.feature_map_).fit(X[:20], y[:20])
+    model.partial_fit(100 * X[20:], y[20:])
+    assert model.feature_map_.sigma_ == first.sigma_
+    assert_array_equal(model.feature_map_.offset_, first.offset_)
+    # `fit` starts anew.
+    model.fit(X, y)
+    assert_allclose(
+        model.predict_proba(Q),
+        KernelRegressionClassifier(sigma="scale", random_state=0).fit(X, y).predict_proba(Q),
+        rtol=1e-12,
+    )
+
+
+def test_the_model_does_not_grow_with_the_rows():
+    small, large = (
+        KernelRegressionClassifier(random_state=0).fit(np.tile(X, (n, 1)), np.tile(y, n))
+        for n in (1, 50)
+    )
+    assert small._key_sums.sums.shape == large._key_sums.sums.shape == (100, 3, 1)
+
+
+# ------------------------------------------------------------------ probabilities and decisions
+
+
+@every_map
+def test_probabilities_decisions_and_predictions_agree(which):
+    model = KernelRegressionClassifier(MAPS[which]).fit(X, y)
+    probabilities, logs = model.predict_proba(Q), model.predict_log_proba(Q)
+    assert probabilities.shape == (25, 3) and (probabilities >= 0).all()
+    assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-12)
+    assert_allclose(np.exp(logs), probabilities, **CLOSE)
+    assert_allclose(softmax(logs, axis=1), probabilities, **CLOSE)
+    decisions = model.decision_function(Q)
+    assert np.isfinite(decisions).all()
+    assert_allclose(decisions[np.isfinite(logs)], logs[np.isfinite(logs)], **CLOSE)
+    assert (decisions[~np.isfinite(logs)] < -745).all()
+    # Where no score is positive, `predict` still ranks the scores; the shares do not.
+    some = ~np.isclose(probabilities, model.class_weight_ / 60).all(axis=1)
+    assert some.sum() >= 15
+    assert_array_equal(model.predict(Q)[some], probabilities.argmax(axis=1)[some])
+
+
+@every_map
+def test_two_classes_give_one_decision(which):
+    labels = np.where(y > 0, "yes", "no")
+    model = KernelRegressionClassifier(MAPS[which]).fit(X, labels)
+    assert list(model.classes_) == ["no", "yes"]
+    decisions, logs = model.decision_function(Q), model.predict_log_proba(Q)
+    assert decisions.shape == (25,) and np.isfinite(decisions).all()
+    finite = np.isfinite(logs).all(axis=1)
+    assert_allclose(decisions[finite], (logs[:, 1] - logs[:, 0])[finite], **CLOSE)
+    shares = np.log(model.class_weight_[1] / model.class_weight_[0])
+    sure = ~np.isclose(decisions, shares)
+    assert sure.sum() >= 10
+    assert_array_equal(model.predict(Q)[sure], np.where(decisions > 0, "yes", "no")[sure])
+
+
+class Columns(TransformerMixin, BaseEstimator):
+    """A map that returns chosen features: the first column is the feature."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return X[:, :1]
+
+
+def test_class_shares_where_no_score_is_positive():
+    model = KernelRegressionClassifier(Columns())
+    model.fit([[1.0], [1.0], [1.0], [2.0]], ["b", "b", "c", "a"], sample_weight=[1, 2, 3, 2])
+    shares = [[0.25, 0.375, 0.375]]
+    for query in ([[0.0]], [[-1.0]]):
+        assert_allclose(model.predict_proba(query), shares)
+        assert_allclose(model.predict_log_proba(query), np.log(shares))
+        assert_allclose(model.decision_function(query), np.log(shares))
+    assert_allclose(model.predict_proba([[5.0]]), [[0.4, 0.3, 0.3]])
+    assert list(model.predict([[0.0], [5.0]])) == ["a", "a"]
+    regressor = KernelRegressor(Columns()).fit([[1.0], [1.0], [3.0]], [0.0, 1.0, 5.0])
+    assert_allclose(regressor.predict([[0.0], [-1.0], [1.0]]), [2.0, 2.0, 16 / 5])
+
+
+def test_ties_go_to_the_first_class():
+    rows, labels = np.repeat(X[:10], 2, axis=0), np.tile(["z", "b"], 10)
+    for feature_map in (MAPS["positive"], MAPS["trigonometric"]):
+        model = KernelRegressionClassifier(feature_map).fit(rows, labels)
+        assert set(model.predict(X[:10])) == {"b"}
+        assert_allclose(model.predict_proba(X[:10]), 0.5, rtol=1e-12)
+        assert_allclose(model.decision_function(X[:10]), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array(["red", "green", "blue"]), np.array([-5, 0, 70]), np.array([False, True, True])],
+    ids=["text", "whole", "bool"],
+)
+def test_labels_of_any_kind_come_back(labels):
+    model = KernelRegressionClassifier(random_state=0).fit(X, labels[y])
+    assert_array_equal(model.classes_, np.unique(labels))
+    assert model.predict(Q).dtype == labels.dtype
+    numbers = KernelRegressionClassifier(random_state=0).fit(
+        X, np.searchsorted(np.unique(labels), labels[y])
+    )
+    assert_array_equal(model.predict(Q), np.unique(labels)[numbers.predict(Q)])
+
+
+def test_predictions_stay_inside_the_range_of_the_targets():
+    for which in MAPS:
+        for targets in (T, 1e6 + T, -T):
+            predicted = KernelRegressor(MAPS[which]).fit(X, targets).predict(10 * Q)
+            assert (predicted >= targets.min(axis=0)).all(), which
+            assert (predicted <= targets.max(axis=0)).all(), which
+
+
+# ------------------------------------------------------------------ partial_fit and its errors
+
+
+def test_classes_of_partial_fit():
+    model = KernelRegressionClassifier(random_state=0)
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        model.partial_fit(X, y)
+    with pytest.raises(ValueError, match=r"y contains labels .*2.* not in classes=.*0, 1"):
+        model.partial_fit(X, y, classes=[1, 0])
+    model = KernelRegressionClassifier(random_state=0)
+    model.partial_fit(X, y, classes=[2, 0, 1, 9])
+    assert list(model.classes_) == [0, 1, 2, 9]
+    model.partial_fit(X, y, classes=[9, 2, 1, 0])
+    for others in ([0, 1, 2], [0, 1, 2, 8]):
+        with pytest.raises(ValueError, match=r"classes=.* not the same as on the first call"):
+            model.partial_fit(X, y, classes=others)
+    with pytest.raises(ValueError, match=r"labels .*7.* not in classes="):
+        model.partial_fit(X, np.full(60, 7))
+    with pytest.raises(ValueError, match="4 features"):
+        model.partial_fit(X[:, :3], y)
+
+
+@every_map
+def test_a_class_without_rows_has_probability_zero(which):
+    model = KernelRegressionClassifier(MAPS[which]).partial_fit(X, y, classes=[0, 1, 2, 9])
+    assert (model.predict_proba(Q)[:, 3] == 0).all()
+    assert np.isneginf(model.predict_log_proba(Q)[:, 3]).all()
+    assert 9 not in model.predict(Q)
+    decisions = model.decision_function(Q)
+    assert np.isfinite(decisions).all()
+    assert (decisions[:, 3] <= decisions.min(axis=1)).all()
+    three = KernelRegressionClassifier(MAPS[which]).fit(X, y)
+    assert_allclose(model.predict_proba(Q)[:, :3], three.predict_proba(Q), **CLOSE)
+
+
+def test_outputs_of_partial_fit():
+    model = KernelRegressor(random_state=0).partial_fit(X, T)
+    with pytest.raises(ValueError, match=r"y has .*2.* outputs, but the first batch had .*3"):
+        model.partial_fit(X, T[:, :2])
+
+
+# ------------------------------------------------------------------ feature maps
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_sigma_and_random_state_reach_the_map(estimator):
+    feature_map = RFFSampler(n_components=8, sigma=3.0, random_state=5)
+    model = estimator(feature_map, sigma="median", random_state=1).fit(X, y)
+    assert model.feature_map_.sigma == "median" and model.feature_map_.random_state == 1
+    assert feature_map.sigma == 3.0 and not hasattr(feature_map, "statistics_")
+    kept = estimator(feature_map).fit(X, y)
+    assert kept.feature_map_.sigma == 3.0 and kept.feature_map_.random_state == 5
+    default = estimator().fit(X, y).feature_map_
+    assert isinstance(default, OptimalPositiveRF) and default.sigma == "scale"
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@pytest.mark.parametrize(
+    ("feature_map", "parameter", "value"),
+    [
+        (Nystroem(n_components=5), "sigma", 0.5),
+        (StandardScaler(), "random_state", 0),
+        (make_pipeline(StandardScaler(), OptimalPositiveRF()), "sigma", "scale"),
+        (FrozenEstimator(RFFSampler().fit(X)), "random_state", 3),
+    ],
+    ids=["Nystroem", "StandardScaler", "Pipeline", "FrozenEstimator"],
+)
+def test_a_parameter_that_the_map_lacks_is_an_error(estimator, feature_map, parameter, value):
+    with pytest.raises(ValueError) as caught:
+        estimator(feature_map, **{parameter: value}).fit(X, y)
+    message = str(caught.value)
+    assert f"{parameter}={value!r}" in message and f"{parameter}=None" in message
+    assert type(feature_map).__name__ in message
+
+
+PIPELINES = {
+    "one step": lambda last: Pipeline([("map", last)]),
+    "scaled": lambda last: make_pipeline(FunctionTransformer(), last),
+    "passthrough": lambda last: Pipeline([("skip", "passthrough"), ("map", last)]),
+    "whole numbers": lambda last: make_pipeline(FunctionTransformer(np.rint), last),
+    "nested": lambda last: make_pipeline(FunctionTransformer(), make_pipeline(last)),
+    "ends in nothing": lambda last: Pipeline([("map", last), ("skip", "passthrough")]),
+}
+
+
+@every_map
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_pipelines_are_maps(which, kind):
+    if kind == "ends in nothing" and which == "asymmetric":
+        pytest.skip("a Pipeline that goes on after an asymmetric map has no key side")
+    rows, queries = (np.rint(Z) if kind == "whole numbers" else Z for Z in (X, Q))
+    model = KernelRegressionClassifier(PIPELINES[kind](MAPS[which])).fit(X, y)
+    plain = KernelRegressionClassifier(MAPS[which]).fit(rows, y)
+    assert_allclose(model.predict_proba(Q), plain.predict_proba(queries), **CLOSE)
+
+
+def test_a_step_that_makes_whole_numbers_or_tables():
+    to_int = FunctionTransformer(lambda rows: np.rint(rows).astype(np.int64))
+    pytest.importorskip("pandas")
+    to_table = StandardScaler().set_output(transform="pandas")
+    for which in ("optimal", "trigonometric", "nystroem"):
+        model = KernelRegressionClassifier(make_pipeline(to_int, MAPS[which])).fit(X, y)
+        plain = KernelRegressionClassifier(MAPS[which]).fit(np.rint(X), y)
+        assert_allclose(model.predict_proba(Q), plain.predict_proba(np.rint(Q)), **CLOSE)
+        model = KernelRegressionClassifier(make_pipeline(to_table, MAPS[which])).fit(X, y)
+        plain = KernelRegressionClassifier(make_pipeline(StandardScaler(), MAPS[which])).fit(X, y)
+        assert_allclose(model.predict_proba(Q), plain.predict_proba(Q), **CLOSE)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_a_pipeline_as_map_is_scaling_first(estimator):
+    inside = estimator(make_pipeline(StandardScaler(), MAPS["optimal"])).fit(X, y)
+    outside = make_pipeline(StandardScaler(), estimator(MAPS["optimal"])).fit(X, y)
+    assert_allclose(inside.predict(Q), outside.predict(Q), **CLOSE)
+    if estimator is KernelRegressionClassifier:
+        # Also where only logarithms are finite.
+        far = 100 * Q
+        assert_allclose(inside.predict_log_proba(far), outside.predict_log_proba(far), **CLOSE)
+
+
+def test_a_step_that_breaks_the_rows_is_told():
+    logs = FunctionTransformer(np.log)
+    model = KernelRegressionClassifier(make_pipeline(logs, OptimalPositiveRF()))
+    model.fit(np.abs(X), y)
+    with np.errstate(divide="ignore"), pytest.raises(ValueError, match="infinity"):
+        model.predict(np.zeros((2, 4)))
+
+
+def test_sparse_rows_stay_sparse_between_steps():
+    # Dense, these rows are 400 MB.
+    rows = sp.random_array((500, 100_000), density=1e-4, rng=0, format="csr")
+    feature_map = make_pipeline(MaxAbsScaler(), OptimalPositiveRF(n_components=4, random_state=0))
+    for chosen in (feature_map, feature_map[-1]):
+        tracemalloc.start()
+        model = KernelRegressionClassifier(chosen).fit(rows, np.arange(500) % 2)
+        probabilities = model.predict_proba(rows)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert probabilities.shape == (500, 2)
+        assert peak < 40e6
+
+
+def test_a_frozen_map_of_another_width_is_told():
+    frozen = FrozenEstimator(OptimalPositiveRF().fit(X[:, :3]))
+    with pytest.raises(ValueError, match=r"X has 4 features.*FrozenEstimator.*3 features"):
+        KernelRegressionClassifier(frozen).fit(X, y)
+
+
+class OneSided(TransformerMixin, BaseEstimator):
+    """Queries are seen as they are, keys doubled, so that a swap of the sides shows."""
+
+    def fit(self, X, y=None):
+        self.seen_ = {"queries": 0, "keys": 0}
+        return self
+
+    def transform(self, X):
+        self.seen_["queries"] += len(X)
+        return np.column_stack([np.ones(len(X)), X])
+
+    def transform_keys(self, X):
+        self.seen_["keys"] += len(X)
+        return np.column_stack([np.full(len(X), 9.0), 2 * X])
+
+
+def test_keys_go_through_the_key_side():
+    rows, queries, labels = np.abs(X), np.abs(Q), y
+    model = KernelRegressionClassifier(OneSided()).fit(rows, labels)
+    assert model.feature_map_.seen_ == {"queries": 0, "keys": 60}
+    scores = (9 + 2 * queries @ rows.T) @ np.eye(3)[labels]
+    assert_allclose(model.predict_proba(queries), scores / scores.sum(1, keepdims=True), **CLOSE)
+    assert model.feature_map_.seen_ == {"queries": 25, "keys": 60}
+    frozen = KernelRegressionClassifier(FrozenEstimator(OneSided().fit(rows))).fit(rows, labels)
+    piped = KernelRegressionClassifier(make_pipeline(FunctionTransformer(), OneSided()))
+    for other in (frozen, piped.fit(rows, labels)):
+        assert_allclose(other.predict_proba(queries), model.predict_proba(queries), **CLOSE)
+    regressor = KernelRegressor(OneSided()).fit(rows, labels)
+    assert_allclose(regressor.predict(queries), scores @ [0, 1, 2] / scores.sum(1), **CLOSE)
+
+
+# ------------------------------------------------------------------ inside scikit-learn
+
+
+@pytest.mark.parametrize("which", ["positive", "trigonometric", "nystroem"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_calibration_and_cross_validation_run(which, n_classes):
+    model = KernelRegressionClassifier(MAPS[which])
+    labels = np.minimum(y, n_classes - 1)
+    for method in ("sigmoid", "isotonic"):
+        calibrated = CalibratedClassifierCV(model, method=method, cv=2).fit(X, labels)
+        assert_allclose(calibrated.predict_proba(Q).sum(axis=1), 1, rtol=1e-9)
+    decisions = cross_val_predict(model, X, labels, cv=3, method="decision_function")
+    assert decisions.shape == ((60,) if n_classes == 2 else (60, 3))
+    assert np.isfinite(decisions).all()
+    scoring = "roc_auc" if n_classes == 2 else "roc_auc_ovr"
+    for metric in (scoring, "neg_log_loss", "accuracy"):
+        scores = cross_val_score(model, X, labels, cv=3, scoring=metric, error_score="raise")
+        assert np.isfinite(scores).all()
+
+
+def test_decisions_are_finite_where_scores_are_not_positive():
+    # With six columns and a narrow kernel many trigonometric scores are negative.
+    model = KernelRegressionClassifier(RFFSampler(6, sigma=3.0, random_state=0))
+    fitted = model.fit(X, y > 0)
+    assert np.isneginf(fitted.predict_log_proba(X)).any()
+    assert np.isfinite(fitted.decision_function(X)).all()
+    scores = cross_val_score(model, X, y > 0, scoring="roc_auc", error_score="raise")
+    assert np.isfinite(scores).all()
+
+
+# ------------------------------------------------------------------ extremes: digits
+
+
+POSITIVE = [name for name in MECHANISMS if make(name).is_positive]
+SIGMAS = [1e-3, 1e-2, 0.1, 1.0, 10.0]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    rows, labels = load_digits(return_X_y=True)
+    rows = rows.astype(np.float32)
+    spread = rows.std(axis=0)
+    standardised = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    return {"raw": rows, "standardised": standardised.astype(np.float32)}, labels
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+@pytest.mark.parametrize("scaling", ["raw", "standardised"])
+def test_positive_maps_on_digits_at_every_sigma(name, scaling, digits):
+    rows, labels = digits[0][scaling], digits[1]
+    train, test = np.arange(1797) % 3 > 0, np.arange(1797) % 3 == 0
+    majority = np.bincount(labels[train]).argmax()
+    base = np.mean(labels[test] == majority)
+    # Three binomial standard errors of the 599 test rows, 0.036 at 0.1: a classifier that is
+    # right for fewer than about 0.064 of them fails.
+    least = base - 3 * np.sqrt(base * (1 - base) / test.sum())
+    for sigma in SIGMAS:
+        feature_map = make(name, n_components=50, sigma=sigma, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = KernelRegressionClassifier(feature_map).fit(rows[train], labels[train])
+            probabilities = model.predict_proba(rows[test])
+            logs, decisions = (
+                model.predict_log_proba(rows[test]),
+                model.decision_function(rows[test]),
+            )
+            accuracy = model.score(rows[test], labels[test])
+            regressor = KernelRegressor(feature_map).fit(rows[train], labels[train])
+            predicted = regressor.predict(rows[test])
+        assert np.isfinite(probabilities).all()
+        assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-9)
+        assert np.isfinite(logs).all() and np.isfinite(decisions).all()
+        assert accuracy >= least, sigma
+        assert np.isfinite(predicted).all()
+        assert ((predicted >= 0) & (predicted <= 9)).all()
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_transform_warns_once_where_rows_of_digits_vanish(name, digits):
+    rows = digits[0]["raw"]
+    fitted = make(name, n_components=50, sigma=10.0, random_state=0).fit(rows)
+    assert (fitted.log_transform(rows).max(axis=1) < -104).any()
+    with pytest.warns(RuntimeWarning, match=r"vanished .* sigma=10 .* norm 76\.9") as caught:
+        features = fitted.transform(rows)
+    assert len(caught) == 1
+    assert features.dtype == np.float32 and np.isfinite(features).all()
+    tame = make(name, n_components=50, sigma=1e-3, random_state=0)
+    assert (tame.fit_transform(rows) > 0).all()
