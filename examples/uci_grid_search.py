@@ -89,7 +89,7 @@ SIZE_SHARES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C510A")
 LINES = ("-", "-.", ":", (0, (6, 2)))
-MARKERS = "os^Dv*P"
+MARKERS = "os^Dv*P<>Xp"  # more than colours: together they tell eleven classes apart
 
 
 def kernel_regression(feature_map):

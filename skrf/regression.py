@@ -364,8 +364,10 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         ndarray of shape (n_samples,)
             Labels.
         """
-        floor = np.where(self.class_weight_ > 0, 0.0, -np.inf)
-        best = [(scores + floor).argmax(axis=1) for _, scores in self._scores(X)]
+        best = [
+            np.where(self.class_weight_ > 0, scores, -np.inf).argmax(axis=1)
+            for _, scores in self._scores(X)
+        ]
         return self.classes_[np.concatenate(best)]
 
     def predict_proba(self, X):
