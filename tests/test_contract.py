@@ -31,6 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from skrf import KernelRegressionClassifier, OptimalPositiveRF, PositiveRF, RFFSampler, SimplexRF
+from skrf.features import base
 
 MECHANISMS = PLAIN
 COMBINATIONS = [(name, coupling) for name in PLAIN for coupling in couplings(name)]
@@ -192,6 +193,13 @@ def test_one_integer_is_taken_from_random_state(name):
     assert_array_equal(mechanism(name, random_state=3).fit(X).omega_, first.omega_)
     assert first._seed == seed
     assert not np.array_equal(first.omega_, mechanism(name, random_state=4).fit(X).omega_)
+
+
+def test_the_streams_of_one_seed_differ():
+    fitted = mechanism("RFFSampler").fit(X)
+    streams = (base.OMEGA, base.PHASE, base.SUBSAMPLE, base.CHOICE)
+    assert len({fitted._rng(stream).random() for stream in streams}) == len(streams)
+    assert fitted._rng(base.OMEGA).random() == fitted._rng(base.OMEGA).random()
 
 
 @every_mechanism
@@ -670,7 +678,10 @@ def test_gradients_flow_to_the_inputs(name, kernel):
         assert np.isfinite(gradient).all()
         # Central differences: an error of step^2 times third derivatives, here up to some 100.
         assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-7, err_msg=method)
-    assert not any(getattr(value, "requires_grad", False) for value in vars(fitted).values())
+    # Parameters and draws are constants, also of rows that carry a gradient.
+    ours = mechanism(name, kernel=kernel).fit(torch.tensor(X, requires_grad=True), keys=Y)
+    assert not any(getattr(value, "requires_grad", False) for value in vars(ours).values())
+    assert_same_parameters(ours, fitted)
 
 
 def test_array_api_dispatch_changes_nothing():

@@ -104,7 +104,9 @@ def test_comparison_predicts_what_it_measures():
     table = {row.name: row for row in theory.compare(X, Y, n_components=64)}
     assert set(table) == set(theory.default_mechanisms())
     for row in table.values():
-        if not row.is_exact:
+        if np.isnan(row.predicted):
+            assert row.name == "adaptive"  # no bound is known for its simplex coupling
+        elif not row.is_exact:
             assert row.measured < 1.5 * row.predicted
         else:
             # The median of five draws of a norm; positive features seldom show their variance.

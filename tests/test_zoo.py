@@ -27,6 +27,7 @@ from skrf import (
     RFFSampler,
     variances,
 )
+from skrf.features._clusters import spatial_order
 from skrf.features.adaptive import Mixture
 from skrf.features.exponential import balancing_map, fit_generalized, optimal_rho
 
@@ -238,15 +239,37 @@ def test_adaptive_counts_are_systematic():
 
 
 def test_adaptive_with_share_one_is_dense():
-    adaptive = fitted("AdaptiveRF", keys=None, share=1.0)
+    adaptive = fitted("AdaptiveRF", keys=None, share=1.0, coupling="orthogonal")
     dense = fitted("DenseExponentialRF", keys=None)
     assert_allclose(adaptive.transform(Y), dense.transform(Y), rtol=1e-9)
     assert adaptive.centers_.shape[0] == 0 and adaptive.choice_scores_ == {}
 
 
+def test_adaptive_centers_stand_in_spatial_order():
+    points = np.random.default_rng(0).normal(size=(64, 2))
+    order = spatial_order(points)
+    assert_array_equal(np.sort(order), np.arange(64))
+    widest = points.var(axis=0).argmax()
+    assert points[order[:32], widest].max() <= points[order[32:], widest].min()
+    assert_array_equal(spatial_order(np.zeros((3, 2))), np.arange(3))
+    step = np.linalg.norm(np.diff(points[order], axis=0), axis=1).mean()
+    assert step < 0.7 * np.linalg.norm(np.diff(points, axis=0), axis=1).mean()
+
+
+@pytest.mark.parametrize(("centers", "expected"), [("kmeans", 24), ("random", 30), ("none", 0)])
+def test_adaptive_places_its_centers(centers, expected):
+    adaptive = fitted("AdaptiveRF", keys=None, centers=centers)
+    assert len(adaptive.centers_) == expected and adaptive.share_ == (0.1 if expected else 1.0)
+    if centers == "random":
+        twice = 2 * adaptive.sigma_ * (X - adaptive.offset_)
+        assert_allclose(np.sort(adaptive.centers_, axis=0), np.sort(twice, axis=0), atol=1e-12)
+
+
 def test_adaptive_choice_is_the_least_score():
     adaptive = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
-    assert len(adaptive.choice_scores_) > 1
+    assert set(adaptive.choice_scores_) == {"kmeans", "none"}
+    best = min(adaptive.choice_scores_, key=adaptive.choice_scores_.get)
+    assert adaptive.share_ == (1.0 if best == "none" else 0.1)
     assert np.isfinite(list(adaptive.choice_scores_.values())).all()
     again = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
     assert_array_equal(again.omega_, adaptive.omega_)
@@ -302,6 +325,12 @@ def test_discrete_features_survive_huge_inputs(name, positive):
     reference = make(name, positive=positive, n_components=50, sigma=40.0, random_state=0)
     assert reference.fit(X).omega_.max() > 100
     assert np.isfinite(reference._features(X)).all()
+
+
+def test_enormous_rates_are_limited():
+    reference = make("PoissonRF", n_components=4, sigma=1e12, random_state=0).fit(X)
+    assert reference.lambda_.max() == 1e15
+    assert not np.isnan(reference._features(X)).any()
 
 
 def test_a_rate_per_column_is_better_where_columns_differ():

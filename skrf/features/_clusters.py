@@ -1,4 +1,4 @@
-"""Cluster centres for the mechanisms that look at single rows."""
+"""Centres and their order for the mechanisms that look at single rows."""
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -21,3 +21,28 @@ def cluster_centers(points, n_clusters, rng):
     if len(distinct) <= n_clusters:
         return distinct
     return KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit(points).cluster_centers_
+
+
+def spatial_order(points):
+    """Return an order in which neighbours in the list are neighbours in space.
+
+    The leaves of a k-d tree from left to right: every set is split at the median of its widest
+    coordinate. Systematic sampling along this order spreads a sample evenly over the points.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, d)
+        The points.
+    """
+    order, stack = [], [np.arange(len(points))]
+    while stack:
+        members = stack.pop()
+        if len(members) == 1:
+            order.append(members[0])
+            continue
+        values = points[members]
+        widest = values[:, values.var(axis=0).argmax()]
+        members = members[np.argsort(widest, kind="stable")]
+        half = len(members) // 2
+        stack += [members[half:], members[:half]]
+    return np.array(order)

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from .. import variances
 from ..projections import COUPLINGS, DenseProjection
-from ._clusters import cluster_centers
+from ._clusters import cluster_centers, spatial_order
 from ._docs import document
 from .base import CHOICE, OMEGA, SUBSAMPLE
 from .exponential import PrincipalAxesRandomFeatures
@@ -23,6 +23,7 @@ from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
+_RANDOM_CENTERS = 1024
 _SHARE = 0.1
 
 
@@ -98,10 +99,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     %(n_components)s
     centers : {"auto", "kmeans", "random", "none"}, default="auto"
         Where the bumps stand: at centres of clusters, at random rows, or nowhere (dense
-        exponential features). "auto" tries a few choices on pilot draws that are then thrown
+        exponential features). "auto" tries clusters and none on pilot draws that are then thrown
         away and keeps the one whose row sums of the kernel are closest to the exact ones.
     n_centers : int, default=None
-        Number of bumps; None takes n_components, and never more than there are rows.
+        Number of bumps, never more than there are rows; None takes n_components clusters, or
+        1,024 random rows and at least n_components.
     tau : float or "auto", default="auto"
         Standard deviation of the bumps.
     share : float in (0, 1] or "auto", default="auto"
@@ -110,7 +112,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
     %(kernel)s
-    %(coupling)s
+    %(coupling)s Here the default is "simplex".
     %(center)s
     %(random_state)s
 
@@ -172,7 +174,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         asymmetric=False,
         sigma=1.0,
         kernel="gaussian",
-        coupling="orthogonal",
+        coupling="simplex",
         center=True,
         random_state=None,
     ):
@@ -240,23 +242,24 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         if self.centers == "none" or self.share == 1:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
-        n_centers = self.n_components if self.n_centers is None else self.n_centers
         sums = _near_sums(queries, others, rng)
-        n_centers = min(n_centers, len(sums))
-        kinds = ("kmeans", "random") if self.centers == "auto" else (self.centers,)
-        candidates = {}
-        for kind in kinds:
-            centers = _PLACES[kind](sums, n_centers, rng)
-            taus = (
-                ((1.0, 0.5) if kind == "random" else (1.0,)) if self.tau == "auto" else (self.tau,)
-            )
-            for tau in taus:
-                candidates[f"{kind}, tau={tau:g}"] = Mixture(
-                    self.rho_, self.rotation_, centers, float(tau), share
-                )
+        tau = 1.0 if self.tau == "auto" else float(self.tau)
+        kind = "kmeans" if self.centers == "auto" else self.centers
+        centers = self._place_centers(kind, sums, rng)
+        candidates = {kind: Mixture(self.rho_, self.rotation_, centers, tau, share)}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
+
+    def _place_centers(self, kind, points, rng):
+        """Return centres in spatial order: systematic counts then spread features evenly."""
+        if kind == "kmeans":
+            centers = cluster_centers(points, self.n_centers or self.n_components, rng)
+        else:
+            wanted = self.n_centers or max(self.n_components, _RANDOM_CENTERS)
+            chosen = rng.permutation(len(points))[:wanted]
+            centers = points[chosen]
+        return centers[spatial_order(centers)]
 
     def _log_key_weights(self, keys, others):
         """Return the log of what the kernel multiplies key j with: |y|^2 / 2 for softmax."""
@@ -308,14 +311,6 @@ def _near_sums(queries, others, rng):
     logs = -cdist(rows, others, "sqeuclidean") / 2
     logs += rng.gumbel(size=logs.shape)
     return rows + others[logs.argmax(axis=1)]
-
-
-def _random_centers(points, n_centers, rng):
-    """Return distinct random points."""
-    return points[rng.choice(len(points), n_centers, replace=False)]
-
-
-_PLACES = {"kmeans": cluster_centers, "random": _random_centers}
 
 
 class _RowSumScore:

@@ -24,7 +24,8 @@ _SPARSE_BLOCK_ROWS = 1024
 _LOG_ZERO = -1e30
 # Positive maps keep new inputs this far above the fitted minimum, in standard deviations.
 _MARGIN = 1e-6
-_MIN_RATE = 1e-12
+# Beyond the largest rate NumPy draws no counts; any rate is unbiased.
+_MIN_RATE, _MAX_RATE = 1e-12, 1e15
 _MIN_P = 1e-6
 
 
@@ -244,7 +245,7 @@ class PoissonRF(DiscreteRandomFeatures):
         products = self._mean_squares(statistics.queries) * self._mean_squares(statistics.keys)
         if not self.per_feature:
             products = np.mean(products)
-        rates = np.maximum(np.sqrt(products), _MIN_RATE)
+        rates = np.clip(np.sqrt(products), _MIN_RATE, _MAX_RATE)
         self.lambda_ = rates if self.per_feature else float(rates)
 
     @property
