@@ -1,4 +1,4 @@
-"""Loaders for the eight UCI classification sets on which the papers report accuracies."""
+"""The data on which the papers report: eight UCI classification sets and four regimes of pairs."""
 
 import csv
 import hashlib
@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from sklearn.utils import Bunch
+from sklearn.datasets import load_digits
+from sklearn.utils import Bunch, check_random_state
 
-__all__ = ["load_uci"]
+__all__ = ["load_uci", "make_regime"]
+
+REGIMES = ("normal", "sphere", "shifted", "digits")
 
 _ENVIRONMENT_VARIABLE = "SKRF_UCI_DIR"
 
@@ -407,6 +410,58 @@ def load_uci(name, *, data_dir=None, return_X_y=False, as_frame=False, download=
         categorical_features=list(spec.categorical),
         DESCR=_description(name, spec),
     )
+
+
+def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
+    """Return queries and keys of 64 columns, drawn as in the papers' study of variances.
+
+    Parameters
+    ----------
+    regime : {"normal", "sphere", "shifted", "digits"}
+        Standard normal rows; rows uniform on the unit sphere; normal rows whose keys have mean 1 in
+        every column (called heterogen in the source); images of handwritten digits, 8 x 8, with
+        grey values in [0, 1].
+    n_samples : int, default=256
+        Number of queries, and of keys.
+    sigma : float, default=1.0
+        All rows are multiplied by it.
+    random_state : int, RandomState instance or None, default=None
+        Source of the rows.
+
+    Returns
+    -------
+    X, Y : ndarray of shape (n_samples, 64)
+        Queries and keys.
+
+    Raises
+    ------
+    ValueError
+        If the regime is not one of the four.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), section 5.1. Digits stand in for MNIST.
+
+    Examples
+    --------
+    >>> from skrf.datasets import make_regime
+    >>> X, Y = make_regime("shifted", 1000, random_state=0)
+    >>> X.shape, round(float(Y.mean() - X.mean()), 1)
+    ((1000, 64), 1.0)
+    """
+    if regime not in REGIMES:
+        raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
+    rng = check_random_state(random_state)
+    if regime == "digits":
+        images = load_digits().data / 16
+        X, Y = (images[rng.randint(len(images), size=n_samples)] for _ in range(2))
+    else:
+        X, Y = rng.normal(size=(2, n_samples, 64))
+        if regime == "sphere":
+            X, Y = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (X, Y))
+        elif regime == "shifted":
+            Y = Y + 1
+    return sigma * X, sigma * Y
 
 
 def _check_parameters(name, data_dir, **flags):

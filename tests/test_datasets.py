@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
 from skrf import datasets
-from skrf.datasets import load_uci
+from skrf.datasets import REGIMES, load_uci, make_regime
 from skrf.exceptions import FeatureCollapseWarning
 
 pandas = pytest.importorskip("pandas")
@@ -517,3 +517,21 @@ def test_feature_collapse_warning_can_be_caught_as_a_user_warning():
     with pytest.warns(UserWarning) as caught:
         warnings.warn("collapsed", FeatureCollapseWarning, stacklevel=1)
     assert caught[0].category is FeatureCollapseWarning
+
+
+def test_regimes_are_what_they_say():
+    pairs = {name: make_regime(name, 2000, sigma=0.5, random_state=0) for name in REGIMES}
+    for X, Y in pairs.values():
+        assert X.shape == Y.shape == (2000, 64) and not np.array_equal(X, Y)
+    # Standard errors of means and variances over 128,000 entries are below 0.0025.
+    for name, means in (("normal", (0.0, 0.0)), ("shifted", (0.0, 0.5))):
+        for Z, mean in zip(pairs[name], means, strict=True):
+            assert abs(Z.mean() - mean) < 0.01 and abs(Z.var() - 0.25) < 0.01
+    for Z in pairs["sphere"]:
+        np.testing.assert_allclose(np.linalg.norm(Z, axis=1), 0.5)
+    for Z in pairs["digits"]:
+        assert Z.min() == 0 and Z.max() == 0.5
+    again = make_regime("digits", 2000, sigma=0.5, random_state=0)
+    np.testing.assert_array_equal(again, pairs["digits"])
+    with pytest.raises(ValueError, match="regime must be one of 'normal', 'sphere'"):
+        make_regime("mnist")

@@ -275,6 +275,51 @@ def test_adaptive_choice_is_the_least_score():
     assert_array_equal(again.omega_, adaptive.omega_)
 
 
+def test_adaptive_centers_of_classes():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["a", "b", "c"], [60, 39, 1])
+    Z = rng.normal(size=(100, 2)) + 6 * (labels == "b")[:, None]
+    mechanism = AdaptiveRF(20, sigma=2.0, random_state=0)
+    adaptive = mechanism.fit(Z, labels)
+    assert set(adaptive.choice_scores_) == {"classes", "none"}
+    assert len(adaptive.centers_) == 20
+    # By size, at least one each: the centres of a class lie among its rows, in its turn.
+    middle = adaptive.centers_ / 2 / adaptive.sigma_ + adaptive.offset_
+    assert (middle[:11].max(axis=1) < 3.5).all() and (middle[12:19].min(axis=1) > 1).all()
+    assert_allclose(middle[19], Z[99], rtol=1e-12)
+    # Labels that cannot be used are ignored, or refused where they were asked for.
+    plain = clone(mechanism).fit(Z)
+    for y in (rng.normal(size=100), np.arange(100)):
+        assert_array_equal(clone(mechanism).fit(Z, y).omega_, plain.omega_)
+        with pytest.raises(ValueError, match="centers='classes' needs discrete class labels"):
+            clone(mechanism).set_params(centers="classes").fit(Z, y)
+    with pytest.raises(ValueError, match="keys given"):
+        clone(mechanism).set_params(centers="classes").fit(Z, labels, keys=Z)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        clone(mechanism).fit(Z, labels[:-1])
+
+
+def test_labels_make_adaptive_kernel_regression_more_accurate():
+    """Two interleaved classes of small clusters: plain centres mix them."""
+    rng = np.random.default_rng(0)
+    spots = rng.uniform(size=(60, 3)) * 6
+    group = rng.integers(60, size=1200)
+    Z, y = spots[group] + 0.25 * rng.normal(size=(1200, 3)), group % 2
+    gains = []
+    for seed in range(12):
+        scores = [
+            KernelRegressionClassifier(
+                AdaptiveRF(32, sigma=4.0, centers=centers, random_state=seed)
+            )
+            .fit(Z[:800], y[:800])
+            .score(Z[800:], y[800:])
+            for centers in ("classes", "kmeans")
+        ]
+        gains.append(scores[0] - scores[1])
+    # Seen: 0.10 with a standard error of 0.01; without labels 0.
+    assert np.mean(gains) > 0.05
+
+
 # ------------------------------------------------------------------ discrete
 
 

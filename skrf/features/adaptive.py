@@ -12,6 +12,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from ..projections import COUPLINGS, DenseProjection
@@ -97,13 +99,16 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     Parameters
     ----------
     %(n_components)s
-    centers : {"auto", "kmeans", "random", "none"}, default="auto"
-        Where the bumps stand: at centres of clusters, at random rows, or nowhere (dense
-        exponential features). "auto" tries clusters and none on pilot draws that are then thrown
-        away and keeps the one whose row sums of the kernel are closest to the exact ones.
+    centers : {"auto", "classes", "kmeans", "random", "none"}, default="auto"
+        Where the bumps stand: at centres of clusters found within each class of y, at centres of
+        clusters, at random rows, or nowhere (dense exponential features). "auto" tries clusters,
+        within classes where `fit` gets class labels, and none on pilot draws that are then thrown
+        away, and keeps the one whose row sums of the kernel (over the rows of the own class) are
+        closest to the exact ones.
     n_centers : int, default=None
         Number of bumps, never more than there are rows; None takes n_components clusters, or
-        1,024 random rows and at least n_components.
+        1,024 random rows and at least n_components. Classes get clusters by their size, and at
+        least one each.
     tau : float or "auto", default="auto"
         Standard deviation of the bumps.
     share : float in (0, 1] or "auto", default="auto"
@@ -132,7 +137,14 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
+        labels.
+
+    Notes
+    -----
+    Labels move projections to where each class lives, which makes kernel regression more accurate;
+    the estimate of the kernel stays unbiased, as it does for any centres. Labels are used where y
+    is discrete and has no more classes than there are bumps.
 
     References
     ----------
@@ -157,7 +169,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             for name, allowed in PrincipalAxesRandomFeatures._parameter_constraints.items()
             if name != "projection"
         },
-        "centers": [StrOptions({"auto", "kmeans", "random", "none"})],
+        "centers": [StrOptions({"auto", "classes", "kmeans", "random", "none"})],
         "n_centers": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
@@ -197,8 +209,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Queries.
-        y : None
-            Ignored.
+        y : array-like of shape (n_samples,), default=None
+            Class labels of X, which say where projections are wanted; ignored where they are not
+            discrete or where keys are given.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
             Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
             have the length of X, and a Pipeline does not transform them.
@@ -208,7 +221,16 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self : object
             The fitted mechanism.
         """
-        return self._fit(X, None, keys, first=True)
+        self._labels = None if keys is not None else _class_codes(y, X, self._count_centers())
+        if self.centers == "classes" and self._labels is None:
+            raise ValueError(
+                f"centers='classes' needs discrete class labels y, at most {self._count_centers()} "
+                f"(n_centers or n_components) different ones, and keys=None; got y={y!r:.60} and "
+                f"keys {'given' if keys is not None else 'None'}. Or take centers='kmeans'."
+            )
+        self._fit(X, None, keys, first=True)
+        del self._labels
+        return self
 
     def _is_mergeable(self):
         return False
@@ -217,13 +239,14 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def _learn_from_rows(self, X, keys, sample_weight):
         rng = self._rng(SUBSAMPLE)
-        queries = self._sample(X, _CENTER_ROWS, rng, keys=False)
-        others = queries if keys is X else self._sample(keys, _CENTER_ROWS, rng, keys=True)
-        candidates = self._candidates(queries, others, rng)
+        queries, labels = self._sample(X, self._labels, rng, keys=False)
+        others = queries if keys is X else self._sample(keys, None, rng, keys=True)[0]
+        candidates = self._candidates(queries, others, labels, rng)
         self.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            score = _RowSumScore(queries, others, self._log_key_weights(keys, others), rng)
+            log_key_weights = self._log_key_weights(others)
+            score = _RowSumScore(queries, others, log_key_weights, labels, rng)
             pilot = self._rng(CHOICE)
             for name, mixture in candidates.items():
                 self.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
@@ -232,36 +255,48 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self.centers_ = self._mixture.centers
         self.tau_, self.share_ = self._mixture.tau, self._mixture.share
 
-    def _sample(self, X, n_rows, rng, *, keys):
-        if X.shape[0] > n_rows:
-            X = X[np.sort(rng.choice(X.shape[0], n_rows, replace=False))]
-        return self._rows(X, self.offset_, keys=keys).on_host()
+    def _count_centers(self):
+        return self.n_centers or self.n_components
 
-    def _candidates(self, queries, others, rng):
+    def _sample(self, X, labels, rng, *, keys):
+        if X.shape[0] > _CENTER_ROWS:
+            chosen = np.sort(rng.choice(X.shape[0], _CENTER_ROWS, replace=False))
+            X, labels = X[chosen], None if labels is None else labels[chosen]
+        return self._rows(X, self.offset_, keys=keys).on_host(), labels
+
+    def _candidates(self, queries, others, labels, rng):
         none = Mixture(self.rho_, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
         if self.centers == "none" or self.share == 1:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
         sums = _near_sums(queries, others, rng)
         tau = 1.0 if self.tau == "auto" else float(self.tau)
-        kind = "kmeans" if self.centers == "auto" else self.centers
-        centers = self._place_centers(kind, sums, rng)
+        kind = self.centers
+        if kind == "auto":
+            kind = "kmeans" if labels is None else "classes"
+        centers = self._place_centers(kind, sums, labels, rng)
         candidates = {kind: Mixture(self.rho_, self.rotation_, centers, tau, share)}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
 
-    def _place_centers(self, kind, points, rng):
-        """Return centres in spatial order: systematic counts then spread features evenly."""
-        if kind == "kmeans":
-            centers = cluster_centers(points, self.n_centers or self.n_components, rng)
-        else:
+    def _place_centers(self, kind, points, labels, rng):
+        """Return centres, in spatial order within classes: systematic counts then spread evenly."""
+        if kind == "random":
             wanted = self.n_centers or max(self.n_components, _RANDOM_CENTERS)
-            chosen = rng.permutation(len(points))[:wanted]
-            centers = points[chosen]
-        return centers[spatial_order(centers)]
+            parts = [points[rng.permutation(len(points))[:wanted]]]
+        elif kind == "kmeans":
+            parts = [cluster_centers(points, self._count_centers(), rng)]
+        else:
+            sizes = np.bincount(labels)
+            parts = [
+                cluster_centers(points[labels == k], count, rng)
+                for k, count in enumerate(_proportional_counts(sizes, self._count_centers()))
+                if sizes[k]
+            ]
+        return np.vstack([part[spatial_order(part)] for part in parts])
 
-    def _log_key_weights(self, keys, others):
+    def _log_key_weights(self, others):
         """Return the log of what the kernel multiplies key j with: |y|^2 / 2 for softmax."""
         if self.kernel != "softmax":
             return np.zeros(len(others))
@@ -313,8 +348,28 @@ def _near_sums(queries, others, rng):
     return rows + others[logs.argmax(axis=1)]
 
 
+def _class_codes(y, X, most):
+    """Return labels 0, 1, ... of discrete y with at most `most` different values, else None."""
+    if y is None:
+        return None
+    y = np.asarray(y)
+    check_consistent_length(X, y)
+    if type_of_target(y) not in ("binary", "multiclass"):
+        return None
+    classes, codes = np.unique(y, return_inverse=True)
+    return codes if len(classes) <= most else None
+
+
+def _proportional_counts(sizes, total):
+    """Split `total` by the sizes, at least one each."""
+    extra = (total - len(sizes)) * np.cumsum(sizes) / np.sum(sizes)
+    return 1 + np.diff(np.round(extra), prepend=0).astype(int)
+
+
 class _RowSumScore:
     """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
+
+    With labels, sums run over the rows of the query's class.
 
     Parameters
     ----------
@@ -322,20 +377,24 @@ class _RowSumScore:
         Scaled, shifted queries and keys; the same object where a row is its own key.
     log_key_weights : ndarray of shape (n,)
         Log of what multiplies the Gaussian kernel of each key.
+    labels : ndarray of shape (n,) or None
+        Classes of rows that are their own keys.
     rng : Generator
         Source of the subsample.
     """
 
-    def __init__(self, queries, others, log_key_weights, rng):
+    def __init__(self, queries, others, log_key_weights, labels, rng):
         self.is_self = others is queries
         chosen = rng.permutation(len(queries))[:_PILOT_ROWS]
         self.queries = queries[chosen]
+        self.labels = np.zeros(len(chosen), int) if labels is None else labels[chosen]
         if not self.is_self:
             chosen = rng.permutation(len(others))[:_PILOT_ROWS]
         self.others, self.log_key_weights = others[chosen], log_key_weights[chosen]
         logs = self.log_key_weights - cdist(self.queries, self.others, "sqeuclidean") / 2
         if self.is_self:
             np.fill_diagonal(logs, -np.inf)
+            logs[self.labels[:, None] != self.labels] = -np.inf
         self.exact = logsumexp(logs, axis=1)
 
     def __call__(self, mixture, rows, log_weights):
@@ -346,11 +405,15 @@ class _RowSumScore:
             for points in (self.queries, self.others)
         )
         keys = keys + self.log_key_weights[:, None]
-        logs = logsumexp(queries + logsumexp(keys, axis=0), axis=1)
+        logs = np.empty(len(queries))
+        for label in np.unique(self.labels):
+            own = self.labels == label
+            sums = logsumexp(keys[own] if self.is_self else keys, axis=0)
+            logs[own] = logsumexp(queries[own] + sums, axis=1)
         if self.is_self:
-            own = logsumexp(queries + keys, axis=1)
+            itself = logsumexp(queries + keys, axis=1)
             with np.errstate(divide="ignore", invalid="ignore"):
-                logs = logs + np.log(np.maximum(-np.expm1(own - logs), 0.0))
-        errors = np.abs(logs - self.exact)
+                logs = logs + np.log(np.maximum(-np.expm1(itself - logs), 0.0))
         # Rows without any neighbour have no finite truth and say nothing.
-        return float(np.median(errors[np.isfinite(self.exact)]))
+        says = np.isfinite(self.exact)
+        return float(np.median(np.abs(logs[says] - self.exact[says]))) if says.any() else np.inf

@@ -1,0 +1,153 @@
+"""Measure which random features are best: four regimes of pairs, or the UCI sets.
+
+python benchmarks/which_features.py [--uci]
+
+Writes tables and a plot for the page "Which random features should I use?" of the documentation.
+With --uci it checks `recommend` on the eight UCI sets instead (where SKRF_UCI_DIR says they are)
+and prints what it sees.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from skrf import GeometricRF, HybridRF, PoissonRF, theory
+from skrf.datasets import REGIMES, load_uci, make_regime
+
+N_COMPONENTS = 128
+SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+SHOWN_SIGMAS = (0.1, 0.3, 0.5, 1.0)
+UCI = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
+GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+MEASURED_SEED = 1000  # draws and rows that recommend has not seen
+
+MORE = {
+    "Poisson, positive": PoissonRF(N_COMPONENTS, positive=True),
+    "geometric, positive": GeometricRF(N_COMPONENTS, positive=True),
+    "hybrid, Gaussian": HybridRF(N_COMPONENTS, coefficients="gaussian"),
+}
+
+
+def mean_log_variance(mechanism, X, Y):
+    """Return the mean over pairs of the closed-form log variance, NaN where none is known."""
+    fitted = clone(mechanism).set_params(random_state=0).fit(X, keys=Y)
+    try:
+        return fitted.kernel_variance(X, Y, log=True).mean()
+    except NotImplementedError:
+        return np.nan
+
+
+def measure_regimes():
+    """Return a record for every regime, sigma and mechanism."""
+    records = []
+    for regime in REGIMES:
+        for sigma in SIGMAS:
+            X, Y = make_regime(regime, 200, sigma=sigma, random_state=0)
+            mechanisms = theory.default_mechanisms(N_COMPONENTS) | MORE
+            chosen = repr(theory.recommend(X, Y, n_components=N_COMPONENTS))
+            rows = theory.compare(X, Y, mechanisms=mechanisms, random_state=MEASURED_SEED)
+            measured = {row.name: row.log_error for row in rows}
+            for name, mechanism in mechanisms.items():
+                records.append(
+                    {
+                        "regime": regime,
+                        "sigma": sigma,
+                        "mechanism": name,
+                        "error": measured[name],
+                        "log_variance": mean_log_variance(mechanism, X, Y),
+                        "recommended": repr(mechanism) == chosen,
+                    }
+                )
+            print_verdict(f"{regime}, sigma={sigma}", chosen, mechanisms, measured)
+    return records
+
+
+def check_uci():
+    """Print, for each set, how far the recommended mechanism is from the best of those tried."""
+    for name in UCI:
+        data = load_uci(name)
+        preprocess = make_pipeline(
+            make_column_transformer(
+                (OneHotEncoder(sparse_output=False), list(data.categorical_features)),
+                remainder="passthrough",
+            ),
+            StandardScaler(),
+        )
+        X = np.asarray(preprocess.fit_transform(data.data), dtype=float)
+        for sigma in (0.1, 0.3, 1.0):
+            mechanisms = theory.default_mechanisms(N_COMPONENTS, sigma=sigma)
+            chosen = repr(theory.recommend(X, n_components=N_COMPONENTS, sigma=sigma))
+            rows = theory.compare(X, mechanisms=mechanisms, random_state=MEASURED_SEED)
+            measured = {row.name: row.log_error for row in rows}
+            print_verdict(f"{name}, sigma={sigma}", chosen, mechanisms, measured)
+
+
+def print_verdict(case, chosen, mechanisms, measured):
+    """Print the recommended mechanism and its error over that of the best default one."""
+    own = {key: measured[key] for key in mechanisms if key not in MORE}
+    name = next(key for key in own if repr(mechanisms[key]) == chosen)
+    best = min(own, key=own.get)
+    ratio = own[name] / own[best]
+    print(f"{case:20s} recommended {name}; best {best}; ratio {ratio:.3f}", flush=True)
+
+
+def write_tables(records):
+    """Write one table a regime as reStructuredText."""
+    lines = []
+    for regime in REGIMES:
+        rows = [r for r in records if r["regime"] == regime and r["sigma"] in SHOWN_SIGMAS]
+        lines += [
+            f".. list-table:: {regime}",
+            "   :header-rows: 1",
+            "",
+            "   * - mechanism",
+            *(f"     - sigma = {sigma}" for sigma in SHOWN_SIGMAS),
+        ]
+        for name in dict.fromkeys(r["mechanism"] for r in rows):
+            lines.append(f"   * - {name}")
+            for row in rows:
+                if row["mechanism"] == name:
+                    mark = "**" if row["recommended"] else ""
+                    lines.append(f"     - {mark}{row['error']:.2g}{mark}")
+        lines.append("")
+    (GUIDE / "_which_features.txt").write_text("\n".join(lines))
+
+
+def plot(records):
+    """Draw mean log variances, as in the figure of the paper."""
+    figure, axes = plt.subplots(1, 4, figsize=(13, 4), sharex=True, layout="constrained")
+    for axis, regime in zip(axes, REGIMES, strict=True):
+        for name in dict.fromkeys(r["mechanism"] for r in records):
+            own = [r for r in records if r["regime"] == regime and r["mechanism"] == name]
+            values = [r["log_variance"] for r in own]
+            if np.isfinite(values).all():
+                axis.plot([r["sigma"] for r in own], values, label=name, marker=".")
+        axis.set(title=regime, xlabel="sigma")
+    axes[0].set_ylabel("mean log variance")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(GUIDE / "which_features.png", dpi=110)
+
+
+def main():
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--uci", action="store_true", help="check recommend on the UCI sets")
+    if parser.parse_args().uci:
+        check_uci()
+        return
+    records = measure_regimes()
+    write_tables(records)
+    plot(records)
+
+
+if __name__ == "__main__":
+    main()
