@@ -21,6 +21,7 @@ _HOME = {
     "SimplexRFPlus": "features",
 }
 _SUBMODULES = (
+    "attention",
     "datasets",
     "exceptions",
     "features",

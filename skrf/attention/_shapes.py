@@ -1,0 +1,192 @@
+"""What every attention call checks first: the shapes and contents of q, k, v and the padding.
+
+Inside, attention has one layout: U sets of keys and values (batch times key heads), each read by a
+group of G query heads.
+"""
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+
+_SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGroups:
+    """Validated inputs of an attention call, float32 if all of them were and else float64.
+
+    Parameters
+    ----------
+    q : ndarray of shape (U, G, L, d)
+        Queries; group u reads keys and values u.
+    k : ndarray of shape (U, S, d)
+        Keys.
+    v : ndarray of shape (U, S, e)
+        Values.
+    padding : ndarray of shape (U, S) or None
+        True where a key is ignored.
+    leading : tuple of int
+        Leading axes of the queries as they were given.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    padding: np.ndarray | None
+    leading: tuple[int, ...]
+
+    def ungroup(self, rows):
+        """Put rows of shape (U, G, L, n), one a query, back behind the leading axes of q."""
+        return rows.reshape(*self.leading, *rows.shape[-2:])
+
+
+def check_qkv(q, k, v, key_padding_mask=None, causal=False):
+    """Validate the inputs of an attention call and group their heads, by views where possible.
+
+    Parameters
+    ----------
+    q : array-like of shape (..., L, d)
+        Queries.
+    k : array-like of shape (..., S, d)
+        Keys. The leading axes are those of q, but the last of them may be a divisor of q's:
+        query head h reads key head h // (heads of q / heads of k). Without any leading axis, the
+        keys are shared by all queries.
+    v : array-like of shape (..., S, e)
+        Values, with the leading axes of k.
+    key_padding_mask : array-like of bool, default=None
+        True where a key is ignored; shape (S,), or with the leading axes of k, with or without
+        the last of them, its heads.
+    causal : bool, default=False
+        Whether position i reads positions up to i only, which needs as many keys as queries.
+
+    Returns
+    -------
+    HeadGroups
+        The inputs in the one layout that attention works in.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit, an axis is empty, or a value is NaN or infinite.
+    TypeError
+        Where an input is not made of real numbers, or the padding not of booleans.
+    """
+    q, k, v = _as_floats({"q": q, "k": k, "v": v})
+    _check_fit(q, k, v)
+    check_flag("causal", causal)
+    if causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            f"causal=True needs as many keys as queries, got {q.shape[-2]} queries in q and "
+            f"{k.shape[-2]} keys in k."
+        )
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not math.isfinite(largest_entry(array)):
+            raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+    n_sets = math.prod(k.shape[:-2])
+    return HeadGroups(
+        # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
+        q=q.reshape(n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:]),
+        k=k.reshape(n_sets, *k.shape[-2:]),
+        v=v.reshape(n_sets, *v.shape[-2:]),
+        padding=_check_padding(key_padding_mask, k.shape),
+        leading=q.shape[:-2],
+    )
+
+
+def check_scale(scale, width):
+    """Return the factor of the products q.k: `scale`, or one over the root of their width d."""
+    if scale is None:
+        return 1 / math.sqrt(width)
+    is_real = isinstance(scale, Real) and not isinstance(scale, (bool, np.bool_))
+    if not (is_real and 0 < scale < math.inf):
+        raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.")
+    return float(scale)
+
+
+def check_block_size(block_size):
+    """Return the number of rows that are worked on at a time."""
+    is_integral = isinstance(block_size, Integral) and not isinstance(block_size, bool)
+    if not (is_integral and block_size >= 1):
+        raise ValueError(f"block_size must be an integer >= 1, got {block_size!r}.")
+    return int(block_size)
+
+
+def check_flag(name, value):
+    """Raise unless a parameter is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+
+
+def largest_entry(array):
+    """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
+    return float(np.max([-array.min(), array.max()]))
+
+
+def _as_floats(inputs):
+    """Return the inputs as arrays of one floating type: float32 if all are, else float64."""
+    arrays = {name: _as_array(name, values) for name, values in inputs.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+        if array.ndim < 2:
+            raise ValueError(
+                f"{name} must have shape {_SHAPES[name]}, got {array.ndim} axes: {array.shape}."
+            )
+        if array.size == 0:
+            raise ValueError(
+                f"{name} has an empty axis: shape {array.shape}; every axis must be at least 1."
+            )
+    is_single = all(array.dtype == np.float32 for array in arrays.values())
+    dtype = np.float32 if is_single else np.float64
+    return tuple(array.astype(dtype, copy=False) for array in arrays.values())
+
+
+def _as_array(name, values):
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array: {error}") from error
+
+
+def _check_fit(q, k, v):
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q and k must have the same width d, got {q.shape[-1]} in q of shape {q.shape} and "
+            f"{k.shape[-1]} in k of shape {k.shape}."
+        )
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(
+            f"k and v must agree in all axes but the last, got shapes {k.shape} and {v.shape}."
+        )
+    queries, keys = q.shape[:-2], k.shape[:-2]
+    if not keys:
+        return
+    if len(queries) != len(keys) or queries[:-1] != keys[:-1] or queries[-1] % keys[-1]:
+        raise ValueError(
+            "The leading axes of k must be those of q, the last of them (heads) a divisor of q's, "
+            f"or absent, got {keys} in k and {queries} in q."
+        )
+
+
+def _check_padding(mask, k_shape):
+    """Return the padding as (U, S), or None where no key is padded."""
+    if mask is None:
+        return None
+    mask = _as_array("key_padding_mask", mask)
+    if mask.dtype != bool:
+        raise TypeError(
+            "key_padding_mask must be boolean (True = padding, ignored), got dtype "
+            f"{mask.dtype}."
+        )
+    *leading, n_keys, _ = k_shape
+    allowed = {(n_keys,), (*leading[:-1], n_keys), (*leading, n_keys)}
+    if mask.shape not in allowed:
+        choices = " or ".join(str(shape) for shape in sorted(allowed, key=len))
+        raise ValueError(f"key_padding_mask must have shape {choices}, got {mask.shape}.")
+    if not mask.any():
+        return None
+    if 1 < mask.ndim == len(leading):
+        mask = mask[..., None, :]
+    return np.broadcast_to(mask, (*leading, n_keys)).reshape(-1, n_keys)

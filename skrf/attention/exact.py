@@ -1,0 +1,163 @@
+"""Softmax attention computed exactly, block by block: the reference for everything approximate."""
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import gen_batches
+
+from ._shapes import check_block_size, check_qkv, check_scale, largest_entry
+
+# A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
+_LARGEST_SINGLE_LOGIT = 256.0
+
+
+def exact_attention(
+    q, k, v, *, causal=False, mask=None, scale=None, key_padding_mask=None, block_size=1024
+):
+    """Compute softmax attention exactly, in memory linear in the number of keys.
+
+    Output i is the mean of the values with weights proportional to
+    ``mask[i, j] * exp(scale * q[i] @ k[j])``. This is the reference that approximations are
+    compared with; its time is quadratic, its memory O(block_size * S).
+
+    Parameters
+    ----------
+    q : array-like of shape (..., L, d)
+        Queries; leading axes are batch and heads.
+    k : array-like of shape (..., S, d)
+        Keys, with the leading axes of q, or fewer heads: their number divides that of q, and
+        query head h reads key head h // (heads of q / heads of k). Without leading axes the keys
+        are shared by all queries.
+    v : array-like of shape (..., S, e)
+        Values, with the leading axes of k.
+    causal : bool, default=False
+        Position i reads positions up to i only; needs L = S.
+    mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
+        Multiplies the numerators of the softmax: entries >= 0, or booleans with True = keep.
+        With `causal` both apply.
+    scale : float, default=None
+        Factor of the products q.k; None is 1/sqrt(d).
+    key_padding_mask : array-like of bool, default=None
+        True = padding, a key that is ignored (as in torch's MultiheadAttention;
+        scaled_dot_product_attention has it the other way round). Shape (S,), or with the leading
+        axes of k, with or without its heads.
+    block_size : int, default=1024
+        Number of queries that are worked on at a time.
+
+    Returns
+    -------
+    ndarray of shape (..., L, e)
+        Outputs, with the leading axes of q; float32 if q, k and v are, and float64 otherwise. A
+        query that has no key left gets zeros.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
+        negative, or a parameter is not allowed.
+    TypeError
+        Where an input is not made of real numbers, or the padding not of booleans.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import exact_attention
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 5, 4))  # two heads
+    >>> exact_attention(q, k, v).shape
+    (2, 5, 4)
+    >>> bool(np.allclose(exact_attention(q, k, v, causal=True)[:, 0], v[:, 0]))
+    True
+    """
+    heads = check_qkv(q, k, v, key_padding_mask, causal)
+    scale = check_scale(scale, heads.q.shape[-1])
+    block_size = check_block_size(block_size)
+    n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
+    mask = None if mask is None else _RowsOfMask(mask, (n_queries, n_keys))
+    dtype = _dtype_of_logits(heads, scale, mask)
+    out = np.empty((*heads.q.shape[:3], heads.v.shape[-1]), dtype=heads.q.dtype)
+    for u, (keys, values) in enumerate(zip(heads.k, heads.v, strict=True)):
+        keys, values = keys.astype(dtype, copy=False), values.astype(dtype, copy=False)
+        padding = None if heads.padding is None else heads.padding[u]
+        for rows in gen_batches(n_queries, block_size):
+            # Keys after the last query of a causal block are read by none of its queries.
+            n = rows.stop if causal else n_keys
+            log_weights = None if mask is None else mask.log_block(rows, n, dtype)
+            for g, queries in enumerate(heads.q[u]):
+                logits = (queries[rows].astype(dtype) * scale) @ keys[:n].T
+                if log_weights is not None:
+                    logits += log_weights
+                if padding is not None:
+                    logits[:, padding[:n]] = -np.inf
+                if causal:
+                    _hide_future(logits, rows.start)
+                out[u, g, rows] = _softmax_in_place(logits) @ values[:n]
+    return heads.ungroup(out)
+
+
+def _dtype_of_logits(heads, scale, mask):
+    """Return the dtype of the inputs, or float64 where their logits or log weights may need it."""
+    with np.errstate(over="ignore"):
+        largest = np.multiply(largest_entry(heads.q), largest_entry(heads.k))
+        bound = largest * scale * heads.q.shape[-1]
+    if not np.isfinite(bound):
+        raise ValueError(
+            "q and k are too large: the products scale * q.k may exceed the range of float64 "
+            f"(largest entries {largest_entry(heads.q):.3g} and {largest_entry(heads.k):.3g}, "
+            f"scale={scale:.3g})."
+        )
+    # The logarithms of weights may be large as well, but for those of booleans, 0 and -inf.
+    is_weighted = mask is not None and not mask.is_boolean
+    if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
+        return np.dtype(np.float64)
+    return heads.q.dtype
+
+
+def _hide_future(logits, start):
+    """Set the logits of keys after a query's own position to -inf; the first row is `start`."""
+    own = logits[:, start:]
+    positions = np.arange(len(own))
+    np.copyto(own, -np.inf, where=positions > positions[:, None])
+
+
+def _softmax_in_place(logits):
+    """Turn logits into row-wise weights of sum 1, or 0 in rows without any finite logit."""
+    top = logits.max(axis=1, keepdims=True)
+    top[np.isneginf(top)] = 0
+    logits -= top
+    weights = np.exp(logits, out=logits)
+    total = weights.sum(axis=1, keepdims=True)
+    total[total == 0] = 1
+    # Before the product with the values and not after it: values may be near the largest float.
+    weights /= total
+    return weights
+
+
+class _RowsOfMask:
+    """A validated mask of shape (L, S) that gives logarithms of its entries row block by block."""
+
+    def __init__(self, mask, shape):
+        given = type(mask).__name__
+        if not sp.issparse(mask):
+            mask = np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask)
+        if mask.dtype.kind not in "biuf":
+            raise TypeError(
+                "mask must be an array, a sparse matrix or an object with toarray(), of booleans "
+                f"or real numbers; got {given} of dtype {mask.dtype}."
+            )
+        if mask.shape != shape:
+            raise ValueError(f"mask must have shape (L, S) = {shape}, got {mask.shape}.")
+        self.is_boolean = mask.dtype == bool
+        self._rows = mask.tocsr() if sp.issparse(mask) else mask
+        entries = self._rows.data if sp.issparse(mask) else mask
+        if entries.size and not 0 <= entries.min() <= entries.max() < np.inf:
+            raise ValueError(
+                "mask must be finite and >= 0 everywhere, got entries from "
+                f"{entries.min()} to {entries.max()}."
+            )
+
+    def log_block(self, rows, n_keys, dtype):
+        """Return the log weights of the first `n_keys` keys for a slice of queries."""
+        block = self._rows[rows, :n_keys]
+        if sp.issparse(block):
+            block = block.toarray()
+        with np.errstate(divide="ignore"):
+            return np.log(block, dtype=dtype)
