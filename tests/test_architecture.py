@@ -44,6 +44,7 @@ SOMEWHERE = {
     "cupy": ("_kernels/gpu.py",),
     "pandas": ("datasets.py",),
     "matplotlib": ("plotting.py",),
+    "threadpoolctl": ("_threads.py",),
 }
 
 

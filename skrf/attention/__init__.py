@@ -1,5 +1,15 @@
-"""Attention: the exact reference."""
+"""Attention in time and memory linear in length, its exact reference, and what it is made of."""
 
 from .exact import exact_attention
+from .generalized import GeneralizedMap
+from .masks import ToeplitzMask
+from .operator import ApproxKernelAttention
+from .performer import Performer
 
-__all__ = ["exact_attention"]
+__all__ = [
+    "ApproxKernelAttention",
+    "GeneralizedMap",
+    "Performer",
+    "ToeplitzMask",
+    "exact_attention",
+]

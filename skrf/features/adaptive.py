@@ -175,6 +175,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
 
+    _labels = None  # class codes of the rows, during `fit` only
+
     def __init__(
         self,
         n_components=100,
@@ -266,7 +268,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def _candidates(self, queries, others, labels, rng):
         none = Mixture(self.rho_, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
-        if self.centers == "none" or self.share == 1:
+        is_point = not np.ptp(np.vstack([queries, others]), axis=0).any()
+        if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
         sums = _near_sums(queries, others, rng)

@@ -6,6 +6,7 @@ all features are positive). Consumers call those private paths on validated arra
 methods validate, warn and delegate.
 """
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from numbers import Integral, Real
@@ -121,6 +122,17 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         logs = self._log_features(X, keys=keys)
         return namespace(logs).exp(logs)
 
+    def _pull_back(self, X, gradient, *, keys=False):
+        """Return the gradient with respect to rows of X, shape of X.
+
+        Of the sum of gradient times features, or times log features where all are positive; the
+        fitted parameters are constants.
+        """
+        raise NotImplementedError(
+            f"Gradients are not known for {type(self).__name__}. Known: the mechanisms of Gaussian "
+            "projections, and attention's GeneralizedMap."
+        )
+
     @abstractmethod
     def _log_variance(self, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
@@ -128,6 +140,10 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _rows(self, X, offset=None, *, keys=False):
         """Return rows of X on the scale of the features, shifted by `offset` (units of X)."""
         return ScaledRows(X, self.sigma_, offset)
+
+    def _pull_back_rows(self, gradient, *, keys=False):
+        """Return the gradient with respect to X, given that with respect to `_rows`."""
+        return gradient * self.sigma_
 
     def _log_outer_factor(self, X, Y):
         """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
@@ -219,6 +235,31 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self._draw(self._seed)
         self._assemble()
         return self
+
+    def _adapted(self, X, keys):
+        """Return a copy with the parameters of other data and the same draw (of rows as they are).
+
+        Parameters
+        ----------
+        X, keys : ndarray of shape (n, n_features) and (n_keys, n_features)
+            Validated queries and keys.
+        """
+        other = copy.copy(self)
+        other.statistics_ = PairStatistics.of(X, keys, None, full=self._needs_full_statistics)
+        other._sigma = other._resolve_sigma(X, None)
+        other._fit_parameters(other.statistics_)
+        if type(self)._learn_from_rows is not BaseRandomFeatures._learn_from_rows:
+            other._learn_from_rows(X, keys, None)
+            other._draw(self._seed)
+        other._assemble()
+        return other
+
+    # Whether no member of the family does without data.
+    _needs_data = False
+
+    def _fit_without_data(self, n_features):
+        """Fit the member of the family that needs no data: A = 0, no shift, no centres."""
+        return self.fit(np.zeros((1, n_features)))
 
     def redraw(self, random_state=None):
         """Draw the random numbers anew, the fitted parameters kept.

@@ -112,6 +112,10 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     # ---------------------------------------------------------------- maps
 
+    @property
+    def _needs_data(self):
+        return self.positive
+
     def _draw(self, seed):
         """Leave the draw to `_assemble`: the law of the counts has the fitted parameters."""
 
@@ -248,6 +252,12 @@ class PoissonRF(DiscreteRandomFeatures):
         rates = np.clip(np.sqrt(products), _MIN_RATE, _MAX_RATE)
         self.lambda_ = rates if self.per_feature else float(rates)
 
+    def _fit_without_data(self, n_features):
+        super()._fit_without_data(n_features)
+        self.lambda_ = np.ones(n_features) if self.per_feature else 1.0
+        self._assemble()
+        return self
+
     @property
     def _rates(self):
         return np.broadcast_to(self.lambda_, self.n_features_in_)
@@ -343,6 +353,12 @@ class GeometricRF(DiscreteRandomFeatures):
             self.p_ = np.array([_optimal_p(np.array([product])) for product in products])
         else:
             self.p_ = _optimal_p(products)
+
+    def _fit_without_data(self, n_features):
+        super()._fit_without_data(n_features)
+        self.p_ = np.full(n_features, 0.5) if self.per_feature else 0.5
+        self._assemble()
+        return self
 
     @property
     def _probabilities(self):

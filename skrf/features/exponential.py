@@ -309,6 +309,12 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
             X = X @ like(self._balance[keys].T, X)
         return super()._rows(X, offset, keys=keys)
 
+    def _pull_back_rows(self, gradient, *, keys=False):
+        gradient = super()._pull_back_rows(gradient, keys=keys)
+        if self._balance is not None:
+            gradient = gradient @ like(self._balance[keys], gradient)
+        return gradient
+
     @property
     def is_symmetric(self):
         """Whether `transform` and `transform_keys` are the same function: not if asymmetric."""

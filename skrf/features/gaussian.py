@@ -6,6 +6,7 @@ from abc import abstractmethod
 from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
+from .._arrays import like
 from ..projections import COUPLINGS, PROJECTIONS, DenseProjection
 from .base import OMEGA, BaseRandomFeatures
 
@@ -87,6 +88,18 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         if self.is_positive:
             return super()._features(X, keys=keys)
         return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
+
+    def _pull_back(self, X, gradient, *, keys=False):
+        nonlinearity = self._nonlinearity
+        by_product, by_row = nonlinearity.pull_back(
+            *self._prepare(X, keys=keys), gradient, keys=keys
+        )
+        rows = self._rows(X, getattr(self, "offset_", None), keys=keys).values
+        by_rows = nonlinearity.slope * (by_product @ like(self._projection.dense(), X))
+        by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows
+        if self.kernel == "softmax":
+            by_rows = by_rows + by_row[:, None] * self._rows(X, keys=keys).values
+        return self._pull_back_rows(by_rows, keys=keys)
 
     def _log_variance(self, X, Y):
         coupling = COUPLINGS[self.coupling]

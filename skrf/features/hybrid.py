@@ -18,7 +18,7 @@ from .._arrays import columns, like, namespace, squared_distances
 from ..projections import DenseProjection
 from ._clusters import cluster_centers
 from ._docs import document
-from .base import COEFFICIENTS, SUBSAMPLE
+from .base import COEFFICIENTS, SUBSAMPLE, BaseRandomFeatures
 from .nonlinearities import Exponential, Hyperbolic, SineCosine
 from .positive import CenteredRandomFeatures
 
@@ -293,6 +293,10 @@ class HybridRF(CenteredRandomFeatures):
             )
         return super()._fit(X, sample_weight, keys, first=first)
 
+    @property
+    def _needs_data(self):
+        return self._is_clustered
+
     def _is_mergeable(self):
         by_rows = self._is_clustered or (self.coefficients == "gaussian" and self.tau == "median")
         return super()._is_mergeable() and not by_rows
@@ -349,6 +353,8 @@ class HybridRF(CenteredRandomFeatures):
         return m * _COEFFICIENTS[self.coefficients].n_columns(self._n_taus, *widths)
 
     # ---------------------------------------------------------------- maps
+
+    _pull_back = BaseRandomFeatures._pull_back  # not that of one nonlinearity
 
     def _features(self, X, *, keys=False):
         if self._is_clustered:

@@ -23,6 +23,7 @@ class Nonlinearity:
     is_positive = False
     is_symmetric = True
     slope = 1.0
+    norm_slope = 0.0  # what row_term multiplies |x|^2 with
 
     def shape(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
@@ -30,7 +31,14 @@ class Nonlinearity:
 
     def row_term(self, norms2, n_features):
         """Return the exponent that depends on |x|^2 alone."""
-        return 0 * norms2
+        return self.norm_slope * norms2
+
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row of sum(gradient * columns).
+
+        Columns are logarithms where all are positive.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,18 @@ class SineCosine(Nonlinearity):
         xp = namespace(products)
         amplitude = xp.exp(row)[:, None]
         return columns([xp.cos(products) * amplitude, xp.sin(products) * amplitude], products)
+
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row."""
+        xp = namespace(products)
+        amplitude = xp.exp(row)[:, None]
+        m = products.shape[1]
+        cosine, sine = xp.cos(products) * amplitude, xp.sin(products) * amplitude
+        by_cosine, by_sine = gradient[:, :m], gradient[:, m:]
+        return (
+            by_sine * cosine - by_cosine * sine,
+            xp.sum(by_cosine * cosine + by_sine * sine, axis=1),
+        )
 
 
 @dataclass(frozen=True)
@@ -61,21 +81,29 @@ class PhasedCosine(Nonlinearity):
         xp = namespace(products)
         return xp.cos(products + self.phase) * xp.exp(row)[:, None]
 
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row."""
+        xp = namespace(products)
+        scaled = gradient * xp.exp(row)[:, None]
+        by_row = xp.sum(scaled * xp.cos(products + self.phase), axis=1)
+        return -scaled * xp.sin(products + self.phase), by_row
+
 
 @dataclass(frozen=True)
 class PositiveNonlinearity(Nonlinearity):
     """Base of the positive ones: their columns are known by their logarithms."""
 
     is_positive = True
-
-    def row_term(self, norms2, n_features):
-        """Return -|x|^2."""
-        return -norms2
+    norm_slope = -1.0
 
     def log_apply(self, products, row, bias, *, keys=False):
         """Return the logarithms of the columns."""
         terms = row[:, None] if bias is None else row[:, None] + like(bias, products)[None, :]
         return products + terms
+
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row: logs are their sums."""
+        return gradient, namespace(products).sum(gradient, axis=1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +123,7 @@ class Exponential(PositiveNonlinearity):
 
     def row_term(self, norms2, n_features):
         """Return log D - |x|^2."""
-        return n_features / 4 * math.log1p(-4 * self.A) - norms2
+        return n_features / 4 * math.log1p(-4 * self.A) + super().row_term(norms2, n_features)
 
 
 @dataclass(frozen=True)
@@ -115,11 +143,17 @@ class Hyperbolic(PositiveNonlinearity):
 
     def row_term(self, norms2, n_features):
         """Return -|x|^2 - log(2) / 2."""
-        return -norms2 - math.log(2) / 2
+        return super().row_term(norms2, n_features) - math.log(2) / 2
 
     def log_apply(self, products, row, bias, *, keys=False):
         """Return the logarithms of the columns."""
         return columns([products + row[:, None], row[:, None] - products], products)
+
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row."""
+        m = products.shape[1]
+        by_row = namespace(products).sum(gradient, axis=1)
+        return gradient[:, :m] - gradient[:, m:], by_row
 
 
 @dataclass(frozen=True)
@@ -150,7 +184,8 @@ class DenseExponential(PositiveNonlinearity):
 
     def row_term(self, norms2, n_features):
         """Return log det(I - 4A) / 4 - |x|^2."""
-        return float(np.sum(np.log1p(-4 * self.A))) / 4 - norms2
+        log_det = float(np.sum(np.log1p(-4 * self.A)))
+        return log_det / 4 + super().row_term(norms2, n_features)
 
 
 @dataclass(frozen=True)
@@ -203,20 +238,43 @@ class GeneralizedExponential(Nonlinearity):
         log_D = projection.n_features / 4 * np.log(1 - 4 * self.A)
         return projection, self.A * projection.squared_norms + log_D
 
-    def row_term(self, norms2, n_features):
-        """Return C |x|^2."""
-        return -(self.s + 1) / 2 * norms2
+    @property
+    def norm_slope(self):
+        """C, the multiplier of |x|^2."""
+        return -(self.s + 1) / 2
+
+    def _slope_and_sign(self, keys):
+        B = complex(np.sqrt(complex(self.s * (1 - 4 * self.A))))
+        return (self.s * B, -1.0) if keys else (B, 1.0)
+
+    def _polar(self, products, row, bias, keys):
+        B, sign = self._slope_and_sign(keys)
+        logs = products * B.real + (row[:, None] + like(bias.real, products)[None, :])
+        angle = products * B.imag + like(bias.imag, products)[None, :]
+        if self.phase is not None:
+            angle, logs = angle + sign * self.phase, logs + math.log(2) / 2
+        return namespace(products).exp(logs), angle
 
     def apply(self, products, row, bias, *, keys=False):
         """Return the columns of one side, scaled by exp(row)."""
         xp = namespace(products)
-        B = np.sqrt(complex(self.s * (1 - 4 * self.A)))
-        if keys:
-            B = self.s * B
-        logs = products * float(B.real) + (row[:, None] + like(bias.real, products)[None, :])
-        size = xp.exp(logs)
-        angle = products * float(B.imag) + like(bias.imag, products)[None, :]
-        sign = -1.0 if keys else 1.0
+        size, angle = self._polar(products, row, bias, keys)
         if self.phase is not None:
-            return math.sqrt(2) * size * xp.cos(angle + sign * self.phase)
+            return size * xp.cos(angle)
+        sign = self._slope_and_sign(keys)[1]
         return columns([size * xp.cos(angle), sign * size * xp.sin(angle)], products)
+
+    def pull_back(self, products, row, bias, gradient, *, keys=False):
+        """Return gradients with respect to products and row."""
+        xp = namespace(products)
+        B, sign = self._slope_and_sign(keys)
+        size, angle = self._polar(products, row, bias, keys)
+        cosine, sine = size * xp.cos(angle), size * xp.sin(angle)
+        if self.phase is None:
+            m = products.shape[1]
+            by_cosine, by_sine = gradient[:, :m], sign * gradient[:, m:]
+        else:
+            by_cosine, by_sine = gradient, 0.0
+        by_log = by_cosine * cosine + by_sine * sine
+        by_angle = by_sine * cosine - by_cosine * sine
+        return by_log * B.real + by_angle * B.imag, xp.sum(by_log, axis=1)

@@ -1,0 +1,435 @@
+"""A causal Performer language model, trained in memory that does not grow with the text.
+
+Every operation returns its output and a function that pulls gradients back. In chunks, the forward
+pass keeps only the attention states between chunks; the reverse sweep redoes one chunk at a time
+from its state and hands the gradients of the later queries on to the chunk before.
+"""
+
+import math
+from numbers import Integral
+
+import numpy as np
+from scipy.special import log_softmax, ndtr
+from sklearn.utils import check_random_state
+
+from .._threads import run_all
+from . import _linear
+from .generalized import GeneralizedMap
+from .operator import ApproxKernelAttention
+
+_NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
+
+
+class Performer:
+    """A causal language model with linear attention: next-token loss and its gradient.
+
+    Embedding plus sinusoidal positions; layers of multi-head causal attention and a GELU network,
+    each with a residual connection and layer normalisation; a linear map to logits.
+
+    Parameters
+    ----------
+    n_tokens : int
+        Size of the vocabulary; tokens are 0 to n_tokens - 1.
+    n_layers : int, default=2
+        Number of layers.
+    width : int, default=64
+        Width of the embedding.
+    n_heads : int, default=4
+        Number of heads, a divisor of `width`.
+    n_hidden : int, default=None
+        Width of the hidden layer of the GELU network; None is 4 * width.
+    feature_map : GeneralizedMap or mechanism, default=None
+        The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
+        projection="identity")``. Mechanisms serve as the member of their family without data.
+    norm : {"pre", "post"}, default="pre"
+        Whether layer normalisation stands before attention and network, or after the sum.
+    dtype : {"float64", "float32"}, default="float64"
+        Type of the parameters.
+    random_state : int, RandomState instance or None, default=None
+        Source of the initial parameters and of the features' draw.
+
+    Attributes
+    ----------
+    params : dict of str to ndarray
+        The parameters; change them in place or replace them to train.
+
+    Raises
+    ------
+    ValueError
+        Where a parameter is not allowed.
+
+    References
+    ----------
+    Likhosherstov, Choromanski, Davis, Song, Weller: Sub-linear memory (2021).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import Performer
+    >>> tokens = np.arange(40) % 5
+    >>> model = Performer(5, n_layers=1, width=16, n_heads=2, random_state=0)
+    >>> for _ in range(30):
+    ...     loss, gradients = model.loss_and_grad(tokens, chunk_size=8)
+    ...     for name, gradient in gradients.items():
+    ...         model.params[name] -= 0.3 * gradient
+    >>> bool(loss < 0.5 * np.log(5))
+    True
+    """
+
+    def __init__(
+        self,
+        n_tokens,
+        *,
+        n_layers=2,
+        width=64,
+        n_heads=4,
+        n_hidden=None,
+        feature_map=None,
+        norm="pre",
+        dtype="float64",
+        random_state=None,
+    ):
+        n_hidden = 4 * width if n_hidden is None else n_hidden
+        sizes = {
+            "n_tokens": n_tokens,
+            "n_layers": n_layers,
+            "width": width,
+            "n_heads": n_heads,
+            "n_hidden": n_hidden,
+        }
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+                raise ValueError(f"{name} must be an integer >= 1, got {size!r}.")
+        if width % n_heads:
+            raise ValueError(f"n_heads={n_heads} must divide width={width}.")
+        if norm not in ("pre", "post"):
+            raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}.")
+        if dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
+        self.n_tokens, self.n_layers, self.width, self.n_heads = n_tokens, n_layers, width, n_heads
+        self.norm, self.dtype = norm, np.dtype(dtype)
+        rng = check_random_state(random_state)
+        if feature_map is None:
+            feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
+        if feature_map.random_state is None:
+            feature_map = type(feature_map)(
+                **{**feature_map.get_params(deep=False), "random_state": rng.randint(2**31 - 1)}
+            )
+        attention = ApproxKernelAttention(feature_map, causal=True)
+        self._head = _linear.Head(attention._prototype(width // n_heads))
+        self.params = {
+            name: self._initial(name, shape, rng)
+            for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
+        }
+
+    @staticmethod
+    def _shapes(n_tokens, n_layers, width, n_hidden):
+        shapes = {"embedding": (n_tokens, width)}
+        for layer in range(n_layers):
+            shapes |= {
+                f"{layer}.{name}": shape
+                for name, shape in {
+                    "query": (width, width),
+                    "key": (width, width),
+                    "value": (width, width),
+                    "output": (width, width),
+                    "attention gain": (width,),
+                    "attention shift": (width,),
+                    "hidden": (width, n_hidden),
+                    "hidden shift": (n_hidden,),
+                    "back": (n_hidden, width),
+                    "back shift": (width,),
+                    "network gain": (width,),
+                    "network shift": (width,),
+                }.items()
+            }
+        return shapes | {
+            "final gain": (width,),
+            "final shift": (width,),
+            "logits": (width, n_tokens),
+            "logits shift": (n_tokens,),
+        }
+
+    def _initial(self, name, shape, rng):
+        if name.endswith("gain"):
+            return np.ones(shape, self.dtype)
+        if name.endswith("shift"):
+            return np.zeros(shape, self.dtype)
+        scale = 1.0 if name == "embedding" else 1 / math.sqrt(shape[0])
+        return (scale * rng.normal(size=shape)).astype(self.dtype)
+
+    # ---------------------------------------------------------------- public
+
+    def loss_and_grad(self, tokens, chunk_size=None):
+        """Return the mean next-token cross-entropy, in nats, and its gradient.
+
+        Parameters
+        ----------
+        tokens : array-like of int of shape (L + 1,) or (B, L + 1)
+            Texts; position i predicts token i + 1.
+        chunk_size : int, default=None
+            Positions that pass through all layers at a time. The result is the same to rounding;
+            the memory for activations is that of one chunk. None takes all at once.
+
+        Returns
+        -------
+        loss : float
+            Mean over all predicted tokens.
+        gradients : dict of str to ndarray
+            Gradients, under the names and in the shapes of `params`.
+
+        Raises
+        ------
+        ValueError
+            Where tokens are not integers of the vocabulary, or there are fewer than two.
+        """
+        inputs, targets, chunks = self._chunks(tokens, chunk_size)
+        states = self._first_states(len(inputs))
+        starts = []
+        for chunk in chunks:
+            starts.append(states)
+            if chunk is not chunks[-1]:
+                states = self._hidden(inputs[:, chunk], chunk.start, states)[1]
+        gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
+        sweeps = [[None] * len(states[0])] * self.n_layers
+        loss = 0.0
+        for chunk, start in zip(reversed(chunks), reversed(starts), strict=True):
+            hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, start)
+            logits, pull_logits = self._linear("logits", hidden)
+            chunk_loss, by_logits = _cross_entropy(logits, targets[:, chunk], targets.size)
+            loss += chunk_loss
+            sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
+        return loss, gradients
+
+    def loss(self, tokens, chunk_size=None):
+        """Return the mean next-token cross-entropy in nats; see `loss_and_grad`."""
+        inputs, targets, chunks = self._chunks(tokens, chunk_size)
+        states, loss = self._first_states(len(inputs)), 0.0
+        for chunk in chunks:
+            hidden, states, _ = self._hidden(inputs[:, chunk], chunk.start, states)
+            logits = self._linear("logits", hidden)[0]
+            loss += _cross_entropy(logits, targets[:, chunk], targets.size)[0]
+        return loss
+
+    def generate(self, prompt, n, *, temperature=1.0, random_state=None):
+        """Return n tokens drawn one after the other, each at the same cost.
+
+        Parameters
+        ----------
+        prompt : array-like of int of shape (L,)
+            Tokens that come before; at least one.
+        n : int
+            Number of tokens to draw.
+        temperature : float, default=1.0
+            Divides the logits.
+        random_state : int, RandomState instance or None, default=None
+            Source of the draws.
+
+        Returns
+        -------
+        ndarray of int of shape (n,)
+            The tokens.
+        """
+        if not temperature > 0:
+            raise ValueError(f"temperature must be > 0, got {temperature!r}.")
+        rng = check_random_state(random_state)
+        pending = self._check_tokens(prompt)[:1]
+        states, position, drawn = self._first_states(1), 0, []
+        for _ in range(n):
+            hidden, states, _ = self._hidden(pending, position, states)
+            position += pending.shape[1]
+            logits = self._linear("logits", hidden[:, -1])[0][0].astype(np.float64)
+            shares = np.exp(log_softmax(logits / temperature))
+            drawn.append(rng.choice(self.n_tokens, p=shares / shares.sum()))
+            pending = np.array([[drawn[-1]]])
+        return np.array(drawn, dtype=int)
+
+    # ---------------------------------------------------------------- checks
+
+    def _check_tokens(self, tokens):
+        tokens = np.atleast_2d(np.asarray(tokens))
+        if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
+            raise ValueError(
+                f"tokens must be integers of shape (L + 1,) or (B, L + 1), got shape "
+                f"{tokens.shape} and dtype {tokens.dtype}."
+            )
+        if tokens.min() < 0 or tokens.max() >= self.n_tokens:
+            raise ValueError(
+                f"tokens must lie in 0 to {self.n_tokens - 1}, got values from {tokens.min()} to "
+                f"{tokens.max()}."
+            )
+        return tokens
+
+    def _chunks(self, tokens, chunk_size):
+        tokens = self._check_tokens(tokens)
+        length = tokens.shape[1] - 1
+        if length < 1:
+            raise ValueError("tokens must hold at least two positions: one to predict another.")
+        size = length if chunk_size is None else chunk_size
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
+        return tokens[:, :-1], tokens[:, 1:], _linear._blocks(length, size)
+
+    # ---------------------------------------------------------------- the network
+
+    def _first_states(self, n_texts):
+        values = np.empty((1, self.width // self.n_heads))
+        state = self._head.empty_state(values)
+        return [[state] * (n_texts * self.n_heads)] * self.n_layers
+
+    def _hidden(self, tokens, start, states):
+        """Return the final rows of a chunk, the states after it and the function that pulls back.
+
+        That function takes gradients of the rows, the sweeps of later chunks (a list a layer), and
+        a dict of gradients to add to; it returns the sweeps of this chunk.
+        """
+        x = self.params["embedding"][tokens] + self._positions(start, tokens.shape[1])
+        pulls, after = [], []
+        for layer in range(self.n_layers):
+            x, new_states, pull = self._layer(layer, x, states[layer])
+            pulls.append(pull)
+            after.append(new_states)
+        x, pull_norm = self._normalised("final", x)
+
+        def pull_back(by_x, sweeps, gradients):
+            by_x = pull_norm(by_x, gradients)
+            before = [None] * self.n_layers
+            for layer in reversed(range(self.n_layers)):
+                by_x, before[layer] = pulls[layer](by_x, sweeps[layer], gradients)
+            np.add.at(gradients["embedding"], tokens, by_x)
+            return before
+
+        return x, after, pull_back
+
+    def _positions(self, start, length):
+        rates = 10_000.0 ** (-np.arange(0, self.width, 2) / self.width)
+        angles = np.arange(start, start + length)[:, None] * rates
+        both = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+        return both.reshape(length, -1)[:, : self.width].astype(self.dtype)
+
+    def _layer(self, layer, x, states):
+        is_pre = self.norm == "pre"
+        attention, network = f"{layer}.attention", f"{layer}.network"
+        inner, pull_first = self._normalised(attention, x) if is_pre else (x, None)
+        change, states, pull_attention = self._attention(layer, inner, states)
+        middle = x + change
+        if not is_pre:
+            middle, pull_first = self._normalised(attention, middle)
+        inner, pull_second = self._normalised(network, middle) if is_pre else (middle, None)
+        change, pull_network = self._network(layer, inner)
+        out = middle + change
+        if not is_pre:
+            out, pull_second = self._normalised(network, out)
+
+        def pull_back(by_out, sweeps, gradients):
+            if not is_pre:
+                by_out = pull_second(by_out, gradients)
+            through = pull_network(by_out, gradients)
+            by_middle = by_out + (pull_second(through, gradients) if is_pre else through)
+            if not is_pre:
+                by_middle = pull_first(by_middle, gradients)
+            through, sweeps = pull_attention(by_middle, sweeps, gradients)
+            return by_middle + (pull_first(through, gradients) if is_pre else through), sweeps
+
+        return out, states, pull_back
+
+    def _attention(self, layer, x, states):
+        projected, pulls = zip(
+            *(self._linear(f"{layer}.{name}", x) for name in ("query", "key", "value")),
+            strict=True,
+        )
+        q, k, v = (self._split(part) for part in projected)
+        joined = np.empty_like(v)
+        after = [None] * len(q)
+
+        def attend(u):
+            after[u] = _linear.causal(
+                self._head, states[u], q[u : u + 1], k[u], v[u], None, joined[u : u + 1]
+            )
+
+        run_all(attend, range(len(q)))
+        out, pull_out = self._linear(f"{layer}.output", self._join(joined, x.shape))
+
+        def pull_back(by_out, sweeps, gradients):
+            gradient = self._split(pull_out(by_out, gradients))
+            by_q, by_k, by_v = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+            before = [None] * len(q)
+
+            def sweep(u):
+                by_q[u : u + 1], by_k[u], by_v[u], before[u] = _linear.causal_backward(
+                    self._head, states[u], q[u : u + 1], k[u], v[u], None, gradient[u : u + 1],
+                    sweeps[u],
+                )  # fmt: skip
+
+            run_all(sweep, range(len(q)))
+            parts = (by_q, by_k, by_v)
+            by_x = sum(
+                pull(self._join(part, x.shape), gradients)
+                for pull, part in zip(pulls, parts, strict=True)
+            )
+            return by_x, before
+
+        return out, after, pull_back
+
+    def _split(self, x):
+        n_texts, length, _ = x.shape
+        heads = x.reshape(n_texts, length, self.n_heads, -1).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(heads).reshape(n_texts * self.n_heads, length, -1)
+
+    def _join(self, heads, shape):
+        n_texts, length, _ = shape
+        parts = heads.reshape(n_texts, self.n_heads, length, -1).transpose(0, 2, 1, 3)
+        return parts.reshape(shape)
+
+    def _network(self, layer, x):
+        hidden, pull_hidden = self._linear(f"{layer}.hidden", x)
+        share = ndtr(hidden)
+        out, pull_out = self._linear(f"{layer}.back", hidden * share)
+
+        def pull_back(by_out, gradients):
+            density = np.exp(-(hidden**2) / 2) / math.sqrt(2 * math.pi)
+            by_hidden = pull_out(by_out, gradients) * (share + hidden * density)
+            return pull_hidden(by_hidden, gradients)
+
+        return out, pull_back
+
+    def _linear(self, name, x):
+        """Return x @ matrix (+ shift, where there is one) and the function that pulls back."""
+        matrix, shift = self.params[name], self.params.get(f"{name} shift")
+        out = x @ matrix if shift is None else x @ matrix + shift
+
+        def pull_back(by_out, gradients):
+            flat = by_out.reshape(-1, by_out.shape[-1])
+            gradients[name] += x.reshape(-1, x.shape[-1]).T @ flat
+            if shift is not None:
+                gradients[f"{name} shift"] += flat.sum(axis=0)
+            return by_out @ matrix.T
+
+        return out, pull_back
+
+    def _normalised(self, name, x):
+        gain, shift = self.params[f"{name} gain"], self.params[f"{name} shift"]
+        centred = x - x.mean(axis=-1, keepdims=True)
+        inverse = 1 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + _NORM_EPSILON)
+        unit = centred * inverse
+
+        def pull_back(by_out, gradients):
+            axes = tuple(range(x.ndim - 1))
+            gradients[f"{name} gain"] += (by_out * unit).sum(axis=axes)
+            gradients[f"{name} shift"] += by_out.sum(axis=axes)
+            by_unit = by_out * gain
+            along = (by_unit * unit).mean(axis=-1, keepdims=True)
+            return inverse * (by_unit - by_unit.mean(axis=-1, keepdims=True) - unit * along)
+
+        return unit * gain + shift, pull_back
+
+
+def _cross_entropy(logits, targets, count):
+    """Return the summed loss over `count` and its gradient with respect to the logits."""
+    logs = log_softmax(logits, axis=-1)
+    chosen = np.take_along_axis(logs, targets[..., None], axis=-1)
+    gradient = np.exp(logs)
+    np.put_along_axis(
+        gradient, targets[..., None], np.take_along_axis(gradient, targets[..., None], -1) - 1, -1
+    )
+    return float(-chosen.sum(dtype=np.float64) / count), gradient / count

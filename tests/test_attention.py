@@ -1,0 +1,484 @@
+"""The attention operator against the quadratic product of the same features, in every mode."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import MECHANISMS, make
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from sklearn.base import clone
+from threadpoolctl import threadpool_limits
+
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+)
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    ToeplitzMask,
+    exact_attention,
+)
+from skrf.exceptions import FeatureCollapseWarning
+
+L, S, D, E = 150, 90, 6, 5
+RNG = np.random.default_rng(0)
+NEAR = np.exp(-np.abs(np.arange(1 - L, L)) / 20.0)
+GRID = RNG.uniform(size=(2 * 15 - 1, 2 * 10 - 1))
+MASKS = {
+    "none": None,
+    "toeplitz": ToeplitzMask(NEAR),
+    "grid": ToeplitzMask(GRID),
+    "sparse": sp.random_array((L, L), density=0.2, rng=1, format="csr"),
+    "boolean": RNG.uniform(size=(L, L)) < 0.3,
+}
+MAPS = {
+    "optimal": OptimalPositiveRF(24, random_state=0),
+    "hyperbolic": PositiveRF(24, variant="hyperbolic", random_state=0),
+    "asymmetric": DenseExponentialRF(24, asymmetric=True, random_state=0),
+    "adaptive": AdaptiveRF(24, random_state=0),
+    "trigonometric": RFFSampler(400, random_state=0),
+    "elu": GeneralizedMap(24, nonlinearity="elu", random_state=0),
+    "square": GeneralizedMap(nonlinearity="square", projection="identity", random_state=0),
+}
+every_map = pytest.mark.parametrize("name", MAPS)
+every_mask = pytest.mark.parametrize("mask", MASKS)
+both_modes = pytest.mark.parametrize("causal", [False, True])
+pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
+
+
+def inputs(scale=0.7, lead=(2, 4), key_lead=(2, 2), n=L, s=L, seed=0):
+    rng = np.random.default_rng(seed)
+    q = scale * rng.normal(size=(*lead, n, D)) + 0.3
+    return q, scale * rng.normal(size=(*key_lead, s, D)), rng.normal(size=(*key_lead, s, E))
+
+
+def padding_of(s=S, lead=(2,)):
+    return np.random.default_rng(1).uniform(size=(*lead, s)) < 0.3
+
+
+def dense_mask(mask):
+    return mask.toarray() if hasattr(mask, "toarray") else np.asarray(mask, dtype=float)
+
+
+def quadratic(attention, q, k, v, padding=None):
+    """Rows of the explicit matrix of feature products, normalised, times the values."""
+    groups, n_heads = attention._check(q, k, v, padding)
+    out = np.empty((*groups.q.shape[:-1], v.shape[-1]))
+    n, s = groups.q.shape[2], groups.k.shape[1]
+    weights = np.ones((n, s)) if attention.mask is None else dense_mask(attention.mask)
+    weights = np.tril(weights) if attention.causal else weights
+    for u, head in enumerate(attention._heads(groups, n_heads)):
+        own = weights if groups.padding is None else weights * ~groups.padding[u]
+        for g, queries in enumerate(groups.q[u]):
+            rows, keys = head.map(queries), head.map(groups.k[u], keys=True)
+            if head.is_log:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    logs = logsumexp(rows[:, None] + keys[None], axis=2) + np.log(own)
+                    matrix = np.nan_to_num(np.exp(logs - logs.max(axis=1, keepdims=True)))
+            else:
+                matrix = (rows @ keys.T) * own
+            total = matrix.sum(axis=1, keepdims=True)
+            out[u, g] = (matrix / np.where(total == 0, 1, total)) @ groups.v[u]
+    return groups.ungroup(out)
+
+
+# ------------------------------------------------------------------ one result in every mode
+
+
+@both_modes
+@every_mask
+@every_map
+def test_linear_equals_quadratic(name, mask, causal):
+    attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=MASKS[mask])
+    q, k, v = inputs()
+    padding = padding_of(L)
+    if name in ("asymmetric", "adaptive"):
+        attention.fit(q, k)
+    for hidden in (None, padding):
+        expected = quadratic(attention, q, k, v, hidden)
+        assert_allclose(
+            attention(q, k, v, key_padding_mask=hidden), expected, rtol=1e-10, atol=1e-10
+        )
+    single = [part.astype(np.float32) for part in (q, k, v)]
+    result = attention(*single, key_padding_mask=padding)
+    assert result.dtype == np.float32
+    # Trigonometric denominators may be small: their maps are documented as unsafe.
+    atol = 1e-2 if name == "trigonometric" else 1e-4
+    assert_allclose(result, expected, rtol=1e-4, atol=atol)
+
+
+@every_map
+def test_cross_attention_equals_quadratic(name):
+    q, k, v = inputs(s=S)
+    attention = ApproxKernelAttention(MAPS[name], block_size=37)
+    padding = padding_of()
+    expected = quadratic(attention, q, k, v, padding)
+    result = attention(q, k, v, key_padding_mask=padding)
+    assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize("sizes", [(1,), (7,), (512,), (1, 7, 64, 200)])
+def test_streaming_equals_one_shot(sizes, scale):
+    n = 700 if sizes != (1,) else 60
+    attention = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    q, k, v = inputs(scale, n=n, s=n)
+    padding = padding_of(n)
+    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
+        q, k, v = (part.astype(dtype) for part in (q, k, v))
+        expected = attention(q, k, v, key_padding_mask=padding)
+        state, start, parts, turn = attention.init_state(), 0, [], 0
+        while start < n:
+            here = slice(start, start + sizes[turn % len(sizes)])
+            part, state = attention.step(
+                *(z[..., here, :] for z in (q, k, v)), state, key_padding_mask=padding[:, here]
+            )
+            parts.append(part)
+            start, turn = here.stop, turn + 1
+        result = np.concatenate(parts, axis=-2)
+        assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_long_stream_does_not_drift():
+    """The state after 200,000 float32 positions is that of float64, in constant memory."""
+    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=True)
+    rng = np.random.default_rng(0)
+    states = [attention.init_state(), attention.init_state()]
+    for _ in range(50):
+        q, k, v = rng.normal(size=(3, 4000, 4)).astype(np.float32)
+        single, states[0] = attention.step(q, k, v, states[0])
+        double, states[1] = attention.step(*(z.astype(np.float64) for z in (q, k, v)), states[1])
+    assert_allclose(single, double, rtol=2e-5, atol=2e-6)
+    assert states[0].heads[0].sums.shape == (16, 5)
+
+
+@every_mask
+@every_map
+def test_nothing_comes_from_the_future(name, mask):
+    attention = ApproxKernelAttention(MAPS[name], causal=True, mask=MASKS[mask])
+    q, k, v = inputs()
+    before = attention(q, k, v)
+    cut = 61
+    for part in (q, k, v):
+        part[..., cut:, :] = 5 * part[..., cut:, :] + 3
+    after = attention(q, k, v)
+    atol = 1e-9 if name == "trigonometric" else 1e-11
+    assert_allclose(after[..., :cut, :], before[..., :cut, :], rtol=1e-11, atol=atol)
+    assert np.abs(after[..., cut:, :] - before[..., cut:, :]).max() > 0.1
+
+
+@both_modes
+def test_threads_change_nothing(causal):
+    q, k, v = inputs(lead=(2, 6), key_lead=(2, 3))
+    results = []
+    for limit in (1, 2, 3):
+        with threadpool_limits(limit, user_api="blas"):
+            results.append(ApproxKernelAttention(MAPS["optimal"], causal=causal)(q, k, v))
+    assert_array_equal(results[0], results[1])
+    assert_array_equal(results[0], results[2])
+
+
+# ------------------------------------------------------------------ extremes
+
+
+@both_modes
+@pytest.mark.parametrize("name", ["optimal", "hyperbolic", "asymmetric", "adaptive"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "shape", [(40, 8), (40, 1), (1, 8), (1, 1)], ids=lambda shape: "x".join(map(str, shape))
+)
+def test_extreme_inputs_stay_finite(shape, dtype, name, causal):
+    """Logits of +-1e4, constant rows, one position, width 1, padded rows: finite and right."""
+    n, d = shape
+    rng = np.random.default_rng(0)
+    cases = []
+    for scale in (1e-6, 1.0, np.sqrt(1e4 / np.sqrt(d))):
+        x = rng.normal(size=(3, n, d))
+        cases.append(scale * x / np.abs(x).max() * np.sqrt(2))
+    constant = np.ones((3, n, d))
+    cases += [constant, 50 * constant, 0 * constant]
+    for q, k, v in cases:
+        q, k, v = (part.astype(dtype) for part in (q, k, v))
+        for padding in (None, np.ones(n, bool), np.arange(n) < n // 2):
+            attention = ApproxKernelAttention(MAPS[name], causal=causal)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                warnings.simplefilter("ignore", FeatureCollapseWarning)
+                out = attention(q, k, v, key_padding_mask=padding)
+                gradients = attention.backward(q, k, v, v, key_padding_mask=padding)
+            assert np.isfinite(out).all()
+            assert all(np.isfinite(part).all() for part in gradients)
+            largest = np.abs(v).max() * (1 + 1e-5)
+            assert np.abs(out).max() <= largest  # means of values
+            if padding is not None and padding.all():
+                assert not out.any()
+            expected = quadratic(attention, q, k, v, padding)
+            assert_allclose(out, expected, atol=(1e-3 if dtype == np.float32 else 1e-9) * largest)
+
+
+def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
+    """Log keys -60, 0, 100: a block-end maximum alone would give 0/0 in the first rows."""
+    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0), causal=True, scale=1.0)
+    k = np.r_[np.full((3, 2), 11.0), np.zeros((3, 2)), np.full((3, 2), 0.1)]
+    q, v = np.random.default_rng(0).normal(size=(2, 9, 2))
+    assert_allclose(attention(q, k, v), quadratic(attention, q, k, v), rtol=1e-10)
+    for flipped in (k[::-1], -k, 30 * k):
+        expected = quadratic(attention, q, flipped, v)
+        assert_allclose(attention(q, flipped, v), expected, rtol=1e-9)
+
+
+def test_collapse_is_said_and_only_then():
+    q, k, v = np.random.default_rng(0).normal(size=(3, 200, 64))
+    attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(0.5 * q, 0.5 * k, v)
+    assert not attention.diagnose(0.5 * q, 0.5 * k, v).has_collapsed
+    with pytest.warns(FeatureCollapseWarning, match="a typical query is carried by 1"):
+        attention(6 * q, 6 * k, v)
+    assert attention.diagnose(6 * q, 6 * k, v).has_collapsed
+
+
+# ------------------------------------------------------------------ gradients
+
+
+@both_modes
+@every_mask
+@every_map
+def test_gradients_are_those_of_differences(name, mask, causal):
+    attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=MASKS[mask])
+    if name == "trigonometric":  # more features: denominators away from 0
+        attention.set_params(feature_map=RFFSampler(2000, random_state=0))
+    q, k, v = inputs(scale=0.4)
+    padding = padding_of(L)
+    attention.fit(q, k)
+    rng = np.random.default_rng(2)
+    gradient = rng.normal(size=(*q.shape[:-1], E))
+    results = attention.backward(q, k, v, gradient, key_padding_mask=padding)
+
+    def value(parts):
+        return np.sum(gradient * attention(*parts, key_padding_mask=padding))
+
+    step = 1e-5
+    for i, result in enumerate(results):
+        direction = rng.normal(size=result.shape)
+        moved = [
+            [part + (sign * step * direction if i == j else 0) for j, part in enumerate((q, k, v))]
+            for sign in (1, -1)
+        ]
+        expected = (value(moved[0]) - value(moved[1])) / (2 * step)
+        size = np.sqrt(np.sum(result**2))
+        assert abs(np.sum(result * direction) - expected) < 1e-6 * max(size, 1)
+    single = attention.backward(
+        *(part.astype(np.float32) for part in (q, k, v, gradient)), key_padding_mask=padding
+    )
+    for part, result in zip(single, results, strict=True):
+        assert part.dtype == np.float32
+        assert_allclose(part, result, atol=1e-3 * np.abs(result).max())
+
+
+@both_modes
+def test_gradients_are_those_of_torch(causal):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    q, k, v = inputs(lead=(2,), key_lead=(2,), n=40, s=40)
+    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal).fit(
+        q, k
+    )
+    gradient = np.random.default_rng(0).normal(size=v.shape)
+    tensors = [torch.tensor(part, requires_grad=True) for part in (q, k, v)]
+    outs = []
+    for h, mechanism in enumerate(attention.mechanisms_):
+        rows = mechanism._log_features(tensors[0][h])
+        keys = mechanism._log_features(tensors[1][h], keys=True)
+        logs = torch.logsumexp(rows[:, None] + keys[None], dim=2)
+        if causal:
+            logs = logs.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf)
+        outs.append(torch.softmax(logs, dim=1) @ tensors[2][h])
+    (torch.stack(outs) * torch.tensor(gradient)).sum().backward()
+    assert_allclose(attention(q, k, v), torch.stack(outs).detach().numpy(), rtol=1e-10)
+    for result, tensor in zip(attention.backward(q, k, v, gradient), tensors, strict=True):
+        assert_allclose(result, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------ statistics and draws
+
+
+def test_statistics_come_from_the_call_the_fit_or_nowhere():
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(MAPS["asymmetric"])
+    scale = D**-0.25
+    for b in range(2):
+        for h in range(4):
+            mechanism = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=scale)
+            pair = q[b, 2 * (h // 2) : 2 * (h // 2) + 2].reshape(-1, D)
+            mechanism.fit(pair, keys=k[b, h // 2])
+            weights = mechanism.approximate_kernel(q[b, h], k[b, h // 2])
+            expected = weights / weights.sum(axis=1, keepdims=True) @ v[b, h // 2]
+            assert_allclose(attention(q, k, v)[b, h], expected, rtol=1e-9)
+    causal = ApproxKernelAttention(MAPS["asymmetric"], causal=True)
+    mechanism = causal._heads(*causal._check(q, k, v, None))[0].mechanism
+    assert_array_equal(mechanism.rho_, np.ones(D))
+    assert_array_equal(mechanism.offset_, np.zeros(D))
+    causal.fit(q, k)
+    assert len(causal.mechanisms_) == 2
+    assert_array_equal(causal.mechanisms_[0].omega_, causal.mechanisms_[1].omega_)
+    assert (causal.mechanisms_[0].rho_ != causal.mechanisms_[1].rho_).all()
+    pooled = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=scale)
+    pooled.fit(q[:, 2:].reshape(-1, D), keys=k[:, 1].reshape(-1, D))
+    assert_allclose(causal.mechanisms_[1].rho_, pooled.rho_, rtol=1e-12)
+    with pytest.raises(ValueError, match="fitted to 2 of width 6"):
+        causal(q[:, :1], k[:, :1], v[:, :1])
+
+
+def test_padded_keys_take_no_part_in_statistics():
+    q, k, v = inputs(lead=(), key_lead=())
+    padding = np.arange(L) >= 100
+    changed = k.copy()
+    changed[100:] += 50
+    for attention in (
+        ApproxKernelAttention(MAPS["asymmetric"]),
+        ApproxKernelAttention(MAPS["asymmetric"]).fit(q, changed, key_padding_mask=padding),
+    ):
+        result = attention(q, changed, v, key_padding_mask=padding)
+        expected = ApproxKernelAttention(MAPS["asymmetric"])(q, k[:100], v[:100])
+        assert_allclose(result, expected, rtol=1e-10)
+
+
+def test_random_numbers_are_drawn_once():
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(OptimalPositiveRF(24))
+    first = attention(q, k, v)
+    assert_array_equal(attention(q, k, v), first)
+    assert not np.allclose(clone(attention)(q, k, v), first, rtol=1e-3)
+    attention.set_params(scale=0.01)
+    assert not np.allclose(attention(q, k, v), first, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])
+def test_every_mechanism_serves(name):
+    q, k, v = inputs(0.3)
+    attention = ApproxKernelAttention(make(name, n_components=512, random_state=0))
+    error = attention(q, k, v) - exact_attention(q, k, v)
+    # Discrete features are coarse; all others are within a tenth.
+    assert np.sqrt(np.mean(error**2)) < (0.3 if name.startswith(("Po", "Geo", "Hyb")) else 0.1)
+    attention.set_params(causal=True)
+    if attention._prototype(D)._needs_data:
+        with pytest.raises(ValueError, match=r"call fit\(q, k\) first"):
+            attention(q, k, v)
+        attention.fit(q, k)
+    assert attention(q, k, v).shape == q.shape[:-1] + (E,)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_error_falls_as_one_over_the_root(causal):
+    """32 times the features, 40 seeds: the error falls by sqrt(32) within 20 %."""
+    q, k, v = inputs(0.5, lead=(), key_lead=())
+    exact = exact_attention(q, k, v, causal=causal)
+    errors = [
+        np.sqrt(
+            np.mean(
+                [
+                    np.mean(
+                        (
+                            ApproxKernelAttention(
+                                OptimalPositiveRF(m, coupling="iid", random_state=seed),
+                                causal=causal,
+                            )(q, k, v)
+                            - exact
+                        )
+                        ** 2
+                    )
+                    for seed in range(40)
+                ]
+            )
+        )
+        for m in (64, 2048)
+    ]
+    assert 0.8 * np.sqrt(32) < errors[0] / errors[1] < 1.2 * np.sqrt(32)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_diagnosis_knows_the_error(scale):
+    q, k, v = np.random.default_rng(3).normal(size=(3, 4, 256, 32))
+    q, k = scale * q, scale * k
+    exact = exact_attention(q, k, v)
+    for seed in range(3):
+        attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=seed))
+        true = np.linalg.norm(attention(q, k, v) - exact) / np.linalg.norm(exact)
+        diagnosis = attention.diagnose(q, k, v)
+        assert 1 / 1.5 < diagnosis.relative_error / true < 1.5
+        assert (diagnosis.effective_features >= 1).all()
+        assert (diagnosis.effective_features <= 256).all()
+
+
+def test_attention_matrix_has_the_rows_that_multiply_the_values():
+    q, k, v = inputs(s=S)
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    padding = padding_of()
+    matrix = attention.attention_matrix(q, k, key_padding_mask=padding)
+    assert matrix.shape == (2, 4, L, S)
+    assert_allclose(matrix.sum(axis=-1), 1)
+    out = attention(q, k, v, key_padding_mask=padding)
+    assert_allclose(matrix @ np.repeat(v, 2, axis=1), out, rtol=1e-9)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_parameters_are_checked():
+    q, k, v = inputs()
+    for feature_map, said in (
+        (OptimalPositiveRF(sigma=2.0), "sigma=2.0, but attention sets it"),
+        (RFFSampler(kernel="laplacian"), "kernel='laplacian', but attention sets it"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ApproxKernelAttention(feature_map)(q, k, v)
+    for feature_map in (OptimalPositiveRF, "favor", np.eye(3)):
+        with pytest.raises(TypeError, match="feature_map must be an instance"):
+            ApproxKernelAttention(feature_map)(q, k, v)
+    for params, said in (
+        ({"scale": -1.0}, "scale must be"),
+        ({"block_size": 0}, "block_size must be"),
+        ({"causal": "yes"}, "causal must be True or False"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ApproxKernelAttention(**params)(q, k, v)
+    with pytest.raises(ValueError, match="grad_out must have the output's shape"):
+        ApproxKernelAttention().backward(q, k, v, v)
+    with pytest.raises(ValueError, match="Streaming needs causal=True"):
+        ApproxKernelAttention().init_state()
+    causal = ApproxKernelAttention(causal=True)
+    with pytest.raises(TypeError, match="state must come from"):
+        causal.step(q, k, v, None)
+    _, state = causal.step(q, k, v, causal.init_state())
+    with pytest.raises(ValueError, match="state was made for 4 sets of keys"):
+        causal.step(q[:1], k[:1], v[:1], state)
+    with pytest.raises(NotImplementedError, match="need its derivative"):
+        ApproxKernelAttention(GeneralizedMap(nonlinearity=np.abs)).backward(q, k, v, q[..., :E])
+
+
+def test_parameters_survive_cloning():
+    attention = ApproxKernelAttention(MAPS["adaptive"], causal=True, scale=0.2, block_size=64)
+    copy = clone(attention)
+    assert repr(copy) == repr(attention) and "AdaptiveRF" in repr(attention)
+    assert copy.get_params()["feature_map__n_components"] == 24
+
+
+def test_a_function_serves_as_nonlinearity():
+    q, k, v = inputs()
+    own = ApproxKernelAttention(
+        GeneralizedMap(24, nonlinearity=lambda z: z**2, derivative=lambda z: 2 * z, random_state=0)
+    )
+    named = ApproxKernelAttention(GeneralizedMap(24, nonlinearity="square", random_state=0))
+    assert_allclose(own(q, k, v), named(q, k, v), rtol=1e-12)
+    gradient = np.ones((*q.shape[:-1], E))
+    for result, expected in zip(
+        own.backward(q, k, v, gradient), named.backward(q, k, v, gradient), strict=True
+    ):
+        assert_allclose(result, expected, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,81 @@
+"""Gradients of features with respect to rows, and the steps that attention takes besides `fit`."""
+
+import numpy as np
+import pytest
+from instances import KERNELS, MECHANISMS, accepts, make
+from numpy.testing import assert_allclose, assert_array_equal
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(12, 3)) / 2, RNG.normal(size=(9, 3)) / 3 + 0.2
+WITHOUT = ("PoissonRF", "GeometricRF", "HybridRF")
+DIFFERENTIABLE = [name for name in MECHANISMS if not name.startswith(WITHOUT)]
+EXTRA = {
+    "RFFSampler-folded": ("RFFSampler", {"n_components": 1}),
+    "GeneralizedExponentialRF-folded": ("GeneralizedExponentialRF", {"n_components": 1}),
+    "DenseExponentialRF-asymmetric": (
+        "DenseExponentialRF",
+        {"asymmetric": True, "kernel": "softmax"},
+    ),
+    "OptimalPositiveRF-hadamard": ("OptimalPositiveRF", {"projection": "hadamard"}),
+}
+CASES = [(name, {"kernel": kernel}) for name in DIFFERENTIABLE for kernel in KERNELS]
+CASES += list(EXTRA.values())
+
+
+def columns(mechanism, Z, keys):
+    maps = mechanism._log_features if mechanism.is_positive else mechanism._features
+    return maps(Z, keys=keys)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize(("name", "params"), CASES, ids=str)
+def test_gradients_are_those_of_differences(name, params, keys):
+    wide = np.hstack([X] * 6) / 2 if "projection" in params else X
+    params = {"n_components": 6, "sigma": 0.8, "random_state": 0, **params}
+    mechanism = make(name, **params).fit(wide, keys=None if "projection" in params else Y)
+    Z = wide[:4]
+    gradient = RNG.normal(size=columns(mechanism, Z, keys).shape)
+    result = mechanism._pull_back(Z, gradient, keys=keys)
+    step = 1e-6
+    for j in range(Z.shape[1]):
+        moved = np.zeros(Z.shape[1])
+        moved[j] = step
+        slope = columns(mechanism, Z + moved, keys) - columns(mechanism, Z - moved, keys)
+        expected = (gradient * slope).sum(axis=1) / (2 * step)
+        assert_allclose(result[:, j], expected, rtol=2e-8, atol=2e-8)
+
+
+@pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in DIFFERENTIABLE])
+def test_unknown_gradients_are_said_to_be(name):
+    mechanism = make(name, n_components=24, random_state=0).fit(X)
+    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+        mechanism._pull_back(X, mechanism.transform(X))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
+    mechanism = make(name, n_components=24, random_state=3)
+    before = make(name, n_components=24, random_state=3).fit(X)
+    prototype = mechanism.fit(X)
+    adapted = prototype._adapted(2 * X, Y)
+    fitted = make(name, n_components=24, random_state=3).fit(2 * X, keys=Y)
+    for keys in (False, True):
+        assert_allclose(adapted._features(Y, keys=keys), fitted._features(Y, keys=keys), rtol=1e-12)
+    assert_array_equal(prototype._features(Y), before._features(Y))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_member_without_data(name):
+    mechanism = make(name, n_components=24, random_state=0)
+    if mechanism._needs_data:
+        assert name in ("PoissonRF-positive", "GeometricRF-positive") or "clustered" in repr(
+            mechanism
+        )
+        return
+    free = mechanism._fit_without_data(3)
+    if accepts(name, "center"):
+        assert_array_equal(free.offset_, np.zeros(3))
+    for parameter, value in {"A_": 0, "rho_": 1, "lambda_": 1, "p_": 0.5, "share_": 1}.items():
+        if hasattr(free, parameter):
+            assert_allclose(getattr(free, parameter), value, atol=1e-12)
+    assert np.isfinite(free.transform(X)).all()
