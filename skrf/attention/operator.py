@@ -78,7 +78,9 @@ class ApproxKernelAttention(BaseEstimator):
     True
     """
 
-    def __init__(self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None):
+    def __init__(
+        self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None
+    ):
         self.feature_map = feature_map
         self.causal = causal
         self.mask = mask
