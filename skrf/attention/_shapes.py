@@ -177,8 +177,7 @@ def _check_padding(mask, k_shape):
     mask = _as_array("key_padding_mask", mask)
     if mask.dtype != bool:
         raise TypeError(
-            "key_padding_mask must be boolean (True = padding, ignored), got dtype "
-            f"{mask.dtype}."
+            f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}."
         )
     *leading, n_keys, _ = k_shape
     allowed = {(n_keys,), (*leading[:-1], n_keys), (*leading, n_keys)}

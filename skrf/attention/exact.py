@@ -82,15 +82,28 @@ def exact_attention(
             n = rows.stop if causal else n_keys
             log_weights = None if mask is None else mask.log_block(rows, n, dtype)
             for g, queries in enumerate(heads.q[u]):
-                logits = (queries[rows].astype(dtype) * scale) @ keys[:n].T
-                if log_weights is not None:
-                    logits += log_weights
-                if padding is not None:
-                    logits[:, padding[:n]] = -np.inf
-                if causal:
-                    _hide_future(logits, rows.start)
-                out[u, g, rows] = _softmax_in_place(logits) @ values[:n]
+                # A call of its own: its logits are gone before those of the next block are made.
+                out[u, g, rows] = _attend(
+                    queries[rows].astype(dtype) * scale,
+                    keys[:n],
+                    values[:n],
+                    log_weights,
+                    None if padding is None else padding[:n],
+                    rows.start if causal else None,
+                )
     return heads.ungroup(out)
+
+
+def _attend(queries, keys, values, log_weights, padding, first_position):
+    """Return the outputs of a block of queries; causal if the position of its first is given."""
+    logits = queries @ keys.T
+    if log_weights is not None:
+        logits += log_weights
+    if padding is not None:
+        logits[:, padding] = -np.inf
+    if first_position is not None:
+        _hide_future(logits, first_position)
+    return _softmax_in_place(logits) @ values
 
 
 def _dtype_of_logits(heads, scale, mask):
