@@ -287,7 +287,9 @@ def test_gradients_are_those_of_differences(name, mask, causal):
 def test_gradients_are_those_of_torch(causal):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     q, k, v = inputs(lead=(2,), key_lead=(2,), n=40, s=40)
-    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal).fit(q, k)
+    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal).fit(
+        q, k
+    )
     gradient = np.random.default_rng(0).normal(size=v.shape)
     tensors = [torch.tensor(part, requires_grad=True) for part in (q, k, v)]
     outs = []
@@ -471,9 +473,7 @@ def test_parameters_survive_cloning():
 def test_a_function_serves_as_nonlinearity():
     q, k, v = inputs()
     own = ApproxKernelAttention(
-        GeneralizedMap(
-            24, nonlinearity=lambda z: z**2, derivative=lambda z: 2 * z, random_state=0
-        )
+        GeneralizedMap(24, nonlinearity=lambda z: z**2, derivative=lambda z: 2 * z, random_state=0)
     )
     named = ApproxKernelAttention(GeneralizedMap(24, nonlinearity="square", random_state=0))
     assert_allclose(own(q, k, v), named(q, k, v), rtol=1e-12)

@@ -3,11 +3,13 @@
 from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
-from .operator import ApproxKernelAttention
+from .operator import ApproxKernelAttention, AttentionDiagnosis, AttentionState
 from .performer import Performer
 
 __all__ = [
     "ApproxKernelAttention",
+    "AttentionDiagnosis",
+    "AttentionState",
     "GeneralizedMap",
     "Performer",
     "ToeplitzMask",

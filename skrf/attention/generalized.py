@@ -47,6 +47,13 @@ class GeneralizedMap(BaseEstimator):
     random_state : int, RandomState instance or None, default=None
         Source of the projections; attention sets it.
 
+    Attributes
+    ----------
+    omega_ : ndarray of shape (n_components, n_features)
+        The projections, set by attention.
+    n_features_in_ : int
+        Width of the inputs, set by attention.
+
     References
     ----------
     Choromanski et al., Rethinking attention with Performers (2021), section 2.2. The identity with
@@ -105,7 +112,18 @@ class GeneralizedMap(BaseEstimator):
         return copy.copy(self)
 
     def redraw(self, random_state=None):
-        """Draw the projections anew; attention's `diagnose` does."""
+        """Draw the projections anew, as attention's `diagnose` does.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+            Source of the projections.
+
+        Returns
+        -------
+        self : object
+            The map with new projections.
+        """
         if self.projection == "identity":
             self.omega_ = np.eye(self.n_features_in_)
         else:

@@ -78,9 +78,7 @@ class ApproxKernelAttention(BaseEstimator):
     True
     """
 
-    def __init__(
-        self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None
-    ):
+    def __init__(self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None):
         self.feature_map = feature_map
         self.causal = causal
         self.mask = mask
@@ -279,7 +277,18 @@ class ApproxKernelAttention(BaseEstimator):
     # ---------------------------------------------------------------- streaming
 
     def init_state(self):
-        """Return the state before the first position, for `step`."""
+        """Return the state before the first position, for `step`.
+
+        Returns
+        -------
+        AttentionState
+            A state that has seen no key.
+
+        Raises
+        ------
+        ValueError
+            Where the operator is not causal, or has a mask.
+        """
         if not self.causal or self.mask is not None:
             raise ValueError(
                 f"Streaming needs causal=True and mask=None, got causal={self.causal!r} and "
@@ -416,7 +425,13 @@ class ApproxKernelAttention(BaseEstimator):
 
 @dataclass(frozen=True)
 class AttentionState:
-    """State of streaming attention; opaque, made by `ApproxKernelAttention.init_state`."""
+    """State of streaming attention, made by `ApproxKernelAttention.init_state`.
+
+    Parameters
+    ----------
+    heads : tuple
+        What is remembered for every set of keys, in the order of the leading axes; of a fixed size.
+    """
 
     heads: tuple
 

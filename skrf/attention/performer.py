@@ -202,7 +202,20 @@ class Performer:
         return loss, gradients
 
     def loss(self, tokens, chunk_size=None):
-        """Return the mean next-token cross-entropy in nats; see `loss_and_grad`."""
+        """Return the mean next-token cross-entropy in nats.
+
+        Parameters
+        ----------
+        tokens : array-like of int of shape (L + 1,) or (B, L + 1)
+            Texts; position i predicts token i + 1.
+        chunk_size : int, default=None
+            Positions that pass through all layers at a time; None takes all at once.
+
+        Returns
+        -------
+        float
+            Mean over all predicted tokens.
+        """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         states, loss = self._first_states(len(inputs)), 0.0
         for chunk in chunks:
