@@ -5,8 +5,8 @@ python benchmarks/attention.py --error [--quick] [--std S]
 
 The first command compares `ApproxKernelAttention` with exact attention (this library's blocked
 NumPy, PyTorch's scaled_dot_product_attention) and with the package performer-pytorch, and says
-which of the promises about speed and memory hold here. It takes about 15 minutes, with --quick
-two. The second measures the error of the outputs (benchmarks/attention_error.py).
+which of the promises about speed and memory hold here; with --quick it takes three minutes. The
+second measures the error of the outputs (benchmarks/attention_error.py) in less than two.
 
 Both print tables as Markdown and write benchmarks/results/attention*.json and .png. The peers are
 in the extra `bench-peers`; what is not installed is left out, and said so. For PyTorch without
@@ -14,8 +14,8 @@ CUDA packages install its CPU build first.
 
 How it measures. Every case is a process of its own with two threads. It prepares its inputs, makes
 one small call (L = 64), reads its peak resident memory, and then runs the case: one call that
-only counts for memory, and repetitions that are timed. Machines are noisy, so every round runs
-all methods of a length one after the other in shuffled order, and ratios are taken within a
+is not timed, and repetitions that are; all count for memory. Machines are noisy, so every round
+runs all methods of a length one after the other in shuffled order, and ratios are taken within a
 round: the table has their median over rounds, and beside it the ratio of the fastest repetitions
 of all rounds. A promise is kept if both keep it, missed if neither does, and else undecided.
 """
