@@ -438,7 +438,7 @@ def main():
     parser.add_argument("--max-length", type=int, help=f"default {LONGEST}, quick {LONGEST_QUICK}")
     parser.add_argument("--rounds", type=int, help="default 3, quick 2")
     parser.add_argument("--error", action="store_true", help="measure the error of the outputs")
-    parser.add_argument("--std", type=float, default=1.0, help="with --error: factor of q and k")
+    parser.add_argument("--std", type=float, default=0.5, help="with --error: factor of q and k")
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:

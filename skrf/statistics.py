@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
 
 
 @dataclass(frozen=True)

@@ -490,6 +490,7 @@ def _unit(groups, u):
 def _adapted(prototype, groups, sets):
     """Return the prototype with the statistics of some sets of keys and all their queries."""
     width = groups.k.shape[-1]
+    sets = sets[0] if len(sets) == 1 else sets  # a single one is not copied
     queries, keys = groups.q[sets].reshape(-1, width), groups.k[sets].reshape(-1, width)
     if groups.padding is not None:
         keys = keys[~groups.padding[sets].ravel()]

@@ -361,14 +361,15 @@ class HybridRF(CenteredRandomFeatures):
             with np.errstate(over="ignore"):
                 return self._clustered(X, keys=keys)
         products, row, bias = self._prepare(X, keys=keys)
+        rows = self._rows(X, self.offset_)
+        if self._n_taus >= 0:
+            # T wants the row term of its own: no -|x|^2.
+            own_row = self._nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
+            trigonometric = SineCosine().apply(products, row - own_row, None)
         logs = self._nonlinearity.log_apply(products, row, bias)
         positive = namespace(logs).exp(logs)
         if self._n_taus < 0:
             return positive
-        # T wants the row term of its own: no -|x|^2.
-        rows = self._rows(X, self.offset_)
-        own_row = self._nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
-        trigonometric = SineCosine().apply(products, row - own_row, None)
         combination = _COEFFICIENTS[self.coefficients]
         coefficient = combination.features(rows.dot(self._taus))
         return combination.compose(coefficient, positive, trigonometric, keys=keys)

@@ -97,7 +97,13 @@ class PositiveNonlinearity(Nonlinearity):
     norm_slope = -1.0
 
     def log_apply(self, products, row, bias, *, keys=False):
-        """Return the logarithms of the columns."""
+        """Return the logarithms of the columns; the products may be overwritten."""
+        if isinstance(products, np.ndarray):
+            # In place and one term after the other: no temporary of the size of the output.
+            products += row[:, None]
+            if bias is not None:
+                products += like(bias, products)
+            return products
         terms = row[:, None] if bias is None else row[:, None] + like(bias, products)[None, :]
         return products + terms
 
