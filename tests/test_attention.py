@@ -250,6 +250,9 @@ def test_collapse_is_said_and_only_then():
         warnings.simplefilter("error")
         attention(0.5 * q, 0.5 * k, v)
     assert not attention.diagnose(0.5 * q, 0.5 * k, v).has_collapsed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # with one key the output is its value
+        attention(6 * q, 6 * k[:1], v[:1])
     with pytest.warns(FeatureCollapseWarning, match="a typical query is carried by 1"):
         attention(6 * q, 6 * k, v)
     assert attention.diagnose(6 * q, 6 * k, v).has_collapsed
