@@ -360,6 +360,24 @@ def test_random_numbers_are_drawn_once():
     assert not np.allclose(attention(q, k, v), first, rtol=1e-3)
 
 
+def test_a_changed_map_takes_effect():
+    """Its parameters count, not the object: they change in place, and ids come again."""
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0))
+    for n in (8, 9, 24):
+        attention.set_params(feature_map__n_components=n)
+        expected = ApproxKernelAttention(OptimalPositiveRF(n, random_state=0))(q, k, v)
+        assert_array_equal(attention(q, k, v), expected)
+    for n in range(1, 40):
+        attention.set_params(feature_map=PositiveRF(n, random_state=0))
+        assert attention._prototype(D).n_components_ == n
+    attention = ApproxKernelAttention(OptimalPositiveRF(8))
+    kept = attention(q, k, v)
+    attention.set_params(feature_map__n_components=16)(q, k, v)
+    attention.set_params(feature_map__n_components=8)
+    assert_array_equal(attention(q, k, v), kept)
+
+
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])
 def test_every_mechanism_serves(name):
     q, k, v = inputs(0.3)

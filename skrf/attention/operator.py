@@ -91,12 +91,15 @@ class ApproxKernelAttention(BaseEstimator):
         """Return the map for inputs of a width, with the operator's draw and without data."""
         feature_map = OptimalPositiveRF(256) if self.feature_map is None else self.feature_map
         scale = check_scale(self.scale, width)
+        _check_map(feature_map)
+        given = type(feature_map), feature_map.get_params(deep=False)
         kept = vars(self).setdefault("_prototypes", {})
-        key = id(self.feature_map), width, scale
-        if key not in kept:
+        key = width, scale
+        # By its parameters: they may be changed in place, and an id may belong to another one.
+        if key not in kept or kept[key][0] != given:
             own = _own_copy(feature_map, scale).set_params(random_state=self._seed(feature_map))
-            kept[key] = own._fit_without_data(width)
-        return kept[key]
+            kept[key] = given, own._fit_without_data(width)
+        return kept[key][1]
 
     def _seed(self, feature_map):
         source = feature_map.get_params().get("random_state")
@@ -460,8 +463,7 @@ class AttentionDiagnosis:
         return bool(np.median(self.effective_features) < _FEW_FEATURES)
 
 
-def _own_copy(feature_map, scale):
-    """Return an unfitted copy of the map for softmax attention of a scale."""
+def _check_map(feature_map):
     if isinstance(feature_map, type) or not isinstance(
         feature_map, (BaseRandomFeatures, GeneralizedMap)
     ):
@@ -469,6 +471,10 @@ def _own_copy(feature_map, scale):
             f"feature_map must be an instance of a mechanism of skrf or of GeneralizedMap, got "
             f"{feature_map!r}."
         )
+
+
+def _own_copy(feature_map, scale):
+    """Return an unfitted copy of the map for softmax attention of a scale."""
     own = clone(feature_map)
     params = own.get_params()
     defaults = inspect.signature(type(own)).parameters
