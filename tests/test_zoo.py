@@ -61,14 +61,29 @@ def test_every_container_gives_the_same_features(name, kernel):
     sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel=kernel, sigma="scale")
     assert_allclose(sparse.transform(sp.csr_matrix(Y)), queries, **CLOSE)
     assert_allclose(sparse.transform_keys(sp.csc_array(Y)), keys, **CLOSE)
-    half = reference.transform(Y.astype(np.float32))
-    assert half.dtype == np.float32
-    assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
+    for single in (Y.astype(np.float32), sp.csr_array(Y.astype(np.float32))):
+        half = reference.transform(single)
+        assert half.dtype == np.float32
+        assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
     for i in (0, 7):
         assert_allclose(reference.transform(Y[i : i + 1]), queries[i : i + 1], **CLOSE)
     copy = pickle.loads(pickle.dumps(reference))
     assert_array_equal(copy.transform_keys(Y), keys)
     assert_array_equal(clone(reference).fit(X, keys=Y).transform(Y), queries)
+
+
+@pytest.mark.parametrize("name", ["AdaptiveRF", "HybridRF-clustered"])
+def test_float32_rows_make_the_choices_of_float64(name):
+    """With this seed, rounding before the choice moved a drawn row by 1.1."""
+    rows, keys = np.random.default_rng(12).normal(size=(2, 100, 3)).astype(np.float32)
+    params = {"asymmetric": True} if accepts(name, "asymmetric") else {}
+    params |= {"kernel": "softmax", "sigma": 1.7}
+    single = fitted(name, rows, keys, **params)
+    double = fitted(name, rows.astype(float), keys.astype(float), **params)
+    assert_array_equal(single.omega_, double.omega_)
+    for attribute in ("centers_", "query_centers_", "key_centers_"):
+        if hasattr(single, attribute):
+            assert_array_equal(getattr(single, attribute), getattr(double, attribute))
 
 
 @every_zoo
@@ -297,6 +312,27 @@ def test_adaptive_centers_of_classes():
         clone(mechanism).set_params(centers="classes").fit(Z, labels, keys=Z)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         clone(mechanism).fit(Z, labels[:-1])
+
+
+def test_labels_of_every_container():
+    """One column is what it holds; what is no list of labels is ignored."""
+    rng = np.random.default_rng(0)
+    Z, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    expected = AdaptiveRF(16, random_state=0).fit(Z, y).omega_
+    names = np.array(["no", "yes"])[y]
+    for labels in (y[:, None], y == 1, y.tolist(), names, names.astype(object), y.astype(float)):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, labels).omega_, expected)
+    plain = AdaptiveRF(16, random_state=0).fit(Z)
+    for several in (np.c_[y, y], sp.csr_array(np.c_[y, 1 - y]), sp.csr_matrix(y[:, None])):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, several).omega_, plain.omega_)
+    for wrong in ({"n_components": "many"}, {"n_centers": -1, "centers": "classes"}):
+        with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
+            AdaptiveRF(**wrong).fit(Z, y)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        plain.fit(Z, np.where(y, np.nan, 1.0))
+    with pytest.raises(ValueError, match="X contains NaN"):
+        plain.fit(np.full_like(Z, np.nan), y)
+    assert "_labels" not in vars(plain)
 
 
 def test_labels_make_adaptive_kernel_regression_more_accurate():
