@@ -233,6 +233,22 @@ def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
         assert_allclose(attention(q, flipped, v), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-17, 1e-16, 1e-15, 1e-12, 1e-7, 1e-6, 1e-3])
+@pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive"])
+def test_keys_that_agree_to_rounding(name, spread):
+    """Balancing a spread of rounding against that of queries must not blow rounding up."""
+    q, k, v = inputs(s=S)
+    k = k[..., :1, :] * (1 + spread * np.random.default_rng(1).normal(size=k.shape))
+    attention = ApproxKernelAttention(MAPS[name])
+    if name == "adaptive":
+        attention.set_params(feature_map__asymmetric=True)
+    result, exact = attention(q, k, v), exact_attention(q, k, v)
+    assert_allclose(result, exact, atol=30 * spread + 1e-9)
+    single = [part.astype(np.float32) for part in (q, k, v)]
+    widened = attention(*(part.astype(float) for part in single))
+    assert_allclose(attention(*single), widened, rtol=1e-4, atol=1e-4)
+
+
 def test_collapse_is_said_and_only_then():
     q, k, v = np.random.default_rng(0).normal(size=(3, 200, 64))
     attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=0))
