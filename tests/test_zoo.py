@@ -186,6 +186,16 @@ def test_generalized_is_never_worse_than_its_members(n_features, sums):
         assert best <= objective(A, s) + 1e-8 * (1 + abs(best))
 
 
+@pytest.mark.parametrize("scale", [1e3, 1e4, 1e6, 1e9])
+def test_generalized_fits_data_of_any_size(scale):
+    """Steps of the line search left the half plane for a third of such data."""
+    for seed in range(10):
+        rows = scale * np.random.default_rng(seed).normal(size=(20, 4))
+        generalized = fitted("GeneralizedExponentialRF", rows, rows[:5] + scale)
+        assert np.isfinite(generalized.A_) and 1 - 8 * generalized.A_.real > 0
+        assert np.isfinite(generalized._features(rows[:3])).all()
+
+
 def test_dense_with_equal_axes_is_optimal_positive():
     # The four corners of a square and of its negative: a covariance that is a multiple of I.
     rows = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

@@ -143,10 +143,13 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
         return (1 - np.exp(complex(point[0], math.pi / 2 * math.tanh(point[1])))) / 8
 
     def objective(point, s):
-        law = variances.Generalized(complex(curve(point)), s)
-        return float(
-            law.log_second_moment(mean_squared_sums[s], n_features) - (s + 1) * mean_norms2
-        )
+        A = complex(curve(point))
+        # A line search may step to where A is 1/8 to rounding, or to where its square overflows.
+        if not (1 - 8 * A.real > 0 and abs(A) < 1e150):
+            return math.inf
+        law = variances.Generalized(A, s)
+        value = law.log_second_moment(mean_squared_sums[s], n_features) - (s + 1) * mean_norms2
+        return float(value)
 
     optimal = -math.log(optimal_rho(mean_squared_sums[1], n_features))
     candidates = []
@@ -154,9 +157,10 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
         # On the real line (beta = 0) the gradient has no imaginary part: start beside it too.
         for beta in (0.0, 0.3, 1.0):
             start = np.array([alpha, beta])
-            found = minimize(objective, start, args=(s,), method="L-BFGS-B")
-            for point in (start, found.x):
-                value = objective(point, s)
+            with np.errstate(all="ignore"):
+                found = minimize(objective, start, args=(s,), method="L-BFGS-B")
+                values = [objective(point, s) for point in (start, found.x)]
+            for point, value in zip((start, found.x), values, strict=True):
                 if np.isfinite(value):
                     candidates.append((value, len(candidates), point, s))
     value, _, point, s = min(candidates)
