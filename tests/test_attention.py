@@ -462,6 +462,14 @@ def test_attention_matrix_has_the_rows_that_multiply_the_values():
     assert_allclose(matrix @ np.repeat(v, 2, axis=1), out, rtol=1e-9)
 
 
+def test_diagnosis_of_nothing():
+    q, k, v = inputs(s=S)
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    assert attention.diagnose(q, k, 0 * v).relative_error == 0
+    nothing = attention.diagnose(q, k, v, key_padding_mask=np.ones(S, dtype=bool))
+    assert nothing.relative_error == 0 and nothing.effective_features is None
+
+
 # ------------------------------------------------------------------ refusals
 
 
@@ -485,6 +493,10 @@ def test_parameters_are_checked():
             ApproxKernelAttention(**params)(q, k, v)
     with pytest.raises(ValueError, match="grad_out must have the output's shape"):
         ApproxKernelAttention().backward(q, k, v, v)
+    with pytest.raises(ValueError, match="q must have shape"):
+        ApproxKernelAttention().attention_matrix(q[0, 0, 0], k)
+    with pytest.raises(ValueError, match="k must have shape"):
+        ApproxKernelAttention().attention_matrix(q, k[0, 0, 0])
     with pytest.raises(ValueError, match="Streaming needs causal=True"):
         ApproxKernelAttention().init_state()
     causal = ApproxKernelAttention(causal=True)

@@ -190,7 +190,8 @@ class ApproxKernelAttention(BaseEstimator):
         Warns
         -----
         FeatureCollapseWarning
-            Where a typical query is carried by fewer than two features.
+            Where a typical query is carried by fewer than two features; not looked for under a
+            mask, and not for maps that are not positive.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
@@ -240,7 +241,7 @@ class ApproxKernelAttention(BaseEstimator):
         Returns
         -------
         dq, dk, dv : ndarray
-            Gradients, shapes and dtype of the inputs.
+            Gradients in the shapes of the inputs; float32 if all of them are, else float64.
 
         Raises
         ------
@@ -362,6 +363,7 @@ class ApproxKernelAttention(BaseEstimator):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
+        self._check(q, k, None, key_padding_mask)
         # Attention to unit vectors: column j is what value j is multiplied with.
         n_keys = np.shape(k)[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
@@ -400,7 +402,7 @@ class ApproxKernelAttention(BaseEstimator):
         variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
         # The square of the mean less what its own noise adds to it.
         size = np.sum(mean**2) - variance / len(outputs)
-        error = math.sqrt(variance / size) if size > 0 else math.inf
+        error = math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
         return AttentionDiagnosis(error, effective)
 
     # ---------------------------------------------------------------- checks
@@ -449,7 +451,7 @@ class AttentionDiagnosis:
         Estimated root of the summed squared errors of the output over its summed squares.
     effective_features : ndarray or None
         Effective number of features that carry each of the queries looked at: 1 over the sum of
-        squared shares. None for maps that are not positive.
+        squared shares. None for maps that are not positive, with a mask, and without any key.
     """
 
     relative_error: float
