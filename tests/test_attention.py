@@ -243,6 +243,22 @@ def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
         assert_allclose(attention(q, flipped, v), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-17, 1e-16, 1e-15, 1e-12, 1e-7, 1e-6, 1e-3])
+@pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive"])
+def test_keys_that_agree_to_rounding(name, spread):
+    """Balancing a spread of rounding against that of queries must not blow rounding up."""
+    q, k, v = inputs(s=S)
+    k = k[..., :1, :] * (1 + spread * np.random.default_rng(1).normal(size=k.shape))
+    attention = ApproxKernelAttention(MAPS[name])
+    if name == "adaptive":
+        attention.set_params(feature_map__asymmetric=True)
+    result, exact = attention(q, k, v), exact_attention(q, k, v)
+    assert_allclose(result, exact, atol=30 * spread + 1e-9)
+    single = [part.astype(np.float32) for part in (q, k, v)]
+    widened = attention(*(part.astype(float) for part in single))
+    assert_allclose(attention(*single), widened, rtol=1e-4, atol=1e-4)
+
+
 def test_collapse_is_said_and_only_then():
     q, k, v = np.random.default_rng(0).normal(size=(3, 200, 64))
     attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=0))
@@ -376,6 +392,24 @@ def test_random_numbers_are_drawn_once():
     assert not np.allclose(attention(q, k, v), first, rtol=1e-3)
 
 
+def test_a_changed_map_takes_effect():
+    """Its parameters count, not the object: they change in place, and ids come again."""
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0))
+    for n in (8, 9, 24):
+        attention.set_params(feature_map__n_components=n)
+        expected = ApproxKernelAttention(OptimalPositiveRF(n, random_state=0))(q, k, v)
+        assert_array_equal(attention(q, k, v), expected)
+    for n in range(1, 40):
+        attention.set_params(feature_map=PositiveRF(n, random_state=0))
+        assert attention._prototype(D).n_components_ == n
+    attention = ApproxKernelAttention(OptimalPositiveRF(8))
+    kept = attention(q, k, v)
+    attention.set_params(feature_map__n_components=16)(q, k, v)
+    attention.set_params(feature_map__n_components=8)
+    assert_array_equal(attention(q, k, v), kept)
+
+
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])
 def test_every_mechanism_serves(name):
     q, k, v = inputs(0.3)
@@ -444,6 +478,14 @@ def test_attention_matrix_has_the_rows_that_multiply_the_values():
     assert_allclose(matrix @ np.repeat(v, 2, axis=1), out, rtol=1e-9)
 
 
+def test_diagnosis_of_nothing():
+    q, k, v = inputs(s=S)
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    assert attention.diagnose(q, k, 0 * v).relative_error == 0
+    nothing = attention.diagnose(q, k, v, key_padding_mask=np.ones(S, dtype=bool))
+    assert nothing.relative_error == 0 and nothing.effective_features is None
+
+
 # ------------------------------------------------------------------ refusals
 
 
@@ -467,6 +509,10 @@ def test_parameters_are_checked():
             ApproxKernelAttention(**params)(q, k, v)
     with pytest.raises(ValueError, match="grad_out must have the output's shape"):
         ApproxKernelAttention().backward(q, k, v, v)
+    with pytest.raises(ValueError, match="q must have shape"):
+        ApproxKernelAttention().attention_matrix(q[0, 0, 0], k)
+    with pytest.raises(ValueError, match="k must have shape"):
+        ApproxKernelAttention().attention_matrix(q, k[0, 0, 0])
     with pytest.raises(ValueError, match="Streaming needs causal=True"):
         ApproxKernelAttention().init_state()
     causal = ApproxKernelAttention(causal=True)

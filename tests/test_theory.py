@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import logsumexp
 from sklearn.base import clone
 
 from skrf import (
@@ -162,6 +163,28 @@ def test_log_error_needs_no_representable_kernel():
         rows[:3], rows[3:], mechanisms={"positive": PositiveRF(4000, coupling="iid", sigma=0.9)}
     )
     assert row.log_error < 5 and np.isfinite(row.measured)
+
+
+@pytest.mark.parametrize("sigma", [30.0, 60.0, 300.0])
+def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
+    """Most pairs lie beyond exp(-745); positive maps know their logarithms, and are chosen."""
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    table = {row.name: row for row in theory.compare(
+        rows, mechanisms=theory.default_mechanisms(32, sigma=sigma)
+    )}  # fmt: skip
+    assert all(np.isfinite(row.log_error) for row in table.values() if row.is_positive)
+    mechanism = OptimalPositiveRF(32, sigma=sigma, random_state=0)
+    [row] = theory.compare(rows, mechanisms={"": mechanism})
+    expected = []
+    for seed in range(50):
+        fitted = clone(mechanism).set_params(random_state=0).fit(rows).redraw(seed)
+        logs = logsumexp(
+            fitted.log_transform(rows)[:, None] + fitted.log_transform_keys(rows), axis=2
+        )
+        expected.append(np.median(abs(logs - fitted._log_exact_kernel(rows, rows))))
+    assert_allclose(row.log_error, np.median(expected), rtol=1e-9)
+    best = theory.recommend(rows, mechanisms=theory.default_mechanisms(32, sigma=sigma))
+    assert best.fit(rows).is_positive
 
 
 @pytest.mark.parametrize(

@@ -61,14 +61,29 @@ def test_every_container_gives_the_same_features(name, kernel):
     sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel=kernel, sigma="scale")
     assert_allclose(sparse.transform(sp.csr_matrix(Y)), queries, **CLOSE)
     assert_allclose(sparse.transform_keys(sp.csc_array(Y)), keys, **CLOSE)
-    half = reference.transform(Y.astype(np.float32))
-    assert half.dtype == np.float32
-    assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
+    for single in (Y.astype(np.float32), sp.csr_array(Y.astype(np.float32))):
+        half = reference.transform(single)
+        assert half.dtype == np.float32
+        assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
     for i in (0, 7):
         assert_allclose(reference.transform(Y[i : i + 1]), queries[i : i + 1], **CLOSE)
     copy = pickle.loads(pickle.dumps(reference))
     assert_array_equal(copy.transform_keys(Y), keys)
     assert_array_equal(clone(reference).fit(X, keys=Y).transform(Y), queries)
+
+
+@pytest.mark.parametrize("name", ["AdaptiveRF", "HybridRF-clustered"])
+def test_float32_rows_make_the_choices_of_float64(name):
+    """With this seed, rounding before the choice moved a drawn row by 1.1."""
+    rows, keys = np.random.default_rng(12).normal(size=(2, 100, 3)).astype(np.float32)
+    params = {"asymmetric": True} if accepts(name, "asymmetric") else {}
+    params |= {"kernel": "softmax", "sigma": 1.7}
+    single = fitted(name, rows, keys, **params)
+    double = fitted(name, rows.astype(float), keys.astype(float), **params)
+    assert_array_equal(single.omega_, double.omega_)
+    for attribute in ("centers_", "query_centers_", "key_centers_"):
+        if hasattr(single, attribute):
+            assert_array_equal(getattr(single, attribute), getattr(double, attribute))
 
 
 @every_zoo
@@ -169,6 +184,16 @@ def test_generalized_is_never_worse_than_its_members(n_features, sums):
     optimal = (1 - 1 / optimal_rho(means[1], n_features)) / 8
     for A, s in ((0j, -1), (0j, 1), (complex(optimal), 1)):
         assert best <= objective(A, s) + 1e-8 * (1 + abs(best))
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e4, 1e6, 1e9])
+def test_generalized_fits_data_of_any_size(scale):
+    """Steps of the line search left the half plane for a third of such data."""
+    for seed in range(10):
+        rows = scale * np.random.default_rng(seed).normal(size=(20, 4))
+        generalized = fitted("GeneralizedExponentialRF", rows, rows[:5] + scale)
+        assert np.isfinite(generalized.A_) and 1 - 8 * generalized.A_.real > 0
+        assert np.isfinite(generalized._features(rows[:3])).all()
 
 
 def test_dense_with_equal_axes_is_optimal_positive():
@@ -313,6 +338,27 @@ def test_adaptive_centers_are_sums_of_a_query_and_a_key_it_attends_to():
     labels = np.repeat([0, 1], 150)
     assert len(own.fit(keys, labels).centers_) == 8
     assert np.abs(own.centers_[:, 0]).max() > 8  # a short row attends to the long one
+
+
+def test_labels_of_every_container():
+    """One column is what it holds; what is no list of labels is ignored."""
+    rng = np.random.default_rng(0)
+    Z, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    expected = AdaptiveRF(16, random_state=0).fit(Z, y).omega_
+    names = np.array(["no", "yes"])[y]
+    for labels in (y[:, None], y == 1, y.tolist(), names, names.astype(object), y.astype(float)):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, labels).omega_, expected)
+    plain = AdaptiveRF(16, random_state=0).fit(Z)
+    for several in (np.c_[y, y], sp.csr_array(np.c_[y, 1 - y]), sp.csr_matrix(y[:, None])):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, several).omega_, plain.omega_)
+    for wrong in ({"n_components": "many"}, {"n_centers": -1, "centers": "classes"}):
+        with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
+            AdaptiveRF(**wrong).fit(Z, y)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        plain.fit(Z, np.where(y, np.nan, 1.0))
+    with pytest.raises(ValueError, match="X contains NaN"):
+        plain.fit(np.full_like(Z, np.nan), y)
+    assert "_labels" not in vars(plain)
 
 
 def test_labels_make_adaptive_kernel_regression_more_accurate():

@@ -119,16 +119,21 @@ class Head:
         self.is_log = mechanism.is_positive
         self.map = mechanism._log_features if self.is_log else mechanism._features
 
-    def rows(self, X):
+    def rows(self, X, *, keys=False):
         """Return rows in the precision in which they are mapped: float64 where they are long."""
         if X.dtype == np.float64:
             return X
-        largest = np.einsum("ij,ij->i", X, X).max(initial=0.0) * self.mechanism.sigma_**2
+        own = X
+        if getattr(self.mechanism, "_balance", None) is not None:
+            # Balancing may stretch rows, and their means, by orders of magnitude.
+            offset = self.mechanism.offset_
+            own = X @ self.mechanism._balance[keys].T.astype(X.dtype) - offset.astype(X.dtype)
+        largest = np.einsum("ij,ij->i", own, own).max(initial=0.0) * self.mechanism.sigma_**2
         return X if largest < _PRECISE_NORM2 else X.astype(np.float64)
 
     def features(self, X, padding=None, *, keys=False):
         """Return the features of rows; log features of padded keys are -inf."""
-        features = self.map(self.rows(X), keys=keys)
+        features = self.map(self.rows(X, keys=keys), keys=keys)
         if padding is not None and self.is_log:
             features[padding] = -np.inf
         return features
@@ -141,7 +146,7 @@ class Head:
 
     def pull_back(self, X, gradient, *, keys=False):
         """Return the gradient with respect to rows."""
-        return self.mechanism._pull_back(self.rows(X), gradient, keys=keys)
+        return self.mechanism._pull_back(self.rows(X, keys=keys), gradient, keys=keys)
 
     def empty_state(self, values):
         """Return the state before any key."""

@@ -91,12 +91,15 @@ class ApproxKernelAttention(BaseEstimator):
         """Return the map for inputs of a width, with the operator's draw and without data."""
         feature_map = OptimalPositiveRF(256) if self.feature_map is None else self.feature_map
         scale = check_scale(self.scale, width)
+        _check_map(feature_map)
+        given = type(feature_map), feature_map.get_params(deep=False)
         kept = vars(self).setdefault("_prototypes", {})
-        key = id(self.feature_map), width, scale
-        if key not in kept:
+        key = width, scale
+        # By its parameters: they may be changed in place, and an id may belong to another one.
+        if key not in kept or kept[key][0] != given:
             own = _own_copy(feature_map, scale).set_params(random_state=self._seed(feature_map))
-            kept[key] = own._fit_without_data(width)
-        return kept[key]
+            kept[key] = given, own._fit_without_data(width)
+        return kept[key][1]
 
     def _seed(self, feature_map):
         source = feature_map.get_params().get("random_state")
@@ -187,7 +190,8 @@ class ApproxKernelAttention(BaseEstimator):
         Warns
         -----
         FeatureCollapseWarning
-            Where a typical query is carried by fewer than two features.
+            Where a typical query is carried by fewer than two features; not looked for under a
+            mask, and not for maps that are not positive.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
@@ -237,7 +241,7 @@ class ApproxKernelAttention(BaseEstimator):
         Returns
         -------
         dq, dk, dv : ndarray
-            Gradients, shapes and dtype of the inputs.
+            Gradients in the shapes of the inputs; float32 if all of them are, else float64.
 
         Raises
         ------
@@ -359,6 +363,7 @@ class ApproxKernelAttention(BaseEstimator):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
+        self._check(q, k, None, key_padding_mask)
         # Attention to unit vectors: column j is what value j is multiplied with.
         n_keys = np.shape(k)[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
@@ -397,7 +402,7 @@ class ApproxKernelAttention(BaseEstimator):
         variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
         # The square of the mean less what its own noise adds to it.
         size = np.sum(mean**2) - variance / len(outputs)
-        error = math.sqrt(variance / size) if size > 0 else math.inf
+        error = math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
         return AttentionDiagnosis(error, effective)
 
     # ---------------------------------------------------------------- checks
@@ -446,7 +451,7 @@ class AttentionDiagnosis:
         Estimated root of the summed squared errors of the output over its summed squares.
     effective_features : ndarray or None
         Effective number of features that carry each of the queries looked at: 1 over the sum of
-        squared shares. None for maps that are not positive.
+        squared shares. None for maps that are not positive, with a mask, and without any key.
     """
 
     relative_error: float
@@ -460,8 +465,7 @@ class AttentionDiagnosis:
         return bool(np.median(self.effective_features) < _FEW_FEATURES)
 
 
-def _own_copy(feature_map, scale):
-    """Return an unfitted copy of the map for softmax attention of a scale."""
+def _check_map(feature_map):
     if isinstance(feature_map, type) or not isinstance(
         feature_map, (BaseRandomFeatures, GeneralizedMap)
     ):
@@ -469,6 +473,10 @@ def _own_copy(feature_map, scale):
             f"feature_map must be an instance of a mechanism of skrf or of GeneralizedMap, got "
             f"{feature_map!r}."
         )
+
+
+def _own_copy(feature_map, scale):
+    """Return an unfitted copy of the map for softmax attention of a scale."""
     own = clone(feature_map)
     params = own.get_params()
     defaults = inspect.signature(type(own)).parameters

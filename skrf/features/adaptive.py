@@ -9,13 +9,16 @@ the weights, with normal bumps around centres.
 from numbers import Integral, Real
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
+from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
+from .._arrays import to_host
 from ..projections import COUPLINGS, DenseProjection
 from ._clusters import cluster_centers, spatial_order
 from ._docs import document
@@ -25,9 +28,9 @@ from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
-_ATTENDED_ROWS = 4096
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
+_SUM_ROWS = 32  # queries whose distances to all keys are held at a time
 
 
 class Mixture:
@@ -224,16 +227,21 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self : object
             The fitted mechanism.
         """
+        self._validate_params()
         self._labels = None if keys is not None else _class_codes(y, X, self._count_centers())
+        try:
+            return self._fit_with_labels(X, y, keys)
+        finally:
+            del self._labels
+
+    def _fit_with_labels(self, X, y, keys):
         if self.centers == "classes" and self._labels is None:
             raise ValueError(
                 f"centers='classes' needs discrete class labels y, at most {self._count_centers()} "
                 f"(n_centers or n_components) different ones, and keys=None; got y={y!r:.60} and "
                 f"keys {'given' if keys is not None else 'None'}. Or take centers='kmeans'."
             )
-        self._fit(X, None, keys, first=True)
-        del self._labels
-        return self
+        return self._fit(X, None, keys, first=True)
 
     def _is_mergeable(self):
         return False
@@ -265,6 +273,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         if X.shape[0] > _CENTER_ROWS:
             chosen = np.sort(rng.choice(X.shape[0], _CENTER_ROWS, replace=False))
             X, labels = X[chosen], None if labels is None else labels[chosen]
+        # In float64 before they are shifted: the same choices for float32 rows.
+        X = X.astype(np.float64, copy=False)
         return self._rows(X, self.offset_, keys=keys).on_host(), labels
 
     def _candidates(self, queries, others, log_key_weights, labels, rng):
@@ -349,19 +359,26 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
 def _near_sums(queries, others, log_key_weights, rng):
     """Return points x + y near which features are wanted: y drawn from x's attention."""
-    chosen = rng.permutation(len(others))[:_ATTENDED_ROWS]
-    logs = log_key_weights[chosen] - cdist(queries, others[chosen], "sqeuclidean") / 2
-    logs += rng.gumbel(size=logs.shape)
-    return queries + others[chosen[logs.argmax(axis=1)]]
+
+    def drawn(rows):
+        logs = log_key_weights - cdist(rows, others, "sqeuclidean") / 2
+        return (logs + rng.gumbel(size=logs.shape)).argmax(axis=1)
+
+    chosen = [drawn(queries[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
+    return queries + others[np.concatenate(chosen)]
 
 
 def _class_codes(y, X, most):
     """Return labels 0, 1, ... of discrete y with at most `most` different values, else None."""
-    if y is None:
+    if y is None or sp.issparse(y):
         return None
-    y = np.asarray(y)
+    y = np.asarray(to_host(y))
     check_consistent_length(X, y)
-    if type_of_target(y) not in ("binary", "multiclass"):
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
+        kind = type_of_target(y, input_name="y")
+    if kind not in ("binary", "multiclass"):
         return None
     classes, codes = np.unique(y, return_inverse=True)
     return codes if len(classes) <= most else None

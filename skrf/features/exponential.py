@@ -143,10 +143,13 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
         return (1 - np.exp(complex(point[0], math.pi / 2 * math.tanh(point[1])))) / 8
 
     def objective(point, s):
-        law = variances.Generalized(complex(curve(point)), s)
-        return float(
-            law.log_second_moment(mean_squared_sums[s], n_features) - (s + 1) * mean_norms2
-        )
+        A = complex(curve(point))
+        # A line search may step to where A is 1/8 to rounding, or to where its square overflows.
+        if not (1 - 8 * A.real > 0 and abs(A) < 1e150):
+            return math.inf
+        law = variances.Generalized(A, s)
+        value = law.log_second_moment(mean_squared_sums[s], n_features) - (s + 1) * mean_norms2
+        return float(value)
 
     optimal = -math.log(optimal_rho(mean_squared_sums[1], n_features))
     candidates = []
@@ -154,9 +157,10 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
         # On the real line (beta = 0) the gradient has no imaginary part: start beside it too.
         for beta in (0.0, 0.3, 1.0):
             start = np.array([alpha, beta])
-            found = minimize(objective, start, args=(s,), method="L-BFGS-B")
-            for point in (start, found.x):
-                value = objective(point, s)
+            with np.errstate(all="ignore"):
+                found = minimize(objective, start, args=(s,), method="L-BFGS-B")
+                values = [objective(point, s) for point in (start, found.x)]
+            for point, value in zip((start, found.x), values, strict=True):
                 if np.isfinite(value):
                     candidates.append((value, len(candidates), point, s))
     value, _, point, s = min(candidates)
@@ -296,7 +300,11 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
                     f"asymmetric=True balances x.y and needs kernel='softmax', got "
                     f"kernel={self.kernel!r}."
                 )
-            self._balance = balancing_map(statistics.queries.covariance, statistics.keys.covariance)
+            self._balance = balancing_map(
+                statistics.queries.covariance,
+                statistics.keys.covariance,
+                *(_FLOOR * np.mean(side.mean**2) for side in (statistics.queries, statistics.keys)),
+            )
             statistics = statistics.mapped(*self._balance)
         super()._fit_parameters(statistics)
         second_moment = self.sigma_**2 * statistics.mean_outer_sum(self.offset_)
@@ -429,13 +437,20 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         return self._log_mean_squared_error(X, Y, {1: self._n_projections})
 
 
-def balancing_map(query_covariance, key_covariance):
+# Of the mean square, added to variances that are balanced: those of rounding would stretch means
+# by many orders of magnitude, and nothing would be left of the digits.
+_FLOOR = 1e-10
+
+
+def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0.0):
     """Return S and S^-T, which give S x and S^-T y one covariance and keep (S x).(S^-T y) = x.y.
 
     Parameters
     ----------
     query_covariance, key_covariance : ndarray of shape (d, d)
         Covariances of queries and keys.
+    query_floor, key_floor : float
+        Added to all their variances.
 
     Returns
     -------
@@ -443,13 +458,10 @@ def balancing_map(query_covariance, key_covariance):
         S and its inverse transpose; identities where one of the sets does not vary.
     """
     d = len(query_covariance)
-    ridges = [1e-6 * np.trace(C) / d for C in (query_covariance, key_covariance)]
-    if min(ridges) <= 0:
+    sides = (query_covariance, query_floor), (key_covariance, key_floor)
+    if min(np.trace(C) for C, _ in sides) <= 0:
         return np.eye(d), np.eye(d)
-    Cx, Cy = (
-        C + ridge * np.eye(d)
-        for C, ridge in zip((query_covariance, key_covariance), ridges, strict=True)
-    )
+    Cx, Cy = (C + (1e-6 * np.trace(C) / d + floor) * np.eye(d) for C, floor in sides)
     root, inverse_root = _symmetric_power(Cx, 0.5), _symmetric_power(Cx, -0.5)
     G = inverse_root @ _symmetric_power(root @ Cy @ root, 0.5) @ inverse_root
     return _symmetric_power(G, 0.5), _symmetric_power(G, -0.5)

@@ -321,6 +321,8 @@ class HybridRF(CenteredRandomFeatures):
     def _sample(self, X, rng, *, keys):
         if X.shape[0] > _CLUSTER_ROWS:
             X = X[rng.choice(X.shape[0], _CLUSTER_ROWS, replace=False)]
+        # In float64 before they are shifted: the same choices for float32 rows.
+        X = X.astype(np.float64, copy=False)
         return self._rows(X, self.offset_, keys=keys).on_host()
 
     def _draw(self, seed):
@@ -418,7 +420,7 @@ class HybridRF(CenteredRandomFeatures):
         angle = rows.dot(DenseProjection(omega * imaginary))
         dense = rows.values.toarray() * rows.scale if rows.is_sparse else rows.values
         if rows.is_sparse and rows.offset is not None:
-            dense = dense - rows.offset * rows.scale
+            dense = dense - like(rows.offset * rows.scale, dense)
         square = dense**2 @ like(real**2 - imaginary**2, dense)
         xp = namespace(level)
         size = xp.exp(level + (outer - square / 2)[:, None])
