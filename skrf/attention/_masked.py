@@ -16,11 +16,11 @@ that of the row's own keys, and the denominator is at least 1. So none ever need
 """
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from ._products import BLOCK_BYTES
 
-# Largest relative error that a row may be estimated to have by columns.
+# Largest relative error that a row may have by columns, as estimated. The gradient of such rows
+# then rounds by a like share of the whole gradient.
 _TOLERANCE = 1e-11
 # Terms that underflow are below 1e-307: beside a sum of this size they do not count.
 _LEAST = 1e-280
@@ -57,12 +57,14 @@ def masked_attention(queries, keys, values, mask, is_log):
         sums, is_done = _by_columns(queries, keys, extended, mask, is_log)
         saved.append((None, _divide(out, slice(None), sums, is_done)))
         rest = np.flatnonzero(~is_done)
-    stack = [rest[part] for part in gen_batches(len(rest), mask.block_rows)]
+    stack = [rest[part] for part in _parts(len(rest), mask.block_rows)]
     while stack:
         block = _Block(stack.pop(), queries, keys, mask, is_log)
         sums = block.sums(extended)
-        is_done = np.full(len(sums), not is_log or len(sums) == 1)
-        is_done |= block.is_empty | (sums[:, -1] >= _LEAST)
+        is_done = (sums[:, -1] >= _LEAST * mask.largest) | (not is_log or len(sums) == 1)
+        zeros = np.flatnonzero(~is_done & (sums[:, -1] == 0))
+        if len(zeros):
+            is_done[zeros] = block.are_empty(block.rows[zeros])
         saved.append((block.rows, _divide(out, block.rows, sums, is_done)))
         stack += [rows for rows in np.array_split(block.rows[~is_done], 2) if len(rows)]
     return out, saved
@@ -105,6 +107,12 @@ def _divide(out, rows, sums, is_done):
     return denominators
 
 
+def _parts(n, step):
+    """Yield slices of at most step numbers out of n."""
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+
+
 def _finite(maxima):
     """Return maxima with 0 for -inf, which no exponential may subtract."""
     return np.where(np.isfinite(maxima), maxima, 0)
@@ -118,18 +126,19 @@ def _by_columns(queries, keys, extended, mask, is_log):
     V = np.ascontiguousarray(extended.T)
     sums, errors = np.zeros((2, len(V), len(queries)))
     for _, Q, K in _feature_blocks(queries, keys, len(V), mask, is_log):
-        for part in gen_batches(len(V), mask.batch):
+        for part in _parts(len(V), mask.batch):
             columns = K[:, None] * V[part]
             sums[part] += np.einsum("fl,fcl->cl", Q, _each(mask.dot, columns))
             norms = np.sqrt(np.einsum("fcs,fcs->cf", columns, columns))
             errors[part] += norms @ abs(Q)
     errors *= mask.rounding
-    # Every value has its own unit. A sum of values may cancel: it is compared with all of its row.
-    units = abs(V[:-1]).max(axis=1, keepdims=True)
-    units[units == 0] = 1
+    # A sum of values may cancel: it is compared with all of its row, in units of usual values.
+    units = np.array([[np.median(v[v > 0]) if v.any() else 1.0] for v in abs(V[:-1])])
     largest = (abs(sums[:-1]) / units).max(axis=0, initial=0)
     is_right = (errors[:-1] / units).max(axis=0, initial=0) <= _TOLERANCE * largest
-    is_right &= errors[-1] <= _TOLERANCE * (sums[-1] if is_log else abs(sums[-1]))
+    is_right &= errors[-1] <= _TOLERANCE * abs(sums[-1])
+    if is_log:
+        is_right &= sums[-1] >= _LEAST * mask.largest
     return sums.T, is_right
 
 
@@ -138,7 +147,7 @@ def _backward_by_columns(queries, keys, extended, mask, is_log, slopes, grads):
     V, G = np.ascontiguousarray(extended.T), np.ascontiguousarray(slopes.T)
     for features, Q, K in _feature_blocks(queries, keys, len(V), mask, is_log):
         dQ, dK = np.zeros_like(Q), np.zeros_like(K)
-        for part in gen_batches(len(V), mask.batch):
+        for part in _parts(len(V), mask.batch):
             seen = _each(mask.dot, K[:, None] * V[part])
             dQ += np.einsum("cl,fcl->fl", G[part], seen)
             seen = _each(mask.transposed_dot, Q[:, None] * G[part])
@@ -152,10 +161,9 @@ def _feature_blocks(queries, keys, n_columns, mask, is_log):
     """Yield features (a slice) with their queries (F, L) and keys (F, S), scaled."""
     if is_log:
         maxima = keys.max(axis=0)
-        step = max(1, BLOCK_BYTES // (8 * keys.shape[1]))
-        parts = gen_batches(len(queries), step)
+        parts = _parts(len(queries), max(1, BLOCK_BYTES // (8 * keys.shape[1])))
         tops = _finite(np.hstack([(queries[part] + maxima).max(axis=1) for part in parts]))
-    for features in gen_batches(keys.shape[1], max(1, mask.batch // n_columns)):
+    for features in _parts(keys.shape[1], max(1, mask.batch // n_columns)):
         Q, K = queries.T[features].copy(), keys.T[features].copy()
         if is_log:
             Q = np.exp(Q + maxima[features, None] - tops)
@@ -173,62 +181,66 @@ def _each(product, columns):
 
 
 class _Block:
-    """Some rows of the masked kernel, in parts of the keys that they see.
-
-    Attributes
-    ----------
-    rows : ndarray of int
-        Numbers of the queries.
-    is_empty : ndarray of bool
-        Which of them see no key.
-    """
+    """Some rows of the masked kernel, formed in parts of the keys that they see."""
 
     def __init__(self, rows, queries, keys, mask, is_log):
-        self.rows, self.queries, self.keys, self.is_log = rows, queries[rows], keys, is_log
-        self.seen, self.weights = mask.block(rows)
-        self.step = max(1, BLOCK_BYTES // (8 * keys.shape[1]))
-        self.is_empty = ~self.weights.any(axis=1)
+        self.rows, self.queries, self.keys = rows, queries[rows], keys
+        self.mask, self.is_log = mask, is_log
+        self.seen, self.logs = mask.seen(rows), None
+        if is_log and len(rows) == 1:
+            # The weights join the logarithms: the maximum is that of the products.
+            weights = mask.entries(rows, self.seen)[0]
+            self.seen, self.logs = self.seen[weights > 0], np.log(weights[weights > 0])
+        longest = max(keys.shape[1], len(rows))
+        self.parts = list(_parts(len(self.seen), max(1, BLOCK_BYTES // (8 * longest))))
         if is_log:
-            self._scale()
+            maxima = [self._keys(part).max(axis=0) for part in self.parts]
+            maxima = np.max(maxima, axis=0, initial=-np.inf)
+            self.queries += maxima
+            self.queries -= _finite(self.queries.max(axis=1, keepdims=True))
+            np.exp(self.queries, out=self.queries)
+            self.maxima = _finite(maxima)
 
-    def _scale(self):
-        """Take out maxima: of keys times their largest weight, then of queries."""
-        top = self.weights.max(axis=0)
-        self.weights /= top
-        self.logs = np.log(top)[:, None]
-        maxima, is_key = np.full(self.keys.shape[1], -np.inf), np.zeros(len(top))
-        for part in gen_batches(len(top), self.step):
-            K = self.keys[self.seen[part]]
-            is_key[part] = K.max(axis=1) > -np.inf
-            maxima = np.maximum(maxima, (K + self.logs[part]).max(axis=0))
-        self.is_empty |= self.weights @ is_key == 0
-        self.queries += maxima
-        tops = self.queries.max(axis=1, keepdims=True)
-        self.queries = np.exp(self.queries - _finite(tops))
-        self.maxima = _finite(maxima)
+    def _keys(self, part):
+        """Return the (log) features of some keys as a new array."""
+        keys = self.keys[self.seen[part]]
+        if self.logs is not None:
+            keys += self.logs[part, None]
+        return keys
 
-    def _parts(self):
-        """Yield keys (their numbers) with weights, kernel under the weights, and features."""
-        for part in gen_batches(len(self.seen), self.step):
-            K = self.keys[self.seen[part]]
+    def _kernel(self):
+        """Yield numbers of keys, weights, the kernel under them, and scaled features of keys."""
+        for part in self.parts:
+            seen, K = self.seen[part], self._keys(part)
             if self.is_log:
                 K -= self.maxima
-                K += self.logs[part]
                 np.exp(K, out=K)
-            weights = self.weights[:, part]
-            yield self.seen[part], weights, weights * (self.queries @ K.T), K
+            kernel, weights = self.queries @ K.T, 1.0
+            if self.logs is None:
+                weights = self.mask.entries(self.rows, seen)
+                kernel *= weights
+            yield seen, weights, kernel, K
 
     def sums(self, extended):
         """Return numerators and denominators, shape (B, e + 1)."""
         sums = np.zeros((len(self.rows), extended.shape[1]))
-        for seen, _, kernel, _ in self._parts():
+        for seen, _, kernel, _ in self._kernel():
             sums += kernel @ extended[seen]
         return sums
+
+    def are_empty(self, rows):
+        """Tell which rows have no key left, because all that they see are padded."""
+        is_empty = np.ones(len(rows), dtype=bool)
+        for part in self.parts:
+            seen = self.seen[part]
+            seen = seen[self.keys[seen].max(axis=1) > -np.inf]
+            is_empty &= ~self.mask.entries(rows, seen).any(axis=1)
+        return is_empty
 
     def backward(self, extended, slopes, grads):
         """Add the gradients, given slopes (B, e + 1)."""
         dQ = np.zeros_like(self.queries)
-        for seen, weights, kernel, K in self._parts():
+        for seen, weights, kernel, K in self._kernel():
             H = weights * (slopes @ extended[seen].T)
             dQ += H @ K
             dK = H.T @ self.queries

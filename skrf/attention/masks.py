@@ -1,11 +1,11 @@
-"""Masks that multiply the attention matrix: relative positions on grids, and the check of others."""
+"""Masks that multiply the attention matrix: relative positions on grids; the check of all."""
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import to_host
-from ._products import DenseMask, GridMask, OperatorMask, SparseMask, grid_rows
+from ._products import DenseMask, GridMask, OperatorMask, SparseMask, grid_entries
 
 __all__ = ["ToeplitzMask"]
 
@@ -110,7 +110,8 @@ class ToeplitzMask:
         ndarray of shape (n_positions, n_positions)
             Entry (i, j) is the weight of position i relative to position j.
         """
-        return grid_rows(self.weights, self.shape, np.arange(self.n_positions))
+        everything = np.arange(self.n_positions)
+        return grid_entries(self.weights, self.shape, everything, everything)
 
     def __repr__(self):
         return f"ToeplitzMask(shape={self.shape})"
@@ -158,8 +159,9 @@ def as_mask(mask, n_queries, n_keys, causal):
             )
         return OperatorMask(mask)
     if sp.issparse(mask):
-        _checked(mask.data if hasattr(mask, "data") else mask.tocsr().data, "mask")
-        mask = mask.tocsr().astype(np.float64)
+        mask = mask.tocsr()
+        _checked(mask.data, "mask")
+        mask = mask.astype(np.float64)
         mask.sum_duplicates()
         return SparseMask(sp.tril(mask, format="csr") if causal else mask)
     mask = _checked(mask, "mask")
