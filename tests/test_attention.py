@@ -222,6 +222,16 @@ def test_extreme_inputs_stay_finite(shape, dtype, name, causal):
             assert_allclose(out, expected, atol=(1e-3 if dtype == np.float32 else 1e-9) * largest)
 
 
+@both_modes
+@pytest.mark.parametrize("scale", [3.0, 30.0, 300.0])
+def test_single_precision_at_any_size(scale, causal):
+    """Exponents of 1e3 and more are formed in float64: the same numbers give the same output."""
+    q, k, v = (part.astype(np.float32) for part in inputs(scale))
+    attention = ApproxKernelAttention(MAPS["optimal"], causal=causal).fit(q, k)
+    expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
+    assert_allclose(attention(q, k, v), expected, atol=1e-4)
+
+
 def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
     """Log keys -60, 0, 100: a block-end maximum alone would give 0/0 in the first rows."""
     attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0), causal=True, scale=1.0)
@@ -285,8 +295,11 @@ def test_gradients_are_those_of_differences(name, mask, causal):
 
 @both_modes
 def test_gradients_are_those_of_torch(causal):
+    """More positions than three causal parts and two blocks, with keys that grow."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    q, k, v = inputs(lead=(2,), key_lead=(2,), n=40, s=40)
+    n = 500
+    q, k, v = inputs(lead=(2,), key_lead=(2,), n=n, s=n)
+    k = k * np.linspace(0.2, 3, n)[:, None]
     attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal).fit(
         q, k
     )
@@ -298,7 +311,7 @@ def test_gradients_are_those_of_torch(causal):
         keys = mechanism._log_features(tensors[1][h], keys=True)
         logs = torch.logsumexp(rows[:, None] + keys[None], dim=2)
         if causal:
-            logs = logs.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf)
+            logs = logs.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
         outs.append(torch.softmax(logs, dim=1) @ tensors[2][h])
     (torch.stack(outs) * torch.tensor(gradient)).sum().backward()
     assert_allclose(attention(q, k, v), torch.stack(outs).detach().numpy(), rtol=1e-10)
