@@ -299,6 +299,22 @@ def test_adaptive_centers_of_classes():
         clone(mechanism).fit(Z, labels[:-1])
 
 
+def test_adaptive_centers_are_sums_of_a_query_and_a_key_it_attends_to():
+    """Softmax attention goes to long keys, wherever the query stands."""
+    rng = np.random.default_rng(0)
+    queries = 0.05 * rng.normal(size=(300, 2)) + [1, 0]
+    keys = np.r_[0.05 * rng.normal(size=(299, 2)), [[9.0, 0.0]]]
+    adaptive = AdaptiveRF(16, kernel="softmax", centers="kmeans", center=False, random_state=0)
+    adaptive.fit(queries, keys=keys)
+    # exp(9) against 299 times exp(0): nearly all attention goes to the one long key.
+    share = np.mean(np.abs(adaptive.centers_ - [10, 0]).max(axis=1) < 0.5)
+    assert share > 0.5
+    own = AdaptiveRF(8, kernel="softmax", centers="classes", center=False, random_state=0)
+    labels = np.repeat([0, 1], 150)
+    assert len(own.fit(keys, labels).centers_) == 8
+    assert np.abs(own.centers_[:, 0]).max() > 8  # a short row attends to the long one
+
+
 def test_labels_make_adaptive_kernel_regression_more_accurate():
     """Two interleaved classes of small clusters: plain centres mix them."""
     rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
+_ATTENDED_ROWS = 4096
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
 
@@ -243,11 +244,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         rng = self._rng(SUBSAMPLE)
         queries, labels = self._sample(X, self._labels, rng, keys=False)
         others = queries if keys is X else self._sample(keys, None, rng, keys=True)[0]
-        candidates = self._candidates(queries, others, labels, rng)
+        log_key_weights = self._log_key_weights(others)
+        candidates = self._candidates(queries, others, log_key_weights, labels, rng)
         self.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            log_key_weights = self._log_key_weights(others)
             score = _RowSumScore(queries, others, log_key_weights, labels, rng)
             pilot = self._rng(CHOICE)
             for name, mixture in candidates.items():
@@ -266,13 +267,18 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             X, labels = X[chosen], None if labels is None else labels[chosen]
         return self._rows(X, self.offset_, keys=keys).on_host(), labels
 
-    def _candidates(self, queries, others, labels, rng):
+    def _candidates(self, queries, others, log_key_weights, labels, rng):
         none = Mixture(self.rho_, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
         is_point = not np.ptp(np.vstack([queries, others]), axis=0).any()
         if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
-        sums = _near_sums(queries, others, rng)
+        if self.kernel == "gaussian" and others is queries:
+            sums = 2 * queries  # a row is its own nearest neighbour
+        else:
+            chosen = rng.permutation(len(queries))[:_PILOT_ROWS]
+            sums = _near_sums(queries[chosen], others, log_key_weights, rng)
+            labels = None if labels is None else labels[chosen]
         tau = 1.0 if self.tau == "auto" else float(self.tau)
         kind = self.centers
         if kind == "auto":
@@ -341,14 +347,12 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return self._log_mean_squared_error(X, Y, {1: self._n_projections})
 
 
-def _near_sums(queries, others, rng):
-    """Return points x + y near which features are wanted: y = x, or drawn from x's attention."""
-    if others is queries:
-        return 2 * queries
-    rows = queries[rng.permutation(len(queries))[:_PILOT_ROWS]]
-    logs = -cdist(rows, others, "sqeuclidean") / 2
+def _near_sums(queries, others, log_key_weights, rng):
+    """Return points x + y near which features are wanted: y drawn from x's attention."""
+    chosen = rng.permutation(len(others))[:_ATTENDED_ROWS]
+    logs = log_key_weights[chosen] - cdist(queries, others[chosen], "sqeuclidean") / 2
     logs += rng.gumbel(size=logs.shape)
-    return rows + others[logs.argmax(axis=1)]
+    return queries + others[chosen[logs.argmax(axis=1)]]
 
 
 def _class_codes(y, X, most):
