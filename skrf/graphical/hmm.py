@@ -11,6 +11,7 @@ from numbers import Integral, Real
 
 import numpy as np
 import scipy.optimize
+import scipy.sparse
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
@@ -29,7 +30,10 @@ from ._potentials import (
 
 _EMISSION_ENTRIES = 2**25  # states times symbols up to which emissions are kept as one matrix
 _VITERBI_ENTRIES = 2**22
-_LEAST = 1e-280
+_GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences in `fit`; a longer one goes alone
+_GRADIENT_ROWS = 1024  # samples in one product of matrices there
+# Sums below this go through log space: what has underflowed may be a share of them.
+_LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,11 @@ class _Channel:
         Log factors of the potential.
     is_normalised : bool
         Whether every left state's values are divided by their sum.
+    dtype : numpy.dtype
+        Type of R and T; their logarithms are float64.
     """
 
-    def __init__(self, pair, is_normalised):
+    def __init__(self, pair, is_normalised, dtype):
         self.log_sums = logsumexp(pair.right, axis=0)
         seen = np.isfinite(self.log_sums)
         logs = np.where(seen, pair.left + np.where(seen, self.log_sums, 0.0), -np.inf)
@@ -72,7 +78,10 @@ class _Channel:
         else:
             self.log_scale = float(logs.max())
             self.log_R = logs - self.log_scale
-        self.R, self.T = np.exp(self.log_R), np.exp(self.log_T)
+        # The states of a feature lie side by side in both: each product of a filter step then
+        # reads its matrix once, in order.
+        self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
+        self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
 
 
 class KernelHMM(BaseEstimator):
@@ -82,6 +91,9 @@ class KernelHMM(BaseEstimator):
     symbol x in state z to exp(e_z . o_x); with random features a filter step costs O(n_states *
     n_components), and no matrix of states by states is made. The model with features is a
     probability model of its own, exactly: its likelihood, samples and posteriors agree.
+
+    Embeddings that are all float32 give float32 probabilities, in half the memory and nearly half
+    the time; logarithms of probabilities and `fit` are float64 always.
 
     Parameters
     ----------
@@ -224,13 +236,26 @@ class KernelHMM(BaseEstimator):
             maps = self._make_maps(embeddings)
             self._kept = (
                 given,
-                _Model(embeddings, maps, self._start_prob(embeddings), self._is_local),
+                _Model(embeddings, maps, self._start_prob(embeddings), self._is_local, self._dtype),
             )
         return self._kept[1]
 
     @property
     def _is_local(self):
         return self.normalization == "local"
+
+    @property
+    def _dtype(self):
+        """float32 where all given embeddings are."""
+        given = (
+            self.states,
+            self.symbols,
+            self.targets,
+            self.emitters,
+            self.start_embedding,
+        )
+        types = {getattr(value, "dtype", None) for value in given if value is not None}
+        return np.dtype(np.float32 if types == {np.dtype(np.float32)} else np.float64)
 
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
@@ -338,7 +363,8 @@ class KernelHMM(BaseEstimator):
             Rows sum to 1.
         """
         sequences = self._check_symbols(X, lengths)
-        out = np.empty((sum(map(len, sequences)), len(self._model.embeddings["states"])))
+        model = self._model
+        out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
         for t, posterior in self._posteriors(sequences):
             out[t] = posterior
         return out
@@ -407,15 +433,16 @@ class KernelHMM(BaseEstimator):
             before, log_prob = model.start, np.zeros(len(symbols))
             predicted = np.broadcast_to(before, (len(symbols), len(before)))
         else:
-            posterior = np.atleast_2d(state.posterior)
+            posterior = np.atleast_2d(state.posterior).astype(model.dtype, copy=False)
             if len(posterior) != len(symbols):
                 raise ValueError(f"state is of {len(posterior)} streams, symbol of {len(symbols)}.")
             predicted, log_prob = model.predicted(posterior), np.atleast_1d(state.log_prob)
         posterior, log_norms = model.updated(predicted, symbols)
         if np.isnan(log_norms).any():
             raise FloatingPointError(
-                "The symbol is too unlikely for the filter: less than 1e-280 of the distribution "
-                "is left. Score the whole sequence instead, or take smaller embeddings."
+                f"The symbol is too unlikely for the filter: less than {_LEAST[model.dtype]:.0e} "
+                "of the distribution is left. Score the whole sequence instead, or take smaller "
+                "embeddings."
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
@@ -519,13 +546,13 @@ class KernelHMM(BaseEstimator):
         self.history_ = []
         latest = {}
 
-        def model_at(vector):
+        def model_at(vector, dtype=np.float64):
             embeddings, start = dict(first.embeddings), 0
             for value, roles in arrays:
                 part = vector[start : start + value.size].reshape(value.shape)
                 start += value.size
                 embeddings.update(dict.fromkeys(roles, part))
-            return _Model(embeddings, first.maps, first.given_start, True)
+            return _Model(embeddings, first.maps, first.given_start, True, dtype)
 
         def objective(vector):
             log_prob, gradients = model_at(vector).gradients(sequences)
@@ -544,7 +571,7 @@ class KernelHMM(BaseEstimator):
             options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 0.0},
         )
         self.converged_ = bool(result.nit < self.max_iter)
-        self._learnt = model_at(result.x)
+        self._learnt = model_at(result.x, first.dtype)
         for name, value in self._learnt.embeddings.items():
             setattr(self, f"{name}_", value)
         return self
@@ -570,34 +597,44 @@ class _Model:
         Start distribution where there is no start embedding.
     is_local : bool
         Whether channels are normalised.
+    dtype : numpy.dtype, default=float64
+        Type of probabilities; what is added up over a sequence is float64.
     """
 
-    def __init__(self, embeddings, maps, given_start, is_local):
+    def __init__(self, embeddings, maps, given_start, is_local, dtype=np.float64):
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
+        self.dtype = dtype = np.dtype(dtype)
         move, emit = maps
         pair = factors(move, embeddings["states"], embeddings["targets"])
-        self.transition = _Channel(pair, is_local)
+        self.transition = _Channel(pair, is_local, dtype)
         self.emission = _Channel(
-            factors(emit, embeddings["emitters"], embeddings["symbols"]), is_local
+            factors(emit, embeddings["emitters"], embeddings["symbols"]), is_local, dtype
         )
-        self.start, self.start_channel = given_start, None
+        self.start, self.start_channel = given_start.astype(dtype, copy=False), None
         if embeddings["start_embedding"] is not None:
             first = factors(move, embeddings["start_embedding"], embeddings["targets"])
-            self.start_channel = _Channel(Factors(first.left, pair.right), is_local)
+            self.start_channel = _Channel(Factors(first.left, pair.right), is_local, dtype)
             self.start = (self.start_channel.R @ self.start_channel.T)[0]
         # Sums over all symbols of what a state emits: 1 where emissions are normalised.
         self.log_totals = logsumexp(self.emission.log_R, axis=1) if not is_local else 0.0
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
-        self._log_emissions = None
+        self._log_emissions = None  # a symbol a row
         if n * n_symbols <= _EMISSION_ENTRIES:
-            self._log_emissions = log_product(self.emission.log_R, self.emission.log_T)
+            self._log_emissions = self._make_log_emissions(np.arange(n_symbols))
+
+    def _make_log_emissions(self, symbols):
+        values = (self.emission.R @ self.emission.T[:, symbols]).T
+        if values.min() > _LEAST[self.dtype]:
+            return np.log(values, dtype=np.float64, order="C")
+        logs = log_product(self.emission.log_R, self.emission.log_T[:, symbols])
+        return np.ascontiguousarray(logs.T)
 
     def log_emissions(self, symbols):
         """Return log emission values of symbols, (len(symbols), n_states)."""
         if self._log_emissions is not None:
-            return self._log_emissions.T[symbols]
+            return self._log_emissions[symbols]
         found, where = np.unique(symbols, return_inverse=True)
-        return log_product(self.emission.log_R, self.emission.log_T[:, found]).T[where]
+        return self._make_log_emissions(found)[where]
 
     def predicted(self, posterior):
         """Return the next state's distribution before its symbol."""
@@ -607,37 +644,34 @@ class _Model:
         """Return posteriors after symbols, and the log of what they were divided by."""
         return self._weighed(predicted, self.log_emissions(symbols))
 
-    @staticmethod
-    def _weighed(predicted, logs):
+    def _weighed(self, predicted, logs):
         top = logs.max(axis=1, keepdims=True)
-        weights = predicted * np.exp(logs - top)
-        total = weights.sum(axis=1, keepdims=True)
-        # What has underflowed is below 1e-300 of the distributions: it counts where so little is
-        # left that this is a share of it. NaN says so, and the callers go through log space.
-        total = np.where(total > _LEAST, total, np.nan)
-        return weights / total, (np.log(total) + top)[:, 0]
+        weights = self._exp(logs, top)
+        weights *= predicted
+        total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
+        # What has underflowed counts where so little is left that it is a share of it. NaN says
+        # so, and the callers go through log space.
+        total = np.where(total > _LEAST[self.dtype], total, np.nan)
+        weights /= total
+        return weights, (np.log(total) + top)[:, 0]
+
+    def _exp(self, logs, top):
+        """Return exp(logs - top), at most 1, as probabilities are kept."""
+        shares = np.empty(logs.shape, dtype=self.dtype)
+        np.subtract(logs, top, out=shares, casting="same_kind")
+        return np.exp(shares, out=shares)
 
     # ---------------------------------------------------------------- recursions
 
     def forward(self, sequences):
         """Return log sums over all paths, one a sequence, all sequences side by side."""
-        lengths = np.array([len(part) for part in sequences])
-        order = np.argsort(-lengths, kind="stable")
-        padded = np.zeros((len(sequences), lengths.max()), dtype=int)
-        for row, i in enumerate(order):
-            padded[row, : lengths[i]] = sequences[i]
-        active = lengths[order]
+        order = np.argsort([-len(part) for part in sequences], kind="stable")
         totals = np.zeros(len(sequences))
-        posterior = None
-        for t in range(lengths.max()):
-            n = int((active > t).sum())
-            if t == 0:
-                predicted = np.broadcast_to(self.start, (n, len(self.start)))
-            else:
-                predicted = self.predicted(posterior[:n])
-                totals[:n] += self.transition.log_scale
-            posterior, log_norms = self.updated(predicted, padded[:n, t])
-            totals[:n] += log_norms + self.emission.log_scale
+        filtered = self._filtered_together([sequences[i] for i in order])
+        for t, (_, _, log_norms) in enumerate(filtered):
+            totals[: len(log_norms)] += log_norms + self.emission.log_scale
+            if t:
+                totals[: len(log_norms)] += self.transition.log_scale
         unsorted = np.empty_like(totals)
         unsorted[order] = totals
         for i in np.flatnonzero(np.isnan(unsorted)):
@@ -645,6 +679,25 @@ class _Model:
             steps += len(sequences[i]) * self.emission.log_scale
             unsorted[i] = self._log_filtered(sequences[i])[1].sum() + steps
         return unsorted + (0.0 if self.start_channel is None else self.start_channel.log_scale)
+
+    def _filtered_together(self, sequences):
+        """Yield symbols, posteriors given the past and log normalisers of every position.
+
+        Sequences come from the longest to the shortest: those that have ended are left out.
+        """
+        lengths = np.array([len(part) for part in sequences])
+        padded = np.zeros((lengths[0], len(sequences)), dtype=int)
+        for row, part in enumerate(sequences):
+            padded[: len(part), row] = part
+        posterior = None
+        for t, symbols in enumerate(padded):
+            symbols = symbols[: np.count_nonzero(lengths > t)]
+            if t == 0:
+                predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
+            else:
+                predicted = self.predicted(posterior[: len(symbols)])
+            posterior, log_norms = self.updated(predicted, symbols)
+            yield symbols, posterior, log_norms
 
     def _log_filtered(self, sequence):
         """Return log posteriors given the past and log normalisers, all in log space: slow."""
@@ -689,7 +742,7 @@ class _Model:
 
     def filtered(self, sequence, before=None):
         """Return posteriors given the past, and log normalisers, after the state `before`."""
-        posteriors = np.empty((len(sequence), len(self.start)))
+        posteriors = np.empty((len(sequence), len(self.start)), dtype=self.dtype)
         log_norms = np.empty(len(sequence))
         for t, symbol in enumerate(sequence):
             predicted = self.start[None] if before is None else self.predicted(before)
@@ -715,19 +768,19 @@ class _Model:
         for begin in range(0, len(sequence), size):
             starts.append((begin, before))
             before = self.filtered(sequence[begin : begin + size], before)[0][-1:]
-        back = np.ones(len(self.start))
+        back = np.ones(len(self.start), dtype=self.dtype)
         for begin, before in reversed(starts):
             posteriors, _ = self.filtered(sequence[begin : begin + size], before)
             for t in reversed(range(begin, begin + len(posteriors))):
                 product = posteriors[t - begin] * back
                 total = product.sum()
-                yield t, (product / total if total > _LEAST else None)
+                yield t, (product / total if total > _LEAST[self.dtype] else None)
                 back = self._back(back, sequence[t])
 
     def _back(self, back, symbol):
         """Return the scaled backward message one position earlier."""
         logs = self.log_emissions(np.array([symbol]))[0]
-        ahead = self.transition.T @ (np.exp(logs - logs.max()) * back)
+        ahead = self.transition.T @ (self._exp(logs, logs.max()) * back)
         back = self.transition.R @ ahead
         top = back.max()
         return back / (top if top > 0 else 1.0)
@@ -782,27 +835,28 @@ class _Model:
     # ---------------------------------------------------------------- gradient
 
     def gradients(self, sequences):
-        """Return the log probability and its gradients with respect to the embeddings."""
+        """Return the log probability and its gradients with respect to the embeddings.
+
+        The log probability is NaN, and the gradients are not finite, where it needs log space.
+        """
         move, emit = self.transition, self.emission
-        by_R, by_T = np.zeros_like(move.R), np.zeros_like(move.T)
-        by_start = np.zeros_like(self.start)
+        by_R, by_T, by_start = (np.zeros_like(part) for part in (move.R, move.T, self.start))
         counts = np.zeros((len(self.start), len(self.embeddings["symbols"])))
         total = 0.0
-        for sequence in sequences:
-            posteriors, log_norms = self.filtered(sequence)
-            total += log_norms.sum()
-            back = np.ones(len(self.start))  # scaled so that posterior . back = 1
-            for t in range(len(sequence) - 1, -1, -1):
-                counts[:, sequence[t]] += posteriors[t] * back
-                logs = self.log_emissions(sequence[t : t + 1])[0]
-                weighed = np.exp(logs - log_norms[t]) * back
-                if t == 0:
-                    by_start += weighed
-                    break
-                ahead = move.T @ weighed
-                by_R += np.outer(posteriors[t - 1], ahead)
-                by_T += np.outer(posteriors[t - 1] @ move.R, weighed)
-                back = move.R @ ahead
+        for batch in self._batches(sequences):
+            steps = list(self._filtered_together(batch))
+            total += sum(log_norms.sum() for _, _, log_norms in steps)
+            for earlier, ahead, weighed, symbols, posteriors in self._backward(steps):
+                if earlier is None:
+                    by_start += weighed.sum(axis=0)
+                else:
+                    by_R += earlier.T @ ahead
+                    by_T += (earlier @ move.R).T @ weighed
+                shape = len(symbols), counts.shape[1]
+                chosen = scipy.sparse.csr_array(
+                    (np.ones(len(symbols)), (np.arange(len(symbols)), symbols)), shape=shape
+                )
+                counts += (chosen.T @ posteriors).T
         emissions = np.exp(self.log_emissions(np.arange(counts.shape[1]))).T
         ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=counts > 0)
         found = dict.fromkeys(self.embeddings, 0.0)
@@ -817,6 +871,43 @@ class _Model:
             )
             self._pull(found, self.maps[0], "start_embedding", "targets", by_left, by_right)
         return float(total), found
+
+    def _batches(self, sequences):
+        """Yield lists of sequences of similar length, from long to short, as memory allows."""
+        ordered = sorted(sequences, key=len, reverse=True)
+        start = 0
+        while start < len(ordered):
+            size = max(1, _GRADIENT_ENTRIES // (len(ordered[start]) * len(self.start)))
+            yield ordered[start : start + size]
+            start += size
+
+    def _backward(self, steps):
+        """Yield what gradients add up, for many samples at a time.
+
+        These are posteriors one position earlier given the past, messages in feature space,
+        weighed messages, symbols and posteriors given all symbols. The first two are None at first
+        positions, which come last.
+        """
+        move = self.transition
+        back = np.ones((0, len(self.start)))  # scaled so that posterior . back = 1
+        kept, size = [], 0
+        for t in range(len(steps) - 1, -1, -1):
+            symbols, posterior, log_norms = steps[t]
+            if len(back) < len(symbols):  # sequences that end here
+                back = np.vstack([back, np.ones((len(symbols) - len(back), len(self.start)))])
+            weighed = np.exp(self.log_emissions(symbols) - log_norms[:, None]) * back
+            ahead = earlier = None
+            if t:
+                ahead = weighed @ move.T.T
+                earlier = steps[t - 1][1][: len(symbols)]
+            kept.append((earlier, ahead, weighed, symbols, posterior * back))
+            size += len(symbols)
+            if t <= 1 or size >= _GRADIENT_ROWS:
+                parts = zip(*kept, strict=True)
+                yield [None if part[0] is None else np.concatenate(part) for part in parts]
+                kept, size = [], 0
+            if t:
+                back = ahead @ move.R.T
 
     def _pull(self, found, own, left, right, by_left, by_right):
         """Add gradients with respect to log factors, pulled back to the embeddings."""
