@@ -497,7 +497,7 @@ def test_fit_climbs_and_keeps_a_model():
         8, 6, 3, feature_map=OptimalPositiveRF(32), max_iter=40, random_state=0
     )
     before = model.score(symbols, lengths)
-    fitted = clone(model).fit(symbols, lengths=lengths)
+    fitted = clone(model).fit(symbols, lengths)
     assert fitted.score(symbols, lengths) > before + 20
     assert_allclose(fitted.history_[-1], fitted.score(symbols, lengths), rtol=1e-8)
     assert (np.diff(fitted.history_) > -1e-6).all()

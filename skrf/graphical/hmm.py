@@ -504,7 +504,7 @@ class KernelHMM(BaseEstimator):
 
     # ---------------------------------------------------------------- learning
 
-    def fit(self, X, y=None, lengths=None):
+    def fit(self, X, lengths=None):
         """Learn the embeddings: gradient ascent on the exact likelihood of the low-rank model.
 
         The features are drawn and fitted once, at the first embeddings, and kept; L-BFGS moves the
@@ -514,8 +514,6 @@ class KernelHMM(BaseEstimator):
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
-        y : None
-            Ignored.
         lengths : array-like of int, default=None
             Lengths of the sequences; None is one sequence.
 
