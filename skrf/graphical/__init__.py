@@ -1,0 +1,7 @@
+"""Inference in chains, trees and hidden Markov models, linear in the number of states."""
+
+from .chain import ChainMRF
+from .hmm import FilterState, KernelHMM
+from .tree import TreeMRF
+
+__all__ = ["ChainMRF", "FilterState", "KernelHMM", "TreeMRF"]

@@ -1,0 +1,571 @@
+"""Chains, trees and hidden Markov models against enumeration and dense computations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+from sklearn.base import clone
+
+from skrf import AdaptiveRF, OptimalPositiveRF, PoissonRF, PositiveRF, RFFSampler
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+
+RNG = np.random.default_rng(0)
+MAPS = {
+    "exact": "exact",
+    "optimal": OptimalPositiveRF(6, random_state=0),
+    "hyperbolic": PositiveRF(6, variant="hyperbolic", random_state=0),
+    "adaptive": AdaptiveRF(6, random_state=0),
+}
+every_map = pytest.mark.parametrize("name", MAPS)
+
+
+def joint(logs):
+    """Return the probabilities of a table of log weights, and the log of their sum."""
+    total = logsumexp(logs)
+    return np.exp(logs - total), total
+
+
+def marginal(shares, i):
+    return shares.sum(axis=tuple(j for j in range(shares.ndim) if j != i))
+
+
+def assert_drawn_from(draws, shares):
+    """Chi-square over the cells with an expected count of 5 or more; p above 1e-4."""
+    counts = np.zeros(shares.shape)
+    np.add.at(counts, tuple(draws.T), 1)
+    expected = len(draws) * shares
+    large = expected >= 5
+    seen = np.append(counts[large], counts[~large].sum())
+    wanted = np.append(expected[large], expected[~large].sum())
+    if wanted[-1] < 5:
+        seen, wanted = seen[:-1], wanted[:-1]
+    assert chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
+
+
+# ------------------------------------------------------------------ chains
+
+LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
+
+
+def dense_chain(chain, length):
+    """Return the log weight of every path, from the log potentials of all pairs."""
+    pair, _ = chain._model
+    n = len(pair.left)
+    logs = np.zeros((n,) * length)
+    for t in range(length - 1):
+        shape = [1] * length
+        shape[t] = shape[t + 1] = n
+        logs = logs + pair.matrix().reshape(shape)
+    return logs
+
+
+@pytest.mark.parametrize("later", [None, RIGHT])
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+@every_map
+def test_chain_equals_enumeration(name, length, later):
+    chain = ChainMRF(LEFT, later, feature_map=MAPS[name])
+    if name == "exact":
+        expected = LEFT @ (LEFT if later is None else later).T
+        assert_allclose(chain._model[0].matrix(), expected, rtol=1e-12)
+    logs = dense_chain(chain, length)
+    shares, total = joint(logs)
+    assert_allclose(chain.log_partition(length), total, rtol=1e-10)
+    paths = np.array(list(itertools.product(range(4), repeat=length)))
+    assert_allclose(chain.log_prob(paths), np.log(shares).ravel(), rtol=1e-9, atol=1e-9)
+    assert chain.log_prob(paths[1]) == pytest.approx(np.log(shares).ravel()[1])
+    found = chain.marginals(length)
+    for t in range(length):
+        assert_allclose(found[t], marginal(shares, t), rtol=1e-10)
+    for t in range(length - 1):
+        others = tuple(i for i in range(length) if i not in (t, t + 1))
+        assert_allclose(chain.edge_marginals(length, t), shares.sum(axis=others), rtol=1e-10)
+    assert_drawn_from(chain.sample(length, 4000, random_state=0), shares)
+
+
+def test_squaring_equals_stepping():
+    chain = ChainMRF(LEFT, RIGHT, feature_map=MAPS["optimal"])
+    lengths = [1, 2, 14, 15, 16, 17, 40, 333]
+    values = chain.log_partition(lengths)
+    pair, transfer = chain._model
+    last = logsumexp(pair.right, axis=0)
+    for length in range(2, 334):
+        if length in lengths:
+            expected = logsumexp(logsumexp(pair.left, axis=0) + last)
+            assert_allclose(values[lengths.index(length)], expected, rtol=1e-10)
+        last = logsumexp(transfer + last, axis=1)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 12.0])
+def test_long_chains_do_not_underflow(scale):
+    embeddings = scale * np.random.default_rng(1).normal(size=(30, 5))
+    chain = ChainMRF(embeddings, feature_map=OptimalPositiveRF(16, random_state=0))
+    logs = chain.log_partition([99_999, 100_000])
+    # The ratio of successive sums is the largest eigenvalue of the potentials.
+    matrix = chain._model[0].matrix()
+    top = matrix.max()
+    eigenvalue = np.abs(np.linalg.eigvals(np.exp(matrix - top))).max()
+    assert_allclose(logs[1] - logs[0], np.log(eigenvalue) + top, rtol=1e-6)
+    found = chain.marginals(2000)
+    assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+
+
+def test_chain_error_falls_as_one_over_the_root():
+    embeddings = np.random.default_rng(2).normal(size=(40, 3)) / 2
+    exact = ChainMRF(embeddings, feature_map="exact").log_partition(10)
+    errors = []
+    for m in (64, 1024):
+        values = [
+            ChainMRF(
+                embeddings, feature_map=OptimalPositiveRF(m, coupling="iid", random_state=seed)
+            ).log_partition(10)
+            for seed in range(60)
+        ]
+        errors.append(np.sqrt(np.mean((np.array(values) - exact) ** 2)))
+    # 16 times the features: a quarter of the error. 60 seeds know a root mean square to 9 %.
+    assert 4 * 0.65 < errors[0] / errors[1] < 4 * 1.5
+
+
+def test_chain_refuses():
+    chain = ChainMRF(LEFT, feature_map="exact")
+    for call, said in (
+        (lambda: chain.log_partition(0), "length must be an integer >= 1, got 0"),
+        (lambda: chain.log_prob([0, 9]), "paths must hold states from 0 to 3"),
+        (lambda: chain.log_prob([0.5]), "paths must be integers"),
+        (lambda: chain.edge_marginals(3, 2), "position must lie in 0 to 1"),
+        (lambda: ChainMRF(LEFT, RIGHT[:2]).log_partition(2), "later has 2 rows"),
+        (lambda: ChainMRF(LEFT, RIGHT[:, :2]).log_partition(2), "later has width 2"),
+        (
+            lambda: ChainMRF(LEFT, feature_map=RFFSampler()).log_partition(2),
+            "is not positive",
+        ),
+        (
+            lambda: ChainMRF(LEFT, feature_map=OptimalPositiveRF(sigma=2.0)).log_partition(2),
+            "leave the default",
+        ),
+        (lambda: ChainMRF(LEFT, feature_map="rff").log_partition(2), "or 'exact', got 'rff'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    with pytest.raises(TypeError, match="must be an instance"):
+        ChainMRF(LEFT, feature_map=OptimalPositiveRF).log_partition(2)
+
+
+# ------------------------------------------------------------------ trees
+
+EDGES = [(3, 1), (1, 0), (1, 4), (4, 2)]
+TABLES = [RNG.normal(size=(n, 3)) / 1.5 for n in (2, 3, 4, 2, 3)]
+UNARY = [RNG.normal(size=len(table)) for table in TABLES]
+UNARY[2][1] = -np.inf
+
+
+def dense_tree(tree):
+    order, parents, unary, pairs = tree._model
+    sizes = [len(values) for values in unary]
+    logs = np.zeros(sizes)
+    for i, values in enumerate(unary):
+        logs = logs + values.reshape([-1 if j == i else 1 for j in range(len(sizes))])
+    for child, parent in parents.items():
+        table = pairs[child].matrix()
+        table = table if parent < child else table.T
+        shape = [n if j in (child, parent) else 1 for j, n in enumerate(sizes)]
+        logs = logs + table.reshape(shape)
+    return logs
+
+
+@pytest.mark.parametrize("unary", [None, UNARY])
+@every_map
+def test_tree_equals_enumeration(name, unary):
+    tree = TreeMRF(EDGES, TABLES, unary, feature_map=MAPS[name])
+    if name == "exact":
+        for child, parent in tree._model[1].items():
+            expected = TABLES[parent] @ TABLES[child].T
+            assert_allclose(tree._model[3][child].matrix(), expected, rtol=1e-12)
+    shares, total = joint(dense_tree(tree))
+    assert_allclose(tree.log_partition(), total, rtol=1e-10)
+    for i, found in enumerate(tree.marginals()):
+        assert_allclose(found, marginal(shares, i), rtol=1e-10, atol=1e-300)
+    for i, j in EDGES + [(0, 1)]:
+        others = tuple(k for k in range(5) if k not in (i, j))
+        expected = shares.sum(axis=others)
+        found = tree.edge_marginals(i, j)
+        assert_allclose(found, expected if i < j else expected.T, rtol=1e-10, atol=1e-300)
+    states = np.array(list(itertools.product(*(range(len(table)) for table in TABLES))))
+    with np.errstate(divide="ignore"):
+        assert_allclose(tree.log_prob(states), np.log(shares).ravel(), rtol=1e-9, atol=1e-9)
+    assert tree.log_prob(states[0]) == pytest.approx(np.log(shares.ravel()[0]))
+    assert_drawn_from(tree.sample(6000, random_state=0), shares)
+
+
+def test_a_path_is_a_chain_and_a_hub_needs_no_products():
+    embeddings = 4 * np.random.default_rng(1).normal(size=(20, 4))
+    own = OptimalPositiveRF(8, random_state=0)
+    path = TreeMRF([(i, i + 1) for i in range(30)], embeddings, feature_map="exact")
+    chain = ChainMRF(embeddings, feature_map="exact")
+    assert_allclose(path.log_partition(), chain.log_partition(31), rtol=1e-12)
+    assert_allclose(np.array(path.marginals()), chain.marginals(31), rtol=1e-9, atol=1e-15)
+    star = TreeMRF([(0, i) for i in range(1, 3001)], embeddings, feature_map=own)
+    assert np.isfinite(star.log_partition())
+    assert_allclose([part.sum() for part in star.marginals()], 1, rtol=1e-9)
+    single = TreeMRF([], embeddings)
+    assert_allclose(single.log_partition(), np.log(20))
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        ([(0, 1), (1, 2), (2, 0)], "cycle|not connected"),
+        ([(0, 1), (0, 1), (2, 3)], "cycle"),
+        ([(0, 1), (2, 3), (3, 2)], "cycle|not connected"),
+        ([(0, 0)], "cycle"),
+        ([(0, 5)], "names variables from 0 to 5"),
+        ([(0, 1, 2)], "edges must be integers of shape"),
+        ([(0.0, 1.0)], "edges must be integers of shape"),
+    ],
+)
+def test_what_is_no_tree_is_refused(edges, said):
+    with pytest.raises(ValueError, match=said):
+        TreeMRF(edges, LEFT).log_partition()
+
+
+def test_tree_refuses():
+    for tree, said in (
+        (TreeMRF(EDGES, TABLES[:3]), "embeddings has 3 arrays; the edges name 5"),
+        (TreeMRF(EDGES, [*TABLES[:4], LEFT[:, :2]]), r"embeddings\[4\] has width 2"),
+        (TreeMRF(EDGES, TABLES, UNARY[:2]), "unary has 2 entries"),
+        (TreeMRF(EDGES, TABLES, [*UNARY[:4], [0.0]]), r"unary\[4\] must have shape"),
+        (TreeMRF(EDGES, TABLES, [*UNARY[:4], [-np.inf] * 3]), "forbids every state"),
+        (TreeMRF(EDGES, TABLES, [*UNARY[:4], [np.nan] * 3]), "must not hold NaN"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tree.log_partition()
+    tree = TreeMRF(EDGES, TABLES)
+    with pytest.raises(ValueError, match="no edge between 0 and 2"):
+        tree.edge_marginals(0, 2)
+    with pytest.raises(ValueError, match="assignments must give a state"):
+        tree.log_prob([0, 0, 0, 5, 0])
+
+
+# ------------------------------------------------------------------ hidden Markov models
+
+STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
+SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
+START = np.random.default_rng(5).normal(size=3)
+PRIOR = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
+STARTS = {"uniform": {}, "given": {"start_prob": PRIOR}, "embedding": {"start_embedding": START}}
+every_start = pytest.mark.parametrize("start", STARTS)
+both_norms = pytest.mark.parametrize("normalization", ["local", "global"])
+X = np.array([0, 3, 3, 1, 2])
+
+
+def hmm(name="optimal", start="uniform", **params):
+    given = {"targets": TARGETS, "emitters": EMITTERS, **STARTS[start], **params}
+    return KernelHMM(STATES, SYMBOLS, feature_map=MAPS[name], **given)
+
+
+def dense_hmm(model):
+    """Return start, transition and emission tables from the approximate potentials."""
+    found = model._model
+    tables = []
+    for channel in (found.transition, found.emission):
+        logs = logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+        tables.append(np.exp(logs + channel.log_scale))
+    start = found.start.copy()
+    if found.start_channel is not None:
+        start = start * np.exp(found.start_channel.log_scale)
+    return start, *tables
+
+
+def log_weights(model, symbols):
+    """Return the log weights of all paths of states together with the symbols."""
+    start, move, emit = (np.log(table) for table in dense_hmm(model))
+    n, length = len(start), len(symbols)
+    logs = np.zeros((n,) * length)
+    for t, symbol in enumerate(symbols):
+        own = (start if t == 0 else 0) + emit[:, symbol]
+        logs = logs + own.reshape([-1 if i == t else 1 for i in range(length)])
+        if t:
+            logs = logs + move.reshape([n if i in (t - 1, t) else 1 for i in range(length)])
+    return logs
+
+
+@both_norms
+@every_start
+@every_map
+def test_hmm_equals_enumeration(name, start, normalization):
+    model = hmm(name, start, normalization=normalization)
+    if name == "exact":
+        _, move, emit = dense_hmm(model)
+        for table, left, right in ((move, STATES, TARGETS), (emit, EMITTERS, SYMBOLS)):
+            expected = np.exp(left @ right.T)
+            if normalization == "local":
+                expected /= expected.sum(axis=1, keepdims=True)
+            assert_allclose(table, expected, rtol=1e-10)
+    logs = log_weights(model, X)
+    shares, total = joint(logs)
+    if normalization == "global":
+        every = [log_weights(model, x) for x in itertools.product(range(4), repeat=5)]
+        total -= logsumexp(every)
+    assert_allclose(model.score(X), total, rtol=1e-10)
+    found = model.predict_proba(X[:, None])
+    for t in range(5):
+        assert_allclose(found[t], marginal(shares, t), rtol=1e-9)
+    assert_array_equal(model.predict(X), found.argmax(axis=1))
+    best = np.unravel_index(logs.argmax(), logs.shape)
+    assert_array_equal(model.predict(X, algorithm="viterbi"), best)
+
+
+def test_local_models_are_normalised():
+    for name in MAPS:
+        start, move, emit = dense_hmm(hmm(name, "embedding"))
+        assert_allclose(start.sum(), 1, rtol=1e-12)
+        assert_allclose(move.sum(axis=1), 1, rtol=1e-12)
+        assert_allclose(emit.sum(axis=1), 1, rtol=1e-12)
+
+
+@both_norms
+@every_map
+def test_hmm_samples_come_from_the_model(name, normalization):
+    model = hmm(name, "given", normalization=normalization)
+    rng = np.random.RandomState(0)
+    draws = []
+    for _ in range(3000):
+        symbols, states = model.sample(2, random_state=rng)
+        draws.append([*states, *symbols[:, 0]])
+    shares = np.empty((5, 5, 4, 4))
+    for x in itertools.product(range(4), repeat=2):
+        shares[:, :, x[0], x[1]] = np.exp(log_weights(model, x))
+    assert_drawn_from(np.array(draws), shares / shares.sum())
+
+
+def test_several_sequences_are_scored_side_by_side():
+    for normalization in ("local", "global"):
+        model = hmm("adaptive", "embedding", normalization=normalization)
+        parts = [X, X[:2], X[::-1], X[:1]]
+        expected = sum(model.score(part) for part in parts)
+        lengths = [len(part) for part in parts]
+        assert_allclose(model.score(np.concatenate(parts), lengths), expected, rtol=1e-12)
+        found = model.predict_proba(np.concatenate(parts), lengths)
+        assert_allclose(found, np.vstack([model.predict_proba(part) for part in parts]))
+
+
+def test_the_online_filter_equals_the_score():
+    model = hmm("optimal", "given")
+    state = None
+    for t, symbol in enumerate(X):
+        state = model.filter_step(symbol, state)
+        assert_allclose(state.log_prob, model.score(X[: t + 1]), rtol=1e-10)
+        assert_allclose(state.posterior, model.predict_proba(X[: t + 1])[-1], rtol=1e-10)
+    both = None
+    for symbols in zip(X, X[::-1], strict=True):
+        both = model.filter_step(np.array(symbols), both)
+    assert_allclose(both.posterior[0], state.posterior, rtol=1e-12)
+    assert_allclose(both.log_prob[1], model.score(X[::-1]), rtol=1e-10)
+    with pytest.raises(ValueError, match="state is of 2 streams, symbol of 1"):
+        model.filter_step(0, both)
+    with pytest.raises(ValueError, match="needs normalization='local'"):
+        hmm(normalization="global").filter_step(0)
+
+
+@both_norms
+@pytest.mark.parametrize("scale", [1.0, 25.0])
+def test_long_sequences_and_extreme_embeddings_do_not_underflow(scale, normalization):
+    model = KernelHMM(
+        scale * STATES,
+        scale * SYMBOLS,
+        feature_map=MAPS["optimal"],
+        normalization=normalization,
+    )
+    symbols, states = model.sample(2000, random_state=0)
+    random = np.random.default_rng(0).integers(4, size=2000)
+    for sequence in (symbols[:, 0], random):
+        found = model.predict_proba(sequence)
+        assert np.isfinite(model.score(sequence))
+        assert_allclose(found.sum(axis=1), 1, rtol=1e-9)
+    if scale == 1.0 and normalization == "local":
+        assert np.isfinite(model.score(np.tile(random, 50)))  # 100,000 symbols
+
+
+@both_norms
+def test_log_space_is_the_same(normalization):
+    model = hmm("adaptive", "embedding", normalization=normalization)
+    sequence = np.random.default_rng(1).integers(4, size=40)
+    own = model._model
+    posteriors, log_norms = own._log_filtered(sequence)
+    linear, norms = own.filtered(sequence)
+    assert_allclose(np.exp(posteriors), linear, rtol=1e-9)
+    assert_allclose(log_norms, norms, rtol=1e-9)
+    for (t, slow), (other, fast) in zip(
+        own._log_posteriors(sequence), own.posteriors(sequence), strict=True
+    ):
+        assert t == other
+        assert_allclose(slow, fast, rtol=1e-9)
+
+
+def test_unlikely_symbols_go_through_log_space():
+    """A state that the filter holds at e^-900 is the only one that can emit what comes next."""
+    model = KernelHMM(
+        1000 * np.array([[1.0, 0.0], [1.0, 0.0]]),
+        3000 * np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        targets=np.array([[1.0, 0.0], [0.1, 0.0]]),
+        emitters=np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        start_prob=[1.0, 0.0],
+        feature_map="exact",
+    )
+    # The second symbol costs 900 through the second state, 6000 through the first.
+    assert_allclose(model.score([0, 1]), -900, rtol=1e-12)
+    assert_allclose(model.predict_proba([0, 1]), [[1, 0], [0, 1]], atol=1e-12)
+    with pytest.raises(FloatingPointError, match="too unlikely"):
+        model.filter_step(1, model.filter_step(0))
+
+
+def test_segments_of_the_posterior_change_nothing():
+    model = hmm("optimal", "given")
+    sequence = np.random.default_rng(1).integers(4, size=97)
+    start, move, emit = dense_hmm(model)
+    forward = [start * emit[:, sequence[0]]]
+    for symbol in sequence[1:]:
+        step = forward[-1] @ move * emit[:, symbol]
+        forward.append(step / step.sum())
+    back = np.ones(5)
+    found = model.predict_proba(sequence)
+    for t in range(96, -1, -1):
+        expected = forward[t] * back / (forward[t] @ back)
+        assert_allclose(found[t], expected, rtol=1e-9)
+        back = move @ (emit[:, sequence[t]] * back)
+        back /= back.sum()
+
+
+def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
+    model = hmm("adaptive", "given")
+    sequence = np.random.default_rng(2).integers(4, size=6)
+    expected = model.predict(sequence, algorithm="viterbi")
+    logs = log_weights(model, sequence)
+    assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
+    monkeypatch.setattr("skrf.graphical.hmm._VITERBI_ENTRIES", 10)  # two states a block
+    assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
+
+
+def test_the_report_is_the_distance_to_the_exact_kernel():
+    many = np.random.default_rng(6).normal(size=(300, 3)) / 2
+    model = hmm("optimal")
+    _, move, emit = dense_hmm(model)
+    _, true_move, true_emit = dense_hmm(hmm("exact"))
+    found = model.report()
+    assert_allclose(found["transition"], np.abs(move - true_move).sum(axis=1) / 2, rtol=1e-9)
+    assert_allclose(found["emission"], np.abs(emit - true_emit).sum(axis=1) / 2, rtol=1e-9)
+    exact = KernelHMM(many, SYMBOLS, feature_map="exact").report(50, random_state=0)
+    assert exact["transition"].shape == (50,)
+    assert max(part.max() for part in exact.values()) < 1e-12
+    distances = [
+        KernelHMM(many, SYMBOLS, feature_map=OptimalPositiveRF(m, random_state=0)).report()
+        for m in (16, 1024)
+    ]
+    for name in ("transition", "emission"):
+        assert 0 < distances[1][name].mean() < 0.4 * distances[0][name].mean() < 0.4
+
+
+@every_start
+@pytest.mark.parametrize("name", ["exact", "optimal", "adaptive"])
+def test_gradients_are_those_of_differences(name, start):
+    model = hmm(name, start)
+    sequences = [X, X[::-1], X[:1]]
+    first = model._model
+    log_prob, gradients = first.gradients(sequences)
+    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    rng, step = np.random.default_rng(0), 1e-6
+    for role, value in first.embeddings.items():
+        if value is None:
+            continue
+        direction = rng.normal(size=value.shape)
+        values = []
+        for sign in (1, -1):
+            moved = {**first.embeddings, role: value + sign * step * direction}
+            other = type(first)(moved, first.maps, first.given_start, True)
+            values.append(other.forward(sequences).sum())
+        expected = (values[0] - values[1]) / (2 * step)
+        assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_fit_climbs_and_keeps_a_model():
+    truth = KernelHMM.from_random(4, 6, 3, scale=2.0, feature_map="exact", random_state=1)
+    symbols, _ = truth.sample(400, random_state=0)
+    lengths = [150, 250]
+    model = KernelHMM.from_random(
+        8, 6, 3, feature_map=OptimalPositiveRF(32), max_iter=40, random_state=0
+    )
+    before = model.score(symbols, lengths)
+    fitted = clone(model).fit(symbols, lengths)
+    assert fitted.score(symbols, lengths) > before + 20
+    assert_allclose(fitted.history_[-1], fitted.score(symbols, lengths), rtol=1e-8)
+    assert (np.diff(fitted.history_) > -1e-6).all()
+    assert fitted.n_iter_ == len(fitted.history_) and fitted.n_iter_ <= 40
+    _, move, emit = dense_hmm(fitted)
+    assert_allclose(move.sum(axis=1), 1, rtol=1e-10)
+    assert_allclose(emit.sum(axis=1), 1, rtol=1e-10)
+    again = clone(model).fit(symbols, lengths=lengths)
+    assert_array_equal(again.states_, fitted.states_)
+    # Roles that share embeddings keep sharing them.
+    tied = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=3).fit(X)
+    assert tied.states_ is tied.targets_ or np.array_equal(tied.states_, tied.targets_)
+
+
+def test_hmmlearn_agrees():
+    hmmlearn = pytest.importorskip("hmmlearn.hmm", reason="hmmlearn is not installed")
+    model = hmm("exact", "given")
+    start, move, emit = dense_hmm(model)
+    other = hmmlearn.CategoricalHMM(n_components=5, n_features=4)
+    other.startprob_, other.transmat_, other.emissionprob_ = start, move, emit
+    parts = np.concatenate([X, X[:3]])[:, None]
+    assert_allclose(model.score(parts, [5, 3]), other.score(parts, [5, 3]), rtol=1e-10)
+    assert_allclose(model.predict_proba(parts, [5, 3]), other.predict_proba(parts, [5, 3]))
+    assert_array_equal(
+        model.predict(parts, [5, 3], algorithm="viterbi"), other.predict(parts, [5, 3])
+    )
+
+
+def test_hmm_refuses():
+    model = hmm()
+    for call, said in (
+        (lambda: model.score([0, 4]), "unknown symbols: known are 0 to 3"),
+        (lambda: model.score([[0, 1]]), "X must hold integers in shape"),
+        (lambda: model.score([0.5]), "X must hold integers in shape"),
+        (lambda: model.score(X, [2, 2]), "lengths sum to 4, but X has 5"),
+        (lambda: model.score(X, [0, 5]), "lengths must be integers >= 1"),
+        (lambda: model.predict(X, algorithm="map"), "algorithm must be"),
+        (lambda: model.sample(0), "n_samples must be an integer >= 1"),
+        (lambda: hmm(start_prob=[1, 1, 0, 0, 0]).score(X), "probabilities that sum to 1"),
+        (
+            lambda: hmm(start_prob=PRIOR, start_embedding=START).score(X),
+            "start_embedding or start_prob, not both",
+        ),
+        (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
+        (lambda: hmm(normalization="none").score(X), "normalization"),
+        (lambda: hmm(normalization="global").fit(X), "fit needs normalization='local'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
+    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+        discrete.fit(X)
+
+
+def test_a_model_of_many_states_holds_no_matrix_of_states_by_states():
+    """20,000 states: a transition matrix would take 3.2 GB."""
+    import tracemalloc
+
+    rng = np.random.default_rng(0)
+    model = KernelHMM(
+        rng.normal(size=(20_000, 4)) / 2,
+        rng.normal(size=(10, 4)) / 2,
+        feature_map=OptimalPositiveRF(32, random_state=0),
+    )
+    tracemalloc.start()
+    symbols, _ = model.sample(30, random_state=0)
+    model.score(symbols)
+    model.predict(symbols)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 150e6
