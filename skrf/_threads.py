@@ -60,3 +60,45 @@ def run_all(function, items):
             with ThreadPoolExecutor(min(n_threads, len(items))) as pool:
                 for _ in pool.map(function, items):
                     pass
+
+
+def run_rows(function, n_rows, block_rows):
+    """Call function(rows) for slices that cover n_rows, no longer than block_rows.
+
+    Every thread takes one contiguous share, so that it is the first to touch its part of the
+    output, and walks it in blocks that stay in its cache.
+
+    Parameters
+    ----------
+    function : callable
+        Writes its results itself; calls must not touch the same memory.
+    n_rows : int
+        Number of rows.
+    block_rows : int
+        Longest slice.
+    """
+
+    def walk(share):
+        for start in range(share.start, share.stop, block_rows):
+            function(slice(start, min(start + block_rows, share.stop)))
+
+    with _serial_blas() as n_threads:
+        size = max(-(-n_rows // n_threads), block_rows)
+        shares = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
+        if len(shares) <= 1 or n_threads == 1:
+            walk(slice(0, n_rows))
+        else:
+            with ThreadPoolExecutor(len(shares)) as pool:
+                for _ in pool.map(walk, shares):
+                    pass
+
+
+def map_rows(function, n_rows, block_rows):
+    """Return [function(rows), ...] for the slices of `run_rows`, in the order of the rows."""
+    found = {}
+
+    def work(rows):
+        found[rows.start] = function(rows)
+
+    run_rows(work, n_rows, block_rows)
+    return [found[start] for start in sorted(found)]

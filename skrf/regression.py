@@ -20,11 +20,13 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from ._threads import map_rows
 from ._validation import drop_zero_weights, validate_rows
 from .features.base import BaseRandomFeatures
 from .features.exponential import OptimalPositiveRF
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 1024
+_MERGED_BLOCKS = 64  # blocks whose sums are held at a time
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 
 
@@ -58,6 +60,15 @@ class _KeySums:
         self.sums[:, group] *= np.exp(self.top[:, group] - top)[:, None]
         self.sums[:, group] += np.exp(features - top).T @ values
         self.top[:, group] = top
+
+    def merge(self, other):
+        """Add the sums of other rows."""
+        top = np.maximum(self.top, other.top)
+        with np.errstate(invalid="ignore"):  # -inf - -inf, where neither has rows
+            for sums, low in ((self.sums, self.top), (other.sums, other.top)):
+                sums *= np.where(np.isneginf(low), 0.0, np.exp(low - top))[:, :, None]
+        self.sums += other.sums
+        self.top = top
 
     def query(self, features):
         """Return sums weighted by query features, (n, n_groups, n_values), and their log scale.
@@ -132,25 +143,48 @@ class _KernelRegression(BaseEstimator):
             )
         self.feature_map_ = feature_map
 
-    def _accumulate(self, X, groups, values, n_groups):
-        """Add rows to the key sums; rows of a block are ordered by group to be summed by slices."""
-        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
-            order = np.argsort(groups[block], kind="stable")
-            features, is_log = _features(self.feature_map_, X[block][order], keys=True)
-            if not hasattr(self, "_key_sums"):
-                self._key_sums = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
-            block_groups, block_values = groups[block][order], values[block][order]
-            bounds = np.searchsorted(block_groups, np.arange(n_groups + 1))
-            for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
-                if start < stop:
-                    self._key_sums.add(features[start:stop], group, block_values[start:stop])
+    def _map_rows(self, function, n_rows):
+        """Return [function(rows), ...] for blocks of rows, on threads for maps of this library."""
+        if isinstance(self.feature_map_, BaseRandomFeatures) and n_rows > _BLOCK_ROWS:
+            return map_rows(function, n_rows, _BLOCK_ROWS)
+        return [function(block) for block in gen_batches(n_rows, _BLOCK_ROWS)]
 
-    def _query_blocks(self, X):
+    def _accumulate(self, X, groups, values, n_groups):
+        """Add rows to the key sums; blocks are merged in their order."""
+        for batch in gen_batches(X.shape[0], _BLOCK_ROWS * _MERGED_BLOCKS):
+            own = X[batch], groups[batch], values[batch]
+
+            def sums(rows, own=own):
+                return self._block_sums(*(part[rows] for part in own), n_groups)
+
+            for part in self._map_rows(sums, own[0].shape[0]):
+                if hasattr(self, "_key_sums"):
+                    self._key_sums.merge(part)
+                else:
+                    self._key_sums = part
+
+    def _block_sums(self, X, groups, values, n_groups):
+        """Return the key sums of a block, whose rows are ordered by group to be slices."""
+        order = np.argsort(groups, kind="stable")
+        features, is_log = _features(self.feature_map_, X[order], keys=True)
+        total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
+        groups, values = groups[order], values[order]
+        bounds = np.searchsorted(groups, np.arange(n_groups + 1))
+        for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if start < stop:
+                total.add(features[start:stop], group, values[start:stop])
+        return total
+
+    def _query(self, X, function):
+        """Return function(features, sums, scale) of the rows of X, in blocks put together."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
-            features, _ = _features(self.feature_map_, X[block], keys=False)
-            yield (features, *self._key_sums.query(features))
+
+        def answer(rows):
+            features, _ = _features(self.feature_map_, X[rows], keys=False)
+            return function(features, *self._key_sums.query(features))
+
+        return np.concatenate(self._map_rows(answer, X.shape[0]))
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_key_sums")
@@ -344,10 +378,9 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         self.class_weight_ = self.class_weight_ + np.bincount(groups, weights, len(classes))
         return self
 
-    def _scores(self, X):
-        """Yield (features, scores) of row blocks; scores carry a positive factor for each row."""
-        for features, sums, _ in self._query_blocks(X):
-            yield features, sums[:, :, 0]
+    def _from_scores(self, X, function):
+        """Return function(features, scores) of rows; scores carry a positive factor for each."""
+        return self._query(X, lambda features, sums, _: function(features, sums[:, :, 0]))
 
     def predict(self, X):
         """Return the class of the largest score; ties go to the first class.
@@ -364,11 +397,12 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         ndarray of shape (n_samples,)
             Labels.
         """
-        best = [
-            np.where(self.class_weight_ > 0, scores, -np.inf).argmax(axis=1)
-            for _, scores in self._scores(X)
-        ]
-        return self.classes_[np.concatenate(best)]
+        check_is_fitted(self)
+        is_present = self.class_weight_ > 0
+        best = self._from_scores(
+            X, lambda _, scores: np.where(is_present, scores, -np.inf).argmax(axis=1)
+        )
+        return self.classes_[best]
 
     def predict_proba(self, X):
         """Return the shares of the positive parts of the scores.
@@ -384,7 +418,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
         """
-        return np.concatenate([self._probabilities(scores) for _, scores in self._scores(X)])
+        return self._from_scores(X, lambda _, scores: self._probabilities(scores))
 
     def _probabilities(self, scores):
         scores = np.maximum(scores, 0.0)
@@ -405,14 +439,15 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         ndarray of shape (n_samples, n_classes)
             Log probabilities; with a map that is not positive, -inf where a score is not.
         """
-        parts = []
-        for features, scores in self._scores(X):
+
+        def logs_of(features, scores):
             with np.errstate(divide="ignore"):
                 logs = np.log(self._probabilities(scores))
             if self._key_sums.is_log:
                 self._refine(logs, features)
-            parts.append(logs)
-        return np.concatenate(parts)
+            return logs
+
+        return self._from_scores(X, logs_of)
 
     def _refine(self, logs, features):
         """Replace, in place, logs of probabilities too small for the common scale of their row."""
@@ -582,12 +617,13 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predictions.
         """
-        parts = []
-        for _, sums, _ in self._query_blocks(X):
+
+        def means_of(features, sums, scale):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
             means = weighted / np.where(weight > 0, weight, 1.0)
-            parts.append(np.where(weight > 0, np.clip(means, *self._range), self.target_mean_))
-        means = np.concatenate(parts)
+            return np.where(weight > 0, np.clip(means, *self._range), self.target_mean_)
+
+        means = self._query(X, means_of)
         return means.reshape(len(means), *self._target_shape)
 
     def __sklearn_tags__(self):

@@ -16,6 +16,8 @@ from . import plain
 # Loading numba and the cached kernels takes about 0.4 s; the compiled transform saves 1.5 to 7 ns
 # an element, so this many elements earn back a good part of it in one call.
 LARGE = 2**25
+# NumPy's sines and cosines are scalar in float64, ten times slower than the compiled ones.
+MANY_SINES = 2**23
 
 
 def choose(X, work):
@@ -48,3 +50,32 @@ def choose(X, work):
 def hadamard(X):
     """Return X H' along the last axis, H the Hadamard matrix of `plain.hadamard_matrix`."""
     return choose(X, X.size if isinstance(X, np.ndarray) else 0).hadamard(X)
+
+
+def sine_cosine(products, amplitude, out):
+    """Write [cos P * a, sin P * a] side by side, one amplitude a row.
+
+    Parameters
+    ----------
+    products : ndarray of shape (n, m)
+        P, or a block of its rows: `load` says when compiled code pays.
+    amplitude : ndarray of shape (n,)
+        The amplitudes.
+    out : ndarray of shape (n, 2 m)
+        What is written.
+    """
+    choose(products, 0).sine_cosine(products, amplitude, out)
+
+
+def load(X, work):
+    """Load compiled sines and cosines where a call with this much work will be made in blocks.
+
+    Parameters
+    ----------
+    X : array or sparse matrix
+        The input.
+    work : int
+        Number of elements that the call produces.
+    """
+    if X.dtype == np.float64 and work >= MANY_SINES:
+        choose(X, LARGE)

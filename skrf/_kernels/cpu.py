@@ -176,3 +176,72 @@ def project(X, diagonals, lengths, simplices, out=None):
     X = np.ascontiguousarray(X)
     _project_rows(X, diagonals, lengths, _base(order, X.dtype), weights, out)
     return out
+
+
+# ---------------------------------------------------------------- sine and cosine
+#
+# The compiler does not vectorise calls of sin and cos. Written out they are: reduction by multiples
+# of pi/2 in three parts, fdlibm's polynomials, and selects instead of branches. Of fastmath only
+# "contract" and "nsz": other reordering would undo the reduction. In float32 NumPy's own functions
+# are vectorised.
+
+_LARGEST = 1e6  # beyond, the reduction loses digits
+_PER_QUARTER = 2 / np.pi
+_P1, _P2, _P3 = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
+_S = (
+    -1.66666666666666324348e-01,
+    8.33333333332248946124e-03,
+    -1.98412698298579493134e-04,
+    2.75573137070700676789e-06,
+    -2.50507602534068634195e-08,
+    1.58969099521155010221e-10,
+)
+_C = (
+    4.16666666666666019037e-02,
+    -1.38888888888741095749e-03,
+    2.48015872894767294178e-05,
+    -2.75573143513906633035e-07,
+    2.08757232129817482790e-09,
+    -1.13596475577881948265e-11,
+)
+
+
+@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+def _sine_cosine(products, amplitude, out):
+    n, m = products.shape
+    is_far = 0
+    for i in range(n):
+        a = amplitude[i]
+        # Views of rows: indices that count from an offset are not vectorised.
+        x_row, cosines, sines = products[i], out[i, :m], out[i, m:]
+        for j in range(m):
+            x = x_row[j]
+            is_far |= abs(x) > _LARGEST
+            k = np.rint(x * _PER_QUARTER)
+            r = ((x - k * _P1) - k * _P2) - k * _P3
+            q = np.int32(k)
+            z = r * r
+            s = r + r * z * (
+                _S[0] + z * (_S[1] + z * (_S[2] + z * (_S[3] + z * (_S[4] + z * _S[5]))))
+            )
+            c = 1.0 - (
+                z * 0.5
+                - z
+                * z
+                * (_C[0] + z * (_C[1] + z * (_C[2] + z * (_C[3] + z * (_C[4] + z * _C[5])))))
+            )
+            sine = c if q & 1 else s
+            cosine = s if q & 1 else c
+            sine = -sine if q & 2 else sine
+            cosine = -cosine if (q + 1) & 2 else cosine
+            cosines[j] = cosine * a
+            sines[j] = sine * a
+    return is_far
+
+
+def sine_cosine(products, amplitude, out):
+    """Write [cos P * a, sin P * a] side by side into `out`, one amplitude a row."""
+    # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns.
+    is_ready = products.flags.c_contiguous and out.flags.c_contiguous
+    if products.dtype != np.float64 or not is_ready or _sine_cosine(products, amplitude, out):
+        plain.sine_cosine(products, amplitude, out)

@@ -172,3 +172,14 @@ def project(X, diagonals, lengths, simplices, out=None):
         else:
             out[:, k * order : k * order + len(cut)] = rows
     return xp.concat(parts, axis=1) if out is None else out
+
+
+# ---------------------------------------------------------------- sine and cosine
+
+
+def sine_cosine(products, amplitude, out):
+    """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude a row."""
+    m = products.shape[1]
+    for function, part in ((np.cos, out[:, :m]), (np.sin, out[:, m:])):
+        function(products, out=part)
+        part *= amplitude[:, None]

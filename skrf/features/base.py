@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from .. import _kernels
 from .._arrays import (
     ScaledRows,
     is_foreign,
@@ -29,6 +30,7 @@ from .._arrays import (
     squared_norms,
     to_host,
 )
+from .._threads import run_rows
 from .._validation import drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 
@@ -36,6 +38,8 @@ from ..statistics import PairStatistics
 OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
 
 _MEDIAN_ROWS = 1000
+_SMALL = 2**16  # entries below which threads cost more than they save
+_BLOCK_ENTRIES = 2**18  # of a block's output: with its temporaries it stays in the cache
 _LARGEST_SIGMA = 1e150  # its square still is a float
 _RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with room
 
@@ -132,6 +136,17 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             f"Gradients are not known for {type(self).__name__}. Known: the mechanisms of Gaussian "
             "projections, and attention's GeneralizedMap."
         )
+
+    def _log_features_into(self, X, out, *, keys=False):
+        """Write the log features of validated rows into `out`."""
+        out[...] = self._log_features(X, keys=keys)
+
+    def _features_into(self, X, out, *, keys=False):
+        """Write the features of validated rows into `out`."""
+        if self.is_positive:
+            np.exp(self._log_features(X, keys=keys), out=out)
+        else:
+            out[...] = self._features(X, keys=keys)
 
     @abstractmethod
     def _log_variance(self, X, Y):
@@ -419,7 +434,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Log features.
         """
         check_is_fitted(self)
-        return self._log_features(validate_rows(self, X, reset=False))
+        return self._mapped(validate_rows(self, X, reset=False), self._log_features_into)[0]
 
     @available_if(_maps_to_positive)
     def log_transform_keys(self, Y):
@@ -438,19 +453,45 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Log features.
         """
         check_is_fitted(self)
-        return self._log_features(validate_rows(self, Y, reset=False, name="Y"), keys=True)
+        Y = validate_rows(self, Y, reset=False, name="Y")
+        return self._mapped(Y, self._log_features_into, keys=True)[0]
 
     def _public_features(self, X, *, keys, name):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False, name=name)
-        with np.errstate(over="ignore", invalid="ignore"):
-            features = self._features(X, keys=keys)
-        xp = namespace(features)
-        if not bool(xp.all(xp.any(features != 0, axis=1))):
+        features, (has_vanished, has_overflowed) = self._mapped(X, self._features_into, keys=keys)
+        if has_vanished:
             self._warn_of_range(X, f"rows of features of {name} vanished")
-        elif not bool(xp.all(xp.isfinite(features))):
+        elif has_overflowed:
             self._warn_of_range(X, f"features of {name} overflowed")
         return features
+
+    def _mapped(self, X, write, *, keys=False):
+        """Return mapped rows, and whether rows vanished or overflowed (see `_flaws`).
+
+        Rows go in blocks on the threads that are allowed: beside the output no more is held than
+        the temporaries of a block a thread. Arrays of other libraries go at once.
+        """
+        if is_foreign(X):
+            make = self._features if write == self._features_into else self._log_features
+            features = make(X, keys=keys)
+            return features, _flaws(features)
+        features = np.empty((X.shape[0], self.n_components_), dtype=X.dtype)
+        if not self.is_positive:
+            _kernels.load(X, features.size)
+        found = []
+
+        def work(rows):
+            # Settings of floating-point warnings belong to a thread.
+            with np.errstate(over="ignore", invalid="ignore"):
+                write(X[rows], features[rows], keys=keys)
+            found.append(_flaws(features[rows]))
+
+        if features.size < _SMALL:
+            work(slice(None))
+        else:
+            run_rows(work, len(features), max(1, _BLOCK_ENTRIES // features.shape[1]))
+        return features, tuple(map(any, zip(*found, strict=True)))
 
     def _warn_of_range(self, X, what):
         norms = (X.multiply(X)).sum(axis=1) if sp.issparse(X) else squared_norms(X)
@@ -578,6 +619,14 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _flaws(features):
+    """Return whether a row is 0 in all features, and whether one is infinite or NaN."""
+    xp = namespace(features)
+    top, low = xp.max(features, axis=1), xp.min(features, axis=1)
+    has_vanished = bool(xp.any((top == 0) & (low == 0)))
+    return has_vanished, not bool(xp.all(xp.isfinite(top) & xp.isfinite(low)))
 
 
 def _exp(logs):

@@ -89,6 +89,12 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return super()._features(X, keys=keys)
         return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
 
+    def _features_into(self, X, out, *, keys=False):
+        if self.is_positive:
+            super()._features_into(X, out, keys=keys)
+        else:
+            self._nonlinearity.apply_into(*self._prepare(X, keys=keys), out, keys=keys)
+
     def _pull_back(self, X, gradient, *, keys=False):
         nonlinearity = self._nonlinearity
         by_product, by_row = nonlinearity.pull_back(

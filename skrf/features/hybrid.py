@@ -356,7 +356,9 @@ class HybridRF(CenteredRandomFeatures):
 
     # ---------------------------------------------------------------- maps
 
-    _pull_back = BaseRandomFeatures._pull_back  # not that of one nonlinearity
+    # Not those of one nonlinearity.
+    _pull_back = BaseRandomFeatures._pull_back
+    _features_into = BaseRandomFeatures._features_into
 
     def _features(self, X, *, keys=False):
         if self._is_clustered:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import _kernels
 from .._arrays import columns, like, namespace
 
 
@@ -33,6 +34,10 @@ class Nonlinearity:
         """Return the exponent that depends on |x|^2 alone."""
         return self.norm_slope * norms2
 
+    def apply_into(self, products, row, bias, out, *, keys=False):
+        """Write the columns into `out`."""
+        out[...] = self.apply(products, row, bias, keys=keys)
+
     def pull_back(self, products, row, bias, gradient, *, keys=False):
         """Return gradients with respect to products and row of sum(gradient * columns).
 
@@ -52,6 +57,10 @@ class SineCosine(Nonlinearity):
         xp = namespace(products)
         amplitude = xp.exp(row)[:, None]
         return columns([xp.cos(products) * amplitude, xp.sin(products) * amplitude], products)
+
+    def apply_into(self, products, row, bias, out, *, keys=False):
+        """Write the columns, scaled by exp(row); NumPy only."""
+        _kernels.sine_cosine(products, np.exp(row), out)
 
     def pull_back(self, products, row, bias, gradient, *, keys=False):
         """Return gradients with respect to products and row."""

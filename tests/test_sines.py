@@ -1,0 +1,96 @@
+"""Sines and cosines: compiled against plain, and the blocks and threads of `transform`."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from instances import MECHANISMS, make
+from numba import njit
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_limits
+
+from skrf import OptimalPositiveRF, RFFSampler
+from skrf._kernels import cpu, plain
+
+
+def both(products, amplitude):
+    outs = [np.empty((len(products), 2 * products.shape[1]), products.dtype) for _ in range(2)]
+    cpu.sine_cosine(products, amplitude, outs[0])
+    plain.sine_cosine(products, amplitude, outs[1])
+    return outs
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1e3, 9.9e5, 1e7, 1e15])
+def test_compiled_sines_are_within_one_eps(size):
+    rng = np.random.default_rng(0)
+    products = size * rng.uniform(-1, 1, size=(50, 37))
+    compiled, expected = both(products, np.ones(50))
+    # The plain ones are right to half a unit; absolute errors are what a feature needs.
+    assert np.abs(compiled - expected).max() <= 1.3 * np.finfo(float).eps
+
+
+def test_compiled_sines_where_quarters_meet():
+    quarters = np.arange(-40, 41) * np.pi / 2
+    near = quarters[:, None] + np.array([-1e-9, -1e-16, 0, 1e-16, 1e-9])
+    compiled, expected = both(near, np.ones(81))
+    assert_allclose(compiled, expected, rtol=0, atol=2e-16)
+    with np.errstate(invalid="ignore"):
+        compiled, expected = both(np.array([[0.0, -0.0, np.nan, np.inf, -np.inf]]), np.ones(1))
+    assert_array_equal(np.isnan(compiled), np.isnan(expected))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_amplitudes_and_layouts(dtype):
+    rng = np.random.default_rng(1)
+    products = rng.normal(size=(20, 11)).astype(dtype)
+    amplitude = rng.uniform(size=20).astype(dtype)
+    for own in (products, np.asfortranarray(products), products[::2], products[:, ::2]):
+        compiled, expected = both(own, amplitude[: len(own)])
+        assert_allclose(compiled, expected, rtol=0, atol=2 * np.finfo(dtype).eps)
+
+
+def test_the_compiled_loop_is_vectorised():
+    """Most of its floating-point instructions work on full vectors."""
+    kernel = njit(fastmath={"contract", "nsz"}, nogil=True, error_model="numpy")(
+        cpu._sine_cosine.py_func
+    )
+    kernel(np.ones((2, 8)), np.ones(2), np.empty((2, 16)))
+    [assembly] = kernel.inspect_asm().values()
+    if "vmulpd" not in assembly and "mulpd" not in assembly:
+        pytest.skip("not an x86 machine")
+    vectors = sum(assembly.count(register) for register in ("ymm", "zmm"))
+    assert vectors > 50
+
+
+# ------------------------------------------------------------------ blocks and threads
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_blocks_and_threads_change_nothing(name):
+    X = np.random.default_rng(0).normal(size=(3000, 3)) / 3
+    mechanism = make(name, n_components=48, random_state=0).fit(X)
+    expected = mechanism._features(X)
+    for limit in (1, 2, 3):
+        with threadpool_limits(limit, user_api="blas"):
+            assert_allclose(mechanism.transform(X), expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("mechanism", [RFFSampler(256), OptimalPositiveRF(256)])
+def test_transform_holds_little_beside_its_output(mechanism):
+    X = np.random.default_rng(0).normal(size=(40_000, 16)) / 4
+    mechanism.set_params(random_state=0).fit(X).transform(X[:1000])
+    with threadpool_limits(2, user_api="blas"):
+        tracemalloc.start()
+        features = mechanism.transform(X)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    # Two threads, blocks of 2 MB of output each, and a few temporaries of that size.
+    assert features.nbytes > 80e6 and peak < features.nbytes + 20e6
+
+
+def test_flaws_in_any_block_are_said():
+    X = np.zeros((40_000, 4))
+    X[39_999] = 60.0
+    mechanism = OptimalPositiveRF(16, center=False, random_state=0).fit(X[:10] + 0.1)
+    with pytest.warns(RuntimeWarning, match="rows of features of X vanished"):
+        mechanism.transform(X)
