@@ -290,6 +290,16 @@ def test_adaptive_places_its_centers(centers, expected):
         assert_allclose(np.sort(adaptive.centers_, axis=0), np.sort(twice, axis=0), atol=1e-12)
 
 
+def test_rows_that_agree_to_rounding_are_one():
+    """K-means would warn that it finds fewer clusters."""
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(5, 4))
+    rows = np.repeat(few, 12, axis=0) * (1 + 1e-15 * rng.normal(size=(60, 4)))
+    centers = AdaptiveRF(16, centers="kmeans", random_state=0).fit(rows).centers_
+    assert centers.shape == (5, 4)
+    assert AdaptiveRF(16, centers="kmeans").fit(rows[:12]).centers_.shape[0] <= 12
+
+
 def test_adaptive_choice_is_the_least_score():
     adaptive = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
     assert set(adaptive.choice_scores_) == {"kmeans", "none"}
