@@ -3,8 +3,7 @@
 import numpy as np
 from sklearn.cluster import KMeans
 
-
-_SAME = 1e-7
+_SAME = 1e-7  # of the widest column
 
 
 def cluster_centers(points, n_clusters, rng):
