@@ -373,7 +373,8 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         if first:
             self.classes_ = classes
             self.class_weight_ = np.zeros(len(classes))
-            self._fit_map(X, y, sample_weight)
+            # Floats that are labels: a map could take them for targets.
+            self._fit_map(X, groups if y.dtype.kind == "f" else y, sample_weight)
         self._accumulate(X, groups, weights[:, None], len(classes))
         self.class_weight_ = self.class_weight_ + np.bincount(groups, weights, len(classes))
         return self

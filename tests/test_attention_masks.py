@@ -1,6 +1,8 @@
 """Masks and the masked product of one head, against matrices and quadratic sums."""
 
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -382,6 +384,32 @@ def test_more_queries_than_keys(kind):
     mask = as_mask(kind(matrix), N, 17, False)
     out, _ = masked_attention(queries, keys[:17], values[:17], mask, True)
     assert_equal(out, quadratic(queries, keys[:17], values[:17], matrix, True), values[:17])
+
+
+def test_operators_with_work_arrays():
+    """Heads are worked on in threads; an operator is called by one at a time."""
+    matrix, work = random_matrix(), np.empty((N, 16))
+
+    def product(Z, of=matrix):
+        own = work[:, : Z.shape[1]]
+        own[:] = Z
+        time.sleep(1e-3)
+        own[:] = of @ own
+        return own
+
+    operator = LinearOperator(
+        (N, N),
+        dtype=float,
+        matvec=matrix.dot,
+        matmat=product,
+        rmatmat=lambda Z: product(Z, matrix.T),
+    )
+    mask = as_mask(operator, N, N, False)
+    columns = np.random.default_rng(0).normal(size=(20, N, 5))
+    with ThreadPoolExecutor(4) as pool:
+        for apply, of in ((mask.dot, matrix), (mask.transposed_dot, matrix.T)):
+            for result, Z in zip(pool.map(apply, columns), columns, strict=True):
+                np.testing.assert_allclose(result, of @ Z, rtol=1e-10, atol=1e-12)
 
 
 def test_operators_that_cannot_be_trusted():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skrf import OptimalPositiveRF, PoissonRF
+from skrf import HybridRF, OptimalPositiveRF, PoissonRF
 from skrf.attention import GeneralizedMap, Performer
 
 TOKENS = np.random.default_rng(0).integers(7, size=(2, 41))
@@ -17,7 +17,7 @@ MAPS = {
 
 def model(name="elu", **params):
     sizes = {"n_layers": 2, "width": 8, "n_heads": 2, "random_state": 0}
-    return Performer(7, feature_map=MAPS[name], **{**sizes, **params})
+    return Performer(7, **{"feature_map": MAPS[name], **sizes, **params})
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -96,6 +96,7 @@ def test_single_precision():
         ({"norm": "none"}, "norm must be 'pre' or 'post'"),
         ({"dtype": "int32"}, "dtype must be"),
         ({"n_layers": 0}, "n_layers must be an integer >= 1, got 0"),
+        ({"feature_map": HybridRF(8, coefficients="clustered")}, "needs statistics of data"),
     ],
 )
 def test_parameters_are_checked(params, said):

@@ -22,6 +22,7 @@ from skrf import (
     GeneralizedExponentialRF,
     HybridRF,
     KernelRegressionClassifier,
+    KernelRegressor,
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
@@ -290,6 +291,16 @@ def test_adaptive_places_its_centers(centers, expected):
         assert_allclose(np.sort(adaptive.centers_, axis=0), np.sort(twice, axis=0), atol=1e-12)
 
 
+def test_rows_that_agree_to_rounding_are_one():
+    """K-means would warn that it finds fewer clusters."""
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(5, 4))
+    rows = np.repeat(few, 12, axis=0) * (1 + 1e-15 * rng.normal(size=(60, 4)))
+    centers = AdaptiveRF(16, centers="kmeans", random_state=0).fit(rows).centers_
+    assert centers.shape == (5, 4)
+    assert AdaptiveRF(16, centers="kmeans").fit(rows[:12]).centers_.shape[0] <= 12
+
+
 def test_adaptive_choice_is_the_least_score():
     adaptive = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
     assert set(adaptive.choice_scores_) == {"kmeans", "none"}
@@ -346,10 +357,15 @@ def test_labels_of_every_container():
     Z, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     expected = AdaptiveRF(16, random_state=0).fit(Z, y).omega_
     names = np.array(["no", "yes"])[y]
-    for labels in (y[:, None], y == 1, y.tolist(), names, names.astype(object), y.astype(float)):
+    for labels in (y[:, None], y == 1, y.tolist(), names, names.astype(object)):
         assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, labels).omega_, expected)
     plain = AdaptiveRF(16, random_state=0).fit(Z)
-    for several in (np.c_[y, y], sp.csr_array(np.c_[y, 1 - y]), sp.csr_matrix(y[:, None])):
+    for several in (
+        y.astype(float),
+        np.c_[y, y],
+        sp.csr_array(np.c_[y, 1 - y]),
+        sp.csr_matrix(y[:, None]),
+    ):
         assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, several).omega_, plain.omega_)
     for wrong in ({"n_components": "many"}, {"n_centers": -1, "centers": "classes"}):
         with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
@@ -359,6 +375,23 @@ def test_labels_of_every_container():
     with pytest.raises(ValueError, match="X contains NaN"):
         plain.fit(np.full_like(Z, np.nan), y)
     assert "_labels" not in vars(plain)
+
+
+def test_whole_targets_are_not_classes():
+    """A regressor's map must not cluster within each value; a classifier's may, whatever type."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(90, 3))
+    y = np.arange(90) % 3
+    mechanism = AdaptiveRF(16, random_state=0)
+    plain, labelled = clone(mechanism).fit(Z).omega_, clone(mechanism).fit(Z, y).omega_
+    for estimator, expected in (
+        (KernelRegressor(mechanism), plain),
+        (KernelRegressionClassifier(mechanism), labelled),
+    ):
+        for targets in (y, y.astype(float)):
+            assert_array_equal(clone(estimator).fit(Z, targets).feature_map_.omega_, expected)
+    asked = clone(mechanism).set_params(centers="classes").fit(Z, y.astype(float))
+    assert_array_equal(asked.omega_, clone(asked).fit(Z, y).omega_)
 
 
 def test_labels_make_adaptive_kernel_regression_more_accurate():

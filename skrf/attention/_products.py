@@ -1,6 +1,7 @@
 """Products with masks: arrays and sparse matrices, grids through the FFT, operators of users."""
 
 import math
+import threading
 
 import numpy as np
 import scipy.fft
@@ -202,6 +203,8 @@ class OperatorMask(Mask):
             raise TypeError(f"mask must be real, got a LinearOperator of dtype {operator.dtype}.")
         super().__init__(operator.shape)
         self.operator = operator
+        # Heads are worked on in threads, and an operator may have work arrays of its own.
+        self.lock = threading.Lock()
         self.block_rows = min(_BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * max(*self.shape, 1))))
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (self.shape[1], 16))
         norms2 = np.mean(self.dot(signs) ** 2, axis=1)
@@ -214,12 +217,14 @@ class OperatorMask(Mask):
 
     def dot(self, Z):
         """Return W Z for Z of shape (S, c)."""
-        return np.asarray(self.operator.matmat(Z), dtype=np.float64)
+        with self.lock:
+            return np.array(self.operator.matmat(Z), dtype=np.float64)
 
     def transposed_dot(self, Z):
         """Return W'Z for Z of shape (L, c)."""
         try:
-            return np.asarray(self.operator.rmatmat(Z), dtype=np.float64)
+            with self.lock:
+                return np.array(self.operator.rmatmat(Z), dtype=np.float64)
         except (NotImplementedError, TypeError) as error:
             raise ValueError(
                 "mask: this LinearOperator has no adjoint (rmatvec or rmatmat). Gradients need it, "

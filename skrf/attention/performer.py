@@ -116,7 +116,13 @@ class Performer:
                 **{**feature_map.get_params(deep=False), "random_state": rng.randint(2**31 - 1)}
             )
         attention = ApproxKernelAttention(feature_map, causal=True)
-        self._head = _linear.Head(attention._prototype(width // n_heads))
+        prototype = attention._prototype(width // n_heads)
+        if prototype._needs_data:
+            raise ValueError(
+                f"feature_map={feature_map!r} needs statistics of data, which a Performer has not: "
+                "take a map that does without."
+            )
+        self._head = _linear.Head(prototype)
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()

@@ -3,6 +3,8 @@
 import numpy as np
 from sklearn.cluster import KMeans
 
+_SAME = 1e-7  # of the widest column
+
 
 def cluster_centers(points, n_clusters, rng):
     """Return k-means centres, never more than there are distinct points.
@@ -17,9 +19,11 @@ def cluster_centers(points, n_clusters, rng):
         Source of the seed.
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
-    distinct = np.unique(points, axis=0)
-    if len(distinct) <= n_clusters:
-        return distinct
+    # Points that agree to about the rounding of a distance are one: k-means cannot part them.
+    step = _SAME * np.ptp(points, axis=0).max() or 1.0
+    first = np.unique(np.round((points - points[0]) / step), axis=0, return_index=True)[1]
+    if len(first) <= n_clusters:
+        return np.unique(points[first], axis=0)
     return KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit(points).cluster_centers_
 
 

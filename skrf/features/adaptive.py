@@ -148,7 +148,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     -----
     Labels move projections to where each class lives, which makes kernel regression more accurate;
     the estimate of the kernel stays unbiased, as it does for any centres. Labels are used where y
-    is discrete and has no more classes than there are bumps.
+    is discrete and has no more classes than there are bumps. Integers count as labels: where they
+    are counts to be regressed on, take ``centers="kmeans"`` or give them as floats.
 
     References
     ----------
@@ -217,7 +218,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             Queries.
         y : array-like of shape (n_samples,), default=None
             Class labels of X, which say where projections are wanted; ignored where they are not
-            discrete or where keys are given.
+            discrete or where keys are given. Floats are taken for targets of a regression and are
+            ignored unless ``centers="classes"``.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
             Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
             have the length of X, and a Pipeline does not transform them.
@@ -228,7 +230,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             The fitted mechanism.
         """
         self._validate_params()
-        self._labels = None if keys is not None else _class_codes(y, X, self._count_centers())
+        self._labels = None
+        if keys is None:
+            # Whole numbers among floats are more often targets than classes.
+            floats = self.centers == "classes"
+            self._labels = _class_codes(y, X, self._count_centers(), floats=floats)
         try:
             return self._fit_with_labels(X, y, keys)
         finally:
@@ -368,8 +374,11 @@ def _near_sums(queries, others, log_key_weights, rng):
     return queries + others[np.concatenate(chosen)]
 
 
-def _class_codes(y, X, most):
-    """Return labels 0, 1, ... of discrete y with at most `most` different values, else None."""
+def _class_codes(y, X, most, *, floats):
+    """Return labels 0, 1, ... of discrete y with at most `most` different values, else None.
+
+    Floating y counts as discrete only with `floats`.
+    """
     if y is None or sp.issparse(y):
         return None
     y = np.asarray(to_host(y))
@@ -378,7 +387,7 @@ def _class_codes(y, X, most):
         y = y[:, 0]
     with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
         kind = type_of_target(y, input_name="y")
-    if kind not in ("binary", "multiclass"):
+    if kind not in ("binary", "multiclass") or (y.dtype.kind == "f" and not floats):
         return None
     classes, codes = np.unique(y, return_inverse=True)
     return codes if len(classes) <= most else None
