@@ -102,8 +102,13 @@ class ScaledRows:
             return ScaledRows(self.values, self.scale * factor, self.offset)
         return ScaledRows(self.values, factor)
 
-    def dot(self, projection):
-        """Return the products with every row of a projection, shape (n, n_projections)."""
+    def dot(self, projection, out=None):
+        """Return the products with every row of a projection, shape (n, n_projections).
+
+        A matrix writes those of dense rows into `out`, where that is given.
+        """
+        if out is not None:
+            return projection.multiply(self.values, out)
         product = projection.multiply(self.values)
         if not self.is_sparse:
             return product

@@ -1,5 +1,6 @@
 """The attention operator against the quadratic product of the same features, in every mode."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -408,6 +409,17 @@ def test_a_changed_map_takes_effect():
     attention.set_params(feature_map__n_components=16)(q, k, v)
     attention.set_params(feature_map__n_components=8)
     assert_array_equal(attention(q, k, v), kept)
+
+
+def test_parameters_that_change_after_fit_are_refused():
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0)).fit(q, k)
+    expected = attention(q, k, v)
+    assert_array_equal(pickle.loads(pickle.dumps(attention))(q, k, v), expected)
+    for params in ({"scale": 0.1}, {"feature_map__n_components": 32}):
+        with pytest.raises(ValueError, match="has changed after fit"):
+            attention.set_params(**params)(q, k, v)
+        assert attention.fit(q, k)(q, k, v).shape == expected.shape
 
 
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])

@@ -181,9 +181,9 @@ def project(X, diagonals, lengths, simplices, out=None):
 # ---------------------------------------------------------------- sine and cosine
 #
 # The compiler does not vectorise calls of sin and cos. Written out they are: reduction by multiples
-# of pi/2 in three parts, fdlibm's polynomials, and selects instead of branches. Of fastmath only
-# "contract" and "nsz": other reordering would undo the reduction. In float32 NumPy's own functions
-# are vectorised.
+# of pi/2 in three parts, the polynomials of fdlibm (float64) and Cephes (float32), and selects
+# instead of branches. Of fastmath only "contract" and "nsz": other reordering would undo the
+# reduction. The float32 constants have that type, or the loop would turn to float64.
 
 _LARGEST = 1e6  # beyond, the reduction loses digits
 _PER_QUARTER = 2 / np.pi
@@ -204,6 +204,38 @@ _C = (
     2.08757232129817482790e-09,
     -1.13596475577881948265e-11,
 )
+_F_LARGEST = np.float32(8192)
+_F_ONE, _F_HALF, _F_PER_QUARTER = np.float32(1), np.float32(0.5), np.float32(2 / np.pi)
+_F_P1, _F_P2, _F_P3 = (np.float32(p) for p in (1.5703125, 4.83751296997e-4, 7.54978995489e-8))
+_F_S1, _F_S2, _F_S3 = (np.float32(s) for s in (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4))
+_F_C1, _F_C2, _F_C3 = (
+    np.float32(c) for c in (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
+)
+
+
+@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+def _sine_cosine_single(products, amplitude, out):
+    n, m = products.shape
+    is_far = 0
+    for i in range(n):
+        a = amplitude[i]
+        x_row, cosines, sines = products[i], out[i, :m], out[i, m:]
+        for j in range(m):
+            x = x_row[j]
+            is_far |= abs(x) > _F_LARGEST
+            k = np.rint(x * _F_PER_QUARTER)
+            r = ((x - k * _F_P1) - k * _F_P2) - k * _F_P3
+            q = np.int32(k)
+            z = r * r
+            s = r + r * z * (_F_S1 + z * (_F_S2 + z * _F_S3))
+            c = _F_ONE - (z * _F_HALF - z * z * (_F_C1 + z * (_F_C2 + z * _F_C3)))
+            sine = c if q & 1 else s
+            cosine = s if q & 1 else c
+            sine = -sine if q & 2 else sine
+            cosine = -cosine if (q + 1) & 2 else cosine
+            cosines[j] = cosine * a
+            sines[j] = sine * a
+    return is_far
 
 
 @njit(fastmath={"contract", "nsz"}, **_OPTIONS)
@@ -243,5 +275,6 @@ def sine_cosine(products, amplitude, out):
     """Write [cos P * a, sin P * a] side by side into `out`, one amplitude a row."""
     # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns.
     is_ready = products.flags.c_contiguous and out.flags.c_contiguous
-    if products.dtype != np.float64 or not is_ready or _sine_cosine(products, amplitude, out):
+    kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
+    if not is_ready or kernel(products, amplitude, out):
         plain.sine_cosine(products, amplitude, out)

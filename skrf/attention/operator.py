@@ -119,6 +119,11 @@ class ApproxKernelAttention(BaseEstimator):
                     f"k has {n_key_heads} heads of width {width}, but the operator was fitted to "
                     f"{len(fitted)} of width {fitted[0].n_features_in_}."
                 )
+            if self._prototype(width) is not self._fitted_prototype:
+                raise ValueError(
+                    "feature_map or scale has changed after fit: call fit(q, k) again, or clone "
+                    "the operator to forget the statistics."
+                )
             return [_linear.Head(fitted[u % n_key_heads]) for u in range(n_sets)]
         prototype = self._prototype(width)
         if self.causal:
@@ -156,6 +161,7 @@ class ApproxKernelAttention(BaseEstimator):
         groups, n_heads = self._check(q, k, None, key_padding_mask, causal=False)
         prototype = self._prototype(groups.k.shape[-1])
         sets = np.arange(len(groups.k)).reshape(-1, n_heads)
+        self._fitted_prototype = prototype
         self.mechanisms_ = [_adapted(prototype, groups, sets[:, h]) for h in range(n_heads)]
         return self
 

@@ -7,6 +7,7 @@ methods validate, warn and delegate.
 """
 
 import copy
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from numbers import Integral, Real
@@ -62,6 +63,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "random_state": ["random_state"],
     }
     _needs_full_statistics = False
+    _is_bounded = False  # no feature can vanish with all of its row, or overflow
 
     # ---------------------------------------------------------------- what subclasses say
 
@@ -137,14 +139,19 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             "projections, and attention's GeneralizedMap."
         )
 
-    def _log_features_into(self, X, out, *, keys=False):
+    def _log_features_into(self, X, out, scratch, *, keys=False):
         """Write the log features of validated rows into `out`."""
         out[...] = self._log_features(X, keys=keys)
 
-    def _features_into(self, X, out, *, keys=False):
-        """Write the features of validated rows into `out`."""
+    def _features_into(self, X, out, scratch, *, keys=False):
+        """Write the features of validated rows into `out`.
+
+        `scratch(n, m)` is an array to work in, the same one for every block of a thread: memory
+        that is asked for anew in every block costs more than the arithmetic.
+        """
         if self.is_positive:
-            np.exp(self._log_features(X, keys=keys), out=out)
+            self._log_features_into(X, out, scratch, keys=keys)
+            np.exp(out, out=out)
         else:
             out[...] = self._features(X, keys=keys)
 
@@ -475,23 +482,30 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if is_foreign(X):
             make = self._features if write == self._features_into else self._log_features
             features = make(X, keys=keys)
-            return features, _flaws(features)
+            return features, _flaws(features, False)
         features = np.empty((X.shape[0], self.n_components_), dtype=X.dtype)
         if not self.is_positive:
             _kernels.load(X, features.size)
-        found = []
+        found, local = [], threading.local()
+
+        def scratch(n, m):
+            kept = getattr(local, "kept", None)
+            if kept is None or kept.size < n * m:
+                kept = local.kept = np.empty(n * m, dtype=X.dtype)
+            return kept[: n * m].reshape(n, m)
 
         def work(rows):
             # Settings of floating-point warnings belong to a thread.
             with np.errstate(over="ignore", invalid="ignore"):
-                write(X[rows], features[rows], keys=keys)
-            found.append(_flaws(features[rows]))
+                write(X[rows], features[rows], scratch, keys=keys)
+            if not self._is_bounded:
+                found.append(_flaws(features[rows], self.is_positive))
 
         if features.size < _SMALL:
             work(slice(None))
         else:
             run_rows(work, len(features), max(1, _BLOCK_ENTRIES // features.shape[1]))
-        return features, tuple(map(any, zip(*found, strict=True)))
+        return features, tuple(map(any, zip(*found, strict=True))) or (False, False)
 
     def _warn_of_range(self, X, what):
         norms = (X.multiply(X)).sum(axis=1) if sp.issparse(X) else squared_norms(X)
@@ -621,8 +635,13 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tags
 
 
-def _flaws(features):
+def _flaws(features, is_positive):
     """Return whether a row is 0 in all features, and whether one is infinite or NaN."""
+    if is_positive:
+        # One pass: a row sum is 0 only where all are, and finite where all are.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = features @ np.ones(features.shape[1], features.dtype)
+        return bool((sums == 0).any()), not bool(np.isfinite(sums).all())
     xp = namespace(features)
     top, low = xp.max(features, axis=1), xp.min(features, axis=1)
     has_vanished = bool(xp.any((top == 0) & (low == 0)))

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 
+import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
@@ -68,9 +69,15 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _assemble(self):
         self._projection, self._bias = self._nonlinearity.shape(self._drawn)
+        self._wide = {}  # see `_widened`
 
-    def _prepare(self, X, *, keys):
-        """Return products, row terms and biases: what a nonlinearity takes."""
+    def _prepare(self, X, *, keys, out=None):
+        """Return products (in `out`, if given), row terms and biases: what a nonlinearity takes."""
+        rows, row = self._rows_and_terms(X, keys=keys)
+        return rows.dot(self._projection, out), row, self._bias
+
+    def _rows_and_terms(self, X, *, keys):
+        """Return the rows that are projected, and the exponents that depend on a row alone."""
         nonlinearity = self._nonlinearity
         rows = self._rows(X, getattr(self, "offset_", None), keys=keys)
         # Norms before the slope: an enormous slope would overflow their squares.
@@ -79,7 +86,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         if self.kernel == "softmax":
             # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
             row = row + self._rows(X, keys=keys).squared_norms() / 2
-        return rows.scaled(nonlinearity.slope).dot(self._projection), row, self._bias
+        return rows.scaled(nonlinearity.slope), row
 
     def _log_features(self, X, *, keys=False):
         return self._nonlinearity.log_apply(*self._prepare(X, keys=keys), keys=keys)
@@ -89,11 +96,37 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return super()._features(X, keys=keys)
         return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
 
-    def _features_into(self, X, out, *, keys=False):
+    def _log_features_into(self, X, out, scratch, *, keys=False):
+        if not (self._writes_products(X) and self._columns_per_projection == 1):
+            super()._log_features_into(X, out, scratch, keys=keys)
+            return
+        # A logarithm is a product plus a term of the row and one of the column: one product of
+        # matrices with two more columns.
+        rows, row = self._rows_and_terms(X, keys=keys)
+        wide = scratch(len(X), X.shape[1] + 2)
+        wide[:, :-2], wide[:, -2], wide[:, -1] = rows.values, row, 1.0
+        np.matmul(wide, self._widened(X.dtype), out=out)
+
+    def _widened(self, dtype):
+        """Return the matrix that multiplies [x, row term, 1], made once for a dtype."""
+        if dtype not in self._wide:
+            matrix = self._projection.dense().T
+            bias = np.zeros(matrix.shape[1]) if self._bias is None else self._bias
+            self._wide[dtype] = np.vstack([matrix, np.ones_like(bias), bias]).astype(dtype)
+        return self._wide[dtype]
+
+    def _features_into(self, X, out, scratch, *, keys=False):
         if self.is_positive:
-            super()._features_into(X, out, keys=keys)
-        else:
-            self._nonlinearity.apply_into(*self._prepare(X, keys=keys), out, keys=keys)
+            super()._features_into(X, out, scratch, keys=keys)
+            return
+        products = None
+        if self._writes_products(X):
+            products = scratch(len(X), self._projection.n_projections)
+        prepared = self._prepare(X, keys=keys, out=products)
+        self._nonlinearity.apply_into(*prepared, out, keys=keys)
+
+    def _writes_products(self, X):
+        return isinstance(X, np.ndarray) and isinstance(self._projection, DenseProjection)
 
     def _pull_back(self, X, gradient, *, keys=False):
         nonlinearity = self._nonlinearity

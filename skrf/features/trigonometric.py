@@ -92,6 +92,10 @@ class RFFSampler(GaussianRandomFeatures):
         return getattr(self, "_n_columns", self.n_components) == 1
 
     @property
+    def _is_bounded(self):
+        return self.kernel != "softmax" and not self._is_folded
+
+    @property
     def _nonlinearity(self):
         return PhasedCosine(getattr(self, "_phase", 0.0)) if self._is_folded else SineCosine()
 

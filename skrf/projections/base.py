@@ -53,16 +53,21 @@ class DenseProjection(Projection):
         self.matrix = matrix
         self.n_projections, self.n_features = matrix.shape
         self.squared_norms = np.einsum("ij,ij->i", matrix, matrix)
+        self._transposed = {}  # by dtype
 
     def dense(self):
         """Return the matrix itself."""
         return self.matrix
 
-    def multiply(self, X):
-        """Return X @ matrix.T."""
+    def multiply(self, X, out=None):
+        """Return X @ matrix.T, written into `out` where that is given (dense NumPy input)."""
         if is_foreign(X):
             return X @ like(self.matrix, X).T
-        return np.asarray(X @ self.matrix.T.astype(X.dtype, copy=False))
+        if X.dtype not in self._transposed:
+            self._transposed[X.dtype] = self.matrix.T.astype(X.dtype, copy=False)
+        if out is not None:
+            return np.matmul(X, self._transposed[X.dtype], out=out)
+        return np.asarray(X @ self._transposed[X.dtype])
 
     def after(self, matrix):
         """Return the projection with the matrix multiplied in."""
