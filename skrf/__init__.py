@@ -25,6 +25,7 @@ _SUBMODULES = (
     "datasets",
     "exceptions",
     "features",
+    "graphical",
     "projections",
     "regression",
     "theory",

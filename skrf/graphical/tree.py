@@ -63,16 +63,16 @@ class TreeMRF(BaseEstimator):
             order, parents = _rooted(self.edges)
             tables = self._check_embeddings(len(order))
             unary = self._check_unary(tables)
-            left = np.vstack([tables[parents[i]] for i in order[1:]] or tables)
-            right = np.vstack([tables[i] for i in order[1:]] or tables)
+            # Pairs of tables that differ: many edges may share one.
+            keys = {i: (id(tables[parents[i]]), id(tables[i])) for i in order[1:]}
+            sides = {keys[i]: (tables[parents[i]], tables[i]) for i in order[1:]}
+            left = np.vstack([parent for parent, _ in sides.values()] or tables)
+            right = left
+            if any(parent is not child for parent, child in sides.values()):
+                right = np.vstack([child for _, child in sides.values()])
             own = fitted_map(self.feature_map, left, right, self.random_state)
-            shared = {}
-            pairs = {}
-            for i in order[1:]:
-                key = id(tables[parents[i]]), id(tables[i])
-                if key not in shared:
-                    shared[key] = factors(own, tables[parents[i]], tables[i])
-                pairs[i] = shared[key]
+            shared = {key: factors(own, *tables) for key, tables in sides.items()}
+            pairs = {i: shared[keys[i]] for i in order[1:]}
             self._kept = given, order, parents, unary, pairs
         return self._kept[1:]
 
