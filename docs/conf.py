@@ -50,8 +50,13 @@ _scikit_learn_mixins = (
 autosummary_context = {
     "of_scikit_learn": sorted(
         {name for mixin in _scikit_learn_mixins for name in dir(mixin) if not name.startswith("_")}
-        | {f"set_{method}_request" for method in ("fit", "partial_fit", "score")}
+        | {
+            f"set_{method}_request"
+            for method in ("fit", "partial_fit", "predict", "predict_proba", "score")
+        }
     ),
+    # Methods that bear such a name and are not scikit-learn's.
+    "own_after_all": {"skrf.graphical.KernelHMM": ["score"]},
 }
 
 html_theme = "pydata_sphinx_theme"

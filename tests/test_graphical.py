@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from skrf import AdaptiveRF, OptimalPositiveRF, PoissonRF, PositiveRF, RFFSampler
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+from skrf.graphical import hmm as hmm_module
 
 RNG = np.random.default_rng(0)
 MAPS = {
@@ -211,6 +212,14 @@ def test_a_path_is_a_chain_and_a_hub_needs_no_products():
     assert_allclose([part.sum() for part in star.marginals()], 1, rtol=1e-9)
     single = TreeMRF([], embeddings)
     assert_allclose(single.log_partition(), np.log(20))
+    # Features are fitted to each pair of tables once, however many edges share it.
+    once = TreeMRF([(0, 1)], embeddings, feature_map=MAPS["adaptive"])
+    many = TreeMRF([(0, i) for i in range(1, 9)], embeddings, feature_map=MAPS["adaptive"])
+    assert_allclose(
+        many.log_prob([3] * 9) - many.log_prob([3] * 8 + [5]),
+        once.log_prob([3, 3]) - once.log_prob([3, 5]),
+        rtol=1e-9,
+    )
 
 
 @pytest.mark.parametrize(
@@ -487,6 +496,88 @@ def test_gradients_are_those_of_differences(name, start):
             values.append(other.forward(sequences).sum())
         expected = (values[0] - values[1]) / (2 * step)
         assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_gradients_add_up_over_batches(monkeypatch):
+    """Neither the number of sequences side by side nor that of samples in a product matters."""
+    own = hmm("optimal", "embedding")._model
+    rng = np.random.default_rng(2)
+    sequences = [rng.integers(4, size=n) for n in (7, 1, 30, 2, 30, 12)]
+    expected_log_prob, expected = own.gradients(sequences)
+    for entries, rows in ((1, 1), (400, 5), (10**6, 1)):
+        monkeypatch.setattr(hmm_module, "_GRADIENT_ENTRIES", entries)
+        monkeypatch.setattr(hmm_module, "_GRADIENT_ROWS", rows)
+        log_prob, gradients = own.gradients(sequences)
+        assert_allclose(log_prob, expected_log_prob, rtol=1e-12)
+        for role, value in expected.items():
+            assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
+
+
+def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
+    wanted = hmm("adaptive", "given")
+    monkeypatch.setattr(hmm_module, "_EMISSION_ENTRIES", 0)
+    model = hmm("adaptive", "given")
+    assert_allclose(model.predict_proba(X), wanted.predict_proba(X), rtol=1e-12)
+    assert_allclose(model.filter_step([1, 3, 1]).log_prob, wanted.filter_step([1, 3, 1]).log_prob)
+    # Emissions below the smallest number are found in log space.
+    far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
+    for entries in (0, 100):
+        monkeypatch.setattr(hmm_module, "_EMISSION_ENTRIES", entries)
+        steep = KernelHMM(far, far, feature_map="exact")._model
+        expected = [[0, -900], [-900, 0]]
+        assert_allclose(steep.log_emissions(np.array([0, 1])), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("start", ["uniform", "embedding"])
+def test_float32_embeddings_give_float32_probabilities(start):
+    embeddings = {"targets": TARGETS, "emitters": EMITTERS}
+    if start == "embedding":
+        embeddings["start_embedding"] = START
+    narrow = {name: value.astype(np.float32) for name, value in embeddings.items()}
+    own = MAPS["optimal"]
+    wide = KernelHMM(STATES, SYMBOLS, feature_map=own, **embeddings)
+    model = KernelHMM(
+        STATES.astype(np.float32), SYMBOLS.astype(np.float32), feature_map=own, **narrow
+    )
+    sequence = np.random.default_rng(1).integers(4, size=500)
+    found = model.predict_proba(sequence)
+    assert found.dtype == model._model.transition.R.dtype == np.float32
+    assert_allclose(found, wide.predict_proba(sequence), rtol=1e-3, atol=1e-6)
+    assert_allclose(model.score(sequence), wide.score(sequence), rtol=1e-5)
+    state = model.filter_step(2, model.filter_step(1))
+    assert state.posterior.dtype == np.float32
+    assert isinstance(state.log_prob, float)
+    # A posterior of the other type is taken too.
+    other = model.filter_step(2, wide.filter_step(1))
+    assert other.posterior.dtype == np.float32
+    assert_allclose(other.posterior, state.posterior, rtol=1e-5)
+    fitted = clone(model).set_params(max_iter=2).fit(sequence)
+    assert fitted.states_.dtype == np.float64
+    assert fitted.predict_proba(X).dtype == np.float32
+    # One array of float64 makes all of them float64.
+    mixed = KernelHMM(STATES, SYMBOLS.astype(np.float32), feature_map=own)
+    assert mixed.predict_proba(X).dtype == np.float64
+
+
+def test_float32_goes_through_log_space_earlier():
+    """The second state, held at e^-65, is the only one that can emit what comes next."""
+    embeddings = {
+        "states": 100 * np.array([[1.0, 0.0], [1.0, 0.0]]),
+        "symbols": 300 * np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        "targets": np.array([[1.0, 0.0], [0.35, 0.0]]),
+        "emitters": np.array([[1.0, 0.0], [-1.0, 0.0]]),
+    }
+    for dtype in (np.float64, np.float32):
+        given = {name: value.astype(dtype) for name, value in embeddings.items()}
+        model = KernelHMM(**given, start_prob=[1.0, 0.0], feature_map="exact")
+        assert_allclose(model.score([0, 1]), -65, rtol=1e-6)
+        assert_allclose(model.predict_proba([0, 1]), [[1, 0], [0, 1]], atol=1e-6)
+        state = model.filter_step(0)
+        if dtype == np.float64:
+            assert_allclose(model.filter_step(1, state).log_prob, -65, rtol=1e-6)
+        else:
+            with pytest.raises(FloatingPointError, match="less than 1e-26"):
+                model.filter_step(1, state)
 
 
 def test_fit_climbs_and_keeps_a_model():

@@ -28,7 +28,7 @@ from ._potentials import (
     log_product,
 )
 
-_EMISSION_ENTRIES = 2**25  # states times symbols up to which emissions are kept as one matrix
+_EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _VITERBI_ENTRIES = 2**22
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences in `fit`; a longer one goes alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices there
@@ -228,7 +228,8 @@ class KernelHMM(BaseEstimator):
         learnt = vars(self).get("_learnt")
         if learnt is not None:
             return learnt
-        given = tuple(self.get_params(deep=False).values())
+        # Not get_params, which reads the signature anew: every filter step comes through here.
+        given = tuple(getattr(self, name) for name in self._parameter_constraints)
         kept = vars(self).get("_kept")
         if kept is None or any(a is not b for a, b in zip(kept[0], given, strict=True)):
             self._validate_params()
@@ -619,6 +620,7 @@ class _Model:
         self._log_emissions = None  # a symbol a row
         if n * n_symbols <= _EMISSION_ENTRIES:
             self._log_emissions = self._make_log_emissions(np.arange(n_symbols))
+            self._kept_weights = self._weights(self._log_emissions)
 
     def _make_log_emissions(self, symbols):
         values = (self.emission.R @ self.emission.T[:, symbols]).T
@@ -640,24 +642,30 @@ class _Model:
 
     def updated(self, predicted, symbols):
         """Return posteriors after symbols, and the log of what they were divided by."""
-        return self._weighed(predicted, self.log_emissions(symbols))
+        return self._weighed(predicted, *self.emissions(symbols))
 
-    def _weighed(self, predicted, logs):
-        top = logs.max(axis=1, keepdims=True)
-        weights = self._exp(logs, top)
+    def emissions(self, symbols):
+        """Return emission values of symbols over the largest of each, and the logs of these."""
+        if self._log_emissions is not None:
+            return tuple(part[symbols] for part in self._kept_weights)
+        return self._weights(self.log_emissions(symbols))
+
+    def _weights(self, logs):
+        """Return exp(logs - top), as probabilities are kept, and top, the largest of each row."""
+        top = logs.max(axis=1)
+        weights = np.empty(logs.shape, dtype=self.dtype)
+        np.subtract(logs, top[:, None], out=weights, casting="same_kind")
+        return np.exp(weights, out=weights), top
+
+    def _weighed(self, predicted, weights, top):
+        """Return what `updated` does; overwrites weights."""
         weights *= predicted
         total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
         # What has underflowed counts where so little is left that it is a share of it. NaN says
         # so, and the callers go through log space.
         total = np.where(total > _LEAST[self.dtype], total, np.nan)
-        weights /= total
-        return weights, (np.log(total) + top)[:, 0]
-
-    def _exp(self, logs, top):
-        """Return exp(logs - top), at most 1, as probabilities are kept."""
-        shares = np.empty(logs.shape, dtype=self.dtype)
-        np.subtract(logs, top, out=shares, casting="same_kind")
-        return np.exp(shares, out=shares)
+        weights *= 1 / total
+        return weights, np.log(total[:, 0]) + top
 
     # ---------------------------------------------------------------- recursions
 
@@ -727,12 +735,12 @@ class _Model:
     def log_normalisers(self, lengths):
         """Return the log sum over all symbols and paths, for every length."""
         found, total, posterior = {}, 0.0, None
-        logs = np.broadcast_to(self.log_totals, self.start.shape)[None]
+        weights, top = self._weights(np.broadcast_to(self.log_totals, self.start.shape)[None])
         for t in range(1, max(lengths) + 1):
             predicted = self.start[None] if posterior is None else self.predicted(posterior)
             total += self.emission.log_scale
             total += 0.0 if posterior is None else self.transition.log_scale
-            posterior, log_norms = self._weighed(predicted, logs)
+            posterior, log_norms = self._weighed(predicted, weights.copy(), top)
             total += float(log_norms[0])
             found[t] = total
         first = 0.0 if self.start_channel is None else self.start_channel.log_scale
@@ -777,8 +785,8 @@ class _Model:
 
     def _back(self, back, symbol):
         """Return the scaled backward message one position earlier."""
-        logs = self.log_emissions(np.array([symbol]))[0]
-        ahead = self.transition.T @ (self._exp(logs, logs.max()) * back)
+        weights, _ = self.emissions(np.array([symbol]))
+        ahead = self.transition.T @ (weights[0] * back)
         back = self.transition.R @ ahead
         top = back.max()
         return back / (top if top > 0 else 1.0)
