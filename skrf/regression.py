@@ -53,12 +53,15 @@ class _KeySums:
 
     def add(self, features, group, values):
         """Add rows of one group: features (n, n_columns), values (n, n_values)."""
+        if features.dtype == np.float32:
+            values = values.astype(np.float32)  # products in the type of the rows
         if not self.is_log:
             self.sums[:, group] += features.T @ values
             return
         top = np.maximum(self.top[:, group], features.max(axis=0))
         self.sums[:, group] *= np.exp(self.top[:, group] - top)[:, None]
-        self.sums[:, group] += np.exp(features - top).T @ values
+        lowered = features - top.astype(features.dtype)
+        self.sums[:, group] += np.exp(lowered, out=lowered).T @ values
         self.top[:, group] = top
 
     def merge(self, other):
@@ -83,10 +86,11 @@ class _KeySums:
         top = self.top.max(axis=1)
         with np.errstate(invalid="ignore"):
             relative = self.sums * np.exp(self.top - top[:, None])[:, :, None]
-        logs = features + top
+        logs = features + top.astype(features.dtype)
         scale = logs.max(axis=1)
-        flat = np.exp(logs - scale[:, None]) @ relative.reshape(len(relative), -1)
-        return flat.reshape(n, *self.sums.shape[1:]), scale
+        logs -= scale[:, None]
+        flat = np.exp(logs, out=logs) @ relative.reshape(len(relative), -1).astype(logs.dtype)
+        return flat.reshape(n, *self.sums.shape[1:]).astype(np.float64), scale
 
     def log_query(self, features, group):
         """Return the log of a group's sum of first values for log features (n, n_columns)."""
