@@ -623,7 +623,8 @@ class _Model:
             self._kept_weights = self._weights(self._log_emissions)
 
     def _make_log_emissions(self, symbols):
-        values = (self.emission.R @ self.emission.T[:, symbols]).T
+        with np.errstate(invalid="ignore"):  # as in `predicted`
+            values = (self.emission.R @ self.emission.T[:, symbols]).T
         if values.min() > _LEAST[self.dtype]:
             return np.log(values, dtype=np.float64, order="C")
         logs = log_product(self.emission.log_R, self.emission.log_T[:, symbols])
@@ -638,7 +639,10 @@ class _Model:
 
     def predicted(self, posterior):
         """Return the next state's distribution before its symbol."""
-        return (posterior @ self.transition.R) @ self.transition.T
+        # Single-precision BLAS at times raises the flag for finite numbers (unused lanes of small
+        # products); a NaN of ours is found by `_weighed`.
+        with np.errstate(invalid="ignore"):
+            return (posterior @ self.transition.R) @ self.transition.T
 
     def updated(self, predicted, symbols):
         """Return posteriors after symbols, and the log of what they were divided by."""
@@ -786,8 +790,9 @@ class _Model:
     def _back(self, back, symbol):
         """Return the scaled backward message one position earlier."""
         weights, _ = self.emissions(np.array([symbol]))
-        ahead = self.transition.T @ (weights[0] * back)
-        back = self.transition.R @ ahead
+        with np.errstate(invalid="ignore"):  # as in `predicted`
+            ahead = self.transition.T @ (weights[0] * back)
+            back = self.transition.R @ ahead
         top = back.max()
         return back / (top if top > 0 else 1.0)
 
