@@ -4,11 +4,17 @@ As many threads are used as BLAS was allowed when the call came in, so the limit
 threadpoolctl and of the environment are all obeyed. Nothing is changed for longer than the call.
 """
 
+import math
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
+
+# Smaller blocks spend their time between operations and not in them, larger ones leave the cache.
+_LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**20
 
 _lock = threading.Lock()
 _controller = None
@@ -39,6 +45,30 @@ def _serial_blas():
                 _limit.restore_original_limits()
 
 
+class Scratch:
+    """Memory to work in: called like `numpy.empty`, but a thread gets the same memory every time.
+
+    Memory that is asked for anew in every block costs more than the arithmetic on it.
+    """
+
+    def __init__(self):
+        self._local = threading.local()
+
+    def __call__(self, shape, dtype):
+        """Return an array with whatever the last use left in it."""
+        n_bytes = math.prod(shape) * dtype.itemsize
+        kept = getattr(self._local, "kept", None)
+        if kept is None or kept.size < n_bytes:
+            kept = self._local.kept = np.empty(n_bytes, np.uint8)
+        return kept[:n_bytes].view(dtype).reshape(shape)
+
+
+def block_rows(n_rows, n_columns):
+    """Return how many rows make a block: an eighth of them, for threads to share, within limits."""
+    least, most = (max(1, entries // n_columns) for entries in (_LEAST_ENTRIES, _MOST_ENTRIES))
+    return min(max(n_rows // 8, least), most)
+
+
 def run_all(function, items):
     """Call function(item) for every item, each exactly once, on the threads that are allowed.
 
@@ -62,11 +92,12 @@ def run_all(function, items):
                     pass
 
 
-def run_rows(function, n_rows, block_rows):
-    """Call function(rows) for slices that cover n_rows, no longer than block_rows.
+def run_rows(function, n_rows, size):
+    """Call function(rows) for slices of `size` rows that cover n_rows.
 
-    Every thread takes one contiguous share, so that it is the first to touch its part of the
-    output, and walks it in blocks that stay in its cache.
+    Every thread walks one contiguous share in blocks that stay in its cache, and touches that part
+    of the output first. A thread that is done takes blocks from the far ends of the other shares:
+    the cores are never equally free, least of all after a call of BLAS, whose threads spin on.
 
     Parameters
     ----------
@@ -74,31 +105,49 @@ def run_rows(function, n_rows, block_rows):
         Writes its results itself; calls must not touch the same memory.
     n_rows : int
         Number of rows.
-    block_rows : int
-        Longest slice.
+    size : int
+        Rows of a slice, but for the last one.
     """
-
-    def walk(share):
-        for start in range(share.start, share.stop, block_rows):
-            function(slice(start, min(start + block_rows, share.stop)))
-
+    blocks = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
     with _serial_blas() as n_threads:
-        size = max(-(-n_rows // n_threads), block_rows)
-        shares = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
-        if len(shares) <= 1 or n_threads == 1:
-            walk(slice(0, n_rows))
-        else:
-            with ThreadPoolExecutor(len(shares)) as pool:
-                for _ in pool.map(walk, shares):
-                    pass
+        if len(blocks) <= 1 or n_threads == 1:
+            for rows in blocks:
+                function(rows)
+            return
+        share = -(-len(blocks) // n_threads)
+        shares = [deque(blocks[a : a + share]) for a in range(0, len(blocks), share)]
+
+        def walk(own):
+            for rows in _taken(shares, own):
+                function(rows)
+
+        with ThreadPoolExecutor(len(shares)) as pool:
+            for _ in pool.map(walk, range(len(shares))):
+                pass
 
 
-def map_rows(function, n_rows, block_rows):
+def _taken(shares, own):
+    """Yield what is left of shares[own] from its near end, then of the others from their far ends.
+
+    Every block goes to one thread: to take one is atomic, and none is ever put back.
+    """
+    for k in range(own, own + len(shares)):
+        share = shares[k % len(shares)]
+        take = share.popleft if k == own else share.pop
+        while True:
+            try:
+                rows = take()
+            except IndexError:
+                break
+            yield rows
+
+
+def map_rows(function, n_rows, size):
     """Return [function(rows), ...] for the slices of `run_rows`, in the order of the rows."""
     found = {}
 
     def work(rows):
         found[rows.start] = function(rows)
 
-    run_rows(work, n_rows, block_rows)
+    run_rows(work, n_rows, size)
     return [found[start] for start in sorted(found)]

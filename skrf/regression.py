@@ -20,13 +20,14 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from ._threads import map_rows
+from ._threads import Scratch, block_rows, map_rows
 from ._validation import drop_zero_weights, validate_rows
 from .features.base import BaseRandomFeatures
 from .features.exponential import OptimalPositiveRF
 
 _BLOCK_ROWS = 1024
 _MERGED_BLOCKS = 64  # blocks whose sums are held at a time
+_ROOM = 46.0  # e^46 is 1e20: half of the range of float32 on the log scale
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 
 
@@ -50,9 +51,12 @@ class _KeySums:
         self.is_log = is_log
         self.sums = np.zeros((n_columns, n_groups, n_values))
         self.top = np.full((n_columns, n_groups), -np.inf if is_log else 0.0)
+        self.weights = np.zeros(n_groups)  # sums of the first values
+        self.has_one_scale = is_log  # as far as is known, for all rows of all groups
 
     def add(self, features, group, values):
-        """Add rows of one group: features (n, n_columns), values (n, n_values)."""
+        """Add rows of one group: features (n, n_columns), overwritten; values (n, n_values)."""
+        self.weights[group] += values[:, 0].sum()
         if features.dtype == np.float32:
             values = values.astype(np.float32)  # products in the type of the rows
         if not self.is_log:
@@ -60,12 +64,48 @@ class _KeySums:
             return
         top = np.maximum(self.top[:, group], features.max(axis=0))
         self.sums[:, group] *= np.exp(self.top[:, group] - top)[:, None]
-        lowered = features - top.astype(features.dtype)
-        self.sums[:, group] += np.exp(lowered, out=lowered).T @ values
+        features -= top.astype(features.dtype)
+        self.sums[:, group] += np.exp(features, out=features).T @ values
         self.top[:, group] = top
+
+    def reference(self):
+        """Return one log scale a column that is of the size of every group's mean, or None."""
+        if not self.has_one_scale:
+            return None
+        top, some = self.top.max(axis=1), self.weights > 0
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.sums[:, some, 0] / self.weights[some]) + self.top[:, some]
+        return top if (logs - top[:, None]).min() > -_ROOM / 2 else None
+
+    def add_lowered(self, features, bounds, values, reference):
+        """Add rows ordered by group, log features less `reference` and overwritten, in one go.
+
+        Returns
+        -------
+        bool
+            Whether the reference suits the rows: the means of all columns are so far inside the
+            range of float32 that what has left it, at either end, does not count.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.exp(features, out=features)
+            for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+                if start < stop:
+                    own = values[start:stop]
+                    self.sums[:, group] = features[start:stop].T @ own.astype(features.dtype)
+                    self.top[:, group] = reference
+                    self.weights[group] = own[:, 0].sum()
+                    means = self.sums[:, group, 0] / self.weights[group]
+                    if not (means.min() > np.exp(-_ROOM) and means.max() < np.exp(_ROOM)):
+                        return False
+        return True
 
     def merge(self, other):
         """Add the sums of other rows."""
+        self.weights += other.weights
+        self.has_one_scale &= other.has_one_scale
+        if np.array_equal(self.top, other.top):
+            self.sums += other.sums
+            return
         top = np.maximum(self.top, other.top)
         with np.errstate(invalid="ignore"):  # -inf - -inf, where neither has rows
             for sums, low in ((self.sums, self.top), (other.sums, other.top)):
@@ -73,11 +113,11 @@ class _KeySums:
         self.sums += other.sums
         self.top = top
 
-    def query(self, features):
+    def query(self, features, scratch):
         """Return sums weighted by query features, (n, n_groups, n_values), and their log scale.
 
         For positive maps the scale of a row is its largest term, so that at least one sum is not
-        small: no row is 0/0.
+        small: no row is 0/0. `scratch` is a `_threads.Scratch`.
         """
         n = features.shape[0]
         if not self.is_log:
@@ -86,7 +126,9 @@ class _KeySums:
         top = self.top.max(axis=1)
         with np.errstate(invalid="ignore"):
             relative = self.sums * np.exp(self.top - top[:, None])[:, :, None]
-        logs = features + top.astype(features.dtype)
+        logs = np.add(
+            features, top.astype(features.dtype), out=scratch(features.shape, features.dtype)
+        )
         scale = logs.max(axis=1)
         logs -= scale[:, None]
         flat = np.exp(logs, out=logs) @ relative.reshape(len(relative), -1).astype(logs.dtype)
@@ -149,31 +191,46 @@ class _KernelRegression(BaseEstimator):
 
     def _map_rows(self, function, n_rows):
         """Return [function(rows), ...] for blocks of rows, on threads for maps of this library."""
-        if isinstance(self.feature_map_, BaseRandomFeatures) and n_rows > _BLOCK_ROWS:
-            return map_rows(function, n_rows, _BLOCK_ROWS)
+        if isinstance(self.feature_map_, BaseRandomFeatures):
+            size = block_rows(n_rows, self.feature_map_.n_components_)
+            return map_rows(function, n_rows, size)
         return [function(block) for block in gen_batches(n_rows, _BLOCK_ROWS)]
 
     def _accumulate(self, X, groups, values, n_groups):
         """Add rows to the key sums; blocks are merged in their order."""
-        for batch in gen_batches(X.shape[0], _BLOCK_ROWS * _MERGED_BLOCKS):
-            own = X[batch], groups[batch], values[batch]
+        scratches = Scratch(), Scratch()
+        start, most = 0, _BLOCK_ROWS * _MERGED_BLOCKS
+        # The first batches are small: they tell the scale of the others, if there is one.
+        size = most if hasattr(self, "_key_sums") else _BLOCK_ROWS
+        while start < X.shape[0]:
+            known = getattr(self, "_key_sums", None)
+            own = [part[start : start + size] for part in (X, groups, values)]
+            reference = None if known is None else known.reference()
 
-            def sums(rows, own=own):
-                return self._block_sums(*(part[rows] for part in own), n_groups)
+            def sums(rows, own=own, reference=reference):
+                own = (part[rows] for part in own)
+                return self._block_sums(*own, n_groups, scratches, reference)
 
             for part in self._map_rows(sums, own[0].shape[0]):
                 if hasattr(self, "_key_sums"):
                     self._key_sums.merge(part)
                 else:
                     self._key_sums = part
+            start, size = start + size, min(8 * size, most)
 
-    def _block_sums(self, X, groups, values, n_groups):
+    def _block_sums(self, X, groups, values, n_groups, scratches, reference):
         """Return the key sums of a block, whose rows are ordered by group to be slices."""
         order = np.argsort(groups, kind="stable")
-        features, is_log = _features(self.feature_map_, X[order], keys=True)
-        total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
-        groups, values = groups[order], values[order]
+        X, groups, values = X[order], groups[order], values[order]
         bounds = np.searchsorted(groups, np.arange(n_groups + 1))
+        if reference is not None:
+            features, _ = _features(self.feature_map_, X, scratches, keys=True, lower=reference)
+            total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log=True)
+            if total.add_lowered(features, bounds, values, reference):
+                return total
+        features, is_log = _features(self.feature_map_, X, scratches, keys=True)
+        total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
+        total.has_one_scale &= reference is None
         for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
             if start < stop:
                 total.add(features[start:stop], group, values[start:stop])
@@ -184,9 +241,11 @@ class _KernelRegression(BaseEstimator):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
 
+        scratches = Scratch(), Scratch()
+
         def answer(rows):
-            features, _ = _features(self.feature_map_, X[rows], keys=False)
-            return function(features, *self._key_sums.query(features))
+            features, _ = _features(self.feature_map_, X[rows], scratches, keys=False)
+            return function(features, *self._key_sums.query(features, scratches[1]))
 
         return np.concatenate(self._map_rows(answer, X.shape[0]))
 
@@ -199,14 +258,16 @@ class _KernelRegression(BaseEstimator):
         return tags
 
 
-def _features(feature_map, X, *, keys):
-    """Return (features, whether they are logarithms) of a fitted transformer, float64.
+def _features(feature_map, X, scratches, *, keys, lower=None):
+    """Return (features, whether they are logarithms) of a fitted transformer.
 
     Mechanisms of this library give logarithms where they are positive, also behind a
-    FrozenEstimator or at the end of a Pipeline; other transformers count as symmetric.
+    FrozenEstimator or at the end of a Pipeline; other transformers count as symmetric. What comes
+    may lie in the first of the two `_threads.Scratch`, and the second has been written to.
+    Logarithms come less `lower`, a number a column.
     """
     if isinstance(feature_map, FrozenEstimator):
-        return _features(feature_map.estimator, X, keys=keys)
+        return _features(feature_map.estimator, X, scratches, keys=keys, lower=lower)
     if isinstance(feature_map, Pipeline):
         *steps, last = (step for _, step in feature_map.steps)
         for step in steps:
@@ -217,11 +278,14 @@ def _features(feature_map, X, *, keys):
         if isinstance(last, BaseRandomFeatures):
             # Private paths want floats: a step may have made whole numbers or a table.
             X = validate_rows(last, X, reset=False)
-        return _features(last, X, keys=keys)
+        return _features(last, X, scratches, keys=keys, lower=lower)
     if isinstance(feature_map, BaseRandomFeatures):
+        features = scratches[0]((X.shape[0], feature_map.n_components_), X.dtype)
         if feature_map.is_positive:
-            return _as_array(feature_map._log_features(X, keys=keys)), True
-        return _as_array(feature_map._features(X, keys=keys)), False
+            feature_map._log_features_into(X, features, scratches[1], keys=keys, lower=lower)
+        else:
+            feature_map._features_into(X, features, scratches[1], keys=keys)
+        return features, feature_map.is_positive
     if keys and hasattr(feature_map, "transform_keys"):
         return _as_array(feature_map.transform_keys(X)), False
     return _as_array(feature_map.transform(X)), False

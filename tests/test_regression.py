@@ -133,6 +133,41 @@ def test_positive_maps_are_summed_in_log_space(sigma, dtype):
     assert_allclose(regressor.predict(queries), shares @ T[keep], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "sigma, last, answered", [(0.3, 1.0, {True}), (0.3, 70.0, {True, False}), (300.0, 1.0, {False})]
+)
+def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monkeypatch):
+    """Blocks after the first are lowered by its scale, and summed again where that fails."""
+    answers = []
+    add_lowered = regression._KeySums.add_lowered
+
+    def spy(self, *args):
+        answers.append(add_lowered(self, *args))
+        return answers[-1]
+
+    monkeypatch.setattr(regression._KeySums, "add_lowered", spy)
+    monkeypatch.setattr(regression, "_BLOCK_ROWS", 64)
+    monkeypatch.setattr(regression, "block_rows", lambda n_rows, n_columns: 100)
+    # Ordered by class: the first rows know one of them only.
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.integers(3, size=3000))
+    centres = np.array([0.0, 1.0, last])
+    rows = (rng.normal(size=(3000, 4)) + centres[labels][:, None]).astype(dtype)
+    weights = rng.random(3000) + 0.1
+    model = KernelRegressionClassifier(OptimalPositiveRF(40, sigma=sigma, random_state=0))
+    model.fit(rows, labels, sample_weight=weights)
+    assert set(answers) == answered
+    # The second batch has 8 * 64 rows; where it is not of one scale, no other one is tried.
+    assert len(answers) == 6 if sigma == 300.0 else len(answers) > 10
+    logs = model.feature_map_.log_transform_keys(rows) + np.log(weights)[:, None]
+    expected = np.stack([logsumexp(logs[labels == c], axis=0) for c in range(3)], axis=1)
+    sums = model._key_sums
+    found = np.log(sums.sums[:, :, 0]) + sums.top
+    size = max(1.0, np.abs(expected).max()) * np.finfo(dtype).eps
+    assert_allclose(found, expected, rtol=0, atol=20 * size)
+
+
 def test_distant_classes_keep_their_logarithms():
     # Probabilities of e^-20000 are 0 as numbers, not as logarithms.
     rows = np.array([[0.0], [1.0], [200.0]])

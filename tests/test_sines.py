@@ -9,7 +9,7 @@ from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
-from skrf import OptimalPositiveRF, RFFSampler
+from skrf import OptimalPositiveRF, RFFSampler, _threads
 from skrf._kernels import cpu, plain
 
 
@@ -72,7 +72,9 @@ def test_the_compiled_loop_is_vectorised(dtype):
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_blocks_and_threads_change_nothing(name):
+def test_blocks_and_threads_change_nothing(name, monkeypatch):
+    monkeypatch.setattr(_threads, "_LEAST_ENTRIES", 2**10)
+    monkeypatch.setattr(_threads, "_MOST_ENTRIES", 2**13)
     X = np.random.default_rng(0).normal(size=(3000, 3)) / 3
     mechanism = make(name, n_components=48, random_state=0).fit(X)
     expected = mechanism._features(X)
@@ -90,7 +92,7 @@ def test_transform_holds_little_beside_its_output(mechanism):
         features = mechanism.transform(X)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    # Two threads, blocks of 2 MB of output each, and a few temporaries of that size.
+    # Two threads, blocks of 8 MB of output each, and a few temporaries of that size.
     assert features.nbytes > 80e6 and peak < features.nbytes + 20e6
 
 

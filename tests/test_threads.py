@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from skrf._threads import run_all
+from skrf._threads import Scratch, map_rows, run_all, run_rows
 
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 
@@ -62,3 +62,51 @@ def test_limits_come_back_after_an_error_and_after_nested_calls():
         run_all(outer, range(4))
         assert (total == 1).all()
         assert blas_threads() == before
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("n_rows", [0, 1, 7, 64, 65])
+def test_rows_come_once_and_in_order_whatever_the_threads(limit, n_rows):
+    with threadpool_limits(limit, user_api="blas"):
+        slices = map_rows(lambda rows: rows, n_rows, 8)
+    assert [(rows.start, rows.stop) for rows in slices] == [
+        (start, min(start + 8, n_rows)) for start in range(0, n_rows, 8)
+    ]
+
+
+def test_a_thread_that_is_done_takes_blocks_of_the_others():
+    done = threading.Event()
+    by_thread = {}
+
+    def work(rows):
+        by_thread.setdefault(threading.get_ident(), []).append(rows.start)
+        if rows.start == 0:
+            # Waits for all other blocks, which are no thread's share but this one's to half.
+            assert done.wait(timeout=30)
+        elif sum(map(len, by_thread.values())) == 10:
+            done.set()
+
+    with threadpool_limits(2, user_api="blas"):
+        run_rows(work, 10, 1)
+    assert sorted(map(len, by_thread.values())) == [1, 9]
+
+
+def test_an_error_in_a_block_comes_out():
+    def fail(rows):
+        raise IndexError(rows.start)
+
+    with threadpool_limits(2, user_api="blas"), pytest.raises(IndexError):
+        run_rows(fail, 10, 1)
+
+
+def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():
+    scratch = Scratch()
+    first = scratch((4, 6), np.dtype(np.float64))
+    again = scratch((8, 3), np.dtype(np.float32))
+    assert again.shape == (8, 3) and again.dtype == np.float32
+    assert np.shares_memory(first, again)
+    other = []
+    thread = threading.Thread(target=lambda: other.append(scratch((4, 6), np.dtype(np.float64))))
+    thread.start()
+    thread.join()
+    assert not np.shares_memory(first, other[0])

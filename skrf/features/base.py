@@ -7,7 +7,6 @@ methods validate, warn and delegate.
 """
 
 import copy
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from numbers import Integral, Real
@@ -31,7 +30,7 @@ from .._arrays import (
     squared_norms,
     to_host,
 )
-from .._threads import run_rows
+from .._threads import Scratch, block_rows, run_rows
 from .._validation import drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 
@@ -40,7 +39,6 @@ OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
 
 _MEDIAN_ROWS = 1000
 _SMALL = 2**16  # entries below which threads cost more than they save
-_BLOCK_ENTRIES = 2**18  # of a block's output: with its temporaries it stays in the cache
 _LARGEST_SIGMA = 1e150  # its square still is a float
 _RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with room
 
@@ -139,15 +137,16 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             "projections, and attention's GeneralizedMap."
         )
 
-    def _log_features_into(self, X, out, scratch, *, keys=False):
-        """Write the log features of validated rows into `out`."""
+    def _log_features_into(self, X, out, scratch, *, keys=False, lower=None):
+        """Write the log features of validated rows into `out`, less `lower`, a number a column."""
         out[...] = self._log_features(X, keys=keys)
+        if lower is not None:
+            out -= lower.astype(out.dtype)
 
     def _features_into(self, X, out, scratch, *, keys=False):
         """Write the features of validated rows into `out`.
 
-        `scratch(n, m)` is an array to work in, the same one for every block of a thread: memory
-        that is asked for anew in every block costs more than the arithmetic.
+        `scratch` is a `_threads.Scratch`.
         """
         if self.is_positive:
             self._log_features_into(X, out, scratch, keys=keys)
@@ -486,13 +485,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         features = np.empty((X.shape[0], self.n_components_), dtype=X.dtype)
         if not self.is_positive:
             _kernels.load(X, features.size)
-        found, local = [], threading.local()
-
-        def scratch(n, m):
-            kept = getattr(local, "kept", None)
-            if kept is None or kept.size < n * m:
-                kept = local.kept = np.empty(n * m, dtype=X.dtype)
-            return kept[: n * m].reshape(n, m)
+        found, scratch = [], Scratch()
 
         def work(rows):
             # Settings of floating-point warnings belong to a thread.
@@ -504,7 +497,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if features.size < _SMALL:
             work(slice(None))
         else:
-            run_rows(work, len(features), max(1, _BLOCK_ENTRIES // features.shape[1]))
+            run_rows(work, len(features), block_rows(*features.shape))
         return features, tuple(map(any, zip(*found, strict=True))) or (False, False)
 
     def _warn_of_range(self, X, what):

@@ -96,16 +96,19 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return super()._features(X, keys=keys)
         return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
 
-    def _log_features_into(self, X, out, scratch, *, keys=False):
+    def _log_features_into(self, X, out, scratch, *, keys=False, lower=None):
         if not (self._writes_products(X) and self._columns_per_projection == 1):
-            super()._log_features_into(X, out, scratch, keys=keys)
+            super()._log_features_into(X, out, scratch, keys=keys, lower=lower)
             return
         # A logarithm is a product plus a term of the row and one of the column: one product of
         # matrices with two more columns.
         rows, row = self._rows_and_terms(X, keys=keys)
-        wide = scratch(len(X), X.shape[1] + 2)
+        wide = scratch((len(X), X.shape[1] + 2), X.dtype)
         wide[:, :-2], wide[:, -2], wide[:, -1] = rows.values, row, 1.0
-        np.matmul(wide, self._widened(X.dtype), out=out)
+        matrix = self._widened(X.dtype)
+        if lower is not None:
+            matrix = np.vstack([matrix[:-1], matrix[-1] - lower.astype(X.dtype)])
+        np.matmul(wide, matrix, out=out)
 
     def _widened(self, dtype):
         """Return the matrix that multiplies [x, row term, 1], made once for a dtype."""
@@ -121,7 +124,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return
         products = None
         if self._writes_products(X):
-            products = scratch(len(X), self._projection.n_projections)
+            products = scratch((len(X), self._projection.n_projections), X.dtype)
         prepared = self._prepare(X, keys=keys, out=products)
         self._nonlinearity.apply_into(*prepared, out, keys=keys)
 
