@@ -1,4 +1,4 @@
-# What can be done here: make demo, make test, make lint, make docs, make clean.
+# What can be done here: make demo, make test, make lint, make docs, make bench, make clean.
 # Everything is installed into .venv, which is made when it is missing.
 
 PYTHON ?= python3
@@ -10,13 +10,14 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test lint docs bench clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
 	@echo "make lint   check style and formatting"
 	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
 	@echo "make clean  remove .venv and the built documentation"
 
 # A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
@@ -47,6 +48,10 @@ lint: $(VENV)/.stamp-lint
 
 docs: $(VENV)/.stamp-docs
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# As many threads as the machine has cores, whatever this shell says: the promises are about that.
+bench: $(VENV)/.stamp-bench
+	env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS $(VENV)/bin/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) docs/_build

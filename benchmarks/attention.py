@@ -9,7 +9,7 @@ which of the promises about speed and memory hold here; with --quick it takes th
 second measures the error of the outputs (benchmarks/attention_error.py) in less than two.
 
 Both print tables as Markdown and write benchmarks/results/attention*.json and .png. The peers are
-in the extra `bench-peers`; what is not installed is left out, and said so. For PyTorch without
+in the extra `bench-torch`; what is not installed is left out, and said so. For PyTorch without
 CUDA packages install its CPU build first.
 
 How it measures. Every case is a process of its own with two threads. It prepares its inputs, makes
@@ -37,6 +37,8 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median
+
+from _memory import peak_memory
 
 # No NumPy up here: a child's peak memory begins at what its parent held when it started it, so
 # the parent must stay smaller than any child.
@@ -123,12 +125,6 @@ METHODS = {
 
 
 # ---------------------------------------------------------------- one case (the child)
-
-
-def peak_memory():
-    """Return the largest resident memory that this process had, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def resident_memory():
@@ -374,8 +370,8 @@ def describe(n_rounds, load):
         f"{N_THREADS} threads a process (OPENBLAS_NUM_THREADS = OMP_NUM_THREADS = {N_THREADS}), "
         f"{os.cpu_count()} cores with a load of {load:.1f} from others at the start, {n_rounds} "
         f"rounds; {', '.join(versions)}.",
-        "Memory is the growth of ru_maxrss from before the first call to after the last, less the "
-        "output.",
+        "Memory is the growth of the peak of the process from before the first call to after the "
+        "last, less the output.",
     ]
 
 

@@ -22,12 +22,13 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
+
+from _memory import peak_memory
 
 # No NumPy up here: a child's peak memory begins at what its parent held when it started it.
 
@@ -45,12 +46,6 @@ MB, GB = 1e6, 1e9
 
 
 # ---------------------------------------------------------------- one case (the child)
-
-
-def peak_memory():
-    """Return the largest resident memory that this process had, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def free_memory():

@@ -7,10 +7,11 @@ before the call.
 """
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
+
+from _memory import peak_memory
 
 LENGTH = 16_384
 
@@ -24,12 +25,12 @@ def run_case(length, chunk_size):
     tokens = np.random.default_rng(0).integers(64, size=length + 1)
     model = Performer(64, n_layers=3, width=128, n_heads=4, dtype="float32", random_state=0)
     model.loss_and_grad(tokens[:65])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     start = time.perf_counter()
     loss, _ = model.loss_and_grad(tokens, chunk_size)
     seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(loss, seconds, (after - before) / 1024)
+    after = peak_memory()
+    print(loss, seconds, (after - before) / 2**20)
 
 
 def main():

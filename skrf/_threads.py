@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 # Smaller blocks spend their time between operations and not in them, larger ones leave the cache.
-_LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**20
+_LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
 
 _lock = threading.Lock()
 _controller = None

@@ -72,7 +72,7 @@ class _KeySums:
         """Return one log scale a column that is of the size of every group's mean, or None."""
         if not self.has_one_scale:
             return None
-        top, some = self.top.max(axis=1), self.weights > 0
+        top, some = self.scale, self.weights > 0
         with np.errstate(divide="ignore"):
             logs = np.log(self.sums[:, some, 0] / self.weights[some]) + self.top[:, some]
         return top if (logs - top[:, None]).min() > -_ROOM / 2 else None
@@ -113,31 +113,33 @@ class _KeySums:
         self.sums += other.sums
         self.top = top
 
-    def query(self, features, scratch):
+    @property
+    def scale(self):
+        """The log scale of every column, (n_columns,), or None."""
+        return self.top.max(axis=1) if self.is_log else None
+
+    def query(self, features, room):
         """Return sums weighted by query features, (n, n_groups, n_values), and their log scale.
 
         For positive maps the scale of a row is its largest term, so that at least one sum is not
-        small: no row is 0/0. `scratch` is a `_threads.Scratch`.
+        small: no row is 0/0. Their log features come raised by `scale`; `room` is an array like
+        them to work in.
         """
         n = features.shape[0]
         if not self.is_log:
             flat = features @ self.sums.reshape(len(self.sums), -1)
             return flat.reshape(n, *self.sums.shape[1:]), np.zeros(n)
-        top = self.top.max(axis=1)
         with np.errstate(invalid="ignore"):
-            relative = self.sums * np.exp(self.top - top[:, None])[:, :, None]
-        logs = np.add(
-            features, top.astype(features.dtype), out=scratch(features.shape, features.dtype)
-        )
-        scale = logs.max(axis=1)
-        logs -= scale[:, None]
-        flat = np.exp(logs, out=logs) @ relative.reshape(len(relative), -1).astype(logs.dtype)
+            relative = self.sums * np.exp(self.top - self.scale[:, None])[:, :, None]
+        scale = features.max(axis=1)
+        terms = np.exp(np.subtract(features, scale[:, None], out=room), out=room)
+        flat = terms @ relative.reshape(len(relative), -1).astype(terms.dtype)
         return flat.reshape(n, *self.sums.shape[1:]).astype(np.float64), scale
 
     def log_query(self, features, group):
-        """Return the log of a group's sum of first values for log features (n, n_columns)."""
+        """Return the log of a group's sum of first values for raised log features."""
         with np.errstate(divide="ignore"):
-            logs = features + self.top[:, group] + np.log(self.sums[:, group, 0])
+            logs = features + (self.top[:, group] - self.scale) + np.log(self.sums[:, group, 0])
         return logsumexp(logs, axis=1)
 
 
@@ -240,12 +242,14 @@ class _KernelRegression(BaseEstimator):
         """Return function(features, sums, scale) of the rows of X, in blocks put together."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-
-        scratches = Scratch(), Scratch()
+        scratches, own = (Scratch(), Scratch()), Scratch()
+        scale = self._key_sums.scale
+        lower = None if scale is None else -scale
 
         def answer(rows):
-            features, _ = _features(self.feature_map_, X[rows], scratches, keys=False)
-            return function(features, *self._key_sums.query(features, scratches[1]))
+            features, _ = _features(self.feature_map_, X[rows], scratches, keys=False, lower=lower)
+            room = own(features.shape, features.dtype)
+            return function(features, *self._key_sums.query(features, room))
 
         return np.concatenate(self._map_rows(answer, X.shape[0]))
 
@@ -431,12 +435,12 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         check_consistent_length(X, y)
         check_classification_targets(y)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
-        labels = np.unique(y)
-        classes = labels if classes is None else classes
-        unknown = np.setdiff1d(labels, classes)
-        if len(unknown):
-            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        classes = np.unique(y) if classes is None else classes
         groups = np.searchsorted(classes, y)
+        is_unknown = classes[np.minimum(groups, len(classes) - 1)] != y
+        if is_unknown.any():
+            unknown = np.unique(y[is_unknown])
+            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
         if first:
             self.classes_ = classes

@@ -349,3 +349,17 @@ def test_few_features_raise():
         with pytest.raises(ValueError, match="projection='dense'"):
             fitted(skrf.PositiveRF, d=d)
     assert fitted(skrf.PositiveRF, d=13)[1]._drawn.order == 16
+
+
+@pytest.mark.parametrize("d, is_fast", [(100, False), (128, False), (129, True), (600, True)])
+def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast, monkeypatch):
+    projection = draw("simplex", 200, d)
+    X = np.random.default_rng(1).normal(size=(50, d))
+    expected = projection._transformed(X)
+    projection.multiply(X[:1])
+    calls = []
+    for kernel in (plain, cpu):
+        own = kernel.project
+        monkeypatch.setattr(kernel, "project", lambda *args, own=own: calls.append(1) or own(*args))
+    np.testing.assert_allclose(projection.multiply(X), expected, rtol=0, atol=1e-12)
+    assert bool(calls) == is_fast

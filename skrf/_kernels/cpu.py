@@ -144,7 +144,9 @@ def _base(order, dtype):
 
 
 def hadamard(X):
-    """Return X H' along the last axis; see `plain.hadamard`."""
+    """Return X H' along the last axis; see `plain.hadamard`, which serves small orders too."""
+    if X.shape[-1] <= plain.LARGEST_FACTOR:
+        return plain.hadamard(X)
     rows = np.array(X, order="C", ndmin=2)
     order = rows.shape[-1]
     _hadamard_rows(rows.reshape(-1, order), _base(order, rows.dtype))

@@ -11,7 +11,7 @@ from .._arrays import is_foreign, like, namespace
 PALEY_BASES = (12, 20, 28)
 
 # One matrix product up to this order; above, a Kronecker product of smaller ones is faster.
-_LARGEST_FACTOR = 64
+LARGEST_FACTOR = 64
 
 
 # ---------------------------------------------------------------- orders and matrices
@@ -63,7 +63,7 @@ def hadamard_matrix(order):
 def _factor_orders(order):
     """Return orders whose Hadamard matrices make that of `order` as a Kronecker product."""
     base, power = split_order(order)
-    if order <= _LARGEST_FACTOR:
+    if order <= LARGEST_FACTOR:
         return (order,)
     stages = power.bit_length() - 1
     parts = -(-stages // 6)

@@ -1,7 +1,6 @@
 """Centres and their order for the mechanisms that look at single rows."""
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 _SAME = 1e-7  # of the widest column
 
@@ -24,6 +23,8 @@ def cluster_centers(points, n_clusters, rng):
     first = np.unique(np.round((points - points[0]) / step), axis=0, return_index=True)[1]
     if len(first) <= n_clusters:
         return np.unique(points[first], axis=0)
+    from sklearn.cluster import KMeans  # 12 MB that most users never need
+
     return KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit(points).cluster_centers_
 
 

@@ -19,6 +19,7 @@ from .base import Coupling, Projection
 from .norms import chi_norms
 
 SMALLEST_ORDER = 16
+_LARGEST_DENSE = 128  # order up to which a product with the whole matrix is as fast
 _LAYERS = 3
 
 # Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device
@@ -28,7 +29,7 @@ _FOREIGN_BLOCK = 2**22
 
 
 class HadamardProjection(Projection):
-    """Rows of structured blocks, never held as a matrix.
+    """Rows of structured blocks, held as a matrix only where that is faster: at small orders.
 
     `multiply` walks blocks of rows: beside its output it holds a few arrays of at most 2^18 numbers
     (2^22 for other libraries than NumPy), or of one padded row where that is longer.
@@ -76,7 +77,11 @@ class HadamardProjection(Projection):
 
     def dense(self):
         """Return the matrix, made by multiplying the identity; for small work."""
-        return self.multiply(np.eye(self.n_features)).T
+        return self._transformed(np.eye(self.n_features)).T
+
+    @cached_property
+    def _columns(self):
+        return self.dense().T
 
     def _weighted_norms2(self, diagonal):
         """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
@@ -91,7 +96,13 @@ class HadamardProjection(Projection):
         return self._replaced(lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
 
     def multiply(self, X):
-        """Return X @ dense().T in the library, device and dtype of X, a block of rows at a time."""
+        """Return X @ dense().T in the library, device and dtype of X."""
+        if self.order <= _LARGEST_DENSE:
+            return X @ like(self._columns, X)
+        return self._transformed(X)
+
+    def _transformed(self, X):
+        """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
         foreign = is_foreign(X)
         diagonals, lengths = self._diagonals(X.dtype), self._cast(self.lengths, X.dtype)
@@ -137,7 +148,7 @@ class HadamardProjection(Projection):
         for part in gen_batches(len(weights), max(1, _BLOCK // widest)):
             units = np.zeros((part.stop - part.start, width))
             units[np.arange(len(units)), first + np.arange(part.start, part.stop)] = 1
-            total += weights[part] @ self.multiply(units) ** 2
+            total += weights[part] @ self._transformed(units) ** 2
         return total
 
     def _replaced(self, **changes):
