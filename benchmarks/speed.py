@@ -9,11 +9,12 @@ that of the fastest: on a shared or virtual machine the scheduler at times puts 
 core, which doubles the time of either side at random. As many threads are used as the environment
 allows, and the number is told. Memory is that of a fresh process, from the operating system.
 
-Prints a table; writes benchmarks/results/speed.json, speed.md and speed.png. The Walsh-Hadamard
+Prints a table; writes benchmarks/results/speed.json, speed.csv and speed.png. The Walsh-Hadamard
 transform is compared with the package fht-cpu of the extra `bench`, where it is installed.
 """
 
 import argparse
+import csv
 import json
 import os
 import random
@@ -27,7 +28,7 @@ from statistics import median
 from _memory import peak_memory
 
 RESULTS = Path(__file__).parent / "results"
-PROMISES = []
+PROMISES, NOTES = [], []
 
 
 PAUSE = 0.1  # threads of BLAS spin on for some 25 ms after a call: every call begins at rest
@@ -65,6 +66,12 @@ def judge(what, slow, fast, bound, *, at_most=False, unit=""):
     }
     PROMISES.append(promise)
     print(" | ".join(cells(promise)), flush=True)
+
+
+def note(text):
+    """Tell and keep something beside the ratios."""
+    NOTES.append(text)
+    print(text, flush=True)
 
 
 def cells(promise):
@@ -121,7 +128,7 @@ def measure_transform(rounds):
             np.sqrt(np.mean((Z @ Z.T - exact) ** 2))
             for Z in (peer.transform(X[:500]), ours.transform(X[:500]))
         ]
-        print(f"          kernel error, {name}: RBFSampler {errors[0]:.4f}, ours {errors[1]:.4f}")
+        note(f"kernel error, {name}: RBFSampler {errors[0]:.4f}, ours {errors[1]:.4f}")
 
 
 def measure_hadamard(rounds):
@@ -176,7 +183,7 @@ def measure_regression(rounds):
                 command = [sys.executable, __file__, "--case", name, folder]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found[name].append(json.loads(done.stdout.splitlines()[-1]))
-                print(f"{name}: {found[name][-1]}", flush=True)
+                note(f"{name}: {found[name][-1]}")
     ours, peer = (
         {key: [record[key] for record in found[name]] for key in found[name][0]} for name in found
     )
@@ -335,6 +342,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", type=parts_of, default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--docs", action="store_true", help="write table and plot into docs/guide")
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -350,14 +358,16 @@ def main():
 
     threads = max(library["num_threads"] for library in threadpool_info())
     where = f"{os.cpu_count()} cores, {threads} threads, load {os.getloadavg()[0]:.1f} at the end"
-    table = [title, ["---"] * len(title), *map(cells, PROMISES)]
-    lines = [where, "", *(f"| {' | '.join(row)} |" for row in table), ""]
+    folder = RESULTS
+    if options.docs:
+        folder = Path(__file__).parent.parent / "docs" / "guide"
+    folder.mkdir(exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "speed.json").write_text(
-        json.dumps({"where": where, "promises": PROMISES}, indent=1)
-    )
-    (RESULTS / "speed.md").write_text("\n".join(lines))
-    draw(RESULTS / "speed.png")
+    found = {"where": where, "notes": NOTES, "promises": PROMISES}
+    (RESULTS / "speed.json").write_text(json.dumps(found, indent=1))
+    with open(folder / "speed.csv", "w", newline="") as file:
+        csv.writer(file).writerows([title, *map(cells, PROMISES)])
+    draw(folder / "speed.png")
     print(where)
 
 

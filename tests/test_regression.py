@@ -17,6 +17,7 @@ from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.model_selection import cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
+from threadpoolctl import threadpool_limits
 
 from skrf import (
     KernelRegressionClassifier,
@@ -228,6 +229,19 @@ def test_the_first_batch_alone_sets_the_map():
         KernelRegressionClassifier(sigma="scale", random_state=0).fit(X, y).predict_proba(Q),
         rtol=1e-12,
     )
+
+
+def test_fit_and_predict_hold_blocks_and_not_features():
+    rows = np.random.default_rng(0).normal(size=(60_000, 5))
+    model = KernelRegressionClassifier(OptimalPositiveRF(512, sigma=0.3, random_state=0))
+    model.fit(rows[:2000], np.arange(2000) % 3).predict(rows[:2000])
+    with threadpool_limits(2, user_api="blas"):
+        tracemalloc.start()
+        model.fit(rows, np.arange(60_000) % 3).predict(rows)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    # All features together are 246 MB; a block is 4 MB, and two threads hold two each.
+    assert peak < 40e6
 
 
 def test_the_model_does_not_grow_with_the_rows():

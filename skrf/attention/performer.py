@@ -10,6 +10,7 @@ from numbers import Integral
 
 import numpy as np
 from scipy.special import log_softmax, ndtr
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from .._threads import run_all
@@ -112,9 +113,7 @@ class Performer:
         if feature_map is None:
             feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
         if feature_map.random_state is None:
-            feature_map = type(feature_map)(
-                **{**feature_map.get_params(deep=False), "random_state": rng.randint(2**31 - 1)}
-            )
+            feature_map = clone(feature_map).set_params(random_state=rng.randint(2**31 - 1))
         attention = ApproxKernelAttention(feature_map, causal=True)
         prototype = attention._prototype(width // n_heads)
         if prototype._needs_data:
