@@ -5,11 +5,13 @@ nothing of the training set but one sum of key features a class (or a target): f
 exact under `partial_fit` and independent of order.
 """
 
+import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils import assert_all_finite, check_array, column_or_1d, gen_batches
 from sklearn.utils._param_validation import HasMethods
@@ -20,12 +22,15 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from ._arrays import is_foreign, like, namespace, take, to_host
+from ._sums import FeatureSums, lift, log_sum_exp
 from ._threads import Scratch, block_rows, map_rows
 from ._validation import drop_zero_weights, validate_rows
 from .features.base import BaseRandomFeatures
 from .features.exponential import OptimalPositiveRF
 
 _BLOCK_ROWS = 1024
+_FOREIGN_BLOCK_ROWS = 2**14  # a device wants larger pieces
 _MERGED_BLOCKS = 64  # blocks whose sums are held at a time
 _ROOM = 46.0  # e^46 is 1e20: half of the range of float32 on the log scale
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
@@ -123,9 +128,7 @@ class _KeySums:
         if not self.is_log:
             flat = features @ self.sums.reshape(len(self.sums), -1)
             return flat.reshape(n, *self.sums.shape[1:]), np.zeros(n)
-        top = self.top.max(axis=1)
-        with np.errstate(invalid="ignore"):
-            relative = self.sums * np.exp(self.top - top[:, None])[:, :, None]
+        top, relative = self._on_one_scale()
         logs = np.add(
             features, top.astype(features.dtype), out=scratch(features.shape, features.dtype)
         )
@@ -134,8 +137,24 @@ class _KeySums:
         flat = np.exp(logs, out=logs) @ relative.reshape(len(relative), -1).astype(logs.dtype)
         return flat.reshape(n, *self.sums.shape[1:]).astype(np.float64), scale
 
+    def foreign_query(self, features):
+        """Return the same sums for features of another library, in their dtype."""
+        top, relative = self._on_one_scale() if self.is_log else (None, self.sums)
+        factors = lift(features, None if top is None else like(top, features))
+        flat = factors @ like(relative.reshape(len(relative), -1), features)
+        return namespace(flat).reshape(flat, (features.shape[0], *self.sums.shape[1:]))
+
+    def _on_one_scale(self):
+        top = self.top.max(axis=1)
+        with np.errstate(invalid="ignore"):
+            return top, self.sums * np.exp(self.top - top[:, None])[:, :, None]
+
     def log_query(self, features, group):
         """Return the log of a group's sum of first values for log features (n, n_columns)."""
+        if is_foreign(features):
+            with np.errstate(divide="ignore"):
+                logs = self.top[:, group] + np.log(self.sums[:, group, 0])
+            return log_sum_exp(features + like(logs, features))
         with np.errstate(divide="ignore"):
             logs = features + self.top[:, group] + np.log(self.sums[:, group, 0])
         return logsumexp(logs, axis=1)
@@ -180,6 +199,7 @@ class _KernelRegression(BaseEstimator):
     def _fit_map(self, X, y, sample_weight):
         feature_map = self._make_feature_map()
         weighted = sample_weight is not None and has_fit_parameter(feature_map, "sample_weight")
+        X = to_host(X)  # statistics are taken there
         feature_map.fit(X, y, **({"sample_weight": sample_weight} if weighted else {}))
         width = getattr(feature_map, "n_features_in_", X.shape[1])
         if width != X.shape[1]:  # fitted before, and frozen
@@ -198,6 +218,11 @@ class _KernelRegression(BaseEstimator):
 
     def _accumulate(self, X, groups, values, n_groups):
         """Add rows to the key sums; blocks are merged in their order."""
+        if is_foreign(X):
+            for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS):
+                part = self._foreign_sums(X[rows, :], groups[rows], values[rows], n_groups)
+                self._merge(part)
+            return
         scratches = Scratch(), Scratch()
         start, most = 0, _BLOCK_ROWS * _MERGED_BLOCKS
         # The first batches are small: they tell the scale of the others, if there is one.
@@ -212,11 +237,31 @@ class _KernelRegression(BaseEstimator):
                 return self._block_sums(*own, n_groups, scratches, reference)
 
             for part in self._map_rows(sums, own[0].shape[0]):
-                if hasattr(self, "_key_sums"):
-                    self._key_sums.merge(part)
-                else:
-                    self._key_sums = part
+                self._merge(part)
             start, size = start + size, min(8 * size, most)
+
+    def _merge(self, part):
+        if hasattr(self, "_key_sums"):
+            self._key_sums.merge(part)
+        else:
+            self._key_sums = part
+
+    def _foreign_sums(self, X, groups, values, n_groups):
+        """Return the key sums of another library's rows: products there, their sums on the host."""
+        order = np.argsort(groups, kind="stable")
+        features, is_log = _foreign_features(self.feature_map_, take(X, order), keys=True)
+        total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
+        total.weights += np.bincount(groups, values[:, 0], n_groups)
+        values = like(values[order], features)
+        bounds = np.searchsorted(groups[order], np.arange(n_groups + 1))
+        for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if start < stop:
+                own = features[start:stop, :], values[start:stop, :]
+                part = FeatureSums.before(*own, is_log).add(*own)
+                total.sums[:, group] = to_host(part.sums)
+                if is_log:
+                    total.top[:, group] = to_host(part.top)
+        return total
 
     def _block_sums(self, X, groups, values, n_groups, scratches, reference):
         """Return the key sums of a block, whose rows are ordered by group to be slices."""
@@ -241,6 +286,12 @@ class _KernelRegression(BaseEstimator):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
 
+        if is_foreign(X):
+            parts = []
+            for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS):
+                features, _ = _foreign_features(self.feature_map_, X[rows, :], keys=False)
+                parts.append(function(features, self._key_sums.foreign_query(features), None))
+            return namespace(X).concat(parts, axis=0)
         scratches = Scratch(), Scratch()
 
         def answer(rows):
@@ -289,6 +340,22 @@ def _features(feature_map, X, scratches, *, keys, lower=None):
     if keys and hasattr(feature_map, "transform_keys"):
         return _as_array(feature_map.transform_keys(X)), False
     return _as_array(feature_map.transform(X)), False
+
+
+def _foreign_features(feature_map, X, *, keys):
+    """Return (features, whether they are logarithms) in the library of X.
+
+    Pipelines and transformers of other packages work on the host.
+    """
+    if isinstance(feature_map, FrozenEstimator):
+        return _foreign_features(feature_map.estimator, X, keys=keys)
+    if not isinstance(feature_map, BaseRandomFeatures):
+        scratches = Scratch(), Scratch()
+        features, is_log = _features(feature_map, to_host(X), scratches, keys=keys)
+        return like(features, X), is_log
+    if feature_map.is_positive:
+        return feature_map._log_features(X, keys=keys), True
+    return feature_map._features(X, keys=keys), False
 
 
 def _is_identity(step):
@@ -400,7 +467,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             Where the first call lacks ``classes``, a later one gives others, or a label is none
             of them.
         """
-        first = not hasattr(self, "_key_sums")
+        first, classes = not hasattr(self, "_key_sums"), to_host(classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
         if (
@@ -426,7 +493,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(to_host(y), warn=True)
         assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
         check_classification_targets(y)
@@ -467,11 +534,37 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             Labels.
         """
         check_is_fitted(self)
-        is_present = self.class_weight_ > 0
-        best = self._from_scores(
-            X, lambda _, scores: np.where(is_present, scores, -np.inf).argmax(axis=1)
-        )
-        return self.classes_[best]
+
+        def best_of(_, scores):
+            xp = namespace(scores)
+            is_present = like(self.class_weight_ > 0, scores) > 0
+            return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
+
+        best = self._from_scores(X, best_of)
+        if is_foreign(best) and self.classes_.dtype.kind in "biuf":
+            place = {"device": array_api_compat.device(best)}
+            return take(namespace(best).asarray(self.classes_, **place), best)
+        return self.classes_[to_host(best)]
+
+    def score(self, X, y, sample_weight=None):
+        """Return the accuracy of `predict`, computed on the host.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Their true labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The accuracy.
+        """
+        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
+        return accuracy_score(y, predicted, sample_weight=weights)
 
     def predict_proba(self, X):
         """Return the shares of the positive parts of the scores.
@@ -490,10 +583,11 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         return self._from_scores(X, lambda _, scores: self._probabilities(scores))
 
     def _probabilities(self, scores):
-        scores = np.maximum(scores, 0.0)
-        total = scores.sum(axis=1, keepdims=True)
-        shares = self.class_weight_ / self.class_weight_.sum()
-        return np.where(total > 0, scores / np.where(total > 0, total, 1.0), shares)
+        xp = namespace(scores)
+        scores = xp.clip(scores, 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        shares = like(self.class_weight_ / self.class_weight_.sum(), scores)
+        return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
 
     def predict_log_proba(self, X):
         """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
@@ -511,23 +605,34 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         def logs_of(features, scores):
             with np.errstate(divide="ignore"):
-                logs = np.log(self._probabilities(scores))
-            if self._key_sums.is_log:
-                self._refine(logs, features)
-            return logs
+                logs = namespace(scores).log(self._probabilities(scores))
+            return self._refined(logs, features) if self._key_sums.is_log else logs
 
         return self._from_scores(X, logs_of)
 
-    def _refine(self, logs, features):
-        """Replace, in place, logs of probabilities too small for the common scale of their row."""
-        rows = np.flatnonzero(np.isneginf(logs).any(axis=1))
+    def _refined(self, logs, features):
+        """Return logs without those of probabilities too small for the common scale of their row.
+
+        NumPy's are replaced in place.
+        """
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        rows = np.flatnonzero(to_host(xp.any(is_zero, axis=1)))
         if not len(rows):
-            return
-        exact = np.stack(
-            [self._key_sums.log_query(features[rows], g) for g in range(len(self.classes_))], axis=1
-        )
+            return logs
+        if is_foreign(logs):
+            exact = self._exact_logs(features)
+            return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
+        exact = self._exact_logs(features[rows])
         exact -= np.logaddexp.reduce(exact, axis=1, keepdims=True)
-        logs[rows] = np.where(np.isneginf(logs[rows]), exact, logs[rows])
+        logs[rows] = np.where(is_zero[rows], exact, logs[rows])
+        return logs
+
+    def _exact_logs(self, features):
+        """Return the logarithms of the scores, each class on a scale of its own."""
+        groups = range(len(self.classes_))
+        logs = [self._key_sums.log_query(features, group) for group in groups]
+        return namespace(features).stack(logs, axis=1)
 
     def decision_function(self, X):
         """Return log probabilities (for two classes their difference), always finite.
@@ -544,9 +649,10 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         """
         # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
         logs = self.predict_log_proba(X)
-        is_zero = np.isneginf(logs)
-        lowest = np.where(is_zero, 0.0, logs).min(axis=1, keepdims=True)
-        logs = np.where(is_zero, np.minimum(lowest - 1, _LOG_OF_ZERO), logs)
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
+        logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
         return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
 
 
@@ -648,7 +754,7 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
         shape, y = y.shape[1:], y.reshape(len(y), -1)
         if not first and shape != self._target_shape:
@@ -689,11 +795,33 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
 
         def means_of(features, sums, scale):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
-            means = weighted / np.where(weight > 0, weight, 1.0)
-            return np.where(weight > 0, np.clip(means, *self._range), self.target_mean_)
+            xp = namespace(sums)
+            means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
+            means = xp.clip(means, *(like(end, means) for end in self._range))
+            return xp.where(weight > 0, means, like(self.target_mean_, means))
 
         means = self._query(X, means_of)
-        return means.reshape(len(means), *self._target_shape)
+        return namespace(means).reshape(means, (means.shape[0], *self._target_shape))
+
+    def score(self, X, y, sample_weight=None):
+        """Return the coefficient of determination of `predict`, computed on the host.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The coefficient.
+        """
+        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
+        return r2_score(y, predicted, sample_weight=weights)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
