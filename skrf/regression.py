@@ -407,6 +407,13 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         or where the data are not allowed.
 
+    Notes
+    -----
+    X may be an array of CuPy or torch: products with features stay in its library and on its
+    device, and so do results, but for labels that are no numbers. Statistics of the rows are
+    taken on the host, and there the fitted attributes live: the model predicts for any library.
+    Feature maps of other packages, and Pipelines, work on the host.
+
     References
     ----------
     Nadaraya (1964), Watson (1964); with random features as in Likhosherstov et al., Chefs'
@@ -530,7 +537,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples,)
+        array of shape (n_samples,)
             Labels.
         """
         check_is_fitted(self)
@@ -576,7 +583,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        array of shape (n_samples, n_classes)
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
         """
@@ -599,7 +606,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        array of shape (n_samples, n_classes)
             Log probabilities; with a map that is not positive, -inf where a score is not.
         """
 
@@ -644,7 +651,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
             Confidence; for two classes, positive for ``classes_[1]``.
         """
         # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
@@ -689,6 +696,13 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
     ValueError
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         or where the data are not allowed.
+
+    Notes
+    -----
+    X may be an array of CuPy or torch: products with features stay in its library and on its
+    device, and so do results. Statistics of the rows are taken on the host, and there the fitted
+    attributes live: the model predicts for any library. Feature maps of other packages, and
+    Pipelines, work on the host.
 
     References
     ----------
@@ -789,7 +803,7 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        array of shape (n_samples,) or (n_samples, n_outputs)
             Predictions.
         """
 

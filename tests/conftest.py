@@ -21,16 +21,16 @@ class Library:
         """Return host values as an array on the device."""
         return self.xp.asarray(values, device=self.device)
 
-    def host(self, array, like):
-        """Return a NumPy array of one that must have the library and device of `like`."""
-        assert type(array) is type(like)
-        assert array_api_compat.device(array) == array_api_compat.device(like)
+    def host(self, array):
+        """Return a NumPy array of one that must be of this library and on this device."""
+        assert type(array) is type(self.array(0.0))
+        assert array_api_compat.device(array) == self.device
         return to_host(array)
 
     def assert_same(self, array, expected, like, **tolerance):
-        """Check values, and the library, device and dtype of `like`."""
+        """Check library, device, values, and the dtype of `like`."""
         assert array.dtype == like.dtype
-        np.testing.assert_allclose(self.host(array, like), expected, **tolerance)
+        np.testing.assert_allclose(self.host(array), expected, **tolerance)
 
 
 def _strict():

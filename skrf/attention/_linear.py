@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._arrays import like, namespace, squared_norms
+from .._arrays import constant, like, namespace, squared_norms
 
 _FEATURE_ROWS = 1024  # rows whose features are held at a time
 _CAUSAL_ROWS = 128  # rows of a triangular product
@@ -134,7 +134,7 @@ class Head:
             # Balancing may stretch rows, and their means, by orders of magnitude.
             X = X @ like(self.mechanism._balance[keys].T, X) - like(self.mechanism.offset_, X)
         rows = namespace(X).reshape(X, (-1, X.shape[-1]))
-        largest = float(namespace(X).max(squared_norms(rows)))
+        largest = float(namespace(X).max(squared_norms(constant(rows))))
         return largest * self.mechanism.sigma_**2 >= _PRECISE_NORM2
 
     def features(self, X, padding=None, *, keys=False):

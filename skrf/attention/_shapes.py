@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import array_api_compat
 import numpy as np
 
-from .._arrays import is_foreign, namespace, to_host
+from .._arrays import constant, is_foreign, namespace, to_host
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -95,7 +95,8 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False):
     n_sets, xp = math.prod(k.shape[:-2]), namespace(k)
     padding = _check_padding(to_host(key_padding_mask), k.shape)
     if padding is not None and is_foreign(k):
-        padding = xp.asarray(padding, device=array_api_compat.device(k))
+        # A copy: torch wants no views that cannot be written to.
+        padding = xp.asarray(padding.copy(), device=array_api_compat.device(k))
     return HeadGroups(
         # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
         q=xp.reshape(q, (n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:])),
@@ -134,7 +135,7 @@ def largest_entry(array):
     """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
     if is_foreign(array):
         xp = namespace(array)
-        return float(xp.max(xp.abs(array)))
+        return float(constant(xp.max(xp.abs(array))))
     return float(np.max([-array.min(), array.max()]))
 
 

@@ -47,9 +47,10 @@ def exact_attention(
 
     Returns
     -------
-    ndarray of shape (..., L, e)
+    array of shape (..., L, e)
         Outputs, with the leading axes of q; float32 if q, k and v are, and float64 otherwise. A
-        query that has no key left gets zeros.
+        query that has no key left gets zeros. torch tensors or CuPy arrays, if q, k and v are;
+        all their heads are worked on together, and torch can differentiate.
 
     Raises
     ------

@@ -59,6 +59,10 @@ class ApproxKernelAttention(BaseEstimator):
     their own inputs, and causal calls, which must not see the future, take the member of the
     family that needs none.
 
+    Inputs may be torch tensors, which torch then differentiates, or CuPy arrays; masks and
+    `backward` take NumPy arrays only. Statistics are taken on the host: `fit` once, where copying
+    queries and keys there in every bidirectional call is too slow.
+
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.
 
@@ -187,13 +191,17 @@ class ApproxKernelAttention(BaseEstimator):
 
         Returns
         -------
-        ndarray of shape (..., L, e)
-            float32 if all inputs are, else float64. A row without any key is 0.
+        array of shape (..., L, e)
+            float32 if all inputs are, else float64. A row without any key is 0. In the library
+            and on the device of the inputs.
 
         Raises
         ------
         ValueError
             Where shapes do not fit or contents are not finite; the message names the input.
+        TypeError
+            Where an input is not made of real numbers, inputs are of different libraries, or
+            there is a `mask` and they are not NumPy arrays.
 
         Warns
         -----
@@ -256,6 +264,8 @@ class ApproxKernelAttention(BaseEstimator):
 
         Raises
         ------
+        TypeError
+            For arrays of other libraries than NumPy.
         NotImplementedError
             For feature maps whose gradients are not known (discrete and hybrid ones).
         """
