@@ -8,7 +8,7 @@ together: queries have shape (B, G, L, d), keys and values (B, S, d) and (B, S, 
 import array_api_compat
 import numpy as np
 
-from .._arrays import like, namespace, take, to_host
+from .._arrays import constant, like, namespace, take, to_host
 from .._sums import FeatureSums, differences, lift, lower
 from ._linear import _CAUSAL_ROWS, _CHECKED_QUERIES, _LIMITS, _blocks
 
@@ -175,9 +175,9 @@ def _effective_features(head, state, queries):
     if not head.is_log:
         return np.empty(0)
     xp = namespace(queries)
-    thinned = queries[:, :, :: -(-queries.shape[2] // _CHECKED_QUERIES), :]
+    thinned = constant(queries)[:, :, :: -(-queries.shape[2] // _CHECKED_QUERIES), :]
     factors = lift(_features(head, thinned), _each_query(state.top))
-    shares = factors * xp.astype(state.sums[..., -1], factors.dtype)[:, None, None, :]
+    shares = factors * xp.astype(constant(state.sums)[..., -1], factors.dtype)[:, None, None, :]
     sums, squares = (to_host(xp.sum(part, axis=-1)) for part in (shares, shares * shares))
     return sums[squares > 0] ** 2 / squares[squares > 0]
 

@@ -45,9 +45,9 @@ class HeadGroups:
         return namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
 
     def on_host(self):
-        """Return the same of NumPy arrays, from which statistics are taken."""
-        parts = (to_host(part) for part in (self.q, self.k, self.v, self.padding))
-        return HeadGroups(*parts, self.leading)
+        """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
+        q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
+        return HeadGroups(q, k, self.v, padding, self.leading)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False):
