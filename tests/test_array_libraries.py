@@ -164,6 +164,26 @@ def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
     assert (expected < -800).any() == (sigma > 1)
 
 
+def test_an_absent_class_is_not_predicted(library):
+    y = np.argmax(ROWS[:, :3], axis=1)
+    model = KernelRegressionClassifier(RFFSampler(2), sigma=3.0, random_state=0)
+    model.partial_fit(library.array(ROWS), y, classes=[-1, 0, 1, 2])
+    # The first class has the score 0, and with signs that is the largest of some rows.
+    assert (model.predict_proba(ROWS).max(axis=1) == model.class_weight_.max() / 150).any()
+    predicted = library.host(model.predict(library.array(ROWS)))
+    assert predicted.min() == 0
+    assert_array_equal(predicted, model.predict(ROWS))
+
+
+def test_batches_of_several_libraries(library):
+    y = np.argmax(ROWS[:, :3], axis=1)
+    ours, theirs = (KernelRegressionClassifier(random_state=0) for _ in range(2))
+    for part, array in ((slice(70), library.array), (slice(70, None), np.asarray)):
+        ours.partial_fit(ROWS[part], y[part], classes=[0, 1, 2])
+        theirs.partial_fit(array(ROWS[part]), y[part], classes=[0, 1, 2])
+    assert_allclose(theirs.predict_proba(ROWS), ours.predict_proba(ROWS), **TOLERANCE["float64"])
+
+
 @every_feature_map
 @pytest.mark.parametrize("shape", [(), (2,)])
 @every_dtype
