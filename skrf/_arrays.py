@@ -45,6 +45,20 @@ def like(values, X):
     return namespace(X).asarray(values, dtype=X.dtype, device=array_api_compat.device(X))
 
 
+def take(X, rows):
+    """Return rows of X, chosen along its first axis by integers of its library or of the host."""
+    if not is_foreign(X):
+        return X[rows]
+    if not is_foreign(rows):
+        rows = namespace(X).asarray(rows, device=array_api_compat.device(X))
+    return namespace(X).take(X, rows, axis=0)
+
+
+def constant(X):
+    """Return X as a number that no gradient flows through; only torch has gradients."""
+    return X.detach() if array_api_compat.is_torch_array(X) else X
+
+
 def columns(parts, X):
     """Join column blocks side by side."""
     return namespace(X).concat(parts, axis=1)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ._arrays import is_foreign, namespace, to_host
+from ._arrays import is_foreign, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
 
@@ -128,7 +128,10 @@ def drop_zero_weights(sample_weight, X, *others):
     if sample_weight is None:
         return (None, X, *others)
     with _naming("sample_weight"):
-        weights = _check_sample_weight(sample_weight, to_host(X), dtype=np.float64, copy=False)
+        # Of X it reads the number of rows: those of other libraries stay where they are.
+        rows = np.empty((X.shape[0], 0)) if is_foreign(X) else X
+        weights = to_host(sample_weight)
+        weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
     if weights.min() < 0:
         raise ValueError(f"sample_weight must be >= 0 everywhere, got {float(weights.min())!r}.")
     keep = weights > 0
@@ -137,4 +140,5 @@ def drop_zero_weights(sample_weight, X, *others):
     if keep.all():
         return (weights, X, *others)
     rows = X.tocsr() if sp.issparse(X) else X
-    return (weights[keep], rows[keep], *(other[keep] for other in others))
+    keep = np.flatnonzero(keep)
+    return (weights[keep], take(rows, keep), *(other[keep] for other in others))

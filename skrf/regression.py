@@ -5,6 +5,7 @@ nothing of the training set but one sum of key features a class (or a target): f
 exact under `partial_fit` and independent of order.
 """
 
+import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import logsumexp
@@ -20,12 +21,15 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from ._arrays import is_foreign, like, namespace, take, to_host
+from ._sums import FeatureSums, lift, log_sum_exp
 from ._threads import Scratch, block_rows, map_rows
 from ._validation import drop_zero_weights, validate_rows
 from .features.base import BaseRandomFeatures
 from .features.exponential import OptimalPositiveRF
 
 _BLOCK_ROWS = 1024
+_FOREIGN_BLOCK_ROWS = 2**14  # a device wants larger pieces
 _MERGED_BLOCKS = 64  # blocks whose sums are held at a time
 _ROOM = 46.0  # e^46 is 1e20: half of the range of float32 on the log scale
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
@@ -129,18 +133,31 @@ class _KeySums:
         if not self.is_log:
             flat = features @ self.sums.reshape(len(self.sums), -1)
             return flat.reshape(n, *self.sums.shape[1:]), np.zeros(n)
-        with np.errstate(invalid="ignore"):
-            relative = self.sums * np.exp(self.top - self.scale[:, None])[:, :, None]
+        relative = self._on_one_scale()
         scale = features.max(axis=1)
         terms = np.exp(np.subtract(features, scale[:, None], out=room), out=room)
         flat = terms @ relative.reshape(len(relative), -1).astype(terms.dtype)
         return flat.reshape(n, *self.sums.shape[1:]).astype(np.float64), scale
 
+    def foreign_query(self, features):
+        """Return the same sums for features of another library, in their dtype."""
+        relative = self._on_one_scale() if self.is_log else self.sums
+        raised = like(np.zeros(len(self.top)), features) if self.is_log else None
+        factors = lift(features, raised)
+        flat = factors @ like(relative.reshape(len(relative), -1), features)
+        return namespace(flat).reshape(flat, (features.shape[0], *self.sums.shape[1:]))
+
+    def _on_one_scale(self):
+        with np.errstate(invalid="ignore"):
+            return self.sums * np.exp(self.top - self.scale[:, None])[:, :, None]
+
     def log_query(self, features, group):
         """Return the log of a group's sum of first values for raised log features."""
         with np.errstate(divide="ignore"):
-            logs = features + (self.top[:, group] - self.scale) + np.log(self.sums[:, group, 0])
-        return logsumexp(logs, axis=1)
+            own = self.top[:, group] - self.scale + np.log(self.sums[:, group, 0])
+        if is_foreign(features):
+            return log_sum_exp(features + like(own, features))
+        return logsumexp(features + own, axis=1)
 
 
 class _KernelRegression(BaseEstimator):
@@ -182,6 +199,7 @@ class _KernelRegression(BaseEstimator):
     def _fit_map(self, X, y, sample_weight):
         feature_map = self._make_feature_map()
         weighted = sample_weight is not None and has_fit_parameter(feature_map, "sample_weight")
+        X = to_host(X)  # statistics are taken there
         feature_map.fit(X, y, **({"sample_weight": sample_weight} if weighted else {}))
         width = getattr(feature_map, "n_features_in_", X.shape[1])
         if width != X.shape[1]:  # fitted before, and frozen
@@ -200,6 +218,11 @@ class _KernelRegression(BaseEstimator):
 
     def _accumulate(self, X, groups, values, n_groups):
         """Add rows to the key sums; blocks are merged in their order."""
+        if is_foreign(X):
+            for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS):
+                part = self._foreign_sums(X[rows, :], groups[rows], values[rows], n_groups)
+                self._merge(part)
+            return
         scratches = Scratch(), Scratch()
         start, most = 0, _BLOCK_ROWS * _MERGED_BLOCKS
         # The first batches are small: they tell the scale of the others, if there is one.
@@ -214,11 +237,31 @@ class _KernelRegression(BaseEstimator):
                 return self._block_sums(*own, n_groups, scratches, reference)
 
             for part in self._map_rows(sums, own[0].shape[0]):
-                if hasattr(self, "_key_sums"):
-                    self._key_sums.merge(part)
-                else:
-                    self._key_sums = part
+                self._merge(part)
             start, size = start + size, min(8 * size, most)
+
+    def _merge(self, part):
+        if hasattr(self, "_key_sums"):
+            self._key_sums.merge(part)
+        else:
+            self._key_sums = part
+
+    def _foreign_sums(self, X, groups, values, n_groups):
+        """Return the key sums of another library's rows: products there, their sums on the host."""
+        order = np.argsort(groups, kind="stable")
+        features, is_log = _foreign_features(self.feature_map_, take(X, order), keys=True)
+        total = _KeySums(features.shape[1], n_groups, values.shape[1], is_log)
+        total.weights += np.bincount(groups, values[:, 0], n_groups)
+        values = like(values[order], features)
+        bounds = np.searchsorted(groups[order], np.arange(n_groups + 1))
+        for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if start < stop:
+                own = features[start:stop, :], values[start:stop, :]
+                part = FeatureSums.before(*own, is_log).add(*own)
+                total.sums[:, group] = to_host(part.sums)
+                if is_log:
+                    total.top[:, group] = to_host(part.top)
+        return total
 
     def _block_sums(self, X, groups, values, n_groups, scratches, reference):
         """Return the key sums of a block, whose rows are ordered by group to be slices."""
@@ -242,9 +285,17 @@ class _KernelRegression(BaseEstimator):
         """Return function(features, sums, scale) of the rows of X, in blocks put together."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        scratches, own = (Scratch(), Scratch()), Scratch()
         scale = self._key_sums.scale
         lower = None if scale is None else -scale
+        if is_foreign(X):
+            parts = []
+            for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS):
+                features, _ = _foreign_features(self.feature_map_, X[rows, :], keys=False)
+                if lower is not None:
+                    features = features - like(lower, features)
+                parts.append(function(features, self._key_sums.foreign_query(features), None))
+            return namespace(X).concat(parts, axis=0)
+        scratches, own = (Scratch(), Scratch()), Scratch()
 
         def answer(rows):
             features, _ = _features(self.feature_map_, X[rows], scratches, keys=False, lower=lower)
@@ -295,6 +346,22 @@ def _features(feature_map, X, scratches, *, keys, lower=None):
     return _as_array(feature_map.transform(X)), False
 
 
+def _foreign_features(feature_map, X, *, keys):
+    """Return (features, whether they are logarithms) in the library of X.
+
+    Pipelines and transformers of other packages work on the host.
+    """
+    if isinstance(feature_map, FrozenEstimator):
+        return _foreign_features(feature_map.estimator, X, keys=keys)
+    if not isinstance(feature_map, BaseRandomFeatures):
+        scratches = Scratch(), Scratch()
+        features, is_log = _features(feature_map, to_host(X), scratches, keys=keys)
+        return like(features, X), is_log
+    if feature_map.is_positive:
+        return feature_map._log_features(X, keys=keys), True
+    return feature_map._features(X, keys=keys), False
+
+
 def _is_identity(step):
     return step is None or isinstance(step, str)
 
@@ -343,6 +410,13 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
     ValueError
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         or where the data are not allowed.
+
+    Notes
+    -----
+    X may be an array of CuPy or torch: products with features stay in its library and on its
+    device, and so do results, but for labels that are no numbers. Statistics of the rows are
+    taken on the host, and there the fitted attributes live: the model predicts for any library.
+    Feature maps of other packages, and Pipelines, work on the host.
 
     References
     ----------
@@ -404,7 +478,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             Where the first call lacks ``classes``, a later one gives others, or a label is none
             of them.
         """
-        first = not hasattr(self, "_key_sums")
+        first, classes = not hasattr(self, "_key_sums"), to_host(classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
         if (
@@ -430,7 +504,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(to_host(y), warn=True)
         assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
         check_classification_targets(y)
@@ -467,15 +541,43 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples,)
+        array of shape (n_samples,)
             Labels.
         """
         check_is_fitted(self)
-        is_present = self.class_weight_ > 0
-        best = self._from_scores(
-            X, lambda _, scores: np.where(is_present, scores, -np.inf).argmax(axis=1)
-        )
-        return self.classes_[best]
+
+        def best_of(_, scores):
+            xp = namespace(scores)
+            is_present = like(self.class_weight_ > 0, scores) > 0
+            return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
+
+        best = self._from_scores(X, best_of)
+        if is_foreign(best) and self.classes_.dtype.kind in "biuf":
+            place = {"device": array_api_compat.device(best)}
+            return take(namespace(best).asarray(self.classes_, **place), best)
+        return self.classes_[to_host(best)]
+
+    def score(self, X, y, sample_weight=None):
+        """Return the accuracy of `predict`, computed on the host.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Their true labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The accuracy.
+        """
+        from sklearn.metrics import accuracy_score  # megabytes that only this needs
+
+        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
+        return accuracy_score(y, predicted, sample_weight=weights)
 
     def predict_proba(self, X):
         """Return the shares of the positive parts of the scores.
@@ -487,17 +589,18 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        array of shape (n_samples, n_classes)
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
         """
         return self._from_scores(X, lambda _, scores: self._probabilities(scores))
 
     def _probabilities(self, scores):
-        scores = np.maximum(scores, 0.0)
-        total = scores.sum(axis=1, keepdims=True)
-        shares = self.class_weight_ / self.class_weight_.sum()
-        return np.where(total > 0, scores / np.where(total > 0, total, 1.0), shares)
+        xp = namespace(scores)
+        scores = xp.clip(scores, 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        shares = like(self.class_weight_ / self.class_weight_.sum(), scores)
+        return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
 
     def predict_log_proba(self, X):
         """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
@@ -509,29 +612,40 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        array of shape (n_samples, n_classes)
             Log probabilities; with a map that is not positive, -inf where a score is not.
         """
 
         def logs_of(features, scores):
             with np.errstate(divide="ignore"):
-                logs = np.log(self._probabilities(scores))
-            if self._key_sums.is_log:
-                self._refine(logs, features)
-            return logs
+                logs = namespace(scores).log(self._probabilities(scores))
+            return self._refined(logs, features) if self._key_sums.is_log else logs
 
         return self._from_scores(X, logs_of)
 
-    def _refine(self, logs, features):
-        """Replace, in place, logs of probabilities too small for the common scale of their row."""
-        rows = np.flatnonzero(np.isneginf(logs).any(axis=1))
+    def _refined(self, logs, features):
+        """Return logs without those of probabilities too small for the common scale of their row.
+
+        NumPy's are replaced in place.
+        """
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        rows = np.flatnonzero(to_host(xp.any(is_zero, axis=1)))
         if not len(rows):
-            return
-        exact = np.stack(
-            [self._key_sums.log_query(features[rows], g) for g in range(len(self.classes_))], axis=1
-        )
+            return logs
+        if is_foreign(logs):
+            exact = self._exact_logs(features)
+            return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
+        exact = self._exact_logs(features[rows])
         exact -= np.logaddexp.reduce(exact, axis=1, keepdims=True)
-        logs[rows] = np.where(np.isneginf(logs[rows]), exact, logs[rows])
+        logs[rows] = np.where(is_zero[rows], exact, logs[rows])
+        return logs
+
+    def _exact_logs(self, features):
+        """Return the logarithms of the scores, each class on a scale of its own."""
+        groups = range(len(self.classes_))
+        logs = [self._key_sums.log_query(features, group) for group in groups]
+        return namespace(features).stack(logs, axis=1)
 
     def decision_function(self, X):
         """Return log probabilities (for two classes their difference), always finite.
@@ -543,14 +657,15 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
             Confidence; for two classes, positive for ``classes_[1]``.
         """
         # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
         logs = self.predict_log_proba(X)
-        is_zero = np.isneginf(logs)
-        lowest = np.where(is_zero, 0.0, logs).min(axis=1, keepdims=True)
-        logs = np.where(is_zero, np.minimum(lowest - 1, _LOG_OF_ZERO), logs)
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
+        logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
         return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
 
 
@@ -587,6 +702,13 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
     ValueError
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         or where the data are not allowed.
+
+    Notes
+    -----
+    X may be an array of CuPy or torch: products with features stay in its library and on its
+    device, and so do results. Statistics of the rows are taken on the host, and there the fitted
+    attributes live: the model predicts for any library. Feature maps of other packages, and
+    Pipelines, work on the host.
 
     References
     ----------
@@ -652,7 +774,7 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
         shape, y = y.shape[1:], y.reshape(len(y), -1)
         if not first and shape != self._target_shape:
@@ -687,17 +809,41 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        array of shape (n_samples,) or (n_samples, n_outputs)
             Predictions.
         """
 
         def means_of(features, sums, scale):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
-            means = weighted / np.where(weight > 0, weight, 1.0)
-            return np.where(weight > 0, np.clip(means, *self._range), self.target_mean_)
+            xp = namespace(sums)
+            means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
+            means = xp.clip(means, *(like(end, means) for end in self._range))
+            return xp.where(weight > 0, means, like(self.target_mean_, means))
 
         means = self._query(X, means_of)
-        return means.reshape(len(means), *self._target_shape)
+        return namespace(means).reshape(means, (means.shape[0], *self._target_shape))
+
+    def score(self, X, y, sample_weight=None):
+        """Return the coefficient of determination of `predict`, computed on the host.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The coefficient.
+        """
+        from sklearn.metrics import r2_score  # megabytes that only this needs
+
+        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
+        return r2_score(y, predicted, sample_weight=weights)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

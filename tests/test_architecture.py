@@ -24,7 +24,7 @@ ROOT = PACKAGE.parent
 # yet have their place already.
 LAYERS = (
     ("_arrays", "_threads"),
-    ("_validation", "_kernels"),
+    ("_validation", "_kernels", "_sums"),
     ("statistics", "projections"),
     ("variances",),
     ("features",),

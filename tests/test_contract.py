@@ -601,87 +601,29 @@ def test_every_other_number_becomes_float64(name):
 
 
 # ------------------------------------------------------------------ other array libraries
+# Their results and gradients: test_array_libraries.py.
 
 
-every_library = pytest.mark.parametrize("library", ["torch", "array_api_strict"])
-
-
-@every_mechanism
-@every_kernel
-@every_library
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_other_libraries_give_what_numpy_gives(name, kernel, library, dtype):
-    xp = pytest.importorskip(library)
-    rows, keys = X.astype(dtype), Y.astype(dtype)
-    ours = mechanism(name, kernel=kernel, sigma="scale").fit(rows, keys=keys)
-    theirs = mechanism(name, kernel=kernel, sigma="scale").fit(xp.asarray(rows), None)
-    theirs.fit(xp.asarray(rows), keys=xp.asarray(keys))
-    assert_array_equal(theirs.omega_, ours.omega_)
-    assert_same_parameters(theirs, ours)
-    tolerance = {"rtol": 1e-10} if dtype == "float64" else {"rtol": 2e-5, "atol": 2e-5}
-    methods = ["transform", "transform_keys", "exact_kernel", "approximate_kernel"]
-    methods += ["log_transform", "log_transform_keys"] if name in POSITIVE else []
-    methods += [] if name == "SimplexRFPlus" else ["kernel_variance"]
-    for method in methods:
-        expected, values = getattr(ours, method)(keys), getattr(theirs, method)(xp.asarray(keys))
-        assert type(values) is type(xp.asarray(keys)), method
-        assert values.dtype == getattr(xp, dtype), method
-        assert_allclose(np.asarray(values), expected, **tolerance, err_msg=method)
-
-
-@every_library
 def test_a_fit_on_arrays_forgets_the_names_of_a_table(library):
-    xp = pytest.importorskip(library)
     fitted = mechanism("OptimalPositiveRF").fit(frame(X))
-    fitted.fit(xp.asarray(X))
+    fitted.fit(library.array(X))
     assert not hasattr(fitted, "feature_names_in_")
-    fitted.transform(xp.asarray(X))
+    fitted.transform(library.array(X))
 
 
-@every_library
 def test_other_libraries_give_float64_for_whole_numbers(library):
-    xp = pytest.importorskip(library)
     whole = np.arange(12).reshape(4, 3) % 5
-    fitted = mechanism("OptimalPositiveRF").fit(xp.asarray(whole))
-    features = fitted.transform(xp.asarray(whole))
-    assert features.dtype == xp.float64
-    assert_allclose(np.asarray(features), fitted.transform(whole), **CLOSE)
+    fitted = mechanism("OptimalPositiveRF").fit(library.array(whole))
+    features = fitted.transform(library.array(whole))
+    assert features.dtype == library.xp.float64
+    assert_allclose(library.host(features), fitted.transform(whole), **CLOSE)
 
 
-@every_library
 def test_other_libraries_warn_of_vanished_rows(library):
-    xp = pytest.importorskip(library)
     fitted = mechanism("PositiveRF").fit(X)
     with one_warning("vanished", "sigma=1 "):
-        features = fitted.transform(xp.asarray(1e3 + X))
-    assert not np.asarray(features).any()
-
-
-@every_mechanism
-@every_kernel
-def test_gradients_flow_to_the_inputs(name, kernel):
-    torch = pytest.importorskip("torch")
-    fitted = mechanism(name, kernel=kernel).fit(X, keys=Y)
-    methods = ["transform", "transform_keys", *(["log_transform"] if name in POSITIVE else [])]
-    for method in methods:
-        rows = torch.tensor(Y[:4], requires_grad=True)
-        out = getattr(fitted, method)(rows)
-        cotangent = np.random.default_rng(0).normal(size=out.shape)
-        (out * torch.asarray(cotangent)).sum().backward()
-        gradient = rows.grad.numpy()
-        step, numeric = 1e-5, np.empty_like(gradient)
-        for index in np.ndindex(*gradient.shape):
-            shift = np.zeros_like(gradient)
-            shift[index] = step
-            up, down = (getattr(fitted, method)(Y[:4] + s * shift) for s in (1, -1))
-            numeric[index] = ((up - down) * cotangent).sum() / (2 * step)
-        assert np.isfinite(gradient).all()
-        # Central differences: an error of step^2 times third derivatives, here up to some 100.
-        assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-7, err_msg=method)
-    # Parameters and draws are constants, also of rows that carry a gradient.
-    ours = mechanism(name, kernel=kernel).fit(torch.tensor(X, requires_grad=True), keys=Y)
-    assert not any(getattr(value, "requires_grad", False) for value in vars(ours).values())
-    assert_same_parameters(ours, fitted)
+        features = fitted.transform(library.array(1e3 + X))
+    assert not library.host(features).any()
 
 
 def test_array_api_dispatch_changes_nothing():

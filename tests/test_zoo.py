@@ -88,19 +88,6 @@ def test_float32_rows_make_the_choices_of_float64(name):
 
 
 @every_zoo
-def test_torch_in_torch_out_with_gradients(name):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    reference = fitted(name)
-    rows = torch.tensor(Y, requires_grad=True)
-    for method in ("transform", "transform_keys"):
-        features = getattr(reference, method)(rows)
-        assert isinstance(features, torch.Tensor)
-        assert_allclose(features.detach().numpy(), getattr(reference, method)(Y), **CLOSE)
-    features.sum().backward()
-    assert torch.isfinite(rows.grad).all() and rows.grad.abs().sum() > 0
-
-
-@every_zoo
 def test_claims_hold(name):
     reference = fitted(name)
     queries, keys = reference.transform(X), reference.transform_keys(X)

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._arrays import constant, like, namespace, squared_norms
+
 _FEATURE_ROWS = 1024  # rows whose features are held at a time
 _CAUSAL_ROWS = 128  # rows of a triangular product
 # How far the exponents of a feature may rise within a causal block before it is split.
 _LIMITS = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 300.0}
+_CHECKED_QUERIES = 16  # of a head, by the collapse check
 _PRECISE_NORM2 = 256.0  # rows longer than this are mapped in float64: exponents grow with them
 
 
@@ -121,15 +124,18 @@ class Head:
 
     def rows(self, X, *, keys=False):
         """Return rows in the precision in which they are mapped: float64 where they are long."""
-        if X.dtype == np.float64:
+        if X.dtype == np.float64 or not self.are_long(X, keys=keys):
             return X
-        own = X
+        return X.astype(np.float64)
+
+    def are_long(self, X, *, keys=False):
+        """Tell whether the exponents of a row of any of these axes may be large."""
         if getattr(self.mechanism, "_balance", None) is not None:
             # Balancing may stretch rows, and their means, by orders of magnitude.
-            offset = self.mechanism.offset_
-            own = X @ self.mechanism._balance[keys].T.astype(X.dtype) - offset.astype(X.dtype)
-        largest = np.einsum("ij,ij->i", own, own).max(initial=0.0) * self.mechanism.sigma_**2
-        return X if largest < _PRECISE_NORM2 else X.astype(np.float64)
+            X = X @ like(self.mechanism._balance[keys].T, X) - like(self.mechanism.offset_, X)
+        rows = namespace(X).reshape(X, (-1, X.shape[-1]))
+        largest = float(namespace(X).max(squared_norms(constant(rows))))
+        return largest * self.mechanism.sigma_**2 >= _PRECISE_NORM2
 
     def features(self, X, padding=None, *, keys=False):
         """Return the features of rows; log features of padded keys are -inf."""

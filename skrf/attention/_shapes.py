@@ -8,7 +8,10 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
+import array_api_compat
 import numpy as np
+
+from .._arrays import constant, is_foreign, namespace, to_host
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -39,7 +42,12 @@ class HeadGroups:
 
     def ungroup(self, rows):
         """Put rows of shape (U, G, L, n), one a query, back behind the leading axes of q."""
-        return rows.reshape(*self.leading, *rows.shape[-2:])
+        return namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
+
+    def on_host(self):
+        """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
+        q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
+        return HeadGroups(q, k, self.v, padding, self.leading)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False):
@@ -84,14 +92,18 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False):
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not math.isfinite(largest_entry(array)):
             raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
-    n_sets = math.prod(k.shape[:-2])
+    n_sets, xp = math.prod(k.shape[:-2]), namespace(k)
+    padding = _check_padding(to_host(key_padding_mask), k.shape)
+    if padding is not None and is_foreign(k):
+        # A copy: torch wants no views that cannot be written to.
+        padding = xp.asarray(padding.copy(), device=array_api_compat.device(k))
     return HeadGroups(
         # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
-        q=q.reshape(n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:]),
-        k=k.reshape(n_sets, *k.shape[-2:]),
-        v=v.reshape(n_sets, *v.shape[-2:]),
-        padding=_check_padding(key_padding_mask, k.shape),
-        leading=q.shape[:-2],
+        q=xp.reshape(q, (n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:])),
+        k=xp.reshape(k, (n_sets, *k.shape[-2:])),
+        v=xp.reshape(v, (n_sets, *v.shape[-2:])),
+        padding=padding,
+        leading=tuple(q.shape[:-2]),
     )
 
 
@@ -121,26 +133,43 @@ def check_flag(name, value):
 
 def largest_entry(array):
     """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
+    if is_foreign(array):
+        xp = namespace(array)
+        return float(constant(xp.max(xp.abs(array))))
     return float(np.max([-array.min(), array.max()]))
 
 
 def _as_floats(inputs):
     """Return the inputs as arrays of one floating type: float32 if all are, else float64."""
-    arrays = {name: _as_array(name, values) for name, values in inputs.items()}
+    if any(is_foreign(values) for values in inputs.values()):
+        arrays, xp = inputs, _common_namespace(inputs)
+    else:
+        arrays, xp = {name: _as_array(name, values) for name, values in inputs.items()}, np
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
             raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
         if array.ndim < 2:
             raise ValueError(
-                f"{name} must have shape {_SHAPES[name]}, got {array.ndim} axes: {array.shape}."
+                f"{name} must have shape {_SHAPES[name]}, got {array.ndim} axes: "
+                f"{tuple(array.shape)}."
             )
-        if array.size == 0:
+        if 0 in array.shape:
             raise ValueError(
-                f"{name} has an empty axis: shape {array.shape}; every axis must be at least 1."
+                f"{name} has an empty axis: shape {tuple(array.shape)}; every axis must be at "
+                "least 1."
             )
-    is_single = all(array.dtype == np.float32 for array in arrays.values())
-    dtype = np.float32 if is_single else np.float64
-    return tuple(array.astype(dtype, copy=False) for array in arrays.values())
+    is_single = all(array.dtype == xp.float32 for array in arrays.values())
+    dtype = xp.float32 if is_single else xp.float64
+    return tuple(xp.astype(array, dtype, copy=False) for array in arrays.values())
+
+
+def _common_namespace(inputs):
+    """Return the one library of all inputs, of which one at least is not NumPy's."""
+    try:
+        return array_api_compat.array_namespace(*inputs.values())
+    except TypeError as error:
+        kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
+        raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.") from error
 
 
 def _as_array(name, values):

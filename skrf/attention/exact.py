@@ -4,6 +4,8 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
+from .._arrays import is_foreign, namespace, to_host
+from . import _foreign
 from ._shapes import check_block_size, check_qkv, check_scale, largest_entry
 
 # A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
@@ -45,9 +47,10 @@ def exact_attention(
 
     Returns
     -------
-    ndarray of shape (..., L, e)
+    array of shape (..., L, e)
         Outputs, with the leading axes of q; float32 if q, k and v are, and float64 otherwise. A
-        query that has no key left gets zeros.
+        query that has no key left gets zeros. torch tensors or CuPy arrays, if q, k and v are;
+        all their heads are worked on together, and torch can differentiate.
 
     Raises
     ------
@@ -73,6 +76,8 @@ def exact_attention(
     n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
     mask = None if mask is None else _RowsOfMask(mask, (n_queries, n_keys))
     dtype = _dtype_of_logits(heads, scale, mask)
+    if is_foreign(heads.q):
+        return heads.ungroup(_foreign.exact(heads, dtype, scale, causal, mask, block_size))
     out = np.empty((*heads.q.shape[:3], heads.v.shape[-1]), dtype=heads.q.dtype)
     for u, (keys, values) in enumerate(zip(heads.k, heads.v, strict=True)):
         keys, values = keys.astype(dtype, copy=False), values.astype(dtype, copy=False)
@@ -120,7 +125,7 @@ def _dtype_of_logits(heads, scale, mask):
     # The logarithms of weights may be large as well, but for those of booleans, 0 and -inf.
     is_weighted = mask is not None and not mask.is_boolean
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
-        return np.dtype(np.float64)
+        return namespace(heads.q).float64
     return heads.q.dtype
 
 
@@ -150,7 +155,7 @@ class _RowsOfMask:
     def __init__(self, mask, shape):
         given = type(mask).__name__
         if not sp.issparse(mask):
-            mask = np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask)
+            mask = np.asarray(mask.toarray() if hasattr(mask, "toarray") else to_host(mask))
         if mask.dtype.kind not in "biuf":
             raise TypeError(
                 "mask must be an array, a sparse matrix or an object with toarray(), of booleans "

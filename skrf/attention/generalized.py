@@ -9,16 +9,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from .._arrays import like, namespace
 from ..projections import COUPLINGS
+
+
+def _falling(z):
+    """Return exp(min(z, 0))."""
+    xp = namespace(z)
+    return xp.exp(xp.clip(z, None, 0.0))
+
 
 # Name: function, derivative. The derivative of relu at 0 is 0.
 _NONLINEARITIES = {
-    "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(z.dtype)),
-    "elu": (
-        lambda z: np.where(z > 0, z + 1, np.exp(np.minimum(z, 0))),
-        lambda z: np.exp(np.minimum(z, 0)),
-    ),
-    "square": (np.square, lambda z: 2 * z),
+    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: (z > 0).astype(z.dtype)),
+    "elu": (lambda z: namespace(z).where(z > 0, z + 1, _falling(z)), _falling),
+    "square": (lambda z: z * z, lambda z: 2 * z),
 }
 
 
@@ -143,13 +148,13 @@ class GeneralizedMap(BaseEstimator):
         return len(self.omega_)
 
     def _products(self, X):
-        return X @ (self.sigma * self.omega_).T.astype(X.dtype)
+        return X @ like((self.sigma * self.omega_).T, X)
 
     def _features(self, X, *, keys=False):
         function = self.nonlinearity
         if isinstance(function, str):
             function = _NONLINEARITIES[function][0]
-        return function(self._products(X)) * X.dtype.type(1 / math.sqrt(len(self.omega_)))
+        return function(self._products(X)) * (1 / math.sqrt(len(self.omega_)))
 
     def _pull_back(self, X, gradient, *, keys=False):
         derivative = self.derivative

@@ -9,16 +9,17 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 
+from .._arrays import is_foreign, like, to_host
+from .._sums import FeatureSums
 from .._threads import run_all
 from ..exceptions import FeatureCollapseWarning
 from ..features import BaseRandomFeatures, OptimalPositiveRF
-from . import _linear
+from . import _foreign, _linear
 from ._masked import masked_attention, masked_attention_backward
 from ._shapes import check_block_size, check_flag, check_qkv, check_scale
 from .generalized import GeneralizedMap
 from .masks import as_mask
 
-_CHECKED_QUERIES = 16  # of a head, by the collapse check
 _DIAGNOSED_DRAWS = 5
 _FEW_FEATURES = 2.0
 
@@ -57,6 +58,10 @@ class ApproxKernelAttention(BaseEstimator):
     agree. Statistics of the data come from `fit`; without it, bidirectional calls take them from
     their own inputs, and causal calls, which must not see the future, take the member of the
     family that needs none.
+
+    Inputs may be torch tensors, which torch then differentiates, or CuPy arrays; masks and
+    `backward` take NumPy arrays only. Statistics are taken on the host: `fit` once, where copying
+    queries and keys there in every bidirectional call is too slow.
 
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.
@@ -111,7 +116,7 @@ class ApproxKernelAttention(BaseEstimator):
 
     def _heads(self, groups, n_key_heads):
         """Return the head of every set of keys."""
-        n_sets, width = len(groups.k), groups.k.shape[-1]
+        n_sets, width = groups.k.shape[0], groups.k.shape[-1]
         if hasattr(self, "mechanisms_"):
             fitted = self.mechanisms_
             if fitted[0].n_features_in_ != width or len(fitted) != n_key_heads:
@@ -133,7 +138,7 @@ class ApproxKernelAttention(BaseEstimator):
                     "not take them from its inputs: call fit(q, k) first."
                 )
             return [_linear.Head(prototype)] * n_sets
-        heads = [None] * n_sets
+        groups, heads = groups.on_host(), [None] * n_sets
 
         def adapt(u):
             heads[u] = _linear.Head(_adapted(prototype, groups, [u]))
@@ -160,6 +165,7 @@ class ApproxKernelAttention(BaseEstimator):
         """
         groups, n_heads = self._check(q, k, None, key_padding_mask, causal=False)
         prototype = self._prototype(groups.k.shape[-1])
+        groups = groups.on_host()
         sets = np.arange(len(groups.k)).reshape(-1, n_heads)
         self._fitted_prototype = prototype
         self.mechanisms_ = [_adapted(prototype, groups, sets[:, h]) for h in range(n_heads)]
@@ -185,13 +191,17 @@ class ApproxKernelAttention(BaseEstimator):
 
         Returns
         -------
-        ndarray of shape (..., L, e)
-            float32 if all inputs are, else float64. A row without any key is 0.
+        array of shape (..., L, e)
+            float32 if all inputs are, else float64. A row without any key is 0. In the library
+            and on the device of the inputs.
 
         Raises
         ------
         ValueError
             Where shapes do not fit or contents are not finite; the message names the input.
+        TypeError
+            Where an input is not made of real numbers, inputs are of different libraries, or
+            there is a `mask` and they are not NumPy arrays.
 
         Warns
         -----
@@ -209,8 +219,11 @@ class ApproxKernelAttention(BaseEstimator):
 
     def _attend(self, groups, heads):
         """Return the output, and effective numbers of features of some queries (None: unknown)."""
-        out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
         mask = self._mask(groups)
+        if is_foreign(groups.q):
+            out, _, effective = _foreign.attend(groups, heads, self.causal, self._block_rows)
+            return out, effective
+        out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
         effective = [None] * len(heads)
 
         def attend(u):
@@ -251,10 +264,17 @@ class ApproxKernelAttention(BaseEstimator):
 
         Raises
         ------
+        TypeError
+            For arrays of other libraries than NumPy.
         NotImplementedError
             For feature maps whose gradients are not known (discrete and hybrid ones).
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
+        if is_foreign(groups.q):
+            raise TypeError(
+                f"backward takes NumPy arrays, got {type(q)!r}. Convert them, or let torch "
+                "differentiate a call."
+            )
         heads = self._heads(groups, n_heads)
         shape = (*groups.q.shape[:-1], groups.v.shape[-1])
         gradient = np.asarray(grad_out, dtype=groups.q.dtype)
@@ -332,14 +352,13 @@ class ApproxKernelAttention(BaseEstimator):
         self.init_state()
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
-        states = list(state.heads) or [head.empty_state(groups.v[0]) for head in heads]
-        expected = (len(states), *states[0].sums.shape)
-        given = (len(heads), heads[0].mechanism.n_components_, groups.v.shape[-1] + 1)
-        if expected != given:
-            raise ValueError(
-                f"state was made for {expected[0]} sets of keys, {expected[1]} features and values "
-                f"of width {expected[2] - 1}; got {given[0]}, {given[1]} and {given[2] - 1}."
+        _check_state(state, groups, heads)
+        if is_foreign(groups.q):
+            out, states, _ = _foreign.attend(
+                groups, heads, True, self._block_rows, state.heads or None
             )
+            return groups.ungroup(out), AttentionState(tuple(states))
+        states = list(state.heads) or [head.empty_state(groups.v[0]) for head in heads]
         out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def advance(u):
@@ -373,7 +392,9 @@ class ApproxKernelAttention(BaseEstimator):
         # Attention to unit vectors: column j is what value j is multiplied with.
         n_keys = np.shape(k)[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
-        if np.asarray(q).dtype == np.float32 and np.asarray(k).dtype == np.float32:
+        if is_foreign(k):
+            unit = like(unit.copy(), k)
+        elif np.asarray(q).dtype == np.float32 and np.asarray(k).dtype == np.float32:
             unit = unit.astype(np.float32)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FeatureCollapseWarning)
@@ -400,10 +421,10 @@ class ApproxKernelAttention(BaseEstimator):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
         out, effective = self._attend(groups, heads)
-        outputs = [out]
+        outputs = [to_host(out)]
         for draw in range(1, _DIAGNOSED_DRAWS):
             redrawn = [_linear.Head(_redrawn(head.mechanism, draw)) for head in heads]
-            outputs.append(self._attend(groups, redrawn)[0])
+            outputs.append(to_host(self._attend(groups, redrawn)[0]))
         mean = np.mean(outputs, axis=0, dtype=np.float64)
         variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
         # The square of the mean less what its own noise adds to it.
@@ -431,6 +452,11 @@ class ApproxKernelAttention(BaseEstimator):
     def _mask(self, groups):
         if self.mask is None:
             return None
+        if is_foreign(groups.q):
+            raise TypeError(
+                f"mask={type(self.mask).__name__} works on NumPy arrays, got {type(groups.q)!r}. "
+                "Allowed for other libraries: causal and key_padding_mask; or convert q, k and v."
+            )
         return as_mask(self.mask, groups.q.shape[2], groups.k.shape[1], self.causal)
 
 
@@ -496,6 +522,23 @@ def _own_copy(feature_map, scale):
     return own.set_params(kernel="softmax") if "kernel" in params else own
 
 
+def _check_state(state, groups, heads):
+    """Raise unless a state has seen nothing, or what these inputs continue."""
+    if not state.heads:
+        return
+    is_other = isinstance(state.heads[0], FeatureSums)
+    if is_other != is_foreign(groups.q):
+        made = "another library than NumPy" if is_other else "NumPy"
+        raise ValueError(f"state was made by {made}; got {type(groups.q)!r}.")
+    expected = (len(state.heads), *state.heads[0].sums.shape)
+    given = (len(heads), heads[0].mechanism.n_components_, groups.v.shape[-1] + 1)
+    if expected != given:
+        raise ValueError(
+            f"state was made for {expected[0]} sets of keys, {expected[1]} features and values "
+            f"of width {expected[2] - 1}; got {given[0]}, {given[1]} and {given[2] - 1}."
+        )
+
+
 def _unit(groups, u):
     padding = None if groups.padding is None else groups.padding[u]
     return groups.q[u], groups.k[u], groups.v[u], padding
@@ -524,7 +567,7 @@ def _effective_features(head, state, queries):
     """Return the effective number of features of some queries; None for maps with signs."""
     if not head.is_log or not np.isfinite(state.top).any():
         return None
-    thinned = queries[:, :: -(-queries.shape[1] // _CHECKED_QUERIES)]
+    thinned = queries[:, :: -(-queries.shape[1] // _linear._CHECKED_QUERIES)]
     shares = head.lift(head.query_features(thinned), state.top) * state.sums[:, -1]
     return shares.sum(axis=-1) ** 2 / (shares**2).sum(axis=-1)
 

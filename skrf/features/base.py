@@ -534,7 +534,10 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Where a value overflows.
         """
         X, Y = self._pair(X, Y)
-        return self._flagged(_exp(self._log_exact_kernel(X, Y)), X, "kernel values")
+        logs = self._log_exact_kernel(X, Y)
+        # Distances are made on the host.
+        logs = like(logs, X) if is_foreign(X) and not is_foreign(logs) else logs
+        return self._flagged(_exp(logs), X, "kernel values")
 
     def approximate_kernel(self, X, Y=None):
         """Return the estimate of the kernel made of the features of X and Y.
@@ -611,8 +614,7 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if self.kernel == "softmax":
             product = X @ Y.T
             return (product.toarray() if sp.issparse(product) else product) * self.sigma_**2
-        logs = squared_distances(X, Y) * (-self.gamma_)
-        return like(logs, X) if is_foreign(X) else logs
+        return squared_distances(X, Y) * (-self.gamma_)
 
     def _flagged(self, values, X, what):
         """Return values, with a warning where some overflowed."""

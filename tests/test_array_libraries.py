@@ -1,0 +1,407 @@
+"""Arrays of other libraries in, arrays of the same library, device and dtype out.
+
+Every check compares with the NumPy path on the same numbers, seed for seed. Gradients of torch are
+compared with the NumPy path's own, or with finite differences (torch.autograd.gradcheck).
+"""
+
+import numpy as np
+import pytest
+from instances import MECHANISMS, accepts, make
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skrf
+from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, exact_attention
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(30, 16)), RNG.normal(size=(7, 16))
+TOLERANCE = {"float64": {"rtol": 1e-10, "atol": 1e-12}, "float32": {"rtol": 1e-4, "atol": 1e-4}}
+
+HADAMARD = [n for n in MECHANISMS if accepts(n, "projection") and n != "SimplexRFPlus"]
+SPECTRA = ("laplacian", "cauchy", "matern32")
+EVERY_MAP = [
+    *(
+        pytest.param(n, {"kernel": k}, id=f"{n}-{k}")
+        for n in MECHANISMS
+        for k in ("gaussian", "softmax")
+    ),
+    *(pytest.param(n, {"projection": "hadamard"}, id=f"{n}-hadamard") for n in HADAMARD),
+    *(pytest.param("RFFSampler", {"kernel": k}, id=k) for k in SPECTRA),
+]
+every_map = pytest.mark.parametrize(("name", "params"), EVERY_MAP)
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+def mechanism(name, params):
+    known_variance = "iid" if accepts(name, "coupling") else None
+    return make(name, known_variance, n_components=32, sigma=0.4, random_state=0, **params)
+
+
+# ------------------------------------------------------------------ mechanisms
+
+
+@every_map
+@every_dtype
+def test_mechanisms(library, name, params, dtype):
+    rows, keys = X.astype(dtype), Y.astype(dtype)
+    ours = mechanism(name, params).fit(rows, keys=keys)
+    foreign, others = library.array(rows), library.array(keys)
+    theirs = mechanism(name, params).fit(foreign, keys=others)
+    if hasattr(ours, "omega_"):
+        assert_array_equal(theirs.omega_, ours.omega_)
+    calls = {"transform": 1, "transform_keys": 1, "exact_kernel": 2, "approximate_kernel": 2}
+    if params.get("projection") != "hadamard":
+        calls |= {} if name == "SimplexRFPlus" else {"kernel_variance": 2}
+    calls |= {"log_transform": 1, "log_transform_keys": 1} if ours.is_positive else {}
+    for method, n_inputs in calls.items():
+        expected = getattr(ours, method)(*(rows, keys)[:n_inputs])
+        values = getattr(theirs, method)(*(foreign, others)[:n_inputs])
+        library.assert_same(values, expected, foreign, **TOLERANCE[dtype], err_msg=method)
+
+
+def test_fit_takes_weights_of_the_library(library):
+    weights = RNG.integers(0, 3, size=len(X)).astype(float)
+    ours = OptimalPositiveRF(8, random_state=0).fit(X, sample_weight=weights)
+    theirs = OptimalPositiveRF(8, random_state=0)
+    theirs.partial_fit(library.array(X), sample_weight=library.array(weights))
+    assert_allclose(theirs.offset_, ours.offset_, rtol=1e-13)
+    assert_allclose(theirs.rho_, ours.rho_, rtol=1e-13)
+
+
+@every_map
+def test_gradients_of_mechanisms(name, params):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    fitted = mechanism(name, params).fit(torch.tensor(X, requires_grad=True), keys=Y)
+    # Parameters and draws are constants, also of rows that carry a gradient.
+    assert not any(getattr(value, "requires_grad", False) for value in vars(fitted).values())
+    rows = torch.tensor(Y[:2], requires_grad=True)
+    for method in ("transform", "transform_keys", *(["log_transform"] * fitted.is_positive)):
+        assert torch.autograd.gradcheck(getattr(fitted, method), rows), method
+
+
+# ------------------------------------------------------------------ kernel regression
+
+LABELS = {
+    "whole": np.array([3, 5, 9]),
+    "float": np.array([0.0, 2.0, 4.0]),
+    "bool": np.array([False, True]),
+    "text": np.array(["a", "b", "c"]),
+}
+FEATURE_MAPS = {
+    "default": None,
+    "signed": RFFSampler(64),
+    "discrete": skrf.PoissonRF(32, sigma=0.1),
+    "adaptive": skrf.AdaptiveRF(32),
+    "scikit-learn": Nystroem(n_components=20),
+    "pipeline": make_pipeline(StandardScaler(), OptimalPositiveRF(32)),
+}
+every_feature_map = pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+ROWS = RNG.normal(size=(150, 5))
+WEIGHTS = RNG.integers(0, 3, size=150) / 2
+
+
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("skrf.regression._FOREIGN_BLOCK_ROWS", 64)
+
+
+@every_feature_map
+@pytest.mark.parametrize("labels", LABELS)
+@every_dtype
+def test_classifier(library, feature_map, labels, dtype, monkeypatch):
+    small_blocks(monkeypatch)
+    y = LABELS[labels][np.argmax(ROWS[:, : len(LABELS[labels])], axis=1)]
+    rows = ROWS.astype(dtype)
+    ours = KernelRegressionClassifier(FEATURE_MAPS[feature_map], random_state=0)
+    if feature_map == "pipeline":
+        ours.set_params(random_state=None, feature_map__optimalpositiverf__random_state=0)
+    theirs = skrf.KernelRegressionClassifier(**ours.get_params(deep=False))
+    ours.fit(rows, y, WEIGHTS)
+    foreign, is_text = library.array(rows), y.dtype.kind == "U"
+    own_y = y if is_text else library.array(y)
+    theirs.fit(foreign, own_y, library.array(WEIGHTS))
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
+        values = getattr(theirs, method)(foreign)
+        assert_scores(library, values, getattr(ours, method)(rows), foreign, dtype)
+    predicted = theirs.predict(foreign)
+    assert isinstance(predicted, np.ndarray) == is_text
+    found = predicted if is_text else library.host(predicted)
+    assert found.dtype == y.dtype
+    # In float32 a tie may fall the other way.
+    assert np.mean(found == ours.predict(rows)) >= (1 if dtype == "float64" else 0.99)
+    assert theirs.score(foreign, own_y) == pytest.approx(ours.score(rows, y), abs=0.01)
+    # The model itself is NumPy's: it predicts for NumPy arrays as well.
+    assert_scores(None, theirs.predict_proba(rows), ours.predict_proba(rows), rows, dtype)
+
+
+def assert_scores(library, values, expected, foreign, dtype):
+    tolerance = TOLERANCE["float64"] if dtype == "float64" else {"rtol": 2e-3, "atol": 2e-4}
+    if library is None:
+        assert_allclose(values, expected, **tolerance)
+        return
+    # -inf where a map with signs gives no class a positive score: rounding may decide which.
+    library.assert_same(values, expected, foreign, **tolerance)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 30.0])
+def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
+    small_blocks(monkeypatch)
+    y = np.argmax(ROWS[:, :3], axis=1)
+    ours = KernelRegressionClassifier(sigma=sigma, random_state=0)
+    theirs = KernelRegressionClassifier(sigma=sigma, random_state=0)
+    for part in (slice(100), slice(100, None)):
+        ours.partial_fit(ROWS[part], y[part], classes=[0, 1, 2, 3])
+        classes = library.array(np.arange(4))
+        theirs.partial_fit(library.array(ROWS[part]), y[part], classes=classes)
+    assert_array_equal(theirs.classes_, [0, 1, 2, 3])
+    foreign = library.array(ROWS)
+    # No row was seen of class 3; at the large sigma shares underflow, and logarithms do not.
+    for method in ("predict_proba", "decision_function"):
+        expected, values = getattr(ours, method)(ROWS), getattr(theirs, method)(foreign)
+        library.assert_same(values, expected, foreign, **TOLERANCE["float64"])
+    assert (expected < -800).any() == (sigma > 1)
+
+
+def test_an_absent_class_is_not_predicted(library):
+    y = np.argmax(ROWS[:, :3], axis=1)
+    model = KernelRegressionClassifier(RFFSampler(2), sigma=3.0, random_state=0)
+    model.partial_fit(library.array(ROWS), y, classes=[-1, 0, 1, 2])
+    # The first class has the score 0, and with signs that is the largest of some rows.
+    assert (model.predict_proba(ROWS).max(axis=1) == model.class_weight_.max() / 150).any()
+    predicted = library.host(model.predict(library.array(ROWS)))
+    assert predicted.min() == 0
+    assert_array_equal(predicted, model.predict(ROWS))
+
+
+def test_batches_of_several_libraries(library):
+    y = np.argmax(ROWS[:, :3], axis=1)
+    ours, theirs = (KernelRegressionClassifier(random_state=0) for _ in range(2))
+    for part, array in ((slice(70), library.array), (slice(70, None), np.asarray)):
+        ours.partial_fit(ROWS[part], y[part], classes=[0, 1, 2])
+        theirs.partial_fit(array(ROWS[part]), y[part], classes=[0, 1, 2])
+    assert_allclose(theirs.predict_proba(ROWS), ours.predict_proba(ROWS), **TOLERANCE["float64"])
+
+
+@every_feature_map
+@pytest.mark.parametrize("shape", [(), (2,)])
+@every_dtype
+def test_regressor(library, feature_map, shape, dtype, monkeypatch):
+    small_blocks(monkeypatch)
+    y = np.sin(ROWS[:, :2]) if shape else np.sin(ROWS[:, 0])
+    rows, model = ROWS.astype(dtype), FEATURE_MAPS[feature_map]
+    random_state = None if feature_map == "pipeline" else 0
+    if feature_map == "pipeline":
+        model.set_params(optimalpositiverf__random_state=0)
+    ours = KernelRegressor(model, random_state=random_state).fit(rows, y, WEIGHTS)
+    theirs = KernelRegressor(model, random_state=random_state)
+    foreign = library.array(rows)
+    theirs.fit(foreign, library.array(y), WEIGHTS)
+    values, expected = theirs.predict(foreign), ours.predict(rows)
+    assert_scores(library, values, expected, foreign, dtype)
+    assert theirs.score(foreign, library.array(y)) == pytest.approx(ours.score(rows, y), abs=1e-3)
+
+
+def test_products_with_features_stay_in_the_library(library, monkeypatch):
+    fetched = []
+
+    def recorded(values, to_host=skrf._arrays.to_host):
+        if skrf._arrays.is_foreign(values):
+            fetched.append(tuple(values.shape))
+        return to_host(values)
+
+    monkeypatch.setattr("skrf.regression.to_host", recorded)
+    y = np.argmax(ROWS[:, :3], axis=1)
+    model = KernelRegressionClassifier(OptimalPositiveRF(20)).fit(library.array(ROWS), y)
+    # The rows once, for their statistics; then sums of the 20 features of each class.
+    assert fetched == [ROWS.shape, *[(20, 1), (20,)] * 3]
+    fetched.clear()
+    model.predict_proba(library.array(ROWS))
+    assert not fetched
+
+
+def test_gradients_of_probabilities():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    y = np.argmax(ROWS[:, :3], axis=1)
+    rows = torch.tensor(ROWS[:3], requires_grad=True)
+    for estimator, method in (
+        (KernelRegressionClassifier(random_state=0), "decision_function"),
+        (KernelRegressor(random_state=0), "predict"),
+    ):
+        assert torch.autograd.gradcheck(getattr(estimator.fit(ROWS, y), method), rows)
+
+
+# ------------------------------------------------------------------ attention
+
+ATTENTION_MAPS = {name: make(name, n_components=32, random_state=0) for name in MECHANISMS} | {
+    "asymmetric": skrf.AdaptiveRF(32, asymmetric=True, random_state=0),
+    "relu": GeneralizedMap(32, random_state=0),
+    "elu": GeneralizedMap(nonlinearity="elu", projection="identity"),
+    "square": GeneralizedMap(32, nonlinearity="square", random_state=0),
+}
+SAFE = [name for name, m in ATTENTION_MAPS.items() if m.is_positive]
+every_attention_map = pytest.mark.parametrize("name", ATTENTION_MAPS)
+every_direction = pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+
+
+def inputs(scale, dtype="float64", length=150, seed=0):
+    """Return q of 4 heads, k and v of 2, and the padding of two texts; the first keys are some."""
+    rng = np.random.default_rng(seed)
+    q, k = (scale * rng.normal(size=(2, heads, length, 6)) for heads in (4, 2))
+    v, padding = rng.normal(size=(2, 2, length, 3)), rng.random((2, length)) < 0.1
+    padding[1, :3] = True
+    return *(part.astype(dtype) for part in (q, k, v)), padding
+
+
+def compare(library, attention, parts, padding, dtype):
+    foreign = [library.array(part) for part in parts]
+    for mask in (None, padding):
+        expected = attention(*parts, key_padding_mask=mask)
+        for given in (mask, None if mask is None else library.array(mask)):
+            out = attention(*foreign, key_padding_mask=given)
+            library.assert_same(out, expected, foreign[0], **TOLERANCE[dtype])
+
+
+@every_attention_map
+@every_direction
+def test_attention(library, name, causal, dtype="float64"):
+    *parts, padding = inputs(0.5, dtype)
+    # Blocks of 100 rows, and of 128 in a triangle: neither divides the length.
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, block_size=100)
+    if not causal or not ATTENTION_MAPS[name]._needs_data:
+        compare(library, attention, parts, padding, dtype)
+    attention.fit(library.array(parts[0]), library.array(parts[1]))
+    compare(library, attention, parts, padding, dtype)
+
+
+@pytest.mark.parametrize("name", SAFE)
+@every_direction
+@every_dtype
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+def test_attention_of_large_inputs(library, name, causal, dtype):
+    """Exponents of keys rise by a thousand within a block, beyond the range of float64."""
+    *parts, padding = inputs(6.0, dtype)
+    parts[1] = (parts[1] * np.geomspace(7, 0.1, 150)[:, None]).astype(dtype)
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal)
+    attention.fit(*parts[:2])
+    compare(library, attention, parts, padding, dtype)
+
+
+@every_direction
+def test_what_else_attention_does(library, causal):
+    *parts, padding = inputs(0.5)
+    foreign = [library.array(part) for part in parts]
+    attention = ApproxKernelAttention(OptimalPositiveRF(32, random_state=0), causal=causal)
+    matrix = attention.attention_matrix(*foreign[:2], key_padding_mask=padding)
+    expected = attention.attention_matrix(*parts[:2], key_padding_mask=padding)
+    library.assert_same(matrix, expected, foreign[0], **TOLERANCE["float64"])
+    theirs, ours = attention.diagnose(*foreign), attention.diagnose(*parts)
+    assert theirs.relative_error == pytest.approx(ours.relative_error, rel=1e-9)
+    assert_allclose(theirs.effective_features, ours.effective_features, rtol=1e-10)
+    flat = [library.array(part[0, 0]) for part in parts]
+    expected = attention(*(part[0, 0] for part in parts))
+    library.assert_same(attention(*flat), expected, flat[0], **TOLERANCE["float64"])
+    with pytest.raises(TypeError, match="backward takes NumPy arrays"):
+        attention.backward(*foreign, foreign[2])
+    with pytest.raises(TypeError, match="Allowed for other libraries: causal and key_padding_mask"):
+        ApproxKernelAttention(mask=np.ones((150, 150)))(*foreign)
+    with pytest.raises(TypeError, match="q, k and v must be arrays of one library"):
+        attention(foreign[0], parts[1], parts[2])
+    with pytest.raises(ValueError, match="k contains NaN"):
+        attention(foreign[0], foreign[1] * float("nan"), foreign[2])
+    with pytest.raises(ValueError, match="v has an empty axis: shape \\(2, 2, 150, 0\\)"):
+        attention(*foreign[:2], foreign[2][..., :0])
+    with pytest.raises(TypeError, match="q must hold real numbers"):
+        attention(foreign[0] + 0j, *foreign[1:])
+
+
+@pytest.mark.parametrize("name", ["OptimalPositiveRF", "RFFSampler"])
+@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_streams(library, name, is_fitted, dtype):
+    q, k, v, padding = inputs(0.5, dtype)
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=True)
+    attention = attention.fit(q, k) if is_fitted else attention
+    foreign = [library.array(part) for part in (q, k, v)]
+    expected = attention(q, k, v, key_padding_mask=padding)
+    state = attention.init_state()
+    for start in (0, 1, 64, 140):
+        now = slice(start, {0: 1, 1: 64, 64: 140}.get(start))
+        chunk = [part[:, :, now, :] for part in foreign]
+        out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
+        library.assert_same(out, expected[:, :, now], foreign[0], **TOLERANCE[dtype])
+    with pytest.raises(ValueError, match="state was made by another library than NumPy"):
+        attention.step(q, k, v, state)
+    with pytest.raises(ValueError, match="state was made for 4 sets of keys"):
+        attention.step(*(part[:1, ...] for part in foreign), state)
+
+
+@every_direction
+@every_dtype
+@pytest.mark.parametrize("scale", [0.5, 50.0])
+def test_exact_attention(library, causal, dtype, scale):
+    *parts, padding = inputs(scale, dtype)
+    foreign = [library.array(part) for part in parts]
+    masks = None, np.tri(150, 150, 20, dtype=bool), np.random.default_rng(0).random((150, 150))
+    for mask in masks:
+        given = None if mask is None else library.array(mask)
+        for padded in (None, padding):
+            options = {"causal": causal, "key_padding_mask": padded, "block_size": 64}
+            expected = exact_attention(*parts, mask=mask, **options)
+            out = exact_attention(*foreign, mask=given, **options)
+            library.assert_same(out, expected, foreign[0], **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    "name", ["OptimalPositiveRF", "PositiveRF-hyperbolic", "asymmetric", "elu"]
+)
+@every_direction
+@pytest.mark.parametrize("scale", [0.5, 5.0])
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+def test_gradients_of_attention_are_those_of_backward(name, causal, scale):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    *parts, padding = inputs(scale)
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal).fit(*parts[:2])
+    gradient = np.random.default_rng(1).normal(size=(2, 4, 150, 3))
+    expected = attention.backward(*parts, gradient, key_padding_mask=padding)
+    tensors = [torch.tensor(part, requires_grad=True) for part in parts]
+    out = attention(*tensors, key_padding_mask=padding)
+    out.backward(torch.asarray(gradient))
+    for tensor, own in zip(tensors, expected, strict=True):
+        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-11 * abs(own).max())
+
+
+@every_direction
+def test_gradients_where_backward_is_not_known(causal):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    q, k, v, padding = inputs(0.5, length=4)
+    tensors = [torch.tensor(part, requires_grad=True) for part in (q[0], k[0], v[0])]
+    attention = ApproxKernelAttention(skrf.PoissonRF(8, positive=True, random_state=0)).fit(q, k)
+    attention.set_params(causal=causal)
+    for function in (attention, lambda *args, **kw: exact_attention(*args, causal=causal, **kw)):
+        assert torch.autograd.gradcheck(
+            lambda *args, f=function: f(*args, key_padding_mask=padding[1]), tensors
+        )
+
+
+def test_memory_of_causal_gradients_is_linear_in_the_length():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=True)
+    saved = []
+    for length in (512, 1024):
+        tensors = [
+            torch.tensor(part, requires_grad=True) for part in inputs(0.5, length=length)[:3]
+        ]
+        kept = {}
+
+        def pack(tensor, kept=kept):
+            kept[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            out = attention(*tensors)
+        saved.append(sum(kept.values()))
+        assert out.requires_grad
+    # Twice the length: the same per position. A matrix of all pairs would make it four times.
+    assert saved[1] < 2.1 * saved[0]
