@@ -63,6 +63,7 @@ GRAM_SIZE, GRAM_SIGMA = 64, 0.1
 GRAM_PROJECTIONS = (16, 32, 64, 128, 256, 512)
 MULTIPLES = (1, 2, 4, 10)  # numbers of features over d in figure 8
 SPEED_SIZES = (64, 256, 1024, 2048)
+SPEED_DRAWS = 5
 
 SETS = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
 LARGE_SETS = ("nursery", "chess")
@@ -91,6 +92,8 @@ PUBLISHED = {
 SPLIT = 42
 OTHER_SPLITS = tuple(range(100, 120))
 SIGMA_FACTORS = (0.6, 0.8, 1.25, 1.6)
+# Factors of sigma at which both published numbers of a set are met, found by trial.
+MATCHING_FACTORS = {"abalone": 0.9, "cmc": 0.97}
 
 
 # ---------------------------------------------------------------- figure 4: conformity
@@ -173,7 +176,8 @@ d = m = {d} (ours; lost in the text), v = |x + y|; closed forms for the first th
 
 {markdown(lines)}
 
-Stated: simplex+ is only slightly below simplex, and close to the numerical optimum.
+Stated: simplex+ is only slightly below simplex, and close to the numerical optimum. So it is for
+v up to about 1; beyond, the optimum (which knows v) leaves it behind.
 """
     return text, values
 
@@ -276,21 +280,22 @@ def run_gram(folder, quick):
     rows = [("relative error", *(f"m = {m}" for m in GRAM_PROJECTIONS))]
     curves, scores = {}, []
     for coupling in METHODS:
-        line, expected = [], []
+        line, roots, expected = [], [], []
         for m in GRAM_PROJECTIONS:
             key = f"{coupling} {m}"
             if key not in cache:
                 cache[key] = gram_errors(coupling, m, range(draws))
             squares, known = cache[key]
             line.append(summarize(np.sqrt(squares)))
+            mean, error = summarize(squares)
+            roots.append((np.sqrt(mean), error / (2 * np.sqrt(mean))))
             if known is not None:
-                mean, error = summarize(squares)
                 scores.append((mean - known) / error)
                 expected.append(np.sqrt(known))
             progress(f"Gram matrix, {key}")
-        curves[coupling] = np.array(line), np.array(expected)
+        curves[coupling] = np.array(roots), np.array(expected)
         rows.append((coupling, *(describe(*value, digits=4) for value in line)))
-    means = {c: curves[c][0][:, 0] for c in METHODS}
+    means = {c: curves[c][0][:, 0] for c in METHODS}  # roots of mean squares
     holds = (means["simplex"] < means["orthogonal"]) & (means["orthogonal"] < means["iid"])
     where = [str(m) for m, h in zip(GRAM_PROJECTIONS, holds, strict=True) if not h]
     order = "holds at every m" if not where else "does not hold at m = " + ", ".join(where)
@@ -302,7 +307,7 @@ seed 0; Frobenius norm of the error over that of the kernel matrix, mean over {d
 
 {markdown(rows)}
 
-Mean squares against closed forms: {len(scores)} comparisons, largest deviation
+Mean squares against closed forms: {len(scores)} comparisons, the largest deviation is
 {max(map(abs, scores)):.1f} standard errors. Stated: better with simplex than with orthogonal
 features and with these than with independent ones: {order}.
 """
@@ -384,9 +389,11 @@ def run_classification(folder, quick):
             return 50
         if multiple > 1:
             return 20 if name in LARGE_SETS else 200
-        return 300 if name in LARGE_SETS else 2000
+        # Accuracies of banknote and wifi spread most from draw to draw, and cost least.
+        return 300 if name in LARGE_SETS else 10_000 if name in ("banknote", "wifi") else 2000
 
     n_cases = len(splits) + 1 + len(SIGMA_FACTORS)
+    matched = {}
     progress = Progress(len(sets) * (len(METHODS) * len(multiples) + n_cases))
     results, exact, others = {}, {}, {}
     for name in sets:
@@ -405,7 +412,15 @@ def run_classification(folder, quick):
                 results[name, coupling, multiple] = summarize(cache[key])
                 progress(f"{name}, {coupling}, {multiple} d")
         others[name] = variations(name, d, splits, quick, cache, progress)
-    text = table_2(results, others, sets, draws, len(splits))
+        if name in MATCHING_FACTORS:
+            for coupling in METHODS[2:]:
+                key = f"matching {coupling} {draws(name, 1)}"
+                if key not in cache:
+                    sigma = MATCHING_FACTORS[name] * SIGMAS[name]
+                    seeds = range(draws(name, 1))
+                    cache[key] = accuracies(name, coupling, d, seeds, rows=rows, sigma=sigma)
+                matched[name, coupling] = summarize(cache[key])
+    text = table_2(results, others, sets, draws, len(splits)) + explain_sigmas(matched)
     return text + order_of_figure_8(results, sets, multiples), (results, exact, sets, multiples)
 
 
@@ -414,19 +429,20 @@ def variations(name, d, splits, quick, cache, progress):
 
     They are the experiments that explain what differs from the published number.
     """
-    n = 20 if quick else 50 if name in LARGE_SETS else 500
+    n = 20 if quick else 50 if name in LARGE_SETS else 200
     cases = {f"split {split}": (split, 1, 1.0) for split in splits}
     cases["all rows"] = SPLIT, 0, 1.0
     cases |= {f"sigma times {factor}": (SPLIT, 1, factor) for factor in SIGMA_FACTORS}
     found = {}
     for i, (case, (split, dropped, factor)) in enumerate(cases.items()):
-        key = f"{case}, {n}"
+        count = 10 * n if case == "all rows" and not quick else n
+        key = f"{case}, {count}"
         if key not in cache:
             cache[key] = accuracies(
                 name,
                 "simplex",
                 d,
-                range(10_000 * (i + 1), 10_000 * (i + 1) + n),  # draws of its own
+                range(10_000 * (i + 1), 10_000 * (i + 1) + count),  # draws of its own
                 rows=prepared(name, split, dropped=dropped),
                 sigma=factor * SIGMAS[name],
             )
@@ -480,13 +496,12 @@ def table_2(results, others, sets, draws, n_splits):
                 ),
             )
         )
-    counts = f"{draws(sets[0], 1)} draws"
-    if any(name in LARGE_SETS for name in sets):
-        counts += f" ({draws('chess', 1)} for nursery and chess)"
+    counts = ", ".join(f"{name} {draws(name, 1)}" for name in sets)
     return f"""\
 ## Classification with m = d features (table 2)
 
-The split of the authors' code, {counts}, mean and standard error over draws; published beside.
+The split of the authors' code; mean and standard error over draws, published beside. Draws:
+{counts}.
 
 {markdown(rows)}
 
@@ -498,6 +513,37 @@ What the number depends on, simplex features with draws of their own: {n_splits}
 last row kept, and other sigmas on the same split.
 
 {markdown(cases)}
+"""
+
+
+def explain_sigmas(matched):
+    """Return the Markdown of the trial with other sigmas."""
+    if not matched:
+        return ""
+    rows = [("set", "sigma times", "coupling", "ours", "published", "verdict", "mean v")]
+    for (name, coupling), own in matched.items():
+        theirs = PUBLISHED[name][METHODS.index(coupling) - 1]
+        factor = MATCHING_FACTORS[name]
+        rows.append(
+            (
+                name,
+                f"{factor}",
+                coupling,
+                describe(*own, digits=4),
+                describe(*theirs, digits=4),
+                verdict(own, theirs, digits=4),
+                f"{factor * mean_sum(name):.2f}, published {PUBLISHED[name][0]}",
+            )
+        )
+    return f"""
+The small differences of abalone and cmc would be those of a slightly smaller sigma: one factor brings
+both couplings of a set to the published numbers. It is found by trial, and it lowers the mean
+|x + y| below the published one, so it need not be the reason.
+
+{markdown(rows)}
+
+For wifi no sigma and no choice of the last row reaches the published number, but other splits do,
+on average: of what was tried only another split, or another order of the rows, explains it.
 """
 
 
@@ -538,8 +584,11 @@ more than two standard errors {verdict_text}.
 # ---------------------------------------------------------------- table 3: fast projections
 
 
-def speed(size, coupling, projection, n_rows=256, n_draws=10):
-    """Return seconds to draw, seconds to map 256 rows, and relative errors of the Gram matrix."""
+def speed(size, coupling, projection, n_rows=256):
+    """Return least seconds to draw and to map 256 rows, and relative errors of the Gram matrix.
+
+    The least, since other work on the machine only adds.
+    """
     rows = np.random.default_rng(0).normal(size=(n_rows, size)) / np.sqrt(size)
     mechanism = PositiveRF(
         size,
@@ -551,15 +600,19 @@ def speed(size, coupling, projection, n_rows=256, n_draws=10):
     ).fit(rows)
     exact = mechanism.exact_kernel(rows)
     drawing, mapping, errors = [], [], []
-    for seed in range(n_draws):
+    for seed in range(SPEED_DRAWS):
         started = time.perf_counter()
         mechanism.redraw(seed)
         drawn = time.perf_counter()
         features = mechanism.transform(rows)
         mapping.append(time.perf_counter() - drawn)
+        for _ in range(3):
+            again = time.perf_counter()
+            mechanism.transform(rows)
+            mapping.append(time.perf_counter() - again)
         drawing.append(drawn - started)
         errors.append(float(np.linalg.norm(features @ features.T - exact) / np.linalg.norm(exact)))
-    return [float(np.median(drawing)), float(np.median(mapping)), errors]
+    return [min(drawing), min(mapping), errors]
 
 
 def run_fast(folder, quick):
@@ -597,7 +650,7 @@ def run_fast(folder, quick):
             for c in ("orthogonal", "simplex")
         ]
         rows.append((name, str(width), *cells, f"{max(scores):.1f}"))
-    cache = Cache(folder / "speed.json", {"draws": 10})
+    cache = Cache(folder / "speed.json", {"draws": SPEED_DRAWS, "time": "least"})
     times = [
         ("d = m", "coupling", "draw, dense / fast", "map, dense / fast", "error, dense", "fast")
     ]
@@ -638,7 +691,7 @@ lost in our copy; its claim is that accuracies do not change substantially.
 The last column is the larger difference, regular less fast, in standard errors.
 
 Times of 256 rows as ratios (above 1: the fast projection wins), and the relative error of the Gram
-matrix over 10 draws. Memory of one block is d^2 numbers for dense projections and 4 d for fast.
+matrix over {SPEED_DRAWS} draws. A block keeps d^2 numbers if dense and 4 d if fast.
 
 {markdown(times, left=2)}
 """
@@ -663,8 +716,8 @@ def plot_theory(conformity, ratios, gram):
             markersize=4,
             label=name,
         )
-    axis.set(title="conformity over that of iid, d = m = 6", xlabel="v = |x + y|")
-    axis.legend()
+    axis.set(title="conformity over that of iid, d = m = 6", xlabel="v = |x + y|", yscale="log")
+    axis.legend(loc="lower left")
     axis = axes[1]
     grid, simplex, orthogonal, measured = ratios
     axis.plot(grid, simplex, color=COLOUR["simplex"], label="simplex / orthogonal")
@@ -674,7 +727,12 @@ def plot_theory(conformity, ratios, gram):
         ratio = top[:, 0] / bottom[:, 0]
         error = ratio * np.hypot(top[:, 1] / top[:, 0], bottom[:, 1] / bottom[:, 0])
         axis.errorbar(RATIO_V, ratio, yerr=2 * error, fmt=MARKER[above], color=COLOUR[above], ms=4)
-    axis.set(title="ratio of MSE, d = m = 64", xlabel="v = |x + y|", ylim=(0, 1.05))
+    axis.set(
+        title="ratio of mean squared errors, d = m = 64",
+        xlabel="v = |x + y|",
+        xlim=(0, 5),
+        ylim=(0, 1.05),
+    )
     axis.legend(loc="lower right", title="line: closed form\npoint: measured, 2 s.e.")
     axis = axes[2]
     for name, (values, expected) in gram.items():
@@ -692,8 +750,9 @@ def plot_theory(conformity, ratios, gram):
             axis.plot(GRAM_PROJECTIONS, expected, color=COLOUR[name], linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="number of projections m")
     axis.set_xticks(GRAM_PROJECTIONS, GRAM_PROJECTIONS)
+    axis.set_yticks((0.05, 0.1, 0.2, 0.4), (0.05, 0.1, 0.2, 0.4))
     axis.minorticks_off()
-    axis.set_title("relative error of the Gram matrix, d = 64")
+    axis.set_title("r.m.s. error of the Gram matrix, d = 64")
     axis.legend(title="line: closed form")
     for axis in axes:
         axis.grid(alpha=0.3)
@@ -768,7 +827,8 @@ def plot_fast(curves):
         axis.set_xticks(sizes, sizes)
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].legend()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 
