@@ -278,7 +278,7 @@ def run_gram(folder, quick):
     cache = Cache(folder / f"gram_{draws}.json", header)
     progress = Progress(len(METHODS) * len(GRAM_PROJECTIONS))
     rows = [("relative error", *(f"m = {m}" for m in GRAM_PROJECTIONS))]
-    curves, scores = {}, []
+    curves, means, scores = {}, {}, []
     for coupling in METHODS:
         line, roots, expected = [], [], []
         for m in GRAM_PROJECTIONS:
@@ -293,9 +293,9 @@ def run_gram(folder, quick):
                 scores.append((mean - known) / error)
                 expected.append(np.sqrt(known))
             progress(f"Gram matrix, {key}")
+        means[coupling] = np.array(line)[:, 0]
         curves[coupling] = np.array(roots), np.array(expected)
         rows.append((coupling, *(describe(*value, digits=4) for value in line)))
-    means = {c: curves[c][0][:, 0] for c in METHODS}  # roots of mean squares
     holds = (means["simplex"] < means["orthogonal"]) & (means["orthogonal"] < means["iid"])
     where = [str(m) for m, h in zip(GRAM_PROJECTIONS, holds, strict=True) if not h]
     order = "holds at every m" if not where else "does not hold at m = " + ", ".join(where)
@@ -536,9 +536,9 @@ def explain_sigmas(matched):
             )
         )
     return f"""
-The small differences of abalone and cmc would be those of a slightly smaller sigma: one factor brings
-both couplings of a set to the published numbers. It is found by trial, and it lowers the mean
-|x + y| below the published one, so it need not be the reason.
+A slightly smaller sigma would remove the differences of abalone and cmc: one factor brings both
+couplings of a set to the published numbers. It is found by trial, and it lowers the mean |x + y|
+below the published one, so the reason is unknown.
 
 {markdown(rows)}
 
