@@ -375,9 +375,9 @@ reach it:
 
 {markdown(tail_experiment(n_draws))}
 
-The empirical errors in the figure of the slides, from 10,000 draws as well, must fall short in the
-same way; the closed form is the right number. Between, a single draw can decide: the largest share
-that one of the {n_draws} draws has in a measured mean square is
+The closed form is the right number. The empirical errors of the slides come from 10,000 draws as
+well, so the same is to be expected of them. At angles between, one draw can decide: the largest
+share that a single one of the {n_draws} draws has in a measured mean square is
 
 {markdown(shares(found))}
 """
