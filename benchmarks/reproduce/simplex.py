@@ -1,6 +1,6 @@
 """Simplex random features: figures 4, 6, 7 and 8 and tables 2 and 3 of the paper.
 
-    python benchmarks/reproduce/simplex.py            everything, about eight minutes
+    python benchmarks/reproduce/simplex.py            everything, six minutes of one core
     python benchmarks/reproduce/simplex.py --quick    few draws, two sets, under a minute
 
 Reid et al., Simplex random features (2023). Every draw has its own seed: draw i of a measurement
