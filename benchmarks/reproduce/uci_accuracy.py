@@ -17,18 +17,14 @@ folder after a change of the library. The table and the plot show what the comma
 """
 
 import argparse
-import json
 import math
-import sys
 import time
 from functools import lru_cache
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from _common import RESULTS, Cache, describe, markdown, names, positive, show, summarize
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -189,37 +185,14 @@ def measure(name, method, seed):
     return {"validation": validation, "test": test}
 
 
-class Cache:
-    """Finished seeds of one set and one method in a JSON file.
-
-    The file also holds what was measured: where that has changed, it starts anew.
-    """
-
-    def __init__(self, folder, name, method):
-        self.path = folder / f"{name}_{method.replace(' ', '-')}.json"
-        self.content = {
-            "method": repr(METHODS[method]),
-            "n_components": N_COMPONENTS,
-            "sigmas": SIGMAS.tolist(),
-            "seeds": {},
-        }
-        if self.path.exists():
-            stored = json.loads(self.path.read_text())
-            if stored | {"seeds": {}} == self.content:
-                self.content = stored
-
-    def __contains__(self, seed):
-        return str(seed) in self.content["seeds"]
-
-    def __getitem__(self, seed):
-        return self.content["seeds"][str(seed)]
-
-    def __setitem__(self, seed, record):
-        self.content["seeds"][str(seed)] = record
-        # A run that is stopped while it writes leaves the old file whole.
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.content))
-        new.replace(self.path)
+def cache_of(folder, name, method):
+    """Return the finished seeds of one set and one method."""
+    header = {
+        "method": repr(METHODS[method]),
+        "n_components": N_COMPONENTS,
+        "sigmas": SIGMAS.tolist(),
+    }
+    return Cache(folder / f"{name}_{method.replace(' ', '-')}.json", header, "seeds")
 
 
 def measure_all(methods, sets, n_seeds, folder):
@@ -230,7 +203,7 @@ def measure_all(methods, sets, n_seeds, folder):
     accuracies = {}
     for i, method in enumerate(methods):
         for j, name in enumerate(sets):
-            cache = Cache(folder, name, method)
+            cache = cache_of(folder, name, method)
             for seed in range(n_seeds):
                 if seed not in cache:
                     cache[seed] = measure(name, method, seed)
@@ -245,21 +218,6 @@ def measure_all(methods, sets, n_seeds, folder):
                 f"({time.monotonic() - started:.0f} s)\n"
             )
     return accuracies
-
-
-def show(line):
-    """Write over the progress line; where there is no terminal, only lines that stay."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
-    elif line.endswith("\n"):
-        sys.stderr.write(line)
-    sys.stderr.flush()
-
-
-def summarize(values):
-    """Return mean and standard error (NaN of a single value)."""
-    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return float(np.mean(values)), float(error)
 
 
 def with_average(results):
@@ -283,10 +241,6 @@ def published_results(method, sets):
     return with_average([(means[SETS.index(name)], errors[SETS.index(name)]) for name in sets])
 
 
-def describe(mean, error):
-    return f"{mean:.1f}" if math.isnan(error) else f"{mean:.1f} ± {error:.1f}"
-
-
 def table(accuracies, methods, sets, n_seeds):
     """Return Markdown, padded so that it reads as plain text too."""
     rows = [("method", *sets, "average")]
@@ -295,18 +249,12 @@ def table(accuracies, methods, sets, n_seeds):
         if method in PUBLISHED:
             results = published_results(method, sets)
             rows.append(("... published", *(describe(*r) for r in results)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, [":" + "-" * (widths[0] - 1), *("-" * (w - 1) + ":" for w in widths[1:])])
-    lines = "\n".join(
-        "| " + " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) + " |"
-        for row in rows
-    )
     return f"""\
 # Kernel regression on UCI sets, test accuracy in percent
 
 M = {N_COMPONENTS} real columns; mean and standard error over seeds 0 to {n_seeds - 1}.
 
-{lines}
+{markdown(rows)}
 
 Each seed of ours is a new split of the rows and a new draw. Published: Likhosherstov et al., Chefs'
 random tables (2022), table 1, also M = {N_COMPONENTS}, one split and {PUBLISHED_SEEDS} draws:
@@ -353,33 +301,13 @@ def plot(accuracies, methods, sets, path):
     plt.close(figure)
 
 
-def names(allowed):
-    """Return an argparse type: names between commas, each one of those allowed."""
-
-    def parse(text):
-        chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-        unknown = [name for name in chosen if name not in allowed]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(allowed)}")
-        return chosen
-
-    return parse
-
-
-def positive(text):
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return int(text)
-
-
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="2 seeds and 3 small sets")
     parser.add_argument("--seeds", type=positive, help="number of seeds (50)")
     parser.add_argument("--methods", type=names(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--sets", type=names(SETS), help=f"of {', '.join(SETS)}")
-    results = Path(__file__).parent / "results"
-    parser.add_argument("--results", type=Path, default=results, help="folder of table and plot")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of table and plot")
     parser.add_argument("--cache", type=Path, help="folder of finished seeds (in --results)")
     arguments = parser.parse_args()
     arguments.seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else 50)

@@ -1,0 +1,186 @@
+"""What the scripts of this folder share: progress, a resumable cache, tables and verdicts."""
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from PIL import Image
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parents[2] / "docs" / "_figures"
+LARGEST_FIGURE = 150_000  # bytes in the documentation
+
+# Colours that most colour-blind readers tell apart (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+
+
+class Cache:
+    """Finished pieces of work in a JSON file.
+
+    The file also holds what was measured: where that has changed, it starts anew.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    header : dict
+        What was measured, JSON types only.
+    entries : str, default="entries"
+        Name of the field with the finished pieces.
+    """
+
+    def __init__(self, path, header, entries="entries"):
+        self.path, self.entries = path, entries
+        self.content = header | {entries: {}}
+        if path.exists():
+            stored = json.loads(path.read_text())
+            if stored | {entries: {}} == self.content:
+                self.content = stored
+
+    def __contains__(self, key):
+        return str(key) in self.content[self.entries]
+
+    def __getitem__(self, key):
+        return self.content[self.entries][str(key)]
+
+    def __setitem__(self, key, record):
+        self.content[self.entries][str(key)] = record
+        # A run that is stopped while it writes leaves the old file whole.
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self.content))
+        new.replace(self.path)
+
+
+class Progress:
+    """A progress line: the step, the number of steps and the time since the start."""
+
+    def __init__(self, n_steps):
+        self.n_steps, self.step, self.started = n_steps, 0, time.monotonic()
+
+    def __call__(self, text):
+        self.step += 1
+        seconds = time.monotonic() - self.started
+        show(f"{self.step}/{self.n_steps} {seconds:.0f} s: {text}")
+        if self.step == self.n_steps:
+            show(f"{self.step} steps, {seconds:.0f} s\n")
+
+
+def show(line):
+    """Write over the progress line; where there is no terminal, only lines that stay."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{line}")
+    elif line.endswith("\n"):
+        sys.stderr.write(line)
+    sys.stderr.flush()
+
+
+def summarize(values):
+    """Return mean and standard error (NaN of a single value)."""
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return float(np.mean(values)), float(error)
+
+
+def describe(mean, error=math.nan, digits=1):
+    """Return mean and standard error as text."""
+    text = f"{mean:.{digits}f}"
+    return text if math.isnan(error) else f"{text} ± {error:.{digits}f}"
+
+
+def verdict(own, published, digits=1):
+    """Say whether two (mean, standard error) agree within two combined standard errors."""
+    difference, error = own[0] - published[0], math.hypot(own[1], published[1])
+    if abs(difference) <= 2 * error:
+        return "met within two combined standard errors"
+    return f"differs by {difference:+.{digits}f} ({difference / error:+.1f} standard errors)"
+
+
+def markdown(rows, left=1):
+    """Return a Markdown table, padded so that it reads as plain text too.
+
+    Parameters
+    ----------
+    rows : list of sequences of str
+        The first is the head.
+    left : int, default=1
+        Number of columns set to the left; numbers stand on the right.
+    """
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rule = [
+        ":" + "-" * (width - 1) if i < left else "-" * (width - 1) + ":"
+        for i, width in enumerate(widths)
+    ]
+    return "\n".join(
+        "| "
+        + " | ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        + " |"
+        for row in (rows[0], rule, *rows[1:])
+    )
+
+
+def names(allowed):
+    """Return an argparse type: names between commas, each one of those allowed."""
+
+    def parse(text):
+        chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+        unknown = [name for name in chosen if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(allowed)}")
+        return chosen
+
+    return parse
+
+
+def positive(text):
+    """Return a positive whole number (an argparse type)."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return int(text)
+
+
+def parser(description):
+    """Return a parser of the options that all scripts have."""
+    made = argparse.ArgumentParser(description=description.split("\n")[0])
+    made.add_argument("--quick", action="store_true", help="a small part of it, under a minute")
+    made.add_argument("--results", type=Path, default=RESULTS, help="folder of table and plot")
+    made.add_argument("--docs", action="store_true", help="copy the plots to docs/_figures")
+    return made
+
+
+def save_figure(figure, folder, name, *, docs=False, dpi=100):
+    """Save a figure as PNG and, on demand, copy it to the documentation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    figure.savefig(path, dpi=dpi)
+    plt.close(figure)
+    # A palette is enough for lines on white and makes the file several times smaller.
+    with Image.open(path) as image:
+        method = Image.Quantize.MAXCOVERAGE
+        small = image.convert("RGB").quantize(
+            256, method=method, kmeans=4, dither=Image.Dither.NONE
+        )
+    small.save(path, optimize=True)
+    if docs:
+        if path.stat().st_size > LARGEST_FIGURE:
+            raise ValueError(f"{path} has more than {LARGEST_FIGURE} bytes: lower its dpi")
+        FIGURES.mkdir(exist_ok=True)
+        shutil.copyfile(path, FIGURES / path.name)
+
+
+def save_report(text, folder, name):
+    """Write a report and print it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    print(text)

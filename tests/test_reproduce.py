@@ -1,0 +1,105 @@
+"""The scripts that reproduce the papers: their cache, their verdicts and their core functions."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+pytest.importorskip("matplotlib")
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "reproduce"
+if not FOLDER.is_dir():
+    pytest.skip("an installed package has no benchmarks", allow_module_level=True)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return a function that imports a script by its name."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_cache_keeps_what_is_finished_and_forgets_what_has_changed(script, tmp_path):
+    common = script("_common")
+    path = tmp_path / "folder" / "cache.json"
+    cache = common.Cache(path, {"sigma": 1.0})
+    cache["a 1"] = [1.0, 2.0]
+    again = common.Cache(path, {"sigma": 1.0})
+    assert "a 1" in again and "a 2" not in again and again["a 1"] == [1.0, 2.0]
+    assert "a 1" not in common.Cache(path, {"sigma": 2.0})
+
+
+def test_cache_reads_files_of_seeds(script, tmp_path):
+    """The format in which long runs of uci_accuracy.py have been kept."""
+    uci = script("uci_accuracy")
+    record = {"validation": [0.5], "test": [0.25]}
+    stored = {
+        "method": repr(uci.METHODS["Poisson+"]),
+        "n_components": uci.N_COMPONENTS,
+        "sigmas": uci.SIGMAS.tolist(),
+        "seeds": {"3": record},
+    }
+    (tmp_path / "car_Poisson+.json").write_text(json.dumps(stored))
+    cache = uci.cache_of(tmp_path, "car", "Poisson+")
+    assert 3 in cache and 4 not in cache and cache[3] == record
+    cache[4] = record
+    stored["seeds"]["4"] = record
+    assert json.loads((tmp_path / "car_Poisson+.json").read_text()) == stored
+
+
+def test_verdict_counts_both_standard_errors(script):
+    common = script("_common")
+    assert common.verdict((1.0, 0.3), (1.9, 0.4)).startswith("met")
+    assert common.verdict((1.0, 0.3), (2.1, 0.4)) == "differs by -1.1 (-2.2 standard errors)"
+
+
+def test_markdown_is_a_table(script):
+    lines = script("_common").markdown([("name", "a"), ("x", "1.0")]).splitlines()
+    assert lines == ["| name |   a |", "| :--- | --: |", "| x    | 1.0 |"]
+
+
+def test_optimised_directions_have_the_least_conformity(script):
+    simplex = script("simplex")
+    found = np.array(simplex.conformities(0))
+    assert found.shape == (len(simplex.CONFORMITY_V), 3)
+    assert (found[:, 2] < found[:, 1]).all()  # its first start is simplex+
+    assert (found[:, 1] < found[:, 0]).all()
+
+
+def test_measured_errors_of_the_gram_matrix_are_about_the_predicted_ones(script):
+    """Mean of 40 squares; within 4 standard errors, so a factor 2 would be seen."""
+    errors, known = script("simplex").gram_errors("iid", 256, range(40))
+    assert np.shape(errors) == (40,)
+    assert abs(np.mean(errors) - known) < 4 * np.std(errors) / np.sqrt(40) < known / 2
+
+
+def test_moments_leave_equal_rows_out(script):
+    study = script("log_variance")
+    X = np.random.default_rng(0).normal(size=(5, 64)) / 8
+    n, total, squares, log_sum = study.moments(study.MECHANISMS["trigonometric"], X, X, 4)
+    assert n == 12
+    assert squares >= total**2 / n
+    assert total / n <= log_sum - np.log(n)
+
+
+@pytest.mark.parametrize("r", [1.0, 1.5])
+def test_hybrid_maps_cost_no_more_operations(script, r):
+    """And the closed forms of the bases are lemma 3.4 of the slides."""
+    study = script("hybrid_angles")
+    chosen = study.mechanisms(r)
+    budget = study.operations(study.N_PROJECTIONS)
+    for name, mechanism in chosen.items():
+        error = study.closed_form(mechanism, r)
+        assert error.shape == (len(study.ANGLES),)
+        assert study.sizes(mechanism, name)[2] <= budget
+    assert_allclose(
+        study.closed_form(chosen["trigonometric"], r), study.lemma(r, study.ANGLES), atol=1e-12
+    )
+    assert_allclose(
+        study.closed_form(chosen["positive"], r)[::-1], study.lemma(r, study.ANGLES), atol=1e-12
+    )
+    estimates = study.estimates(chosen["hybrid, angular"], r, range(3))
+    assert_allclose(estimates[:, [0, -1]], np.exp([[r * r, -r * r]] * 3))
