@@ -9,7 +9,6 @@ import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
-from sklearn.metrics.pairwise import euclidean_distances
 
 
 def is_foreign(X):
@@ -79,6 +78,8 @@ def squared_distances(X, Y, sign=-1):
     """
     X, Y = to_host(X), to_host(Y)
     if sp.issparse(X) or sp.issparse(Y):
+        from sklearn.metrics.pairwise import euclidean_distances  # megabytes that only this needs
+
         return euclidean_distances(X, -sign * Y, squared=True).astype(np.float64)
     return cdist(X.astype(np.float64), -sign * Y.astype(np.float64), "sqeuclidean")
 

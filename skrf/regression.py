@@ -507,7 +507,8 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         y = column_or_1d(to_host(y), warn=True)
         assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
-        check_classification_targets(y)
+        if classes is None or y.dtype.kind == "f":  # of others it is asked below which they are
+            check_classification_targets(y)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
         classes = np.unique(y) if classes is None else classes
         groups = np.searchsorted(classes, y)
