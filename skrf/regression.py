@@ -31,6 +31,7 @@ from .features.exponential import OptimalPositiveRF
 _BLOCK_ROWS = 1024
 _FOREIGN_BLOCK_ROWS = 2**14  # a device wants larger pieces
 _MERGED_BLOCKS = 64  # blocks whose sums are held at a time
+_SAMPLED_ROWS = 64
 _ROOM = 46.0  # e^46 is 1e20: half of the range of float32 on the log scale
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 
@@ -122,34 +123,53 @@ class _KeySums:
         """The log scale of every column, (n_columns,), or None."""
         return self.top.max(axis=1) if self.is_log else None
 
-    def query(self, features, room):
-        """Return sums weighted by query features, (n, n_groups, n_values), and their log scale.
+    def relative(self):
+        """Return what query features multiply, (n_columns, n_groups * n_values).
 
-        For positive maps the scale of a row is its largest term, so that at least one sum is not
-        small: no row is 0/0. Their log features come raised by `scale`; `room` is an array like
-        them to work in.
+        Of positive maps on the one scale of every column, the largest sum of first values 1.
         """
-        n = features.shape[0]
+        sums = self.sums
+        if self.is_log:
+            with np.errstate(invalid="ignore"):
+                sums = sums * np.exp(self.top - self.scale[:, None])[:, :, None]
+            sums /= sums[:, :, 0].max()
+        return sums.reshape(len(sums), -1)
+
+    def query(self, features, relative, room, *, is_level=False):
+        """Return sums weighted by query features up to a factor a row, (n, n_groups, n_values).
+
+        Log features of positive maps come raised by `scale`, and the largest term of a row becomes
+        1, so that no row is 0/0.
+
+        Parameters
+        ----------
+        features : ndarray of shape (n, n_columns)
+            Query features.
+        relative : ndarray
+            What `relative` returned.
+        room : ndarray
+            An array like the features to work in.
+        is_level : bool
+            Whether to try first to leave the log features as they are. It is good enough where the
+            sums of first values come out far inside the range of float32.
+        """
+        relative, shape = relative.astype(features.dtype), (-1, *self.sums.shape[1:])
         if not self.is_log:
-            flat = features @ self.sums.reshape(len(self.sums), -1)
-            return flat.reshape(n, *self.sums.shape[1:]), np.zeros(n)
-        relative = self._on_one_scale()
-        scale = features.max(axis=1)
-        terms = np.exp(np.subtract(features, scale[:, None], out=room), out=room)
-        flat = terms @ relative.reshape(len(relative), -1).astype(terms.dtype)
-        return flat.reshape(n, *self.sums.shape[1:]).astype(np.float64), scale
+            return (features @ relative).reshape(shape)
+        if is_level:
+            with np.errstate(over="ignore", invalid="ignore"):
+                sums = (np.exp(features, out=room) @ relative).reshape(shape)
+                totals = sums[:, :, 0].sum(axis=1)
+            if totals.min() > np.exp(-_ROOM / 2) and totals.max() < np.exp(_ROOM / 2):
+                return sums.astype(np.float64)
+        np.subtract(features, features.max(axis=1)[:, None], out=room)
+        return (np.exp(room, out=room) @ relative).reshape(shape).astype(np.float64)
 
     def foreign_query(self, features):
         """Return the same sums for features of another library, in their dtype."""
-        relative = self._on_one_scale() if self.is_log else self.sums
         raised = like(np.zeros(len(self.top)), features) if self.is_log else None
-        factors = lift(features, raised)
-        flat = factors @ like(relative.reshape(len(relative), -1), features)
+        flat = lift(features, raised) @ like(self.relative(), features)
         return namespace(flat).reshape(flat, (features.shape[0], *self.sums.shape[1:]))
-
-    def _on_one_scale(self):
-        with np.errstate(invalid="ignore"):
-            return self.sums * np.exp(self.top - self.scale[:, None])[:, :, None]
 
     def log_query(self, features, group):
         """Return the log of a group's sum of first values for raised log features."""
@@ -282,7 +302,7 @@ class _KernelRegression(BaseEstimator):
         return total
 
     def _query(self, X, function):
-        """Return function(features, sums, scale) of the rows of X, in blocks put together."""
+        """Return function(features, sums) of the rows of X, in blocks put together."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         scale = self._key_sums.scale
@@ -293,14 +313,24 @@ class _KernelRegression(BaseEstimator):
                 features, _ = _foreign_features(self.feature_map_, X[rows, :], keys=False)
                 if lower is not None:
                     features = features - like(lower, features)
-                parts.append(function(features, self._key_sums.foreign_query(features), None))
+                parts.append(function(features, self._key_sums.foreign_query(features)))
             return namespace(X).concat(parts, axis=0)
         scratches, own = (Scratch(), Scratch()), Scratch()
+        relative, is_level = self._key_sums.relative(), False
+
+        def features_of(rows):
+            return _features(self.feature_map_, X[rows], scratches, keys=False, lower=lower)[0]
+
+        if lower is not None and X.shape[0] > _BLOCK_ROWS:
+            # A few rows tell whether the largest terms of most are near 1 as they are.
+            some = features_of(slice(None, None, max(1, X.shape[0] // _SAMPLED_ROWS)))
+            is_level = np.abs(some.max(axis=1)).max() < _ROOM / 2
 
         def answer(rows):
-            features, _ = _features(self.feature_map_, X[rows], scratches, keys=False, lower=lower)
+            features = features_of(rows)
             room = own(features.shape, features.dtype)
-            return function(features, *self._key_sums.query(features, room))
+            sums = self._key_sums.query(features, relative, room, is_level=is_level)
+            return function(features, sums)
 
         return np.concatenate(self._map_rows(answer, X.shape[0]))
 
@@ -528,7 +558,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
 
     def _from_scores(self, X, function):
         """Return function(features, scores) of rows; scores carry a positive factor for each."""
-        return self._query(X, lambda features, sums, _: function(features, sums[:, :, 0]))
+        return self._query(X, lambda features, sums: function(features, sums[:, :, 0]))
 
     def predict(self, X):
         """Return the class of the largest score; ties go to the first class.
@@ -814,7 +844,7 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
             Predictions.
         """
 
-        def means_of(features, sums, scale):
+        def means_of(features, sums):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
             xp = namespace(sums)
             means = weighted / xp.where(weight > 0, weight, like(1.0, weight))

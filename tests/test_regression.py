@@ -167,6 +167,13 @@ def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monk
     found = np.log(sums.sums[:, :, 0]) + sums.top
     size = max(1.0, np.abs(expected).max()) * np.finfo(dtype).eps
     assert_allclose(found, expected, rtol=0, atol=20 * size)
+    # Among all queries some are far from the others; the first ones are alike.
+    queries = model.feature_map_.log_transform(rows)
+    scores = np.stack([logsumexp(queries + column, axis=1) for column in expected.T], axis=1)
+    size = max(size, np.abs(queries).max() * np.finfo(dtype).eps)
+    proba = softmax(scores, axis=1)
+    assert_allclose(model.predict_proba(rows), proba, rtol=0, atol=20 * size)
+    assert_allclose(model.predict_proba(rows[:1200]), proba[:1200], rtol=0, atol=20 * size)
 
 
 def test_distant_classes_keep_their_logarithms():
