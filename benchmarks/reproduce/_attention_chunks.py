@@ -219,7 +219,7 @@ def verdicts(measured):
             for e in config.alone
         ]
         said = ", ".join(
-            f"{(ratio):.2f} at E = {e}" for e, ratio in zip(config.alone, ratios, strict=True)
+            f"{ratio:.2f} at E = {e}" for e, ratio in zip(config.alone, ratios, strict=True)
         )
         lines.append(
             line(
@@ -318,53 +318,41 @@ configuration IV is III on texts four times as long, with the same memory at eac
 
 def plot(measured):
     """Draw time and memory against the size of the chunks."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.8), layout="constrained")
+    smallest = {}
     for colour, (name, config) in zip(COLOURS, measured.configs.items(), strict=False):
         chunks, style = config.chunks, {"color": colour, "marker": "o", "markersize": 4}
-        label = f"{name}: L = {config.length}, {config.n_layers} x {config.width}"
+        label = f"{name}: L = {config.length}, {config.n_layers} layer(s), d_hid = {config.width}"
         full = measured.seconds(name, config.length)
-        left.plot(chunks, [measured.seconds(name, e) / full for e in chunks], label=label, **style)
-        memory = [measured.memory(name, e) / 1e6 for e in chunks]
-        right.plot(chunks, memory, label=label, **style)
-        right.plot(
-            config.alone,
-            [measured.memory(name, e, alone=True) / 1e6 for e in config.alone],
-            color=colour,
-            linestyle="none",
-            marker="x",
-            label="text of length E alone",
-        )
-        states = [(e, config.states(e) / 1e6) for e in chunks if config.states(e)]
-        right.plot(*zip(*states, strict=True), color=colour, linestyle=":", label="states alone")
+        times = [measured.seconds(name, e) / full for e in chunks]
+        smallest[chunks[-1]] = times[-1]
+        left.plot(chunks, times, label=label, **style)
+        right.plot(chunks, [measured.memory(name, e) / 1e6 for e in chunks], **style)
+        alone = [measured.memory(name, e, alone=True) / 1e6 for e in config.alone]
+        right.plot(config.alone, alone, color=colour, linestyle="none", marker="x", markersize=9)
+        states = [config.states(e) / 1e6 for e in chunks]
+        right.plot(chunks, states, color=colour, linestyle=":")
         known = [e for e in chunks if (name, e) in PUBLISHED]
-        left.plot(
-            known,
-            [PUBLISHED[name, e][0] / PUBLISHED[name, config.length][0] for e in known],
-            color=colour,
-            linestyle="none",
-            marker="D",
-            markerfacecolor="none",
-            label="... published (table 5.2)",
-        )
-    chunks = max((config.chunks for config in measured.configs.values()), key=len)
-    smallest = chunks[-1]
-    guide = np.array([smallest, 8 * smallest])
-    name = next(n for n, config in measured.configs.items() if config.chunks == chunks)
-    top = measured.seconds(name, smallest) / measured.seconds(name, chunks[0])
-    left.plot(guide, 0.7 * top * smallest / guide, "k:", label="1 / E")
-    left.set(title="time over that of full length")
-    right.set(title="peak memory over that before the call, MB")
-    right.set_ylim(bottom=min(measured.memory(n, e) for n, c in measured.configs.items()
-                              for e in c.chunks) / 2e6)  # fmt: skip
-    for axis in (left, right):
-        ticks = sorted({e for config in measured.configs.values() for e in config.chunks} - {1366})
+        theirs = [PUBLISHED[name, e][0] / PUBLISHED[name, config.length][0] for e in known]
+        left.plot(known, theirs, "D", color=colour, markerfacecolor="none")
+    least = min(smallest)
+    guide = np.array([least, 8 * least])
+    left.plot(guide, 0.7 * smallest[least] * least / guide, "k-.", label="proportional to 1/E")
+    # Explained once, in black, for all colours.
+    left.plot([], [], "kD", markerfacecolor="none", label="published (table 5.2)")
+    right.plot([], [], "kx", markersize=9, label="a text of length E, taken at once")
+    right.plot([], [], "k:", label="of it the states between chunks")
+    left.set(title="time over that of full length", ylim=(0.7, None))
+    floor = min(measured.memory(n, e) for n, c in measured.configs.items() for e in c.chunks)
+    right.set(title="peak memory over that before the call, MB", ylim=(floor / 4e6, None))
+    sizes = sorted({e for config in measured.configs.values() for e in config.chunks} - {1366})
+    for axis, ticks in ((left, (1, 2, 5, 10, 20, 50)), (right, (20, 50, 100, 200, 500, 1000))):
         axis.set(xlabel="size of the chunks E", xscale="log", yscale="log")
-        axis.set_xticks(ticks, ticks, rotation=45)
-        axis.xaxis.minorticks_off()
+        axis.set_xticks(sizes, sizes, rotation=45)
+        low, high = axis.get_ylim()
+        own = [tick for tick in ticks if low < tick < high]
+        axis.set_yticks(own, own)
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
-    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100) if t < left.get_ylim()[1]]
-    left.set_yticks(ticks, ticks)
-    left.yaxis.minorticks_off()
-    for axis in (left, right):
-        axis.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -111,7 +111,9 @@ def run(options):
             shuffle(order)
             for name in order:
                 key = f"{name}/{length}/{i}"
-                why = ends.get((name, length)) if i else ended(name, length, records)
+                why = None
+                if key not in cache:
+                    why = ends.get((name, length)) if i else ended(name, length, records)
                 if key not in cache and why is None:
                     made = run_child(
                         "attention", name, length, *settings.values(), threads=options.threads
