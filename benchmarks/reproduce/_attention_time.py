@@ -16,7 +16,7 @@ HEADS, WIDTH, N_COMPONENTS, STD = 8, 64, 256, 0.5  # "Regular" of the thesis; M 
 SHORTEST, LONGEST, LONGEST_QUICK = 512, 65_536, 1024
 ROUNDS, ROUNDS_QUICK = 3, 1
 SECONDS, SECONDS_QUICK = 2.0, 0.2  # for the repetitions of a pass
-LIMIT = 10.0  # no longer inputs after a pass of so many seconds
+LIMIT = 10.0  # exact attention gets no longer inputs after a pass of so many seconds
 MATRICES = 5  # arrays of the size of the matrix that a gradient through it needs, at most
 FROM = 2048  # slopes are those of longer inputs
 PASSES = {"forward": "forward", "both": "forward and backward"}
@@ -69,16 +69,16 @@ def available_memory():
         return float("inf")
 
 
-def ended(name, length, records):
+def reason_to_end(name, length, records, ends, clock):
     """Return why a method is not run at a length, or None."""
+    if (name, length // 2) in ends:
+        return "shorter inputs ended"
     if name == "matrix" and MATRICES * HEADS * length**2 * 4 > 0.8 * available_memory():
         return "memory"
     shorter = records.get((name, length // 2))
-    if shorter is None:
+    if shorter is None or name.startswith("ours"):
         return None
-    if shorter[0].get("failed") or shorter[0].get("ended"):
-        return "shorter inputs ended"
-    slowest = max(min(p["wall"]) for p in shorter[0].values())
+    slowest = max(min(part[clock]) for part in shorter[0].values())
     return f"over {LIMIT:g} s at L = {length // 2}" if slowest > LIMIT else None
 
 
@@ -110,25 +110,23 @@ def run(options):
             order = list(methods)
             shuffle(order)
             for name in order:
-                key = f"{name}/{length}/{i}"
-                why = None
-                if key not in cache:
-                    why = ends.get((name, length)) if i else ended(name, length, records)
-                if key not in cache and why is None:
+                case, key = (name, length), f"{name}/{length}/{i}"
+                if key not in cache and i == 0:  # which decides for the later rounds, too
+                    why = reason_to_end(name, length, records, ends, options.clock)
+                    if why:
+                        ends[case] = why
+                if key not in cache and case not in ends:
                     made = run_child(
                         "attention", name, length, *settings.values(), threads=options.threads
                     )
                     if "failed" in made:
-                        why = made["failed"]
+                        ends[case] = made["failed"]
                     else:
                         cache[key] = made
-                if why is not None:
-                    ends[name, length] = why
-                    records.setdefault((name, length), [{"ended": why}])
-                else:
-                    records.setdefault((name, length), []).append(cache[key])
+                if key in cache:
+                    records.setdefault(case, []).append(cache[key])
                 progress(f"round {i + 1}, L = {length}, {name}")
-    measured = Measurements(methods, lengths, records, options.clock)
+    measured = Measurements(methods, lengths, records, ends, options.clock)
     name = "attention_time_quick" if quick else "attention_time"
     save_report(report(measured, n_rounds, options.threads), options.results, name)
     save_figure(plot(measured), options.results, name, docs=options.docs and not quick, dpi=80)
@@ -137,10 +135,9 @@ def run(options):
 class Measurements:
     """Questions about the records of all rounds; `clock` is that of ratios, slopes and plots."""
 
-    def __init__(self, methods, lengths, records, clock):
+    def __init__(self, methods, lengths, records, ends, clock):
         self.methods, self.lengths, self.clock = methods, lengths, clock
-        self.ended = {case: own[0]["ended"] for case, own in records.items() if "ended" in own[0]}
-        self.records = {case: own for case, own in records.items() if case not in self.ended}
+        self.records, self.ended = records, ends
 
     def has(self, name, length, which):
         """Tell whether a pass of a method was measured at a length."""
@@ -222,10 +219,10 @@ def verdicts(measured):
                 continue
             ours = "ours" in name
             is_met = slope <= 1.15 if ours else slope >= 1.7
+            order = "nearly linear" if ours else "at least quadratic"
             lines.append(
-                f"- {word(is_met)}: {METHODS[name].label}, {label}: "
-                f"{'nearly linear' if ours else 'quadratic'} in L (section 3.8.1): time grows as "
-                f"L^{slope:.2f} from L = {FROM} on"
+                f"- {word(is_met)}: {METHODS[name].label}, {label}: {order} in L (section 3.8.1): "
+                f"time grows as L^{slope:.2f} from L = {FROM} on"
             )
         for base in measured.methods:
             name = "ours-causal" if base.endswith("causal") else "ours"
@@ -254,7 +251,7 @@ def verdicts(measured):
     ends = {}
     for (name, length), why in measured.ended.items():
         if why != "shorter inputs ended":
-            ends[name] = f"- {METHODS[name].label} ends before L = {length}: {why}"
+            ends.setdefault(name, f"- {METHODS[name].label} ends before L = {length}: {why}")
     return [*lines, *ends.values()]
 
 
