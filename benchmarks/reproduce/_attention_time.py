@@ -206,7 +206,7 @@ def table(measured):
 
 def word(is_met):
     """Return how a verdict is called."""
-    return "not measured" if is_met is None else "met" if is_met else "NOT met"
+    return "too short to tell" if is_met is None else "met" if is_met else "NOT met"
 
 
 def verdicts(measured):
@@ -232,8 +232,9 @@ def verdicts(measured):
             start = measured.crossover(name, base, which)
             longest = common[-1]
             ratio = measured.seconds(base, longest, which) / measured.seconds(name, longest, which)
+            is_met = None if start is None and longest < 2 * FROM else start is not None
             lines.append(
-                f"- {word(start is not None)}: {METHODS[name].label}, {label}: faster than "
+                f"- {word(is_met)}: {METHODS[name].label}, {label}: faster than "
                 f"{METHODS[base].label} for long inputs: "
                 + (f"from L = {start} on; " if start else "")
                 + f"at L = {longest}, its last, {ratio:.1f} times as fast"
