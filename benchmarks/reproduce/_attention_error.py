@@ -196,7 +196,8 @@ def claim(said, source, gain, closed=None, misses_tails=False):
     word = "met" if mean < -2 * error else "NOT met" if mean > 2 * error else "undecided"
     if closed is not None and (misses_tails or word == "undecided"):
         why = "draws miss the tails" if misses_tails else "draws undecided"
-        word = f"{'met' if closed < 1 else 'NOT met'} by the closed form, {why}"
+        order = "met" if closed < 0.999 else "NOT met" if closed > 1.001 else "no difference"
+        word = f"{order} by the closed form, {why}"
     text = f"- {word}: {said} ({source}): error times {math.exp(mean):.3g} (geometric mean; log "
     text += f"{mean:+.3f} ± {error:.3f})"
     if closed is not None:
