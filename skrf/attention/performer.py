@@ -204,6 +204,8 @@ class Performer:
             chunk_loss, by_logits = _cross_entropy(logits, targets[:, chunk], targets.size)
             loss += chunk_loss
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
+            # Or this chunk's activations would be held while those of the next are made.
+            del hidden, pull_hidden, logits, pull_logits, by_logits
         return loss, gradients
 
     def loss(self, tokens, chunk_size=None):
