@@ -313,7 +313,7 @@ def draw(path):
     axis.set_yticks(range(len(PROMISES)), [promise["what"] for promise in PROMISES])
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xlim(0.4, 100)
+    axis.set_xlim(0.5, 1000)
     axis.set_xlabel("how many times better than its bound")
     axis.grid(alpha=0.3)
     handles, labels = axis.get_legend_handles_labels()

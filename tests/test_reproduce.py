@@ -103,3 +103,25 @@ def test_hybrid_maps_cost_no_more_operations(script, r):
     )
     estimates = study.estimates(chosen["hybrid, angular"], r, range(3))
     assert_allclose(estimates[:, [0, -1]], np.exp([[r * r, -r * r]] * 3))
+
+
+def test_accuracy_is_read_off_at_the_published_share(script):
+    published = script("_uci_published")
+    rng = np.random.default_rng(0)
+    shares = rng.normal(60, 5, size=4000)
+    accuracies = 50 + 0.8 * (shares - 60) + rng.normal(0, 3, size=4000)
+    mean, error = published.at_share(accuracies, shares, 70.0, 1.0, n_test=10_000)
+    assert_allclose(mean, 58.0, atol=0.5)
+    # What is left about the line less the spread of draws, and the mean of 50 draws.
+    assert_allclose(error, np.sqrt(9 - 1 + 1 / 50), rtol=0.05)
+    # A few test rows alone give more: p (1 - p) / 30 less the part of the line.
+    _, error = published.at_share(accuracies, shares, 60.0, 3.0, n_test=30)
+    assert_allclose(error, np.sqrt(2500 / 30 * 9 / 25 + 9 / 50), rtol=0.05)
+
+
+def test_constant_answers_are_not_chosen(script):
+    published = script("_uci_published")
+    record = {"validation": np.array([[60.0, 70.0]]), "test": np.array([[61.0, 71.0]])}
+    changed = published.with_constant_answers(record, np.array([[False, True]]), np.array([33.0]))
+    assert changed["validation"].tolist() == [[60.0, 0.0]]
+    assert changed["test"].tolist() == [[61.0, 33.0]]

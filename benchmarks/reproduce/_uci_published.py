@@ -54,7 +54,7 @@ CONSTANT = "trigonometric"  # the published row of a constant answer
 OSCILLATING = "generalized"  # a row that holds trigonometric features where these are best
 
 
-def report(found, at_chosen_sigma, shares, methods):
+def report(found, at_chosen_sigma, shares, n_tests, is_constant, methods):
     """Return Markdown: every published number beside ours, and what explains a difference.
 
     Parameters
@@ -65,6 +65,10 @@ def report(found, at_chosen_sigma, shares, methods):
         Returns the test accuracies (n_seeds,) of such a record.
     shares : dict of ndarray of shape (n_seeds,)
         Of each set: percentage of test rows in the class with the most training rows.
+    n_tests : dict of int
+        Number of test rows of each set.
+    is_constant : dict of ndarray of shape (n_seeds, n_sigmas)
+        Of each set: where generalized features oscillate.
     methods : sequence of str
         What was measured.
     """
@@ -73,14 +77,15 @@ def report(found, at_chosen_sigma, shares, methods):
     for method in (m for m in methods if m in PUBLISHED and m != CONSTANT):
         for name in shares:
             record = found[method, name]
-            if method == OSCILLATING and (CONSTANT, name) in found:
-                record = with_constant_answers(record, found[CONSTANT, name], shares[name])
+            if method == OSCILLATING:
+                record = with_constant_answers(record, is_constant[name], shares[name])
             row, kind = compare(
                 method,
                 name,
                 at_chosen_sigma(found[method, name]),
                 at_chosen_sigma(record),
                 shares[name],
+                n_tests[name],
             )
             rows.append(row)
             counts[kind] += 1
@@ -103,34 +108,34 @@ over their number. It is compared with the share of the largest class among our 
 "Ours" has a new split for each seed; the verdict is by two combined standard errors, which lack the
 luck of the one published split. "On their split" is our accuracy, by linear regression over our
 splits, where the share of the largest class is the published one; the error is that of one split
-(spread about the line less the published spread over draws, the line's own error, and the error of
-{PUBLISHED_SEEDS} draws), the verdict by two of it. For "{OSCILLATING}" it is computed with constant
-answers wherever those features are the trigonometric ones, as the row above has them.
-{counts["met"]} numbers are met, {counts["split"]} more on the published split, {counts["open"]}
-are not.
+(spread about the line less the published spread over draws, and no less than what the number of
+test rows gives; the line's own error; the error of {PUBLISHED_SEEDS} draws), the verdict by two of
+it. For "{OSCILLATING}" it is computed with constant answers wherever those features oscillate
+(s = -1), as trigonometric ones do.
+
+Numbers that are met: {counts["met"]}; on the published split {counts["split"]} more; not met:
+{counts["open"]}.
 
 {markdown(rows, left=2)}
 """
 
 
-def with_constant_answers(record, trigonometric, shares):
-    """Return a record that answers constantly where it equals that of trigonometric features."""
-    is_same = (record["validation"] == trigonometric["validation"]) & (
-        record["test"] == trigonometric["test"]
-    )
+def with_constant_answers(record, is_constant, shares):
+    """Return a record that answers with the largest class, and is not chosen, where is said."""
     return {
-        "validation": np.where(is_same, 0.0, record["validation"]),
-        "test": np.where(is_same, shares[:, None], record["test"]),
+        "validation": np.where(is_constant, 0.0, record["validation"]),
+        "test": np.where(is_constant, shares[:, None], record["test"]),
     }
 
 
-def compare(method, name, own, on_split, shares):
+def compare(method, name, own, on_split, shares, n_test):
     """Return a row of the table and whether the number is "met", met by the "split", or "open"."""
     place = SETS.index(name)
     published, spread = (part[place] for part in PUBLISHED[method])
     mean, error = summarize(own)
     z = (mean - published) / math.hypot(error, spread / math.sqrt(PUBLISHED_SEEDS))
-    expected, one_split = at_share(on_split, shares, PUBLISHED[CONSTANT][0][place], spread)
+    share = PUBLISHED[CONSTANT][0][place]
+    expected, one_split = at_share(on_split, shares, share, spread, n_test)
     z_split = (expected - published) / one_split
     kind = "met" if abs(z) <= 2 else "split" if abs(z_split) <= 2 else "open"
     first = "met" if kind == "met" else f"{z:+.1f} se"
@@ -139,8 +144,13 @@ def compare(method, name, own, on_split, shares):
     return (method, name, f"{published}", ours, first, theirs, second), kind
 
 
-def at_share(accuracies, shares, share, spread):
-    """Return the accuracy expected where the class share is `share`, and the error of one split."""
+def at_share(accuracies, shares, share, spread, n_test):
+    """Return the accuracy expected where the class share is `share`, and the error of one split.
+
+    The spread of accuracies holds that of splits and that of draws, which is published: the
+    difference is that of splits. It is noisy, and at least what `n_test` random rows give of a
+    fixed classifier: p (1 - p) / n_test, less the part that goes with the share.
+    """
     n = len(shares)
     apart = shares - shares.mean()
     squares = float(apart @ apart)
@@ -149,6 +159,9 @@ def at_share(accuracies, shares, share, spread):
     variance = float(residuals @ residuals) / (n - 2)
     step = share - shares.mean()
     line = variance * (1 / n + (step**2 / squares if squares else 0.0))
-    of_split = max(variance - spread**2, 0.0)
+    total = float(np.var(accuracies, ddof=1))
+    p = accuracies.mean() / 100
+    of_rows = 1e4 * p * (1 - p) / n_test * min(variance / total, 1.0) if total else 0.0
+    of_split = max(variance - spread**2, of_rows)
     error = math.sqrt(of_split + line + spread**2 / PUBLISHED_SEEDS)
     return float(accuracies.mean() + slope * step), error

@@ -214,6 +214,20 @@ def at_chosen_sigma(record):
     return record["test"][np.arange(len(chosen)), chosen]
 
 
+def oscillates(name, n_seeds, folder):
+    """Return where generalized features are fitted as oscillating ones, (n_seeds, n_sigmas)."""
+    feature_map = GeneralizedExponentialRF(2)
+    header = {"method": repr(feature_map), "sigmas": SIGMAS.tolist()}
+    cache = Cache(folder / f"{name}_oscillates.json", header, "seeds")
+    for seed in range(n_seeds):
+        if seed not in cache:
+            rows = split(name, seed)[0][0]
+            fitted = [with_sigma(feature_map, sigma, seed).fit(rows) for sigma in SIGMAS]
+            cache[seed] = [int(one.s_) == -1 for one in fitted]
+            show(f"{name}, sign of seed {seed}")
+    return np.array([cache[seed] for seed in range(n_seeds)])
+
+
 def with_average(results):
     """Append the average over the sets; they are independent, so that their errors add as squares.
 
@@ -322,7 +336,9 @@ def main():
             name: np.array([share_of_largest(name, seed) for seed in range(n_seeds)])
             for name in sets
         }
-        text += _uci_published.report(found, at_chosen_sigma, shares, methods)
+        n_tests = {name: len(parts_of(name, 0)[2]) for name in sets}
+        is_constant = {name: oscillates(name, n_seeds, arguments.cache) for name in sets}
+        text += _uci_published.report(found, at_chosen_sigma, shares, n_tests, is_constant, methods)
     figure = plot(accuracies, methods, sets)
     save_figure(figure, arguments.results, stem, docs=arguments.docs)
     save_report(text, arguments.results, stem)
