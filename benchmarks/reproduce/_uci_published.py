@@ -128,7 +128,7 @@ test rows gives; the line's own error; the error of {PUBLISHED_SEEDS} draws), th
 it. For "{OSCILLATING}" it is computed with constant answers wherever those features oscillate
 (s = -1), as trigonometric ones do.
 
-Numbers that are met: {counts["met"]}; on the published split {counts["split"]} more; not met: {counts["open"]}.
+Numbers that are met: {counts["met"]}; on their split {counts["split"]} more; not: {counts["open"]}.
 
 {markdown(rows, left=2)}
 """
