@@ -15,6 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 # Smaller blocks spend their time between operations and not in them, larger ones leave the cache.
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
+_PARTS = 16
 
 _lock = threading.Lock()
 _controller = None
@@ -56,6 +57,7 @@ class Scratch:
 
     def __call__(self, shape, dtype):
         """Return an array with whatever the last use left in it."""
+        dtype = np.dtype(dtype)
         n_bytes = math.prod(shape) * dtype.itemsize
         kept = getattr(self._local, "kept", None)
         if kept is None or kept.size < n_bytes:
@@ -64,9 +66,9 @@ class Scratch:
 
 
 def block_rows(n_rows, n_columns):
-    """Return how many rows make a block: an eighth of them, for threads to share, within limits."""
+    """Return how many rows make a block: a part of them, for threads to share, within limits."""
     least, most = (max(1, entries // n_columns) for entries in (_LEAST_ENTRIES, _MOST_ENTRIES))
-    return min(max(n_rows // 8, least), most)
+    return min(max(-(-n_rows // _PARTS), least), most)
 
 
 def run_all(function, items):
@@ -114,12 +116,19 @@ def run_rows(function, n_rows, size):
             for rows in blocks:
                 function(rows)
             return
-        share = -(-len(blocks) // n_threads)
-        shares = [deque(blocks[a : a + share]) for a in range(0, len(blocks), share)]
+        n_shares = min(n_threads, len(blocks))
+        ends = [len(blocks) * i // n_shares for i in range(n_shares + 1)]
+        shares = [deque(blocks[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
         def walk(own):
-            for rows in _taken(shares, own):
-                function(rows)
+            try:
+                for rows in _taken(shares, own):
+                    function(rows)
+            except BaseException:
+                # The others stop after the block they have.
+                for share in shares:
+                    share.clear()
+                raise
 
         with ThreadPoolExecutor(len(shares)) as pool:
             for _ in pool.map(walk, range(len(shares))):

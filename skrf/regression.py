@@ -30,7 +30,8 @@ from .features.exponential import OptimalPositiveRF
 
 _BLOCK_ROWS = 1024
 _FOREIGN_BLOCK_ROWS = 2**14  # a device wants larger pieces
-_MERGED_BLOCKS = 64  # blocks whose sums are held at a time
+# Of blocks whose sums are held at a time.
+_MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SAMPLED_ROWS = 64
 _ROOM = 46.0  # e^46 is 1e20: half of the range of float32 on the log scale
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
@@ -42,7 +43,7 @@ class _KeySums:
     Group g holds ``sums[:, g] * exp(top[:, g])``. Positive maps give logarithms, whose largest
     per column and group is `top`; other maps give plain features and `top` stays 0.
 
-    Law: ``add`` is associative and commutative to rounding.
+    Law: ``add`` and ``merge`` are associative and commutative to rounding.
 
     Parameters
     ----------
@@ -100,7 +101,8 @@ class _KeySums:
                     self.top[:, group] = reference
                     self.weights[group] = own[:, 0].sum()
                     means = self.sums[:, group, 0] / self.weights[group]
-                    if not (means.min() > np.exp(-_ROOM) and means.max() < np.exp(_ROOM)):
+                    is_inside = means.min() > np.exp(-_ROOM) and means.max() < np.exp(_ROOM)
+                    if not (is_inside and np.isfinite(self.sums[:, group]).all()):
                         return False
         return True
 
@@ -153,14 +155,16 @@ class _KeySums:
             Whether to try first to leave the log features as they are. It is good enough where the
             sums of first values come out far inside the range of float32.
         """
-        relative, shape = relative.astype(features.dtype), (-1, *self.sums.shape[1:])
+        shape = (-1, *self.sums.shape[1:])
         if not self.is_log:
             return (features @ relative).reshape(shape)
+        relative = relative.astype(features.dtype)
         if is_level:
             with np.errstate(over="ignore", invalid="ignore"):
                 sums = (np.exp(features, out=room) @ relative).reshape(shape)
                 totals = sums[:, :, 0].sum(axis=1)
-            if totals.min() > np.exp(-_ROOM / 2) and totals.max() < np.exp(_ROOM / 2):
+            is_inside = totals.min() > np.exp(-_ROOM / 2) and totals.max() < np.exp(_ROOM / 2)
+            if is_inside and np.isfinite(sums).all():
                 return sums.astype(np.float64)
         np.subtract(features, features.max(axis=1)[:, None], out=room)
         return (np.exp(room, out=room) @ relative).reshape(shape).astype(np.float64)
@@ -229,12 +233,19 @@ class _KernelRegression(BaseEstimator):
             )
         self.feature_map_ = feature_map
 
+    @property
+    def _is_own(self):
+        return isinstance(self.feature_map_, BaseRandomFeatures)
+
+    def _block_size(self, n_rows):
+        return block_rows(n_rows, self.feature_map_.n_components_) if self._is_own else _BLOCK_ROWS
+
     def _map_rows(self, function, n_rows):
         """Return [function(rows), ...] for blocks of rows, on threads for maps of this library."""
-        if isinstance(self.feature_map_, BaseRandomFeatures):
-            size = block_rows(n_rows, self.feature_map_.n_components_)
+        size = self._block_size(n_rows)
+        if self._is_own:
             return map_rows(function, n_rows, size)
-        return [function(block) for block in gen_batches(n_rows, _BLOCK_ROWS)]
+        return [function(block) for block in gen_batches(n_rows, size)]
 
     def _accumulate(self, X, groups, values, n_groups):
         """Add rows to the key sums; blocks are merged in their order."""
@@ -244,7 +255,11 @@ class _KernelRegression(BaseEstimator):
                 self._merge(part)
             return
         scratches = Scratch(), Scratch()
-        start, most = 0, _BLOCK_ROWS * _MERGED_BLOCKS
+        width = self.feature_map_.n_components_ if self._is_own else 1
+        # As many sums are held at a time as there are blocks in a batch.
+        n_held = _HELD_NUMBERS // (width * n_groups * (values.shape[1] + 1))
+        most = min(max(n_held, 4), _MERGED_BLOCKS) * self._block_size(X.shape[0])
+        start = 0
         # The first batches are small: they tell the scale of the others, if there is one.
         size = most if hasattr(self, "_key_sums") else _BLOCK_ROWS
         while start < X.shape[0]:
@@ -511,6 +526,8 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         first, classes = not hasattr(self, "_key_sums"), to_host(classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+        if classes is not None and len(classes) == 0:
+            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
         if (
             not first
             and classes is not None
@@ -537,7 +554,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         y = column_or_1d(to_host(y), warn=True)
         assert_all_finite(y, input_name="y")
         check_consistent_length(X, y)
-        if classes is None or y.dtype.kind == "f":  # of others it is asked below which they are
+        if classes is None or y.dtype.kind in "fO":  # of others it is asked below which they are
             check_classification_targets(y)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
         classes = np.unique(y) if classes is None else classes
@@ -585,7 +602,7 @@ class KernelRegressionClassifier(ClassifierMixin, _KernelRegression):
         best = self._from_scores(X, best_of)
         if is_foreign(best) and self.classes_.dtype.kind in "biuf":
             place = {"device": array_api_compat.device(best)}
-            return take(namespace(best).asarray(self.classes_, **place), best)
+            return namespace(best).asarray(self.classes_[to_host(best)], **place)
         return self.classes_[to_host(best)]
 
     def score(self, X, y, sample_weight=None):
@@ -821,12 +838,15 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
             self._target_shape = shape
             self._fit_map(X, y if shape else y[:, 0], sample_weight)
             self._weight, self.target_mean_, self._range = total, mean, (low, high)
+            # Sums are of targets of about 1, so that they stay inside the range of float32.
+            largest = np.maximum(np.abs(low), np.abs(high))
+            self._unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
         else:
             self._weight += total
             step = (mean - self.target_mean_) * (total / self._weight)
             self.target_mean_ = self.target_mean_ + step
             self._range = np.minimum(self._range[0], low), np.maximum(self._range[1], high)
-        values = weights[:, None] * np.column_stack([np.ones(len(y)), y])
+        values = weights[:, None] * np.column_stack([np.ones(len(y)), y / self._unit])
         self._accumulate(X, np.zeros(len(y), dtype=int), values, 1)
         return self
 
@@ -848,6 +868,7 @@ class KernelRegressor(RegressorMixin, _KernelRegression):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
             xp = namespace(sums)
             means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
+            means = means * like(self._unit, means)
             means = xp.clip(means, *(like(end, means) for end in self._range))
             return xp.where(weight > 0, means, like(self.target_mean_, means))
 

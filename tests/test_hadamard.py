@@ -1,5 +1,6 @@
 """Hadamard projections: kernels against matrices, the law of the rows, every mechanism."""
 
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -363,3 +364,14 @@ def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast, monkeypatch):
         monkeypatch.setattr(kernel, "project", lambda *args, own=own: calls.append(1) or own(*args))
     np.testing.assert_allclose(projection.multiply(X), expected, rtol=0, atol=1e-12)
     assert bool(calls) == is_fast
+
+
+def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():
+    projection = draw("orthogonal", 2000, 100)
+    X = np.random.default_rng(0).normal(size=(3, 100))
+    size = len(pickle.dumps(projection))
+    expected = projection.multiply(X)
+    assert projection._matrix(X.dtype) is projection._matrix(X.dtype)
+    assert len(pickle.dumps(projection)) == size
+    again = pickle.loads(pickle.dumps(projection))
+    np.testing.assert_array_equal(again.multiply(X), expected)

@@ -185,6 +185,37 @@ def test_distant_classes_keep_their_logarithms():
     assert np.isfinite(logs).all() and logs[0, 1] < -1000 and logs[0, 0] == 0.0
 
 
+@pytest.mark.parametrize("size", [1e-34, 1e24, 1e34])
+def test_targets_of_any_size_in_float32(size):
+    """The sums of targets must stay inside the range of float32, not only those of weights."""
+    rng = np.random.default_rng(0)
+    rows = 0.3 * rng.normal(size=(3000, 3))
+    rows[1024:, 0] += 5.0
+    rows = rows.astype(np.float32)
+    targets = size * (2 + np.sin(rows[:, 0].astype(float)))
+    regressor = KernelRegressor(PositiveRF(64, kernel="softmax", sigma=1.0, random_state=0))
+    found = clone(regressor).fit(rows, targets).predict(rows)
+    exact = clone(regressor).fit(rows.astype(float), targets).predict(rows.astype(float))
+    assert_allclose(found / size, exact / size, rtol=0, atol=1e-4)
+
+
+def test_predictions_are_float64_whatever_the_map():
+    rows = X.astype(np.float32)
+    for which in ("positive", "trigonometric"):
+        assert KernelRegressor(MAPS[which]).fit(rows, T).predict(rows).dtype == np.float64
+
+
+def test_sums_of_wide_maps_are_not_held_for_all_blocks():
+    rows = np.random.default_rng(0).normal(size=(4096, 4))
+    model = KernelRegressionClassifier(OptimalPositiveRF(4096, random_state=0))
+    tracemalloc.start()
+    model.fit(rows, np.arange(4096) % 50)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The sums of a block are 3.3 MB, its features 4 MB (32 blocks were 110 MB).
+    assert peak < 90e6
+
+
 # ------------------------------------------------------------------ order, batches and blocks
 
 
@@ -384,6 +415,15 @@ def test_a_class_without_rows_has_probability_zero(which):
     assert (decisions[:, 3] <= decisions.min(axis=1)).all()
     three = KernelRegressionClassifier(MAPS[which]).fit(X, y)
     assert_allclose(model.predict_proba(Q)[:, :3], three.predict_proba(Q), **CLOSE)
+
+
+def test_labels_of_partial_fit_are_checked():
+    with pytest.raises(ValueError, match="classes must hold"):
+        KernelRegressionClassifier().partial_fit(X, y, classes=[])
+    with pytest.raises(ValueError, match="[Uu]nknown label type"):
+        KernelRegressionClassifier().partial_fit(
+            X[:2], np.array([0.5, 1.5], object), classes=[0, 1]
+        )
 
 
 def test_outputs_of_partial_fit():

@@ -91,12 +91,27 @@ def test_a_thread_that_is_done_takes_blocks_of_the_others():
     assert sorted(map(len, by_thread.values())) == [1, 9]
 
 
-def test_an_error_in_a_block_comes_out():
+def test_an_error_in_a_block_comes_out_and_ends_the_work():
+    begun = []
+
     def fail(rows):
-        raise IndexError(rows.start)
+        begun.append(rows)
+        time.sleep(0.01)  # by now the other thread is at work
+        if rows.start == 0:
+            raise IndexError(rows.start)
 
     with threadpool_limits(2, user_api="blas"), pytest.raises(IndexError):
-        run_rows(fail, 10, 1)
+        run_rows(fail, 100, 1)
+    assert len(begun) < 10
+
+
+def test_every_thread_has_a_share():
+    # The number of threads is what BLAS was allowed, whatever this machine has.
+    at_once = threading.Barrier(4)
+    with threadpool_limits(4, user_api="blas"):
+        if max(blas_threads()) < 4:
+            pytest.skip("BLAS allows fewer than four threads here")
+        run_rows(lambda rows: at_once.wait(timeout=30) if rows.start % 2 == 0 else None, 8, 1)
 
 
 def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():

@@ -3,7 +3,8 @@
 A block is W = D S R of the order d' >= d, the least that has a fast transform. Inputs are padded
 with zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1
 / d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'}
-norms, which makes a cut row nearly N(0, I_d).
+norms, which makes a cut row nearly N(0, I_d). At small orders the matrix is kept as well, once
+something has been multiplied by it.
 """
 
 from functools import cached_property
@@ -31,8 +32,8 @@ _FOREIGN_BLOCK = 2**22
 class HadamardProjection(Projection):
     """Rows of structured blocks, held as a matrix only where that is faster: at small orders.
 
-    `multiply` walks blocks of rows: beside its output it holds a few arrays of at most 2^18 numbers
-    (2^22 for other libraries than NumPy), or of one padded row where that is longer.
+    Beyond, `multiply` walks blocks of rows: beside its output it holds a few arrays of at most 2^18
+    numbers (2^22 for other libraries than NumPy), or of one padded row where that is longer.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ class HadamardProjection(Projection):
     def __init__(self, signs, lengths, n_features, *, radii=None, simplices=False, matrix=None):
         self.signs, self.lengths, self.n_features = signs, lengths, n_features
         self.radii, self.simplices, self.matrix = radii, simplices, matrix
+        self._matrices = {}
 
     @property
     def order(self):
@@ -79,9 +81,15 @@ class HadamardProjection(Projection):
         """Return the matrix, made by multiplying the identity; for small work."""
         return self._transformed(np.eye(self.n_features)).T
 
-    @cached_property
-    def _columns(self):
-        return self.dense().T
+    def _matrix(self, dtype):
+        """Return dense().T, made once for a dtype."""
+        if dtype not in self._matrices:
+            self._matrices[dtype] = self.dense().T.astype(dtype)
+        return self._matrices[dtype]
+
+    def __getstate__(self):
+        """Leave out what is quickly made again."""
+        return {**vars(self), "_matrices": {}}
 
     def _weighted_norms2(self, diagonal):
         """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
@@ -98,7 +106,9 @@ class HadamardProjection(Projection):
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
         if self.order <= _LARGEST_DENSE:
-            return X @ like(self._columns, X)
+            if is_foreign(X):
+                return X @ like(self._matrix(np.dtype(np.float64)), X)
+            return X @ self._matrix(X.dtype)
         return self._transformed(X)
 
     def _transformed(self, X):
