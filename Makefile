@@ -1,5 +1,5 @@
 # What can be done here: make demo, make test, make lint, make docs, make bench, make clean.
-# Everything is installed into .venv, which is made when it is missing.
+# Everything is installed into .venv (benchmarks: .venv-bench), made when it is missing.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +18,7 @@ help:
 	@echo "make lint   check style and formatting"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
-	@echo "make clean  remove .venv and the built documentation"
+	@echo "make clean  remove the environments and the built documentation"
 
 # A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
 # when something has to be installed again; the package itself is installed in place.
@@ -50,8 +50,10 @@ docs: $(VENV)/.stamp-docs
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # As many threads as the machine has cores, whatever this shell says: the promises are about that.
-bench: $(VENV)/.stamp-bench
-	env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS $(VENV)/bin/python benchmarks/speed.py
+# An environment of its own: scikit-learn imports pandas where it finds it, which counts as memory.
+bench:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.stamp-bench
+	env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS $(VENV)-bench/bin/python benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) docs/_build
+	rm -rf $(VENV) $(VENV)-bench docs/_build

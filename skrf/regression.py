@@ -92,19 +92,18 @@ class _KeySums:
             Whether the reference suits the rows: the means of all columns are so far inside the
             range of float32 that what has left it, at either end, does not count.
         """
+        own = values.astype(features.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             np.exp(features, out=features)
             for group, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
                 if start < stop:
-                    own = values[start:stop]
-                    self.sums[:, group] = features[start:stop].T @ own.astype(features.dtype)
-                    self.top[:, group] = reference
-                    self.weights[group] = own[:, 0].sum()
-                    means = self.sums[:, group, 0] / self.weights[group]
-                    is_inside = means.min() > np.exp(-_ROOM) and means.max() < np.exp(_ROOM)
-                    if not (is_inside and np.isfinite(self.sums[:, group]).all()):
-                        return False
-        return True
+                    self.sums[:, group] = features[start:stop].T @ own[start:stop]
+                    self.weights[group] = values[start:stop, 0].sum()
+        some = self.weights > 0
+        self.top[:, some] = reference[:, None]
+        means = self.sums[:, some, 0] / self.weights[some]
+        is_inside = means.min() > np.exp(-_ROOM) and means.max() < np.exp(_ROOM)
+        return bool(is_inside and np.isfinite(self.sums).all())
 
     def merge(self, other):
         """Add the sums of other rows."""
@@ -380,7 +379,7 @@ def _features(feature_map, X, scratches, *, keys, lower=None):
             X = validate_rows(last, X, reset=False)
         return _features(last, X, scratches, keys=keys, lower=lower)
     if isinstance(feature_map, BaseRandomFeatures):
-        features = scratches[0]((X.shape[0], feature_map.n_components_), X.dtype)
+        features = scratches[0]((X.shape[0], feature_map._n_columns), X.dtype)
         if feature_map.is_positive:
             feature_map._log_features_into(X, features, scratches[1], keys=keys, lower=lower)
         else:

@@ -160,11 +160,11 @@ class BaseRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _rows(self, X, offset=None, *, keys=False):
         """Return rows of X on the scale of the features, shifted by `offset` (units of X)."""
-        return ScaledRows(X, self.sigma_, offset)
+        return ScaledRows(X, self._sigma, offset)
 
     def _pull_back_rows(self, gradient, *, keys=False):
         """Return the gradient with respect to X, given that with respect to `_rows`."""
-        return gradient * self.sigma_
+        return gradient * self._sigma
 
     def _log_outer_factor(self, X, Y):
         """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
