@@ -379,7 +379,7 @@ def _features(feature_map, X, scratches, *, keys, lower=None):
             X = validate_rows(last, X, reset=False)
         return _features(last, X, scratches, keys=keys, lower=lower)
     if isinstance(feature_map, BaseRandomFeatures):
-        features = scratches[0]((X.shape[0], feature_map._n_columns), X.dtype)
+        features = scratches[0]((X.shape[0], feature_map.n_components_), X.dtype)
         if feature_map.is_positive:
             feature_map._log_features_into(X, features, scratches[1], keys=keys, lower=lower)
         else:
