@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 # Smaller blocks spend their time between operations and not in them, larger ones leave the cache.
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
-_PARTS = 16
+_PARTS = 16  # of an input of middle size, so that more threads than two find work
 
 _lock = threading.Lock()
 _controller = None

@@ -337,8 +337,10 @@ class _KernelRegression(BaseEstimator):
 
         if lower is not None and X.shape[0] > _BLOCK_ROWS:
             # A few rows tell whether the largest terms of most are near 1 as they are.
-            some = features_of(slice(None, None, max(1, X.shape[0] // _SAMPLED_ROWS)))
-            is_level = np.abs(some.max(axis=1)).max() < _ROOM / 2
+            some = slice(None, None, max(1, X.shape[0] // _SAMPLED_ROWS))
+            # In one block, which holds BLAS to one thread: its others would spin on afterwards.
+            [tops] = self._map_rows(lambda _: features_of(some).max(axis=1), 1)
+            is_level = np.abs(tops).max() < _ROOM / 2
 
         def answer(rows):
             features = features_of(rows)
