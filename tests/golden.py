@@ -1,0 +1,279 @@
+"""Results of version 0.1.0 in digests, which `test_golden.py` compares with today's.
+
+    python tests/golden.py     # writes golden.json anew: only where a change of results is meant
+
+No draw may change unnoticed: every published figure rests on them. A digest of an array holds four
+inner products with fixed random weights, in units of the array's root mean square.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from instances import KERNELS, MECHANISMS, accepts, couplings, make
+from sklearn.kernel_approximation import Nystroem
+
+import skrf
+from skrf import KernelRegressionClassifier, KernelRegressor
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    Performer,
+    ToeplitzMask,
+)
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+from skrf.projections import PROJECTIONS
+
+PATH = Path(__file__).with_name("golden.json")
+
+
+def digest(values):
+    """Return the root mean square of an array and four inner products in units of it."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    size = float(np.sqrt(np.mean(flat**2)))
+    weights = np.random.default_rng(len(flat)).standard_normal((4, len(flat)))
+    products = weights @ (flat / (size or 1.0)) / np.sqrt(len(flat))
+    return [size, *(float(product) for product in products)]
+
+
+def rows(n, d, seed):
+    """Return rows with a mean, some coordinates exactly 0."""
+    rng = np.random.default_rng(seed)
+    return np.round(rng.normal(0.3, 0.5, (n, d)), 3) * (rng.random((n, d)) < 0.8)
+
+
+# ------------------------------------------------------------------ mechanisms
+
+
+def _mechanism_cases():
+    """Yield name, mechanism, dtype."""
+    for name in MECHANISMS:
+        for coupling in couplings(name):
+            held = PROJECTIONS if accepts(name, "projection") else (None,)
+            for projection in held:
+                if projection == "hadamard" and coupling not in PROJECTIONS["hadamard"]:
+                    if coupling is not None or make(name).coupling not in PROJECTIONS["hadamard"]:
+                        continue
+                params = {} if projection is None else {"projection": projection}
+                for kernel in KERNELS:
+                    for dtype in ("float64", "float32"):
+                        if dtype == "float32" and kernel == "softmax":
+                            continue
+                        own = make(
+                            name, coupling, n_components=14, sigma=0.8, kernel=kernel,
+                            random_state=3, **params,
+                        )  # fmt: skip
+                        yield f"{name} {coupling} {projection} {kernel} {dtype}", own, dtype
+    for asymmetric in (skrf.DenseExponentialRF, skrf.AdaptiveRF):
+        own = asymmetric(14, asymmetric=True, kernel="softmax", random_state=3)
+        yield f"{asymmetric.__name__} asymmetric", own, "float64"
+    for kernel in ("laplacian", "cauchy", "matern12", "matern32", "matern52"):
+        yield f"RFFSampler {kernel}", skrf.RFFSampler(14, kernel=kernel, random_state=3), "float64"
+    for name in ("RFFSampler", "PositiveRF-hyperbolic", "GeneralizedExponentialRF"):
+        yield f"{name} one column", make(name, n_components=1, random_state=3), "float64"
+    for sigma in ("scale", "median"):
+        yield f"sigma {sigma}", skrf.OptimalPositiveRF(14, sigma=sigma, random_state=3), "float64"
+    for centers in ("kmeans", "random", "none"):
+        own = skrf.AdaptiveRF(14, centers=centers, sigma=2.0, random_state=3)
+        yield f"AdaptiveRF {centers}", own, "float64"
+
+
+def _mechanisms():
+    for name, mechanism, dtype in _mechanism_cases():
+        width = 14 if getattr(mechanism, "projection", None) == "hadamard" else 4
+        X, Y = (rows(n, width, seed).astype(dtype) for n, seed in ((20, 0), (9, 1)))
+        for keys in (None, Y):
+            mechanism.fit(X, keys=keys)
+            found = {"transform": mechanism.transform(Y)}
+            if keys is not None:
+                found["transform_keys"] = mechanism.transform_keys(X)
+            if hasattr(mechanism, "omega_"):
+                found["omega"] = mechanism.omega_
+            if dtype == "float64":
+                try:
+                    found["variance"] = mechanism.kernel_variance(X[:4] / 2, Y[:4] / 2)
+                except NotImplementedError:
+                    pass
+                found["kernel"] = mechanism.approximate_kernel(X, Y)
+            side = "" if keys is None else " with keys"
+            for part, values in found.items():
+                yield f"{name}{side}: {part}", dtype, values
+
+
+# ------------------------------------------------------------------ estimators
+
+
+def _regression():
+    X, Z = rows(60, 4, 0), rows(15, 4, 1)
+    y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
+    maps = {
+        "default": None,
+        "trigonometric": skrf.RFFSampler(20, random_state=1),
+        "adaptive": skrf.AdaptiveRF(20, sigma=2.0, random_state=1),
+        "generalized": skrf.GeneralizedExponentialRF(20, random_state=1),
+        "poisson": skrf.PoissonRF(20, random_state=1),
+        "hybrid": skrf.HybridRF(40, random_state=1),
+        "hadamard": skrf.OptimalPositiveRF(20, projection="hadamard", random_state=1),
+        "Nystroem": Nystroem(n_components=10, random_state=1),
+    }
+    for name, feature_map in maps.items():
+        A, B = (rows(60, 14, 2), rows(15, 14, 3)) if name == "hadamard" else (X, Z)
+        state = 1 if feature_map is None else None
+        for dtype in ("float64", "float32"):
+            own = {"feature_map": feature_map, "random_state": state}
+            A, B = A.astype(dtype), B.astype(dtype)
+            model = KernelRegressionClassifier(**own).fit(A, y, weights)
+            yield f"classifier {name} {dtype}: proba", dtype, model.predict_proba(B)
+            yield f"classifier {name} {dtype}: decision", dtype, model.decision_function(B)
+            yield f"classifier {name} {dtype}: labels", "float64", model.predict(B)
+            targets = np.column_stack([A[:, 0] ** 2, 1000 * A[:, 1]])
+            model = KernelRegressor(**own).fit(A, targets, weights)
+            yield f"regressor {name} {dtype}", dtype, model.predict(B)
+    model = KernelRegressionClassifier(random_state=1)
+    for part in np.array_split(np.arange(60), 3):
+        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    yield "classifier partial_fit", "float64", model.predict_proba(Z)
+    model = KernelRegressionClassifier(random_state=1).fit(sp.csr_array(X), y)
+    yield "classifier sparse", "float64", model.predict_proba(sp.csr_array(Z))
+
+
+# ------------------------------------------------------------------ attention
+
+
+def _attention_inputs(dtype, length=70):
+    rng = np.random.default_rng(5)
+    q = rng.normal(size=(2, 4, length, 6)) + 0.2
+    k = rng.normal(size=(2, 2, length, 6))
+    v = rng.normal(size=(2, 2, length, 3))
+    padding = rng.random((2, length)) < 0.2
+    return *(part.astype(dtype) for part in (q, k, v)), padding
+
+
+def _attention():
+    maps = {
+        "default": skrf.OptimalPositiveRF(24, random_state=1),
+        "trigonometric": skrf.RFFSampler(24, random_state=1),
+        "hyperbolic": skrf.PositiveRF(24, variant="hyperbolic", random_state=1),
+        "dense asymmetric": skrf.DenseExponentialRF(24, asymmetric=True, random_state=1),
+        "adaptive asymmetric": skrf.AdaptiveRF(24, asymmetric=True, random_state=1),
+        "generalized": skrf.GeneralizedExponentialRF(24, random_state=1),
+        "poisson": skrf.PoissonRF(24, random_state=1),
+        "hybrid": skrf.HybridRF(40, random_state=1),
+        "relu": GeneralizedMap(24, random_state=1),
+        "elu": GeneralizedMap(nonlinearity="elu", projection="identity"),
+    }
+    for dtype in ("float64", "float32"):
+        q, k, v, padding = _attention_inputs(dtype)
+        for name, feature_map in maps.items():
+            case = f"attention {name} {dtype}"
+            both = ApproxKernelAttention(feature_map)
+            yield f"{case}: bidirectional", dtype, both(q, k, v, key_padding_mask=padding)
+            both.fit(q, k, key_padding_mask=padding)
+            yield f"{case}: fitted", dtype, both(q / 2, k, v)
+            if name not in ("poisson", "hybrid"):
+                for part, values in zip("qkv", both.backward(q / 2, k, v, q[..., :3]), strict=True):
+                    yield f"{case}: gradient of {part}", dtype, values
+            if name == "adaptive asymmetric":
+                fitted = ApproxKernelAttention(feature_map, causal=True).fit(q, k)
+                yield f"{case}: causal", dtype, fitted(q, k, v)
+                continue
+            causal = ApproxKernelAttention(feature_map, causal=True)
+            yield f"{case}: causal", dtype, causal(q, k, v, key_padding_mask=padding)
+            if dtype == "float64":
+                out, state = causal.step(*(part[..., :9, :] for part in (q, k, v)),
+                                         causal.init_state())  # fmt: skip
+                out, state = causal.step(*(part[..., 9:30, :] for part in (q, k, v)), state)
+                yield f"{case}: stream", dtype, out
+            if name not in ("poisson", "hybrid"):
+                for part, values in zip("qkv", causal.backward(q, k, v, q[..., :3]), strict=True):
+                    yield f"{case}: causal gradient of {part}", dtype, values
+    q, k, v, padding = _attention_inputs("float64")
+    rng = np.random.default_rng(6)
+    masks = {
+        "array": rng.random((70, 70)),
+        "booleans": rng.random((70, 70)) < 0.3,
+        "sparse": sp.random_array((70, 70), density=0.1, rng=rng, format="csr"),
+        "Toeplitz": ToeplitzMask(rng.random((13, 19))),
+    }
+    for name, mask in masks.items():
+        for own in ("default", "trigonometric"):
+            for causal in (False, True):
+                operator = ApproxKernelAttention(maps[own], mask=mask, causal=causal)
+                case = f"attention {own} under {name} {'causal' if causal else ''}"
+                yield case, "float64", operator(q, k, v, key_padding_mask=padding)
+                for part, values in zip("qkv", operator.backward(q, k, v, q[..., :3]), strict=True):
+                    yield f"{case}: gradient of {part}", "float64", values
+    for own in (None, skrf.PositiveRF(12, random_state=1)):
+        model = Performer(7, n_layers=2, width=12, n_heads=2, feature_map=own, random_state=0)
+        loss, gradients = model.loss_and_grad(np.arange(60) ** 2 % 7, chunk_size=13)
+        yield f"Performer {own}: loss", "float64", loss
+        for name, gradient in gradients.items():
+            yield f"Performer {own}: {name}", "float64", gradient
+
+
+# ------------------------------------------------------------------ graphical models
+
+
+def _graphical():
+    rng = np.random.default_rng(7)
+    E, L, S = (rng.normal(size=(n, 3)) / 2 for n in (12, 12, 5))
+    maps = {
+        "default": None,
+        "exact": "exact",
+        "adaptive": skrf.AdaptiveRF(20),
+        "poisson": skrf.PoissonRF(20, positive=True),
+    }
+    edges = [(0, 1), (0, 2), (2, 3), (2, 4)]
+    symbols = rng.integers(0, 5, 40)
+    for name, feature_map in maps.items():
+        chain = ChainMRF(E, L, feature_map=feature_map, random_state=2)
+        yield f"chain {name}: log_partition", "float64", chain.log_partition([1, 2, 9, 500])
+        yield f"chain {name}: marginals", "float64", chain.marginals(6)
+        yield f"chain {name}: sample", "float64", chain.sample(8, 3, random_state=0)
+        tree = TreeMRF(edges, E, rng.normal(size=(5, 12)), feature_map=feature_map, random_state=2)
+        yield f"tree {name}: log_partition", "float64", tree.log_partition()
+        yield f"tree {name}: marginals", "float64", tree.marginals()
+        for kind in ("local", "global"):
+            model = KernelHMM(
+                E, S, targets=L, start_embedding=E[0], normalization=kind,
+                feature_map=feature_map, random_state=2,
+            )  # fmt: skip
+            yield f"hmm {name} {kind}: score", "float64", model.score(symbols, [30, 10])
+            yield f"hmm {name} {kind}: posteriors", "float64", model.predict_proba(symbols)
+            path = model.predict(symbols, algorithm="viterbi")
+            yield f"hmm {name} {kind}: path", "float64", path
+        if name != "poisson":
+            model = KernelHMM(E, S, feature_map=feature_map, random_state=2, max_iter=4)
+            yield f"hmm {name}: fit", "float64", model.fit(symbols).history_
+
+
+SUBJECTS = {
+    "mechanisms": _mechanisms,
+    "regression": _regression,
+    "attention": _attention,
+    "graphical": _graphical,
+}
+
+
+def digests(subject):
+    """Return {name: [dtype, digest...]} of a subject."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: [dtype, *digest(values)] for name, dtype, values in SUBJECTS[subject]()}
+
+
+def main():
+    """Write the digests of all subjects, one a line."""
+    lines = []
+    for subject in SUBJECTS:
+        for name, (dtype, *numbers) in digests(subject).items():
+            row = [dtype, *(float(f"{number:.11g}") for number in numbers)]
+            lines.append(f"{json.dumps(f'{subject}: {name}')}: {json.dumps(row)}")
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(lines)} digests in {PATH.name}")
+
+
+if __name__ == "__main__":
+    main()
