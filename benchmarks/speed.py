@@ -147,7 +147,8 @@ def measure_hadamard(rounds):
     few = max(rounds // 5, 3)
     times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
     judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 6)
-    fast, dense = fitted["hadamard"]._projection, fitted["dense"]._projection.dense()
+    fast = fitted["hadamard"].feature_maps_[0].projection
+    dense = fitted["dense"].omega_
     held = sum(part.nbytes for part in vars(fast).values() if isinstance(part, np.ndarray))
     judge("memory of the projection, % of dense", [held], [dense.nbytes / 100], 0.2, at_most=True)
     with threadpool_limits(1):

@@ -5,6 +5,8 @@ API standard (CuPy, torch) goes through its own namespace, so that the output li
 lived.
 """
 
+import math
+
 import array_api_compat
 import numpy as np
 import scipy.sparse as sp
@@ -41,6 +43,8 @@ def like(values, X):
     """Return host `values` in the library, on the device and in the dtype of X."""
     if not is_foreign(X):
         return np.asarray(values, dtype=X.dtype)
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy("K")  # libraries may share memory, and fitted arrays are read-only
     return namespace(X).asarray(values, dtype=X.dtype, device=array_api_compat.device(X))
 
 
@@ -58,9 +62,9 @@ def constant(X):
     return X.detach() if array_api_compat.is_torch_array(X) else X
 
 
-def columns(parts, X):
+def columns(parts):
     """Join column blocks side by side."""
-    return namespace(X).concat(parts, axis=1)
+    return namespace(parts[0]).concat(parts, axis=1)
 
 
 def squared_norms(X):
@@ -84,72 +88,79 @@ def squared_distances(X, Y, sign=-1):
     return cdist(X.astype(np.float64), -sign * Y.astype(np.float64), "sqeuclidean")
 
 
-class ScaledRows:
-    """Rows scale * (x - offset) of an input, dense or sparse, ready to be projected.
+def largest_norm2(X):
+    """Return the largest squared norm of a row of a dense array, inf only where it is that large.
 
-    A sparse input stays sparse: the shift acts on products and norms by linearity.
-
-    Parameters
-    ----------
-    X : array or sparse matrix of shape (n, d)
-        The rows, validated.
-    scale : float
-        Multiplies the rows.
-    offset : ndarray of shape (d,) or None
-        Shift in units of X; None is no shift.
+    Rows are put in units of the largest entry first: squares of float32 may leave their range.
     """
+    largest = largest_entry(X)
+    if not 1e-15 < largest < 1e15:
+        if not 0.0 < largest < math.inf:
+            return largest**2
+        return largest_norm2(constant(X) / largest) * largest * largest
+    return float(namespace(X).max(squared_norms(constant(X))))
 
-    def __init__(self, X, scale, offset=None):
-        self.scale = scale
-        self.offset = None if offset is None or not np.any(offset) else offset
-        self.is_sparse = sp.issparse(X)
-        if self.is_sparse:
-            self.values = X
+
+def largest_entry(X):
+    """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
+    if is_foreign(X):
+        xp = namespace(X)
+        return float(constant(xp.max(xp.abs(X))))
+    low, high = float(X.min()), float(X.max())
+    return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
+
+
+class InPlace:
+    """Arithmetic that overwrites its first operand, a NumPy array."""
+
+    add = staticmethod(lambda X, Y: np.add(X, Y, out=X))
+    subtract = staticmethod(lambda X, Y: np.subtract(X, Y, out=X))
+    divide = staticmethod(lambda X, Y: np.divide(X, Y, out=X))
+    exp = staticmethod(lambda X: np.exp(X, out=X))
+
+    @staticmethod
+    def fill(X, where, value):
+        """Set entries to a value; `where` has the shape of X or one that broadcasts to it."""
+        np.copyto(X, value, where=where)
+        return X
+
+
+class Pure:
+    """The same arithmetic without a change of anything, for libraries that differentiate."""
+
+    add = staticmethod(lambda X, Y: X + Y)
+    subtract = staticmethod(lambda X, Y: X - Y)
+    divide = staticmethod(lambda X, Y: X / Y)
+    exp = staticmethod(lambda X: namespace(X).exp(X))
+
+    @staticmethod
+    def fill(X, where, value):
+        """Return X with entries replaced by a value."""
+        return namespace(X).where(where, like(value, X), X)
+
+
+def arithmetic(X):
+    """Return the version that serves X: a temporary array that may be overwritten where possible.
+
+    NumPy's come in place: a fresh array costs as much as the operation.
+    """
+    return Pure if is_foreign(X) else InPlace
+
+
+class Kept(dict):
+    """Values that are made once for a dtype, library and device; copies and pickles begin empty."""
+
+    def like(self, X, make):
+        """Return what `make()` returns on the host, in the library, device and dtype of X."""
+        if not is_foreign(X):
+            key = X.dtype
+        elif array_api_compat.is_torch_array(X) and namespace(X).is_inference_mode_enabled():
+            return like(make(), X)  # such tensors cannot be used where gradients are wanted
         else:
-            shifted = X if self.offset is None else X - like(self.offset, X)
-            self.values = shifted * scale
+            key = namespace(X).__name__, str(X.dtype), str(array_api_compat.device(X))
+        if key not in self:
+            self[key] = like(make(), X)
+        return self[key]
 
-    def scaled(self, factor):
-        """Return the rows times a number."""
-        if factor == 1:
-            return self
-        if self.is_sparse:
-            return ScaledRows(self.values, self.scale * factor, self.offset)
-        return ScaledRows(self.values, factor)
-
-    def dot(self, projection, out=None):
-        """Return the products with every row of a projection, shape (n, n_projections).
-
-        A matrix writes those of dense rows into `out`, where that is given.
-        """
-        if out is not None:
-            return projection.multiply(self.values, out)
-        product = projection.multiply(self.values)
-        if not self.is_sparse:
-            return product
-        if self.offset is not None:
-            product = product - projection.multiply(like(self.offset, self.values)[None, :])
-        return product * self.values.dtype.type(self.scale)
-
-    def squared_norms(self):
-        """Return |scale (x - offset)|^2 for every row."""
-        if not self.is_sparse:
-            return squared_norms(self.values)
-        entries = self.values.tocsr()
-        data = entries.data.astype(np.float64)
-        if self.offset is None:
-            terms, constant = data**2, 0.0
-        else:
-            # (x - c)^2 - c^2 = x (x - 2c) at the stored entries; |c|^2 everywhere.
-            terms = data * (data - 2 * self.offset[entries.indices])
-            constant = float(self.offset @ self.offset)
-        rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
-        norms = np.bincount(rows, weights=terms, minlength=entries.shape[0]) + constant
-        return (norms * self.scale**2).astype(self.values.dtype)
-
-    def on_host(self):
-        """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
-        if not self.is_sparse:
-            return np.asarray(to_host(self.values), dtype=np.float64)
-        dense = self.values.toarray().astype(np.float64)
-        return (dense if self.offset is None else dense - self.offset) * self.scale
+    def __reduce__(self):
+        return Kept, ()

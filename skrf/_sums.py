@@ -1,88 +1,73 @@
-"""Sums of key features and what queries read of them, in plain array-API code.
+"""Sums of features on a log scale: the one place where exponents are added up.
 
-What kernel regression and attention do with arrays of other libraries than NumPy; on NumPy's own
-arrays they work in place, in `regression` and `attention._linear`. Here nothing is written in
-place, so that torch can differentiate, and all leading axes are worked on at once.
+Positive maps give logarithms, the others numbers with a log scale for each row (`Rows`). Sums over
+keys keep the largest exponent of every feature (of all features, for maps with signs) apart, and a
+query takes the largest exponent of its row out: nothing overflows, no epsilon is added, and a row
+that has a key has a denominator of at least 1. Features that are zero have the logarithm -inf and
+are left out; -inf is never subtracted from -inf.
+
+Everything is plain array-API code. On NumPy the arrays of the size of the features are overwritten
+(`_arrays.arithmetic`); nothing else is.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from ._arrays import constant, like, namespace
+from ._arrays import (
+    Kept,
+    arithmetic,
+    constant,
+    is_foreign,
+    largest_entry,
+    like,
+    namespace,
+    to_host,
+)
+from ._threads import Scratch
+
+_TINY = -690.0  # logs of sums below this have lost digits, or all of them
+_BLOCK = 2**22  # entries of a temporary array
+# Half of the range of a dtype on the log scale: where sums on a scale that was guessed lie that far
+# inside of it, what has left the range does not count.
+_ROOM = {np.dtype(np.float32): 46.0, np.dtype(np.float64): 300.0}
 
 
-@dataclass(frozen=True)
-class FeatureSums:
-    """Sums of features times values over keys: feature f holds ``sums[f] * exp(top[f])``.
-
-    Law: adding keys one by one or in any blocks gives the same sums to rounding.
+class Rows(NamedTuple):
+    """Features of rows: ``exp(values)`` of positive maps, else ``values * exp(scale)``.
 
     Parameters
     ----------
-    sums : array of shape (..., M, c)
-        Float64 whatever the features.
-    top : array of shape (..., M) or None
-        Largest exponent of every feature, -inf before the first key; None for plain features, as
-        opposed to logarithms. A constant: nothing depends on it but rounding.
+    values : array of shape (..., n, M)
+        Logarithms of positive maps, -inf where a feature is 0; of the others numbers of at most
+        about 1.
+    scale : array of shape (..., n, 1) or None
+        Log scale of every row of maps that are not positive. A constant: no gradient flows
+        through it.
     """
 
-    sums: object
-    top: object = None
+    values: Any
+    scale: Any = None
 
-    @classmethod
-    def before(cls, features, values, is_log):
-        """Return the sums before the first of these keys."""
-        xp, device = namespace(features), array_api_compat.device(features)
-        shape = (*features.shape[:-2], features.shape[-1])
-        return cls(
-            xp.zeros((*shape, values.shape[-1]), dtype=xp.float64, device=device),
-            xp.full(shape, -np.inf, dtype=features.dtype, device=device) if is_log else None,
-        )
+    @property
+    def exponents(self):
+        """What sums take the largest of: logarithms, or the scale."""
+        return self.values if self.scale is None else self.scale
 
-    def at(self, top):
-        """Return the sums on the scale of another top."""
-        if top is None:
-            return self.sums
-        return self.sums * namespace(top).exp(differences(self.top, top))[..., None]
-
-    def raised(self, features):
-        """Return the top after more keys."""
-        if self.top is None:
-            return None
-        xp = namespace(features)
-        return xp.maximum(self.top, constant(xp.max(features, axis=-2)))
-
-    def add(self, features, values):
-        """Return the sums after more keys: features (..., n, M) and values (..., n, c)."""
-        xp, top = namespace(features), self.raised(features)
-        product = xp.matrix_transpose(lower(features, top)) @ values
-        return FeatureSums(self.at(top) + xp.astype(product, xp.float64), top)
+    def part(self, rows):
+        """Return some of the rows, a slice."""
+        scale = None if self.scale is None else self.scale[..., rows, :]
+        return Rows(self.values[..., rows, :], scale)
 
 
-def lower(features, top):
-    """Turn key features (..., n, M) into factors on the scale of `top`."""
-    if top is None:
-        return features
-    return namespace(features).exp(features - _finite(top)[..., None, :])
+# ---------------------------------------------------------------- functions of logarithms
 
 
-def lift(features, top):
-    """Turn query features (..., n, M) into factors of sums at `top`, the largest of a row 1."""
-    if top is None:
-        return features
-    xp = namespace(features)
-    logs = features + _finite(top)[..., None, :]
-    return xp.exp(logs - constant(xp.max(logs, axis=-1, keepdims=True)))
-
-
-def log_sum_exp(logs):
-    """Return log(sum(exp(logs))) along the last axis; -inf where all are."""
-    xp = namespace(logs)
-    top = _finite(constant(xp.max(logs, axis=-1)))
-    with np.errstate(divide="ignore"):
-        return xp.log(xp.sum(xp.exp(logs - top[..., None]), axis=-1)) + top
+def finite(top):
+    """Return exponents with 0 for those of features that are zero, which nothing may subtract."""
+    return namespace(top).where(top > -np.inf, top, like(0.0, top))
 
 
 def differences(low, high):
@@ -90,6 +75,392 @@ def differences(low, high):
     return low - namespace(low).where(low > -np.inf, high, like(0.0, low))
 
 
-def _finite(top):
-    """Return top with 0 for features that no key has."""
-    return namespace(top).where(top > -np.inf, top, like(0.0, top))
+def log_sum_exp(logs, axis=-1):
+    """Return log(sum(exp(logs))) along an axis; -inf where all are."""
+    xp = namespace(logs)
+    top = finite(constant(xp.max(logs, axis=axis, keepdims=True)))
+    with np.errstate(divide="ignore"):
+        sums = xp.log(xp.sum(xp.exp(logs - top), axis=axis, keepdims=True)) + top
+    return xp.squeeze(sums, axis=axis)
+
+
+def log_columns(matrix, logs):
+    """Return log sum_i exp(matrix_ij + logs_i) for every column j; NumPy, in blocks of columns."""
+    n, m = matrix.shape
+    size = max(1, _BLOCK // max(n, 1))
+    starts = range(0, m, size)
+    parts = [log_sum_exp(matrix[:, a : a + size] + logs[:, None], axis=0) for a in starts]
+    return np.concatenate(parts)
+
+
+def log_estimate(queries, keys, *, is_exact=True):
+    """Return the log of the absolute value of all products of two `Rows` of the host, and signs.
+
+    Where not `is_exact`, positive ones that are tiny beside the largest of a row or a column may
+    have lost their digits, or be -inf: taking them again costs more than all others.
+    """
+    if queries.scale is None:
+        return log_product(queries.values, keys.values.T, is_exact=is_exact), 1.0
+    products = queries.values @ keys.values.T
+    with np.errstate(divide="ignore"):
+        return np.log(np.abs(products)) + queries.scale + keys.scale.T, np.sign(products)
+
+
+def log_product(A, B, *, is_exact=True):
+    """Return log(exp(A) @ exp(B)), the largest exponents of rows and columns taken out.
+
+    Sums that lie so far below the largest of their row and column that digits are lost are taken
+    again, term by term, where `is_exact`.
+    """
+    xp = namespace(A)
+    top_a = finite(constant(xp.max(A, axis=1, keepdims=True)))
+    top_b = finite(constant(xp.max(B, axis=0, keepdims=True)))
+    own_a, own_b = A - top_a, B - top_b
+    with np.errstate(divide="ignore"):
+        logs = xp.log(xp.exp(own_a) @ xp.exp(own_b))
+    tiny = _TINY if A.dtype == xp.float64 else _TINY / 8
+    lost = logs < (tiny if is_exact else -np.inf)
+    for i in np.flatnonzero(to_host(xp.any(lost, axis=1))).tolist():
+        if is_foreign(A):
+            again = log_sum_exp(own_a[i, :][:, None] + own_b, axis=0)
+            row = xp.where(lost[i, :], again, logs[i, :])
+            logs = xp.concat([logs[:i, :], row[None, :], logs[i + 1 :, :]], axis=0)
+        else:
+            columns = lost[i]
+            logs[i, columns] = log_sum_exp(own_a[i][:, None] + own_b[:, columns], axis=0)
+    return logs + top_a + top_b
+
+
+# ---------------------------------------------------------------- factors
+
+
+def lowered(rows, top):
+    """Return key features as factors of sums on the scale of `top`, and weights of the rows.
+
+    Parameters
+    ----------
+    rows : Rows of shape (..., n, M)
+        Features of keys; NumPy's are overwritten.
+    top : array of shape (..., M) or (..., 1)
+        Exponents, as in `Sums`.
+
+    Returns
+    -------
+    factors : array of shape (..., n, M)
+        What is multiplied with values.
+    weights : array of shape (..., n, 1) or None
+        What multiplies the values first, for maps with signs; None is 1.
+    """
+    top = finite(top)[..., None, :]
+    if rows.scale is not None:
+        return rows.values, namespace(top).exp(rows.scale - top)
+    do = arithmetic(rows.values)
+    return do.exp(do.subtract(rows.values, like_dtype(top, rows.values))), None
+
+
+def lifted(rows, top):
+    """Return query features as factors of sums at `top`, the largest of a row 1.
+
+    NumPy's are overwritten. The scale of a row of maps with signs is that of its quotient and
+    drops out.
+    """
+    if rows.scale is not None:
+        return rows.values
+    logs = arithmetic(rows.values).add(rows.values, like_dtype(top[..., None, :], rows.values))
+    return peaked(logs)
+
+
+def peaked(logs):
+    """Return exponentials of logarithms, the largest of a row 1; NumPy's are overwritten."""
+    do = arithmetic(logs)
+    top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
+    return do.exp(do.subtract(logs, finite(top)))
+
+
+def like_dtype(array, other):
+    """Return an array in the dtype of another one of its library."""
+    if array.dtype == other.dtype:
+        return array
+    return namespace(array).astype(array, other.dtype, copy=False)
+
+
+# ---------------------------------------------------------------- sums
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of features times values over keys: feature f holds ``sums[f] * exp(top[f])``.
+
+    Laws: ``add`` and ``merge`` are associative and commutative to rounding; they change neither
+    their object nor their argument.
+
+    Parameters
+    ----------
+    sums : array of shape (..., M, c)
+        Float64 whatever the features. The first value of a row is its weight.
+    top : array of shape (..., M) or (..., 1)
+        Exponents: of every feature, or one for all features of maps with signs; -inf before the
+        first key. A constant: nothing depends on it but rounding.
+    """
+
+    sums: Any
+    top: Any
+
+    @classmethod
+    def before(cls, rows, values):
+        """Return the sums before the first of these keys."""
+        xp, place = namespace(rows.values), {"device": array_api_compat.device(rows.values)}
+        *leading, _, n_columns = rows.values.shape
+        n_tops = n_columns if rows.scale is None else 1
+        return cls(
+            xp.zeros((*leading, n_columns, values.shape[-1]), dtype=xp.float64, **place),
+            xp.full((*leading, n_tops), -np.inf, dtype=xp.float64, **place),
+        )
+
+    @classmethod
+    def of(cls, rows, values):
+        """Return the sums over keys: features (..., n, M), overwritten, and values (..., n, c)."""
+        return cls.before(rows, values).add(rows, values)
+
+    @classmethod
+    def stack(cls, parts):
+        """Return sums of several groups with a leading axis for them."""
+        xp = namespace(parts[0].sums)
+        sums, tops = (xp.stack([getattr(part, name) for part in parts]) for name in ("sums", "top"))
+        return cls(sums, tops)
+
+    def joined(self):
+        """Return the sums of all groups (C, M, c) side by side on one scale, (M, C c)."""
+        xp = namespace(self.top)
+        top = xp.max(self.top, axis=0)
+        sums = xp.permute_dims(self.at(top[None, :]), (1, 0, 2))
+        return Sums(xp.reshape(sums, (sums.shape[0], -1)), top)
+
+    def balanced(self, weights=slice(0, 1)):
+        """Return the sums of a positive map on scales where every feature's weight is 1.
+
+        Then a denominator is at least 1, whatever scale the sums were made on. `weights` tells
+        which values are weights.
+        """
+        xp = namespace(self.sums)
+        size = xp.sum(self.sums[..., weights], axis=-1)
+        size = xp.where(size > 0, size, like(1.0, size))
+        return Sums(self.sums / size[..., None], self.top + xp.log(size))
+
+    @property
+    def is_empty(self):
+        """Whether no key has been seen."""
+        return not bool(namespace(self.top).any(self.top > -np.inf))
+
+    def at(self, top):
+        """Return the sums on the scale of other exponents."""
+        return self.sums * namespace(top).exp(differences(self.top, top))[..., None]
+
+    def raised(self, rows):
+        """Return the exponents after more keys."""
+        xp = namespace(self.top)
+        highest = constant(xp.max(rows.exponents, axis=-2))
+        return xp.maximum(self.top, xp.astype(highest, xp.float64, copy=False))
+
+    def rise(self, rows, end):
+        """Return how far exponents rise between a first row and `end`, inf where that had none."""
+        xp = namespace(self.top)
+        rise = -differences(self.raised(rows.part(slice(0, 1))), end)
+        return float(xp.max(xp.where(end > -np.inf, rise, like(0.0, rise))))
+
+    def add(self, rows, values, top=None):
+        """Return the sums after more keys: features (..., n, M), overwritten; values (..., n, c).
+
+        `top` is what `raised` returns, where that is known.
+        """
+        top = self.raised(rows) if top is None else top
+        factors, weights = lowered(rows, top)
+        return Sums(self.at(top) + product(factors, weighed(values, weights)), top)
+
+    def merge(self, other):
+        """Return the sums over the keys of both."""
+        top = namespace(self.top).maximum(self.top, other.top)
+        return Sums(self.at(top) + other.at(top), top)
+
+    def weigh(self, rows):
+        """Return sums weighted by query features (..., n, M), up to a factor for each row.
+
+        NumPy's features are overwritten. Of positive maps the largest term of a row is 1.
+        """
+        factors = lifted(rows, self.top)
+        return factors @ like_dtype(self.sums, factors)
+
+    def log_weigh(self, logs):
+        """Return the log of the weight that log features (..., n, M) of queries see."""
+        with np.errstate(divide="ignore"):
+            own = self.top + namespace(self.top).log(self.sums[..., 0])
+        return log_sum_exp(logs + like_dtype(own[..., None, :], logs))
+
+
+def product(factors, values):
+    """Return factors' @ values in float64, made in the dtype of the factors."""
+    made = transposed(factors) @ like_dtype(values, factors)
+    return made.astype(np.float64) if isinstance(made, np.ndarray) else _double(made)
+
+
+def _double(array):
+    xp = namespace(array)
+    return xp.astype(array, xp.float64, copy=False)
+
+
+def transposed(matrices):
+    """Return the matrices of the last two axes transposed."""
+    if isinstance(matrices, np.ndarray):
+        return matrices.swapaxes(-1, -2)
+    return namespace(matrices).matrix_transpose(matrices)
+
+
+def is_inside(totals, dtype, room=0.5):
+    """Tell whether totals on a scale that was guessed are far inside the range of a dtype."""
+    room = np.exp(room * _ROOM[dtype])
+    return bool(totals.min() > 1 / room and totals.max() < room)
+
+
+def weighed(values, weights):
+    """Return values times weights of their rows; None is 1."""
+    return values if weights is None else values * weights
+
+
+# ---------------------------------------------------------------- blocks of rows
+
+
+class Memory:
+    """What blocks are worked on in: the same memory for every block of a thread."""
+
+    def __init__(self):
+        self.features, self.room = Scratch(), Scratch()
+
+    def rows(self, feature_map, X, lower=None):
+        """Return the features of a block, positive ones less `lower`, a number for each column.
+
+        Parameters
+        ----------
+        feature_map : FeatureMap
+            The map.
+        X : array or sparse matrix of shape (n, d) or (..., n, d)
+            Rows; more than two axes are for dense ones.
+        lower : array of shape (M,), default=None
+            On the host or in the library of X.
+        """
+        if X.ndim > 2:
+            flat = self.rows(feature_map, namespace(X).reshape(X, (-1, X.shape[-1])), lower)
+            parts = (
+                None
+                if part is None
+                else namespace(X).reshape(part, (*X.shape[:-1], part.shape[-1]))
+                for part in flat
+            )
+            return Rows(*parts)
+        if is_foreign(X) or feature_map.n_columns is None:
+            values, scale = feature_map(X)
+            return Rows(values if lower is None else values - like(lower, values), scale)
+        out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
+        return Rows(out, feature_map.write(X, out, self.room, lower))
+
+
+def sums_of_block(feature_map, X, values, memory, *, bounds=None, reference=None):
+    """Return the sums over a block of keys, and whether they are on the scale of the reference.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map of the keys.
+    X : ndarray or sparse matrix of shape (n, d)
+        Keys.
+    values : ndarray of shape (n, c)
+        Their values, the weight first.
+    memory : Memory
+        What to work in.
+    bounds : ndarray of int, default=None
+        Where groups of rows begin and end; None is one group.
+    reference : ndarray of shape (M,), default=None
+        Exponents of about the size of those of the keys; positive maps only. They spare a pass for
+        the largest ones. Tried first, and left where any sum is far from it.
+
+    Returns
+    -------
+    sums : Sums
+        With a leading axis for groups.
+    suits : bool
+        Whether the reference was kept.
+    """
+    bounds = (0, len(values)) if bounds is None else bounds
+    groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    if reference is not None:
+        found = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
+        if found is not None:
+            return found, True
+    rows = memory.rows(feature_map, X)
+    nothing = Sums.before(rows, values)
+    parts = [
+        nothing.add(rows.part(own), values[own]) if own.start < own.stop else nothing
+        for own in groups
+    ]
+    return Sums.stack(parts), False
+
+
+def _lowered_sums(rows, values, groups, reference):
+    """Return the sums of groups of lowered log features, or None where the reference is bad."""
+    own = values.astype(rows.values.dtype, copy=False)
+    weights = np.array([values[group, 0].sum() for group in groups])
+    some = weights > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        factors = np.exp(rows.values, out=rows.values)
+        sums = np.stack([factors[group].T @ own[group] for group in groups]).astype(np.float64)
+        means = sums[some, :, 0] / weights[some, None]
+    if not (means.size and is_inside(means, factors.dtype, 1.0) and np.isfinite(sums).all()):
+        return None
+    return Sums(sums, np.where(some[:, None], reference, -np.inf))
+
+
+class Readout:
+    """What queries read of sums over keys, prepared once for all blocks of queries.
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of shape (M, c) or (..., M, c) of another library than NumPy.
+    is_positive : bool
+        Whether features are logarithms.
+    n_values : int, default=None
+        Number of values of a group, the weight first; None is one group.
+    """
+
+    def __init__(self, sums, is_positive, n_values=None):
+        self.weights = slice(None, None, n_values or sums.sums.shape[-1])
+        if is_positive:
+            even = sums.balanced(self.weights)
+            # The size of the largest exponents stays, for totals that are about 1.
+            rise = namespace(even.top).max(differences(even.top, sums.top), axis=-1, keepdims=True)
+            sums = Sums(even.sums, even.top - finite(rise))
+        self.sums, self.is_positive = sums, is_positive
+        # Values beyond the room that float32 leaves would overflow.
+        self._is_level = is_positive and largest_entry(sums.sums) < 1e15
+        self._kept = Kept()
+
+    def __call__(self, feature_map, X, memory):
+        """Return sums weighted by the features of queries X (..., n, d), up to factors of rows.
+
+        Of positive maps first with the exponents as they are: that spares two passes, and is right
+        where all totals come out far inside the range of the dtype.
+        """
+        if not (self.is_positive and isinstance(X, np.ndarray) or hasattr(X, "indptr")):
+            return self.sums.weigh(memory.rows(feature_map, X))
+        matrix = self._kept.like(X, lambda: self.sums.sums)
+        if self._is_level:
+            factors = self._raised(feature_map, X, memory)
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = np.exp(factors, out=factors) @ matrix
+                totals = found[..., self.weights].sum(axis=-1)
+            if is_inside(totals, factors.dtype):
+                return found
+            self._is_level = False
+        return peaked(self._raised(feature_map, X, memory)) @ matrix
+
+    def _raised(self, feature_map, X, memory):
+        return memory.rows(feature_map, X, -self.sums.top).values

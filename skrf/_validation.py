@@ -1,10 +1,14 @@
 """Checks at the public edge: inputs, weights and the wording of their errors."""
 
+import copy
 import re
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -51,6 +55,10 @@ def validate_rows(estimator, X, *, reset, name="X"):
     """
     if is_foreign(X):
         return _validate_foreign(estimator, X, reset=reset, name=name)
+    if not reset and _is_plain(estimator, X):
+        # What check_array asks of such an array, without what it asks of others.
+        assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
+        return X
     if name == "X":
         rows = validate_data(
             estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=reset, ensure_min_features=1
@@ -67,6 +75,18 @@ def validate_rows(estimator, X, *, reset, name="X"):
         )
     _same_width(estimator, rows, name)
     return _canonical(rows)
+
+
+def _is_plain(estimator, X):
+    """Tell whether X is a matrix of floats of the width, and nobody knows of names."""
+    return (
+        type(X) is np.ndarray
+        and X.ndim == 2
+        and X.dtype in _FLOATS
+        and X.shape[0] > 0
+        and X.shape[1] == getattr(estimator, "n_features_in_", 0)
+        and not hasattr(estimator, "feature_names_in_")
+    )
 
 
 def _canonical(rows):
@@ -142,3 +162,124 @@ def drop_zero_weights(sample_weight, X, *others):
     rows = X.tocsr() if sp.issparse(X) else X
     keep = np.flatnonzero(keep)
     return (weights[keep], take(rows, keep), *(other[keep] for other in others))
+
+
+# ---------------------------------------------------------------- fitting, all or nothing
+
+_STATE = "_fitted"  # what estimators call their private fitted state
+
+
+def draft_of(estimator, *, forget=True):
+    """Return a copy to fit, so that a fit that raises leaves the estimator as it was.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        What will be fitted. Its private fitted state is in ``_fitted``.
+    forget : bool, default=True
+        Whether the copy is unfitted.
+    """
+    draft = copy.copy(estimator)
+    if forget:
+        for name in list(vars(draft)):
+            if name.endswith("_") or name == _STATE:
+                del vars(draft)[name]
+    return draft
+
+
+def commit(estimator, draft):
+    """Give an estimator the attributes of a fitted draft in one assignment, and return it."""
+    estimator.__dict__ = vars(draft)
+    return estimator
+
+
+def changed_parameters(estimator, before):
+    """Return a text that names the parameters whose values are not those of a dict, "" if none."""
+    return ", ".join(
+        f"{name}={value!r} was {before.get(name)!r}"
+        for name, value in estimator.get_params().items()
+        if not _is_same(_snapshot(before.get(name)), value)
+    )
+
+
+def remembered(owner, slot, given, make):
+    """Return make(), or what it returned when parameters and array contents were the same.
+
+    Parameters
+    ----------
+    owner : object
+        Where the value is kept.
+    slot : str
+        Name of the private attribute that keeps it.
+    given : tuple
+        All that the value depends on: numbers, texts, arrays, estimators, and sequences of them.
+    make : callable
+        Makes the value.
+    """
+    kept = vars(owner).get(slot)
+    if kept is None or not _is_same(kept[0], given):
+        kept = _snapshot(given), make()
+        setattr(owner, slot, kept)
+    return kept[1]
+
+
+class _Parameters(NamedTuple):
+    kind: type
+    values: dict
+
+
+def _snapshot(value):
+    """Return what `_is_same` compares later, whatever happens to the value meanwhile."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)):
+        return [_snapshot(part) for part in value]
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        values = {name: _snapshot(part) for name, part in value.get_params().items()}
+        return _Parameters(type(value), values)
+    return value
+
+
+def _is_same(kept, value):
+    """Tell whether a value is what it was when a snapshot was taken."""
+    if kept is value:
+        return True
+    if isinstance(kept, _Parameters):
+        if type(value) is not kept.kind:
+            return False
+        values = value.get_params()
+        return values.keys() == kept.values.keys() and all(
+            _is_same(part, values[name]) for name, part in kept.values.items()
+        )
+    if isinstance(kept, np.ndarray):
+        same = isinstance(value, np.ndarray) and kept.dtype == value.dtype
+        return same and np.array_equal(kept, value)
+    if isinstance(kept, list):
+        same = isinstance(value, (list, tuple)) and len(kept) == len(value)
+        return same and all(map(_is_same, kept, value))
+    return type(kept) is type(value) and bool(kept == value)
+
+
+def freeze(value):
+    """Make all arrays read-only that an object of this library holds, and return it."""
+    waiting, seen = [value], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, np.ndarray):
+            part.flags.writeable = False
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif _is_ours(part):
+            waiting += vars(part).values()
+    return value
+
+
+def _is_ours(part):
+    """Tell whether an object is a record of this library; estimators hold what users gave."""
+    ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
+    return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")

@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
+_FAR = 100.0  # squared distance of a shift from the mean, in variances
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,17 @@ class Moments:
     mean_absolute: np.ndarray
 
     @classmethod
-    def of(cls, X, sample_weight=None, *, full=False):
-        """Return the moments of the rows of X in one pass of row blocks."""
+    def of(cls, X, sample_weight=None, *, full=False, sizes=True):
+        """Return the moments of the rows of X in one pass of row blocks.
+
+        With ``sizes=False`` minimum and mean absolute value are left out: NaN.
+        """
+        if not sp.issparse(X):
+            return _dense(X, sample_weight, full, sizes)
         total = None
         for block in gen_batches(X.shape[0], _BLOCK_ROWS):
             weights = None if sample_weight is None else sample_weight[block]
-            part = (_sparse_block if sp.issparse(X) else _dense_block)(X[block], weights, full)
+            part = _sparse_block(X[block], weights, full)
             total = part if total is None else total.merge(part)
         return total
 
@@ -86,18 +92,37 @@ class Moments:
         return float(np.mean(self.variances) + np.var(self.mean))
 
 
-def _dense_block(X, weights, full):
-    X = np.asarray(X, dtype=np.float64)
-    w = np.ones(X.shape[0]) if weights is None else weights
-    weight = float(w.sum())
-    # Two sweeps over a cached block: deviations are exact however far the data lie from zero.
-    mean = X[0] + (w @ (X - X[0])) / weight
-    deviations = X - mean
-    if full:
-        scatter = (deviations * w[:, None]).T @ deviations
-    else:
-        scatter = np.einsum("i,ij,ij->j", w, deviations, deviations)
-    return Moments(weight, mean, scatter, X.min(axis=0), w @ np.abs(X) / weight)
+def _dense(X, weights, full, sizes):
+    n, d = X.shape
+    w = np.ones(n) if weights is None else weights
+    weight, room = float(w.sum()), np.empty((min(n, _BLOCK_ROWS), d))
+    shift = X[0].astype(np.float64)
+    for _ in range(2):
+        total, squares = np.zeros(d), 0.0
+        for block in gen_batches(n, _BLOCK_ROWS):
+            own = w[block]
+            deviations = np.subtract(X[block], shift, out=room[: len(own)])
+            total += own @ deviations
+            if full:
+                squares = squares + (deviations * own[:, None]).T @ deviations
+            elif weights is None:
+                squares = squares + np.einsum("ij,ij->j", deviations, deviations)
+            else:
+                squares = squares + np.einsum("i,ij,ij->j", own, deviations, deviations)
+        step = total / weight
+        scatter = squares - weight * (np.outer(step, step) if full else step * step)
+        # Digits are lost where the shift is far from the mean: then again with the mean itself.
+        spread = np.diagonal(scatter) if full else scatter
+        if (weight * step * step <= _FAR * spread).all():
+            break
+        shift = shift + step
+    if not sizes:
+        return Moments(weight, shift + step, scatter, *np.full((2, d), np.nan))
+    sizes = sum(
+        w[block] @ np.abs(X[block].astype(np.float64)) for block in gen_batches(n, _BLOCK_ROWS)
+    )
+    minimum = X.min(axis=0).astype(np.float64)
+    return Moments(weight, shift + step, scatter, minimum, sizes / weight)
 
 
 def _sparse_block(X, weights, full):
@@ -139,10 +164,10 @@ class PairStatistics:
     keys: Moments
 
     @classmethod
-    def of(cls, X, keys=None, sample_weight=None, *, full=False):
+    def of(cls, X, keys=None, sample_weight=None, **options):
         """Return the statistics of queries X (weighted) and keys (X itself by default)."""
-        queries = Moments.of(X, sample_weight, full=full)
-        return cls(queries, queries if keys is None else Moments.of(keys, full=full))
+        queries = Moments.of(X, sample_weight, **options)
+        return cls(queries, queries if keys is None else Moments.of(keys, **options))
 
     def merge(self, other):
         """Return the statistics of both sets of pairs; associative to rounding."""

@@ -186,7 +186,8 @@ def _attention():
                                          causal.init_state())  # fmt: skip
                 out, state = causal.step(*(part[..., 9:30, :] for part in (q, k, v)), state)
                 yield f"{case}: stream", dtype, out
-            if name not in ("poisson", "hybrid"):
+            if name not in ("poisson", "hybrid") and (name, dtype) != ("trigonometric", "float32"):
+                # Those divide by sums near zero, which rounding decides.
                 for part, values in zip("qkv", causal.backward(q, k, v, q[..., :3]), strict=True):
                     yield f"{case}: causal gradient of {part}", dtype, values
     q, k, v, padding = _attention_inputs("float64")

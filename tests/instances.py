@@ -5,9 +5,11 @@ A new mechanism is added here once. `test_instances.py` fails while an exported 
 
 import inspect
 from functools import partial
+from types import SimpleNamespace
 
 import skrf
-from skrf.features import BaseRandomFeatures
+from skrf.features import BaseRandomFeatures, mapped
+from skrf.features.base import Fitted
 from skrf.projections import COUPLINGS
 
 # Name: callable(**params) that returns an unfitted mechanism.
@@ -51,6 +53,23 @@ def couplings(name):
 def make(name, coupling=None, **params):
     """Return an unfitted mechanism; a coupling of None leaves the default or preset one."""
     return MECHANISMS[name](**({} if coupling is None else {"coupling": coupling}), **params)
+
+
+def features(mechanism, X, *, keys=False):
+    """Return the features of a fitted mechanism, whatever their size."""
+    return mapped(mechanism.feature_maps_[keys], X, plain=True)
+
+
+def altered(mechanism, *, draw=None, **learned):
+    """Return a fitted mechanism with other parameters, or other random numbers, than it found."""
+    fitted = mechanism._fitted
+    parameters = SimpleNamespace(**{**vars(fitted.learned), **learned})
+    if draw is None:
+        numbers = fitted.spec._draw(parameters, fitted.seed)
+    else:
+        numbers = SimpleNamespace(**{**vars(fitted.draw), **draw})
+    parts = fitted.spec, fitted.seed, fitted.statistics, parameters, numbers
+    return mechanism._with(Fitted.assemble(*parts))
 
 
 # All (name, coupling) there are.

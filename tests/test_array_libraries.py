@@ -56,10 +56,14 @@ def test_mechanisms(library, name, params, dtype):
     if params.get("projection") != "hadamard":
         calls |= {} if name == "SimplexRFPlus" else {"kernel_variance": 2}
     calls |= {"log_transform": 1, "log_transform_keys": 1} if ours.is_positive else {}
+    tolerance = TOLERANCE[dtype]
+    if dtype == "float32" and params.get("kernel") in SPECTRA:
+        # Frequencies with heavy tails: the libraries round angles of some thousands differently.
+        tolerance = {"rtol": 1e-3, "atol": 1e-3}
     for method, n_inputs in calls.items():
         expected = getattr(ours, method)(*(rows, keys)[:n_inputs])
         values = getattr(theirs, method)(*(foreign, others)[:n_inputs])
-        library.assert_same(values, expected, foreign, **TOLERANCE[dtype], err_msg=method)
+        library.assert_same(values, expected, foreign, **tolerance, err_msg=method)
 
 
 def test_fit_takes_weights_of_the_library(library):
@@ -104,7 +108,7 @@ WEIGHTS = RNG.integers(0, 3, size=150) / 2
 
 
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("skrf.regression._FOREIGN_BLOCK_ROWS", 64)
+    monkeypatch.setattr("skrf.regression._base._FOREIGN_BLOCK_ROWS", 64)
 
 
 @every_feature_map
@@ -211,11 +215,12 @@ def test_products_with_features_stay_in_the_library(library, monkeypatch):
             fetched.append(tuple(values.shape))
         return to_host(values)
 
-    monkeypatch.setattr("skrf.regression.to_host", recorded)
+    for module in ("_base", "classifier", "regressor"):
+        monkeypatch.setattr(f"skrf.regression.{module}.to_host", recorded)
     y = np.argmax(ROWS[:, :3], axis=1)
     model = KernelRegressionClassifier(OptimalPositiveRF(20)).fit(library.array(ROWS), y)
     # The rows once, for their statistics; then sums of the 20 features of each class.
-    assert fetched == [ROWS.shape, *[(20, 1), (20,)] * 3]
+    assert fetched == [ROWS.shape, (3, 20, 1), (3, 20)]
     fetched.clear()
     model.predict_proba(library.array(ROWS))
     assert not fetched
@@ -240,7 +245,7 @@ ATTENTION_MAPS = {name: make(name, n_components=32, random_state=0) for name in 
     "elu": GeneralizedMap(nonlinearity="elu", projection="identity"),
     "square": GeneralizedMap(32, nonlinearity="square", random_state=0),
 }
-SAFE = [name for name, m in ATTENTION_MAPS.items() if m.is_positive]
+SAFE = [name for name, m in ATTENTION_MAPS.items() if getattr(m, "is_positive", False)]
 every_attention_map = pytest.mark.parametrize("name", ATTENTION_MAPS)
 every_direction = pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 
@@ -269,7 +274,7 @@ def test_attention(library, name, causal, dtype="float64"):
     *parts, padding = inputs(0.5, dtype)
     # Blocks of 100 rows, and of 128 in a triangle: neither divides the length.
     attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, block_size=100)
-    if not causal or not ATTENTION_MAPS[name]._needs_data:
+    if not causal or not getattr(ATTENTION_MAPS[name], "needs_data", False):
         compare(library, attention, parts, padding, dtype)
     attention.fit(library.array(parts[0]), library.array(parts[1]))
     compare(library, attention, parts, padding, dtype)

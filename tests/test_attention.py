@@ -77,13 +77,13 @@ def quadratic(attention, q, k, v, padding=None):
     for u, head in enumerate(attention._heads(groups, n_heads)):
         own = weights if groups.padding is None else weights * ~groups.padding[u]
         for g, queries in enumerate(groups.q[u]):
-            rows, keys = head.map(queries), head.map(groups.k[u], keys=True)
-            if head.is_log:
+            (rows, _), (keys, scale) = head.queries(queries), head.keys(groups.k[u])
+            if head.is_positive:
                 with np.errstate(divide="ignore", invalid="ignore"):
                     logs = logsumexp(rows[:, None] + keys[None], axis=2) + np.log(own)
                     matrix = np.nan_to_num(np.exp(logs - logs.max(axis=1, keepdims=True)))
             else:
-                matrix = (rows @ keys.T) * own
+                matrix = (rows @ keys.T) * own * np.exp(scale - scale.max()).T
             total = matrix.sum(axis=1, keepdims=True)
             out[u, g] = (matrix / np.where(total == 0, 1, total)) @ groups.v[u]
     return groups.ungroup(out)
@@ -327,8 +327,8 @@ def test_gradients_are_those_of_torch(causal):
     tensors = [torch.tensor(part, requires_grad=True) for part in (q, k, v)]
     outs = []
     for h, mechanism in enumerate(attention.mechanisms_):
-        rows = mechanism._log_features(tensors[0][h])
-        keys = mechanism._log_features(tensors[1][h], keys=True)
+        queries, keys = mechanism.feature_maps_
+        rows, keys = queries(tensors[0][h]).values, keys(tensors[1][h]).values
         logs = torch.logsumexp(rows[:, None] + keys[None], dim=2)
         if causal:
             logs = logs.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
@@ -430,7 +430,7 @@ def test_every_mechanism_serves(name):
     # Discrete features are coarse; all others are within a tenth.
     assert np.sqrt(np.mean(error**2)) < (0.3 if name.startswith(("Po", "Geo", "Hyb")) else 0.1)
     attention.set_params(causal=True)
-    if attention._prototype(D)._needs_data:
+    if attention._prototype(D).needs_data:
         with pytest.raises(ValueError, match=r"call fit\(q, k\) first"):
             attention(q, k, v)
         attention.fit(q, k)

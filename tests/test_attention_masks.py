@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
+from skrf._sums import Rows
 from skrf.attention import ToeplitzMask, _masked, _products
 from skrf.attention._masked import masked_attention, masked_attention_backward
 from skrf.attention.masks import as_mask
@@ -57,6 +58,20 @@ def features(is_log, n=N, seed=10, scale=1.0):
     keys[[0, 7 % n, n - 1]] = -np.inf
     values = rng.normal(size=(n, E)) * [1, 1e6, 1e-6]
     return (queries, keys, values) if is_log else (np.exp(queries), np.exp(keys), values)
+
+
+def rows_of(features, is_log):
+    """Return (log) features as attention gets them."""
+    return Rows(features) if is_log else Rows(features, np.zeros((len(features), 1)))
+
+
+def attend(queries, keys, values, mask, is_log):
+    return masked_attention(*(rows_of(part, is_log) for part in (queries, keys)), values, mask)
+
+
+def backward(queries, keys, values, mask, is_log, out, saved, grad_out):
+    both = (rows_of(part, is_log) for part in (queries, keys))
+    return masked_attention_backward(*both, values, mask, out, saved, grad_out)
 
 
 def quadratic(queries, keys, values, matrix, is_log):
@@ -241,8 +256,8 @@ def test_causal_masks_are_square():
 def test_masks_are_not_changed():
     dense, sparse = random_matrix(7), sp.csr_array(random_matrix(7))
     for mask in (dense, sparse):
-        out, saved = masked_attention(*features(True), as_mask(mask, N, N, True), True)
-        masked_attention_backward(*features(True), as_mask(mask, N, N, True), True, out, saved, out)
+        out, saved = attend(*features(True), as_mask(mask, N, N, True), True)
+        backward(*features(True), as_mask(mask, N, N, True), True, out, saved, out)
     assert np.array_equal(dense, random_matrix(7))
     assert np.array_equal(sparse.toarray(), dense)
 
@@ -263,7 +278,7 @@ def test_attention_is_the_quadratic_product(name, causal, is_log, way, blocks):
     given, matrix = KINDS[name]
     matrix = np.tril(matrix) if causal else matrix
     queries, keys, values = features(is_log)
-    out, _ = masked_attention(queries, keys, values, internal(given, causal, way), is_log)
+    out, _ = attend(queries, keys, values, internal(given, causal, way), is_log)
     assert_equal(out, quadratic(queries, keys, values, matrix, is_log), values)
 
 
@@ -276,7 +291,7 @@ def test_keys_that_grow_along_a_causal_sequence(name, scale, way, blocks):
     keys += np.linspace(-40, 0, N)[:, None]
     queries, keys = scale * queries, scale * keys
     right = quadratic(queries, keys, values, np.tril(matrix), True)
-    out, _ = masked_attention(queries, keys, values, internal(given, True, way), True)
+    out, _ = attend(queries, keys, values, internal(given, True, way), True)
     assert_equal(out, right, values)
 
 
@@ -286,7 +301,7 @@ def test_columns_alone_would_be_wrong():
     keys += np.linspace(-40, 0, N)[:, None]
     mask = internal(given, True, "columns")
     extended = np.column_stack([values, np.ones(N)])
-    sums, is_right = _masked._by_columns(queries, keys, extended, mask, True)
+    sums, is_right = _masked._by_columns(Rows(queries), Rows(keys), extended, mask)
     right = quadratic(queries, keys, values, np.tril(matrix), True)
     # Row 0 has no key.
     errors = abs(sums[1:, 0] - right[1:, 0] * sums[1:, -1]) / abs(right[1:, 0] * sums[1:, -1])
@@ -310,7 +325,7 @@ def test_what_a_row_does_not_see_does_not_count(name, value):
     units = abs(values).max(axis=0)
     values[-1] = value
     keys[-1] = keys[-2] + (0 if np.any(value) else 20)
-    out, saved = masked_attention(queries, keys, values, internal(given, causal, "columns"), True)
+    out, saved = attend(queries, keys, values, internal(given, causal, "columns"), True)
     assert np.isinf(saved[0][1]).any()
     right = quadratic(queries, keys, values, matrix, True)[:-1] / units
     error = abs(out[:-1] / units - right)
@@ -323,7 +338,7 @@ def test_values_that_are_zero(way):
     queries, keys, values = features(True)
     values[:, 1] = 0
     mask = internal(given, False, way)
-    out, _ = masked_attention(queries, keys, values, mask, True)
+    out, _ = attend(queries, keys, values, mask, True)
     right = quadratic(queries, keys, values, matrix, True)
     assert_equal(out[:, ::2], right[:, ::2], values[:, ::2])
     assert not out[:, 1].any()
@@ -341,14 +356,14 @@ def test_rows_without_a_key_are_zero(name, is_log, way, blocks):
     keys[:20] = padding
     is_empty = ~matrix[:, keys[:, 0] != padding].any(axis=1)
     assert is_empty.any()
-    out, _ = masked_attention(queries, keys, values, internal(given, causal, way), is_log)
+    out, _ = attend(queries, keys, values, internal(given, causal, way), is_log)
     assert np.array_equal((out == 0).all(axis=1), is_empty)
     assert_equal(out, quadratic(queries, keys, values, matrix, is_log), values)
     keys[:] = padding
     mask = internal(given, causal, way)
-    out, saved = masked_attention(queries, keys, values, mask, is_log)
+    out, saved = attend(queries, keys, values, mask, is_log)
     assert np.array_equal(out, np.zeros((N, E)))
-    grads = masked_attention_backward(queries, keys, values, mask, is_log, out, saved, out + 1)
+    grads = backward(queries, keys, values, mask, is_log, out, saved, out + 1)
     assert all(np.array_equal(grad, np.zeros_like(grad)) for grad in grads)
 
 
@@ -361,7 +376,7 @@ def test_weights_of_any_size(way):
     for logs in (-60.0 * offsets, 600 - 0.1 * offsets, -460 - 0.1 * offsets):
         given = ToeplitzMask(np.exp(logs))
         right = quadratic(queries, keys, values, np.tril(given.toarray()), True)
-        out, _ = masked_attention(queries, keys, values, internal(given, True, way), True)
+        out, _ = attend(queries, keys, values, internal(given, True, way), True)
         assert_equal(out, right, values)
 
 
@@ -370,10 +385,10 @@ def test_one_position(way):
     queries, keys, values = features(True, n=2)
     keys[:] = 1e4
     mask = internal(ToeplitzMask([0.0, 3.0, 0.0]), True, way, n=2)
-    out, _ = masked_attention(queries, keys, values, mask, True)
+    out, _ = attend(queries, keys, values, mask, True)
     assert np.allclose(out, values, rtol=1e-15)
     mask = internal(ToeplitzMask([3.0]), True, way, n=1)
-    out, _ = masked_attention(queries[:1], keys[:1], values[:1], mask, True)
+    out, _ = attend(queries[:1], keys[:1], values[:1], mask, True)
     assert np.allclose(out, values[:1], rtol=1e-15)
 
 
@@ -382,7 +397,7 @@ def test_more_queries_than_keys(kind):
     matrix = random_matrix(8)[:, :17]
     queries, keys, values = features(True)
     mask = as_mask(kind(matrix), N, 17, False)
-    out, _ = masked_attention(queries, keys[:17], values[:17], mask, True)
+    out, _ = attend(queries, keys[:17], values[:17], mask, True)
     assert_equal(out, quadratic(queries, keys[:17], values[:17], matrix, True), values[:17])
 
 
@@ -417,16 +432,16 @@ def test_operators_that_cannot_be_trusted():
     queries, keys, values = features(True)
     keys = 0.1 * queries
     mask = as_mask(refusing(matrix), N, N, False)
-    out, saved = masked_attention(queries, keys, values, mask, True)
+    out, saved = attend(queries, keys, values, mask, True)
     assert_equal(out, quadratic(queries, keys, values, matrix, True), values)
     with pytest.raises(ValueError, match=r"mask: this LinearOperator has no adjoint \(rmatvec"):
-        masked_attention_backward(queries, keys, values, mask, True, out, saved, out)
+        backward(queries, keys, values, mask, True, out, saved, out)
     keys += np.linspace(-40, 0, N)[:, None]
     with pytest.raises(ValueError, match="has no adjoint"):
-        masked_attention(queries, keys, values, mask, True)
+        attend(queries, keys, values, mask, True)
     mask = as_mask(aslinearoperator(-matrix), N, N, False)
     with pytest.raises(ValueError, match="mask must be finite and >= 0 everywhere, got -"):
-        masked_attention(queries, keys, values, mask, True)
+        attend(queries, keys, values, mask, True)
 
 
 # ------------------------------------------------------------------ gradients
@@ -470,8 +485,8 @@ def test_gradients(name, causal, is_log, growth, monkeypatch):
             if "tiny" in way:
                 make_blocks(context, 2**9, 5)
             mask = internal(given, causal, way.split()[0])
-            out, saved = masked_attention(*arguments, mask, is_log)
-            grads = masked_attention_backward(*arguments, mask, is_log, out, saved, grad_out)
+            out, saved = attend(*arguments, mask, is_log)
+            grads = backward(*arguments, mask, is_log, out, saved, grad_out)
         if growth and name in ("grid (24,)", "grid (4, 6)") and way == "columns":
             # Some rows went the other way, and some did not.
             assert len(saved) > 1 and np.isfinite(saved[0][1]).any()
@@ -507,12 +522,12 @@ def test_memory_is_a_few_blocks(grid, way, block, monkeypatch):
     # All rows at once would be 128 MB, all columns 17 MB.
     make_blocks(monkeypatch, block, 128)
     mask = internal(ToeplitzMask.from_function(lambda *o: 1 + o[0] % 2, grid), False, way, n=n)
-    out, saved = masked_attention(queries, keys, values, mask, True)
+    out, saved = attend(queries, keys, values, mask, True)
     outputs = values.nbytes + 8 * n
-    peak = peak_of(lambda: masked_attention(queries, keys, values, mask, True))
+    peak = peak_of(lambda: attend(queries, keys, values, mask, True))
     assert peak <= 5 * outputs + 6 * block
-    backward = (queries, keys, values, mask, True, out, saved, out)
-    peak = peak_of(lambda: masked_attention_backward(*backward))
+    given = (queries, keys, values, mask, True, out, saved, out)
+    peak = peak_of(lambda: backward(*given))
     assert peak <= 5 * outputs + queries.nbytes + keys.nbytes + 6 * block
 
 
@@ -527,7 +542,7 @@ def test_sparse_masks_cost_their_entries():
     values = rng.normal(size=(n, E))
     out = []
     mask = as_mask(graph, n, n, False)
-    peak = peak_of(lambda: out.append(masked_attention(queries, keys, values, mask, True)[0]))
+    peak = peak_of(lambda: out.append(attend(queries, keys, values, mask, True)[0]))
     assert peak <= 10 * values.nbytes  # where the mask would have 3.2 GB
     some = np.arange(0, n, 997)
     right = quadratic(queries[some], keys, values, graph[some].toarray(), True)

@@ -191,15 +191,16 @@ def test_one_integer_is_taken_from_random_state(name):
     seed = expected.randint(np.iinfo(np.int32).max)
     assert state.randint(1000) == expected.randint(1000)
     assert_array_equal(mechanism(name, random_state=3).fit(X).omega_, first.omega_)
-    assert first._seed == seed
+    assert first.seed_ == seed
     assert not np.array_equal(first.omega_, mechanism(name, random_state=4).fit(X).omega_)
 
 
 def test_the_streams_of_one_seed_differ():
     fitted = mechanism("RFFSampler").fit(X)
     streams = (base.OMEGA, base.PHASE, base.SUBSAMPLE, base.CHOICE)
-    assert len({fitted._rng(stream).random() for stream in streams}) == len(streams)
-    assert fitted._rng(base.OMEGA).random() == fitted._rng(base.OMEGA).random()
+    assert len({base.rng_of(fitted.seed_, stream).random() for stream in streams}) == len(streams)
+    one, other = (base.rng_of(fitted.seed_, base.OMEGA).random() for _ in range(2))
+    assert one == other
 
 
 @every_mechanism

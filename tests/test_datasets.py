@@ -14,8 +14,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
-from skrf import datasets
-from skrf.datasets import REGIMES, load_uci, make_regime
+from skrf.datasets import REGIMES, load_uci, make_regime, uci
 from skrf.exceptions import FeatureCollapseWarning
 
 pandas = pytest.importorskip("pandas")
@@ -120,12 +119,12 @@ def test_real_cells_equal_the_text_of_the_file(name):
 @needs_real_files
 @pytest.mark.parametrize("name", NAMES)
 def test_real_files_agree_with_the_constants_that_check_downloads(name):
-    spec = datasets._DATASETS[name]
+    spec = uci._datasets()[name]
     bunch = load_uci(name, data_dir=REAL_DIR)
     labels, counts = np.unique(bunch.target, return_counts=True)
     assert dict(zip(labels.tolist(), counts.tolist(), strict=True)) == spec.class_counts
-    columns, labels = datasets._read_csv(os.path.join(REAL_DIR, f"{name}.csv"), name, spec)
-    assert datasets._digest(columns, labels) == spec.digest
+    columns = uci._read_csv(os.path.join(REAL_DIR, f"{name}.csv"), spec)
+    assert uci._digest(columns) == spec.digest
 
 
 @needs_real_files
@@ -236,7 +235,7 @@ def test_descr_names_source_citation_licence_and_columns(tmp_path):
     for name in NAMES:
         write(tmp_path, name, first_line(name))
         bunch = load_uci(name, data_dir=tmp_path)
-        spec = datasets._DATASETS[name]
+        spec = uci._datasets()[name]
         for part in (spec.citation, spec.doi, "Licence: CC BY 4.0", *bunch.feature_names):
             assert part in bunch.DESCR
 
@@ -387,24 +386,20 @@ def serve(monkeypatch, frame):
 def shrink(monkeypatch, name, bunch):
     """Let the rows of `bunch` be the complete dataset, so that a download of them is accepted."""
     labels, counts = np.unique(bunch.target, return_counts=True)
-    spec = datasets._DATASETS[name]
-    columns = [
-        bunch.data[:, j].tolist() if j in spec.categorical else bunch.data[:, j].astype(np.float64)
-        for j in range(bunch.data.shape[1])
-    ]
+    spec = uci._datasets()[name]
     spec = dataclasses.replace(
         spec,
         class_counts=dict(zip(labels.tolist(), counts.tolist(), strict=True)),
-        digest=datasets._digest(columns, bunch.target),
+        digest=uci._digest([*bunch.data.T.tolist(), bunch.target.tolist()]),
     )
-    monkeypatch.setitem(datasets._DATASETS, name, spec)
+    monkeypatch.setitem(uci._datasets(), name, spec)
 
 
 @pytest.fixture(params=DOWNLOADABLE)
 def small(request, tmp_path, monkeypatch):
     """A dataset of three rows as a file gives it, and the frame that OpenML would give."""
     name = request.param
-    other_label = list(datasets._DATASETS[name].class_counts)[-1]
+    other_label = list(uci._datasets()[name].class_counts)[-1]
     other = f"{first_line(name).rpartition(',')[0]},{other_label}"
     write(tmp_path, name, first_line(name), other, first_line(name))
     bunch = load_uci(name, data_dir=tmp_path)

@@ -22,9 +22,10 @@ CASES = [(name, {"kernel": kernel}) for name in DIFFERENTIABLE for kernel in KER
 CASES += list(EXTRA.values())
 
 
-def columns(mechanism, Z, keys):
-    maps = mechanism._log_features if mechanism.is_positive else mechanism._features
-    return maps(Z, keys=keys)
+def columns(mechanism, Z, keys, scale=None):
+    """Return values of features, of maps with signs on a given log scale of the rows."""
+    values, own = mechanism.feature_maps_[keys](Z)
+    return values if own is None else values * np.exp(own - scale)
 
 
 @pytest.mark.parametrize("keys", [False, True])
@@ -34,13 +35,16 @@ def test_gradients_are_those_of_differences(name, params, keys):
     params = {"n_components": 6, "sigma": 0.8, "random_state": 0, **params}
     mechanism = make(name, **params).fit(wide, keys=None if "projection" in params else Y)
     Z = wide[:4]
-    gradient = RNG.normal(size=columns(mechanism, Z, keys).shape)
-    result = mechanism._pull_back(Z, gradient, keys=keys)
+    feature_map = mechanism.feature_maps_[keys]
+    values, scale = feature_map(Z)
+    gradient = RNG.normal(size=values.shape)
+    result = feature_map.pull_back(Z, gradient)
     step = 1e-6
     for j in range(Z.shape[1]):
         moved = np.zeros(Z.shape[1])
         moved[j] = step
-        slope = columns(mechanism, Z + moved, keys) - columns(mechanism, Z - moved, keys)
+        ends = (columns(mechanism, Z + sign * moved, keys, scale) for sign in (1, -1))
+        slope = next(ends) - next(ends)
         expected = (gradient * slope).sum(axis=1) / (2 * step)
         assert_allclose(result[:, j], expected, rtol=2e-8, atol=2e-8)
 
@@ -49,7 +53,7 @@ def test_gradients_are_those_of_differences(name, params, keys):
 def test_unknown_gradients_are_said_to_be(name):
     mechanism = make(name, n_components=24, random_state=0).fit(X)
     with pytest.raises(NotImplementedError, match="Gradients are not known"):
-        mechanism._pull_back(X, mechanism.transform(X))
+        mechanism.feature_maps_[0].pull_back(X, mechanism.transform(X))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -57,22 +61,22 @@ def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
     mechanism = make(name, n_components=24, random_state=3)
     before = make(name, n_components=24, random_state=3).fit(X)
     prototype = mechanism.fit(X)
-    adapted = prototype._adapted(2 * X, Y)
+    adapted = prototype.adapted(2 * X, Y)
     fitted = make(name, n_components=24, random_state=3).fit(2 * X, keys=Y)
-    for keys in (False, True):
-        assert_allclose(adapted._features(Y, keys=keys), fitted._features(Y, keys=keys), rtol=1e-12)
-    assert_array_equal(prototype._features(Y), before._features(Y))
+    assert_allclose(adapted.transform(Y), fitted.transform(Y), rtol=1e-12)
+    assert_allclose(adapted.transform_keys(Y), fitted.transform_keys(Y), rtol=1e-12)
+    assert_array_equal(prototype.transform(Y), before.transform(Y))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_member_without_data(name):
     mechanism = make(name, n_components=24, random_state=0)
-    if mechanism._needs_data:
+    if mechanism.needs_data:
         assert name in ("PoissonRF-positive", "GeometricRF-positive") or "clustered" in repr(
             mechanism
         )
         return
-    free = mechanism._fit_without_data(3)
+    free = mechanism.fit_without_data(3)
     if accepts(name, "center"):
         assert_array_equal(free.offset_, np.zeros(3))
     for parameter, value in {"A_": 0, "rho_": 1, "lambda_": 1, "p_": 0.5, "share_": 1}.items():

@@ -10,8 +10,7 @@ from scipy.stats import chisquare
 from sklearn.base import clone
 
 from skrf import AdaptiveRF, OptimalPositiveRF, PoissonRF, PositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
-from skrf.graphical import hmm as hmm_module
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF, _learning, _recursions
 
 RNG = np.random.default_rng(0)
 MAPS = {
@@ -453,7 +452,7 @@ def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
     expected = model.predict(sequence, algorithm="viterbi")
     logs = log_weights(model, sequence)
     assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
-    monkeypatch.setattr("skrf.graphical.hmm._VITERBI_ENTRIES", 10)  # two states a block
+    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states a block
     assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
 
 
@@ -482,7 +481,7 @@ def test_gradients_are_those_of_differences(name, start):
     model = hmm(name, start)
     sequences = [X, X[::-1], X[:1]]
     first = model._model
-    log_prob, gradients = first.gradients(sequences)
+    log_prob, gradients = _learning.gradients(first, sequences)
     assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
     rng, step = np.random.default_rng(0), 1e-6
     for role, value in first.embeddings.items():
@@ -503,11 +502,11 @@ def test_gradients_add_up_over_batches(monkeypatch):
     own = hmm("optimal", "embedding")._model
     rng = np.random.default_rng(2)
     sequences = [rng.integers(4, size=n) for n in (7, 1, 30, 2, 30, 12)]
-    expected_log_prob, expected = own.gradients(sequences)
+    expected_log_prob, expected = _learning.gradients(own, sequences)
     for entries, rows in ((1, 1), (400, 5), (10**6, 1)):
-        monkeypatch.setattr(hmm_module, "_GRADIENT_ENTRIES", entries)
-        monkeypatch.setattr(hmm_module, "_GRADIENT_ROWS", rows)
-        log_prob, gradients = own.gradients(sequences)
+        monkeypatch.setattr(_learning, "_GRADIENT_ENTRIES", entries)
+        monkeypatch.setattr(_learning, "_GRADIENT_ROWS", rows)
+        log_prob, gradients = _learning.gradients(own, sequences)
         assert_allclose(log_prob, expected_log_prob, rtol=1e-12)
         for role, value in expected.items():
             assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
@@ -515,14 +514,14 @@ def test_gradients_add_up_over_batches(monkeypatch):
 
 def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
     wanted = hmm("adaptive", "given")
-    monkeypatch.setattr(hmm_module, "_EMISSION_ENTRIES", 0)
+    monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", 0)
     model = hmm("adaptive", "given")
     assert_allclose(model.predict_proba(X), wanted.predict_proba(X), rtol=1e-12)
     assert_allclose(model.filter_step([1, 3, 1]).log_prob, wanted.filter_step([1, 3, 1]).log_prob)
     # Emissions below the smallest number are found in log space.
     far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
     for entries in (0, 100):
-        monkeypatch.setattr(hmm_module, "_EMISSION_ENTRIES", entries)
+        monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", entries)
         steep = KernelHMM(far, far, feature_map="exact")._model
         expected = [[0, -900], [-900, 0]]
         assert_allclose(steep.log_emissions(np.array([0, 1])), expected, atol=1e-9)

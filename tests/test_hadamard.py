@@ -349,7 +349,7 @@ def test_few_features_raise():
     for d in (1, 8, 12):
         with pytest.raises(ValueError, match="projection='dense'"):
             fitted(skrf.PositiveRF, d=d)
-    assert fitted(skrf.PositiveRF, d=13)[1]._drawn.order == 16
+    assert fitted(skrf.PositiveRF, d=13)[1]._fitted.draw.projection.order == 16
 
 
 @pytest.mark.parametrize("d, is_fast", [(100, False), (128, False), (129, True), (600, True)])
@@ -371,7 +371,9 @@ def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():
     X = np.random.default_rng(0).normal(size=(3, 100))
     size = len(pickle.dumps(projection))
     expected = projection.multiply(X)
-    assert projection._matrix(X.dtype) is projection._matrix(X.dtype)
+    [kept] = projection._kept.values()
+    projection.multiply(X)
+    assert next(iter(projection._kept.values())) is kept
     assert len(pickle.dumps(projection)) == size
     again = pickle.loads(pickle.dumps(projection))
     np.testing.assert_array_equal(again.multiply(X), expected)

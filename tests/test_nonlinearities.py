@@ -8,7 +8,7 @@ shows only one value of a parameter. All comparisons are relative, to 1e-10.
 
 import numpy as np
 import pytest
-from instances import KERNELS, MECHANISMS, make
+from instances import KERNELS, MECHANISMS, altered, features, make
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
 from scipy.special import hyp0f1
@@ -85,15 +85,18 @@ def fitted(name, n_features, kernel, *, folded=False):
     X = rng.normal(scale=0.6 / sigma, size=(30, n_features)) + 0.7
     keys = rng.normal(scale=0.4 / sigma, size=(20, n_features)) - 0.2
     mechanism = make(name, sigma=sigma, kernel=kernel, random_state=0)
-    columns = 1 if folded else mechanism._columns_per_projection
+    columns = 1 if folded else mechanism.columns_per_projection
     mechanism.set_params(n_components=columns).fit(X, keys=keys)
     assert mechanism.omega_.shape == (1, n_features)
     return mechanism, *rows(n_features, sigma, (X.mean(axis=0) + keys.mean(axis=0)) / 2)
 
 
-def replace_draw(mechanism, nodes):
-    shape = mechanism._nonlinearity.shape
-    mechanism._projection, mechanism._bias = shape(DenseProjection(nodes))
+def products(mechanism, nodes, X, Y, **draw):
+    """Return features of both sides as if of one projection, the nodes one after the other."""
+    replaced = altered(mechanism, draw={"projection": DenseProjection(nodes), **draw})
+    # The average over projections is the test's own.
+    size = len(nodes) ** 0.5
+    return size * features(replaced, X), size * features(replaced, Y, keys=True)
 
 
 def exact_mean(mechanism, X, Y, offset):
@@ -118,8 +121,7 @@ def test_mechanism_has_the_mean_and_variance_of_its_law(name, n_features, kernel
     mechanism, X, Y = fitted(name, n_features, kernel)
     rule = normal_rule if mechanism.is_unbiased else sphere_rule
     nodes, weights = rule(n_features)
-    replace_draw(mechanism, nodes)
-    mean, variance = moments(mechanism._features(X), mechanism._features(Y, keys=True), weights)
+    mean, variance = moments(*products(mechanism, nodes, X, Y), weights)
     offset = getattr(mechanism, "offset_", 0.0)
     np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, offset), **TOLERANCE)
     np.testing.assert_allclose(mechanism.kernel_variance(X, Y), variance, **TOLERANCE)
@@ -129,13 +131,12 @@ def test_mechanism_has_the_mean_and_variance_of_its_law(name, n_features, kernel
 def test_a_single_cosine_averaged_over_its_phase(kernel):
     mechanism, X, Y = fitted("RFFSampler", 2, kernel, folded=True)
     nodes, weights = normal_rule(2)
-    replace_draw(mechanism, nodes)
     # The products are trigonometric polynomials of degree 4 in the phase: 8 phases are exact.
     queries, keys = [], []
     for phase in 2 * np.pi * (np.arange(8) + 0.3) / 8:
-        mechanism._phase = phase
-        queries.append(mechanism._features(X))
-        keys.append(mechanism._features(Y, keys=True))
+        own = products(mechanism, nodes, X, Y, phase=phase)
+        queries.append(own[0])
+        keys.append(own[1])
     weights = np.tile(weights, 8) / 8
     mean, variance = moments(np.hstack(queries), np.hstack(keys), weights)
     np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, 0.0), **TOLERANCE)
@@ -146,8 +147,7 @@ def test_a_single_cosine_averaged_over_its_phase(kernel):
 def test_a_single_hyperbolic_column_is_an_exponential(kernel):
     mechanism, X, Y = fitted("PositiveRF-hyperbolic", 2, kernel, folded=True)
     nodes, weights = normal_rule(2)
-    replace_draw(mechanism, nodes)
-    mean, variance = moments(mechanism._features(X), mechanism._features(Y, keys=True), weights)
+    mean, variance = moments(*products(mechanism, nodes, X, Y), weights)
     np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, 0.0), **TOLERANCE)
     np.testing.assert_allclose(mechanism.kernel_variance(X, Y), variance, **TOLERANCE)
 
@@ -157,9 +157,9 @@ def alone(nonlinearity, X, Y, nodes):
     values = []
     for Z in (X, Y):
         row = nonlinearity.row_term((Z**2).sum(axis=1), Z.shape[1])
-        projection, bias = nonlinearity.shape(DenseProjection(nodes))
+        projection, bias = nonlinearity.multiplier(DenseProjection(nodes))
         products = projection.multiply(Z * nonlinearity.slope)
-        values.append(np.exp(nonlinearity.log_apply(products, row, bias)))
+        values.append(np.exp(nonlinearity.apply(products, row, bias).values))
     return values
 
 
@@ -197,10 +197,11 @@ def test_generalized_for_every_parameter(A, s, n_features, folded):
     sides = ([], [])
     for phase in phases:
         nonlinearity = nonlinearities.GeneralizedExponential(complex(A), s, phase)
-        projection, bias = nonlinearity.shape(DenseProjection(nodes))
+        projection, bias = nonlinearity.multiplier(DenseProjection(nodes))
         for side, Z, keys in zip(sides, (X, Y), (False, True), strict=True):
             row = nonlinearity.row_term((Z**2).sum(axis=1), n_features)
-            side.append(nonlinearity.apply(projection.multiply(Z), row, bias, keys=keys))
+            values, scale = nonlinearity.apply(projection.multiply(Z), row, bias, keys=keys)
+            side.append(values * np.exp(scale))
     weights = np.tile(weights, len(phases)) / len(phases)
     mean, variance = moments(np.hstack(sides[0]), np.hstack(sides[1]), weights)
     geometry = variances.PairGeometry.of(X, Y)

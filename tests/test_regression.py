@@ -25,8 +25,9 @@ from skrf import (
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
-    regression,
+    _sums,
 )
+from skrf.regression import _base
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -141,15 +142,16 @@ def test_positive_maps_are_summed_in_log_space(sigma, dtype):
 def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monkeypatch):
     """Blocks after the first are lowered by its scale, and summed again where that fails."""
     answers = []
-    add_lowered = regression._KeySums.add_lowered
+    lowered_sums = _sums._lowered_sums
 
-    def spy(self, *args):
-        answers.append(add_lowered(self, *args))
-        return answers[-1]
+    def spy(*args):
+        found = lowered_sums(*args)
+        answers.append(found is not None)
+        return found
 
-    monkeypatch.setattr(regression._KeySums, "add_lowered", spy)
-    monkeypatch.setattr(regression, "_BLOCK_ROWS", 64)
-    monkeypatch.setattr(regression, "block_rows", lambda n_rows, n_columns: 100)
+    monkeypatch.setattr(_sums, "_lowered_sums", spy)
+    monkeypatch.setattr(_base, "_BLOCK_ROWS", 64)
+    monkeypatch.setattr(_base, "block_rows", lambda n_rows, n_columns: 100)
     # Ordered by class: the first rows know one of them only.
     rng = np.random.default_rng(0)
     labels = np.sort(rng.integers(3, size=3000))
@@ -163,8 +165,8 @@ def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monk
     assert len(answers) == 6 if sigma == 300.0 else len(answers) > 10
     logs = model.feature_map_.log_transform_keys(rows) + np.log(weights)[:, None]
     expected = np.stack([logsumexp(logs[labels == c], axis=0) for c in range(3)], axis=1)
-    sums = model._key_sums
-    found = np.log(sums.sums[:, :, 0]) + sums.top
+    sums = model._fitted.sums
+    found = (np.log(sums.sums[:, :, 0]) + sums.top).T
     size = max(1.0, np.abs(expected).max()) * np.finfo(dtype).eps
     assert_allclose(found, expected, rtol=0, atol=20 * size)
     # Among all queries some are far from the others; the first ones are alike.
@@ -245,7 +247,7 @@ def test_blocks_do_not_matter(which, convert, monkeypatch):
     one_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
     expected = [one.predict_log_proba(convert(Q)), one_regressor.predict(convert(Q))]
     expected_labels = one.predict(convert(Q))
-    monkeypatch.setattr(regression, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(_base, "_BLOCK_ROWS", 7)
     many = KernelRegressionClassifier(MAPS[which]).fit(convert(X), y, sample_weight=WEIGHTS)
     many_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
     assert_allclose(many.predict_log_proba(convert(Q)), expected[0], rtol=1e-7)
@@ -287,7 +289,7 @@ def test_the_model_does_not_grow_with_the_rows():
         KernelRegressionClassifier(random_state=0).fit(np.tile(X, (n, 1)), np.tile(y, n))
         for n in (1, 50)
     )
-    assert small._key_sums.sums.shape == large._key_sums.sums.shape == (100, 3, 1)
+    assert small._fitted.sums.sums.shape == large._fitted.sums.sums.shape == (3, 100, 1)
 
 
 # ------------------------------------------------------------------ probabilities and decisions

@@ -42,7 +42,7 @@ def test_the_size_for_an_error_gives_that_error(mechanism, Z):
     # 4.4 standard errors; a size wrong by a factor 1.5 would be seen.
     assert 6 * error < 0.5 * 0.01
     assert squares.mean() < 0.01 + 4.4 * error
-    columns = mechanism._columns_per_projection
+    columns = mechanism.columns_per_projection
     smaller = mechanism.set_params(n_components=n - columns).fit(X, keys=Z)
     variance, exact = smaller.kernel_variance(X, Z), smaller.exact_kernel(X, Z)
     assert np.sqrt(variance.sum() / (exact**2).sum()) > 0.1
@@ -181,7 +181,7 @@ def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
         logs = logsumexp(
             fitted.log_transform(rows)[:, None] + fitted.log_transform_keys(rows), axis=2
         )
-        expected.append(np.median(abs(logs - fitted._log_exact_kernel(rows, rows))))
+        expected.append(np.median(abs(logs - fitted.exact_kernel(rows, log=True))))
     assert_allclose(row.log_error, np.median(expected), rtol=1e-9)
     best = theory.recommend(rows, mechanisms=theory.default_mechanisms(32, sigma=sigma))
     assert best.fit(rows).is_positive

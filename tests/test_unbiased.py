@@ -18,7 +18,7 @@ Queries and keys differ, both come with their negatives about the shift c, and s
 
 import numpy as np
 import pytest
-from instances import COMBINATIONS, KERNELS, accepts, make
+from instances import COMBINATIONS, KERNELS, accepts, features, make
 from scipy.special import hyp0f1
 
 from skrf.projections import COUPLINGS, Coupling
@@ -135,7 +135,7 @@ def estimates(mechanism, seeds, queries, keys):
     out = []
     for seed in seeds:
         mechanism.redraw(seed)
-        out.append(mechanism._features(queries) @ mechanism._features(keys, keys=True).T)
+        out.append(features(mechanism, queries) @ features(mechanism, keys, keys=True).T)
     return np.stack(out)
 
 
@@ -150,12 +150,12 @@ def test_the_pairs_are_what_the_tests_say():
 @pytest.mark.parametrize("name, coupling", COMBINATIONS)
 def test_mean_and_variance_over_draws(name, coupling, kernel):
     mechanism = make(name, coupling, sigma=SIGMA, kernel=kernel, random_state=0)
-    columns = COLUMNS.get(name) or PROJECTIONS * mechanism._columns_per_projection
+    columns = COLUMNS.get(name) or PROJECTIONS * mechanism.columns_per_projection
     mechanism.set_params(n_components=columns)
     if accepts(name, "n_coefficients"):
         mechanism.set_params(n_coefficients=4)
     mechanism.fit(FIT_QUERIES, keys=FIT_KEYS)
-    assert mechanism._n_projections >= 16
+    assert mechanism.n_projections_ >= 16
     values = estimates(mechanism, range(N_DRAWS), QUERIES, KEYS)
     expected = exact_mean(kernel, lower=not mechanism.is_unbiased)
 

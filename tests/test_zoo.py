@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from instances import KERNELS, MECHANISMS, PLAIN, accepts, make
+from instances import KERNELS, MECHANISMS, PLAIN, accepts, altered, features, make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import factorial, gammaln
 from scipy.stats import geom, poisson
@@ -104,8 +104,7 @@ def test_claims_hold(name):
 def test_extreme_sigma_and_degenerate_data(name, sigma):
     for rows in (X, X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))):
         reference = make(name, n_components=6, sigma=sigma, random_state=0).fit(rows)
-        logs = reference._log_features if reference.is_positive else reference._features
-        values = logs(np.asarray(rows))
+        values = reference.feature_maps_[0](np.asarray(rows)).values
         assert not np.isnan(values).any()
         if reference.is_positive:
             assert np.isfinite(values).all()
@@ -146,8 +145,7 @@ def test_generalized_contains_its_family():
     for s, other in ((-1, RFFSampler(20)), (1, PositiveRF(10)), (1, OptimalPositiveRF(10))):
         other = other.set_params(random_state=0).fit(rows)
         A = complex(getattr(other, "A_", 0.0))
-        generalized.A_, generalized.s_, generalized._n_projections = A, s, 10
-        generalized._assemble()
+        generalized = altered(generalized, A_=A, s_=s, n_projections=10)
         assert_allclose(
             generalized.approximate_kernel(rows), other.approximate_kernel(rows), rtol=1e-12
         )
@@ -181,7 +179,7 @@ def test_generalized_fits_data_of_any_size(scale):
         rows = scale * np.random.default_rng(seed).normal(size=(20, 4))
         generalized = fitted("GeneralizedExponentialRF", rows, rows[:5] + scale)
         assert np.isfinite(generalized.A_) and 1 - 8 * generalized.A_.real > 0
-        assert np.isfinite(generalized._features(rows[:3])).all()
+        assert np.isfinite(generalized.feature_maps_[0](rows[:3]).values).all()
 
 
 def test_dense_with_equal_axes_is_optimal_positive():
@@ -427,7 +425,7 @@ def test_discrete_variance_is_the_sum_over_all_counts(name):
     k = np.arange(400)
     for positive in (False, True):
         reference = fitted(name, X[:, :1], None, positive=positive, n_components=1)
-        law = reference._law
+        law = reference._fitted.spec._law(reference._fitted.learned)
         log_mass = (
             poisson.logpmf(k, law.lam[0]) if name == "PoissonRF" else geom.logpmf(k + 1, law.p[0])
         )
@@ -447,17 +445,17 @@ def test_discrete_variance_is_the_sum_over_all_counts(name):
 def test_discrete_features_survive_huge_inputs(name, positive):
     rows = np.array([[0.0, 1e6, -1e6], [1e-6, 0.0, 1e3], [1.0, 2.0, 3.0]])
     reference = make(name, positive=positive, n_components=50, random_state=0).fit(rows)
-    values = reference._features(rows)
+    values = features(reference, rows)
     assert np.isfinite(values).all()
     reference = make(name, positive=positive, n_components=50, sigma=40.0, random_state=0)
     assert reference.fit(X).omega_.max() > 100
-    assert np.isfinite(reference._features(X)).all()
+    assert np.isfinite(features(reference, X)).all()
 
 
 def test_enormous_rates_are_limited():
     reference = make("PoissonRF", n_components=4, sigma=1e12, random_state=0).fit(X)
     assert reference.lambda_.max() == 1e15
-    assert not np.isnan(reference._features(X)).any()
+    assert not np.isnan(reference.feature_maps_[0](X).values).any()
 
 
 def test_a_rate_per_column_is_better_where_columns_differ():
@@ -502,7 +500,7 @@ def test_hybrid_equals_its_formula():
         positive = PositiveRF(len(reference.omega_), random_state=0).fit(X)
         trigonometric = RFFSampler(2 * len(reference.omega_), random_state=0).fit(X)
         P, T = positive.approximate_kernel(X), trigonometric.approximate_kernel(X)
-        taus = reference._taus.dense()
+        taus = reference._fitted.queries.taus.dense()
         if name == "HybridRF":
             signs = np.where(rows @ taus.T < 0, -1.0, 1.0)
             weight = (1 - signs @ signs.T / len(taus)) / 2
@@ -552,8 +550,7 @@ def test_complex_maps_have_the_pair_term_of_real_ones(A, s, coupling):
     """2,000 draws of 24 projections; 15 % is 4.7 standard errors of a variance of normal values."""
     rows = data(6, 4, seed=3) / 4
     reference = GeneralizedExponentialRF(48, coupling=coupling, random_state=0).fit(rows)
-    reference.A_, reference.s_, reference._n_projections = A, s, 24
-    reference._assemble()
+    reference = altered(reference, A_=A, s_=s, n_projections=24)
     values = np.array([reference.redraw(seed).approximate_kernel(rows) for seed in range(2000)])
     far = ~np.eye(6, dtype=bool)
     error = values.mean(axis=0) - reference.exact_kernel(rows)

@@ -207,7 +207,7 @@ def bound(r, n_projections, n_coefficients):
 
 def sizes(mechanism, name):
     """Return projections, coefficient rows and operations."""
-    m = mechanism._n_projections
+    m = mechanism.n_projections_
     if not name.startswith("hybrid"):
         return m, 0, operations(m)
     factors = 2 if mechanism.coefficients == "gaussian" else 1

@@ -9,14 +9,16 @@ A_ij = sum_f q_if k_jf. There are two ways to it:
 - by rows: blocks of rows of W and A are formed, in time L S. For positive features all terms
   are nonnegative, so nothing cancels.
 
-Log features are scaled by the maximum a_f of feature f over the keys, and in every row by
-u_i = max_f (q_if + a_f). Where the keys that a row sees lie so far below others that its
-denominator nears underflow, its block is cut in two, down to single rows: there the maximum is
-that of the row's own keys, and the denominator is at least 1. So none ever needs an epsilon.
+Exponents are taken out as in `skrf._sums`: the largest over the keys, and the largest of a row.
+Where the keys that a row sees lie so far below others that its sums near underflow, its block is
+cut in two, down to single rows: there the maximum is that of the row's own keys, and the
+denominator of a positive map is at least 1. So none ever needs an epsilon.
 """
 
 import numpy as np
 
+from .._sums import Rows, finite, lifted, lowered, weighed
+from ._heads import blocks, hide
 from ._products import BLOCK_BYTES
 
 # Largest relative error that a row may have by columns, as estimated. The gradient of such rows
@@ -26,21 +28,48 @@ _TOLERANCE = 1e-11
 _LEAST = 1e-280
 
 
-def masked_attention(queries, keys, values, mask, is_log):
+def masked(unit, mask, out):
+    """Write the masked attention of a unit of NumPy, which is worked on in float64."""
+    for g, (rows, values) in enumerate(_inputs(unit)):
+        out.array[g] = masked_attention(*rows, values, mask)[0]
+
+
+def masked_backward(unit, mask, gradient, found):
+    """Write the gradients of masked attention of a unit of NumPy."""
+    by_queries, by_keys, by_values = [], 0.0, 0.0
+    for (rows, values), own in zip(_inputs(unit), gradient.astype(np.float64), strict=True):
+        out, saved = masked_attention(*rows, values, mask)
+        by_q, by_k, by_v = masked_attention_backward(*rows, values, mask, out, saved, own)
+        by_queries.append(by_q)
+        by_keys, by_values = by_keys + by_k, by_values + by_v
+    every = slice(0, None)
+    found.put_queries(every, np.stack(by_queries))
+    found.put_keys(every, by_keys)
+    found.put_values(every, by_values)
+
+
+def _inputs(unit):
+    """Yield (features of queries and keys), values of every query head; padded keys are zero."""
+    unit.dtype, every = np.float64, slice(0, None)
+    keys = unit.head.keys(unit.keys(every))
+    keys = keys if unit.hidden is None else hide(keys, unit.hidden)
+    for queries in unit.queries(every):
+        yield (unit.head.queries(queries), keys), unit.values(every)[:, 1:]
+
+
+def masked_attention(queries, keys, values, mask):
     """Return the attention of one head under a mask.
 
     Parameters
     ----------
-    queries : ndarray of shape (L, M)
-        Features of the queries in float64, or their logarithms.
-    keys : ndarray of shape (S, M)
-        The same of the keys; a padded one is a row of zeros, or of -inf for logarithms.
+    queries : Rows of shape (L, M)
+        Features of the queries in float64.
+    keys : Rows of shape (S, M)
+        Features of the keys; padded ones are zero.
     values : ndarray of shape (S, e)
         Values in float64.
     mask : Mask
         What `as_mask` returned.
-    is_log : bool
-        Whether the features are logarithms.
 
     Returns
     -------
@@ -51,18 +80,18 @@ def masked_attention(queries, keys, values, mask, is_log):
         and their denominators, infinite for rows that stand elsewhere in the list.
     """
     extended = np.column_stack([values, np.ones(len(values))])
-    out = np.zeros((len(queries), values.shape[1]))
-    rest, saved = np.arange(len(queries)), []
-    if mask.columns_pay(keys.shape[1], values.shape[1]):
-        sums, is_done = _by_columns(queries, keys, extended, mask, is_log)
+    out = np.zeros((len(queries.values), values.shape[1]))
+    rest, saved = np.arange(len(out)), []
+    if mask.columns_pay(keys.values.shape[1], values.shape[1]):
+        sums, is_done = _by_columns(queries, keys, extended, mask)
         saved.append((None, _divide(out, slice(None), sums, is_done)))
         rest = np.flatnonzero(~is_done)
-    stack = [rest[part] for part in _parts(len(rest), mask.block_rows)]
+    stack = [rest[part] for part in blocks(len(rest), mask.block_rows)]
     while stack:
-        block = _Block(stack.pop(), queries, keys, mask, is_log)
-        sums = block.sums(extended)
-        is_done = (sums[:, -1] >= _LEAST * mask.largest) | (not is_log or len(sums) == 1)
-        zeros = np.flatnonzero(~is_done & (sums[:, -1] == 0))
+        block = _Block(stack.pop(), queries, keys, mask)
+        sums, sizes = block.sums(extended)
+        is_done = (sizes >= _LEAST * mask.largest) | (len(sums) == 1)
+        zeros = np.flatnonzero(~is_done & (sizes == 0))
         if len(zeros):
             is_done[zeros] = block.are_empty(block.rows[zeros])
         saved.append((block.rows, _divide(out, block.rows, sums, is_done)))
@@ -70,12 +99,12 @@ def masked_attention(queries, keys, values, mask, is_log):
     return out, saved
 
 
-def masked_attention_backward(queries, keys, values, mask, is_log, out, saved, grad_out):
-    """Return the gradients of `masked_attention`, the maxima held constant.
+def masked_attention_backward(queries, keys, values, mask, out, saved, grad_out):
+    """Return the gradients of `masked_attention`, exponents held constant.
 
     Parameters
     ----------
-    queries, keys, values, mask, is_log
+    queries, keys, values, mask
         As given to it.
     out, saved
         What it returned.
@@ -85,18 +114,18 @@ def masked_attention_backward(queries, keys, values, mask, is_log, out, saved, g
     Returns
     -------
     tuple of ndarray
-        Gradients with respect to queries and keys (the logarithms if is_log) and values.
+        Gradients with respect to the values of the features of queries and keys, and to values.
     """
     extended = np.column_stack([values, np.ones(len(values))])
-    grads = np.zeros_like(queries), np.zeros_like(keys), np.zeros_like(extended)
+    grads = np.zeros_like(queries.values), np.zeros_like(keys.values), np.zeros_like(extended)
     slopes = np.column_stack([grad_out, -np.einsum("ij,ij->i", grad_out, out)])
     for rows, denominators in saved:
         if rows is None:
             own = slopes / denominators[:, None]
-            _backward_by_columns(queries, keys, extended, mask, is_log, own, grads)
+            _backward_by_columns(queries, keys, extended, mask, own, grads)
         else:
             own = slopes[rows] / denominators[:, None]
-            _Block(rows, queries, keys, mask, is_log).backward(extended, own, grads)
+            _Block(rows, queries, keys, mask).backward(extended, own, grads)
     return grads[0], grads[1], grads[2][:, :-1]
 
 
@@ -107,27 +136,16 @@ def _divide(out, rows, sums, is_done):
     return denominators
 
 
-def _parts(n, step):
-    """Yield slices of at most step numbers out of n."""
-    for start in range(0, n, step):
-        yield slice(start, min(start + step, n))
-
-
-def _finite(maxima):
-    """Return maxima with 0 for -inf, which no exponential may subtract."""
-    return np.where(np.isfinite(maxima), maxima, 0)
-
-
 # ------------------------------------------------------------------ by columns
 
 
-def _by_columns(queries, keys, extended, mask, is_log):
+def _by_columns(queries, keys, extended, mask):
     """Return the sums (L, e + 1), and which rows are right to the tolerance."""
     V = np.ascontiguousarray(extended.T)
-    sums, errors = np.zeros((2, len(V), len(queries)))
-    for _, Q, K in _feature_blocks(queries, keys, len(V), mask, is_log):
-        for part in _parts(len(V), mask.batch):
-            columns = K[:, None] * V[part]
+    sums, errors = np.zeros((2, len(V), len(queries.values)))
+    for _, Q, K, weights in _feature_blocks(queries, keys, len(V), mask):
+        for part in blocks(len(V), mask.batch):
+            columns = K[:, None] * weighed(V[part], weights)
             sums[part] += np.einsum("fl,fcl->cl", Q, _each(mask.dot, columns))
             norms = np.sqrt(np.einsum("fcs,fcs->cf", columns, columns))
             errors[part] += norms @ abs(Q)
@@ -137,38 +155,43 @@ def _by_columns(queries, keys, extended, mask, is_log):
     largest = (abs(sums[:-1]) / units).max(axis=0, initial=0)
     is_right = (errors[:-1] / units).max(axis=0, initial=0) <= _TOLERANCE * largest
     is_right &= errors[-1] <= _TOLERANCE * abs(sums[-1])
-    if is_log:
+    if keys.scale is None:
         is_right &= sums[-1] >= _LEAST * mask.largest
     return sums.T, is_right
 
 
-def _backward_by_columns(queries, keys, extended, mask, is_log, slopes, grads):
+def _backward_by_columns(queries, keys, extended, mask, slopes, grads):
     """Add the gradients of the rows whose slopes (L, e + 1) are not 0."""
+    is_positive = keys.scale is None
     V, G = np.ascontiguousarray(extended.T), np.ascontiguousarray(slopes.T)
-    for features, Q, K in _feature_blocks(queries, keys, len(V), mask, is_log):
+    for features, Q, K, weights in _feature_blocks(queries, keys, len(V), mask):
         dQ, dK = np.zeros_like(Q), np.zeros_like(K)
-        for part in _parts(len(V), mask.batch):
-            seen = _each(mask.dot, K[:, None] * V[part])
+        for part in blocks(len(V), mask.batch):
+            own = weighed(V[part], weights)
+            seen = _each(mask.dot, K[:, None] * own)
             dQ += np.einsum("cl,fcl->fl", G[part], seen)
             seen = _each(mask.transposed_dot, Q[:, None] * G[part])
-            dK += np.einsum("cs,fcs->fs", V[part], seen)
-            grads[2][:, part] += np.einsum("fs,fcs->sc", K, seen)
-        grads[0][:, features] += (dQ * Q if is_log else dQ).T
-        grads[1][:, features] += (dK * K if is_log else dK).T
+            dK += np.einsum("cs,fcs->fs", own, seen)
+            through = np.einsum("fs,fcs->cs", K, seen)
+            grads[2][:, part] += weighed(through, weights).T
+        grads[0][:, features] += (dQ * Q if is_positive else dQ).T
+        grads[1][:, features] += (dK * K if is_positive else dK).T
 
 
-def _feature_blocks(queries, keys, n_columns, mask, is_log):
-    """Yield features (a slice) with their queries (F, L) and keys (F, S), scaled."""
-    if is_log:
-        maxima = keys.max(axis=0)
-        parts = _parts(len(queries), max(1, BLOCK_BYTES // (8 * keys.shape[1])))
-        tops = _finite(np.hstack([(queries[part] + maxima).max(axis=1) for part in parts]))
-    for features in _parts(keys.shape[1], max(1, mask.batch // n_columns)):
-        Q, K = queries.T[features].copy(), keys.T[features].copy()
-        if is_log:
-            Q = np.exp(Q + maxima[features, None] - tops)
-            K = np.exp(K - _finite(maxima[features, None]))
-        yield features, Q, K
+def _feature_blocks(queries, keys, n_columns, mask):
+    """Yield features (a slice), factors of queries (F, L) and keys (F, S), and weights of keys."""
+    top, weights = keys.exponents.max(axis=0), None
+    if keys.scale is None:
+        parts = blocks(len(queries.values), max(1, BLOCK_BYTES // (8 * len(top))))
+        tops = np.hstack([(queries.values[part] + top).max(axis=1) for part in parts])
+    else:
+        weights = lowered(keys, top)[1][:, 0]
+    for features in blocks(keys.values.shape[1], max(1, mask.batch // n_columns)):
+        Q, K = queries.values.T[features], keys.values.T[features]
+        if keys.scale is None:
+            Q = lowered(Rows(Q + top[features, None]), tops)[0]
+            K = np.exp(K - finite(top[features, None]))
+        yield features, Q, K, weights
 
 
 def _each(product, columns):
@@ -183,67 +206,69 @@ def _each(product, columns):
 class _Block:
     """Some rows of the masked kernel, formed in parts of the keys that they see."""
 
-    def __init__(self, rows, queries, keys, mask, is_log):
-        self.rows, self.queries, self.keys = rows, queries[rows], keys
-        self.mask, self.is_log = mask, is_log
+    def __init__(self, rows, queries, keys, mask):
+        self.rows, self.keys, self.mask = rows, keys, mask
         self.seen, self.logs = mask.seen(rows), None
-        if is_log and len(rows) == 1:
+        if len(rows) == 1:
             # The weights join the logarithms: the maximum is that of the products.
             weights = mask.entries(rows, self.seen)[0]
             self.seen, self.logs = self.seen[weights > 0], np.log(weights[weights > 0])
-        longest = max(keys.shape[1], len(rows))
-        self.parts = list(_parts(len(self.seen), max(1, BLOCK_BYTES // (8 * longest))))
-        if is_log:
-            maxima = [self._keys(part).max(axis=0) for part in self.parts]
-            maxima = np.max(maxima, axis=0, initial=-np.inf)
-            self.queries += maxima
-            self.queries -= _finite(self.queries.max(axis=1, keepdims=True))
-            np.exp(self.queries, out=self.queries)
-            self.maxima = _finite(maxima)
+        longest = max(keys.values.shape[1], len(rows))
+        self.parts = blocks(len(self.seen), max(1, BLOCK_BYTES // (8 * longest)))
+        nothing = np.full(keys.exponents.shape[1], -np.inf)
+        self.top = np.max(
+            [nothing, *(self._key_rows(p).exponents.max(axis=0) for p in self.parts)], 0
+        )
+        scale = None if queries.scale is None else queries.scale[rows]
+        self.factors = lifted(Rows(queries.values[rows], scale), self.top)
 
-    def _keys(self, part):
-        """Return the (log) features of some keys as a new array."""
-        keys = self.keys[self.seen[part]]
-        if self.logs is not None:
-            keys += self.logs[part, None]
-        return keys
+    def _key_rows(self, part):
+        """Return the features of some keys as new arrays."""
+        seen = self.seen[part]
+        values, scale = self.keys.values[seen], None
+        if self.keys.scale is not None:
+            scale = self.keys.scale[seen]
+        logs = 0.0 if self.logs is None else self.logs[part, None]
+        return Rows(values + logs) if scale is None else Rows(values, scale + logs)
 
     def _kernel(self):
-        """Yield numbers of keys, weights, the kernel under them, and scaled features of keys."""
+        """Yield numbers of keys, weights, the kernel under them, and factors of keys."""
         for part in self.parts:
-            seen, K = self.seen[part], self._keys(part)
-            if self.is_log:
-                K -= self.maxima
-                np.exp(K, out=K)
-            kernel, weights = self.queries @ K.T, 1.0
+            seen = self.seen[part]
+            K, scales = lowered(self._key_rows(part), self.top)
+            kernel, weights = self.factors @ K.T, np.ones((1, 1))
             if self.logs is None:
                 weights = self.mask.entries(self.rows, seen)
-                kernel *= weights
+            if scales is not None:
+                weights = weights * scales.T
+            kernel *= weights
             yield seen, weights, kernel, K
 
     def sums(self, extended):
-        """Return numerators and denominators, shape (B, e + 1)."""
-        sums = np.zeros((len(self.rows), extended.shape[1]))
-        for seen, _, kernel, _ in self._kernel():
+        """Return numerators and denominators, shape (B, e + 1), and sizes that tell underflow."""
+        sums, sizes = np.zeros((len(self.rows), extended.shape[1])), 0.0
+        for seen, weights, kernel, _ in self._kernel():
             sums += kernel @ extended[seen]
-        return sums
+            # Terms may cancel in maps with signs: how large they may be says whether they are seen.
+            sizes = sizes + np.broadcast_to(weights.sum(axis=1), len(sums))
+        return sums, sums[:, -1] if self.keys.scale is None else sizes + np.zeros(len(sums))
 
     def are_empty(self, rows):
         """Tell which rows have no key left, because all that they see are padded."""
         is_empty = np.ones(len(rows), dtype=bool)
         for part in self.parts:
             seen = self.seen[part]
-            seen = seen[self.keys[seen].max(axis=1) > -np.inf]
+            seen = seen[self.keys.exponents[seen].max(axis=1) > -np.inf]
             is_empty &= ~self.mask.entries(rows, seen).any(axis=1)
         return is_empty
 
     def backward(self, extended, slopes, grads):
         """Add the gradients, given slopes (B, e + 1)."""
-        dQ = np.zeros_like(self.queries)
+        is_positive, dQ = self.keys.scale is None, np.zeros_like(self.factors)
         for seen, weights, kernel, K in self._kernel():
             H = weights * (slopes @ extended[seen].T)
             dQ += H @ K
-            dK = H.T @ self.queries
-            grads[1][seen] += dK * K if self.is_log else dK
+            dK = H.T @ self.factors
+            grads[1][seen] += dK * K if is_positive else dK
             grads[2][seen] += kernel.T @ slopes
-        grads[0][self.rows] += dQ * self.queries if self.is_log else dQ
+        grads[0][self.rows] += dQ * self.factors if is_positive else dQ

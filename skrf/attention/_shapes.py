@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import array_api_compat
 import numpy as np
 
-from .._arrays import constant, is_foreign, namespace, to_host
+from .._arrays import is_foreign, largest_entry, like, namespace, to_host
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -50,7 +50,7 @@ class HeadGroups:
         return HeadGroups(q, k, self.v, padding, self.leading)
 
 
-def check_qkv(q, k, v, key_padding_mask=None, causal=False):
+def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
     """Validate the inputs of an attention call and group their heads, by views where possible.
 
     Parameters
@@ -68,6 +68,8 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False):
         the last of them, its heads.
     causal : bool, default=False
         Whether position i reads positions up to i only, which needs as many keys as queries.
+    is_checked : bool, default=True
+        Whether contents are checked here, or later, set by set on threads.
 
     Returns
     -------
@@ -89,21 +91,26 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False):
             f"causal=True needs as many keys as queries, got {q.shape[-2]} queries in q and "
             f"{k.shape[-2]} keys in k."
         )
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if not math.isfinite(largest_entry(array)):
-            raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
-    n_sets, xp = math.prod(k.shape[:-2]), namespace(k)
+    if is_checked:
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            check_finite(name, array)
+    n_sets, xp, leading = math.prod(k.shape[:-2]), namespace(k), tuple(q.shape[:-2])
     padding = _check_padding(to_host(key_padding_mask), k.shape)
-    if padding is not None and is_foreign(k):
-        # A copy: torch wants no views that cannot be written to.
-        padding = xp.asarray(padding.copy(), device=array_api_compat.device(k))
+    # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
+    q = xp.reshape(q, (n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:]))
+    k, v = (xp.reshape(part, (n_sets, *part.shape[-2:])) for part in (k, v))
+    if padding is not None:
+        if is_foreign(k):
+            # A copy: torch wants no views that cannot be written to.
+            padding = xp.asarray(padding.copy(), device=array_api_compat.device(k))
+        # Whatever stands there must not decide in which precision the others are worked on.
+        k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
     return HeadGroups(
-        # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
-        q=xp.reshape(q, (n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:])),
-        k=xp.reshape(k, (n_sets, *k.shape[-2:])),
-        v=xp.reshape(v, (n_sets, *v.shape[-2:])),
+        q=q,
+        k=k,
+        v=v,
         padding=padding,
-        leading=tuple(q.shape[:-2]),
+        leading=leading,
     )
 
 
@@ -125,18 +132,16 @@ def check_block_size(block_size):
     return int(block_size)
 
 
+def check_finite(name, array):
+    """Raise unless all entries are finite."""
+    if not math.isfinite(largest_entry(array)):
+        raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+
+
 def check_flag(name, value):
     """Raise unless a parameter is True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} must be True or False, got {value!r}.")
-
-
-def largest_entry(array):
-    """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
-    if is_foreign(array):
-        xp = namespace(array)
-        return float(constant(xp.max(xp.abs(array))))
-    return float(np.max([-array.min(), array.max()]))
 
 
 def _as_floats(inputs):

@@ -1,12 +1,13 @@
 """Softmax attention computed exactly, block by block: the reference for everything approximate."""
 
+import array_api_compat
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import gen_batches
 
-from .._arrays import is_foreign, namespace, to_host
-from . import _foreign
-from ._shapes import check_block_size, check_qkv, check_scale, largest_entry
+from .._arrays import arithmetic, is_foreign, largest_entry, like, namespace, to_host
+from .._sums import peaked, transposed
+from ._heads import Output, blocks
+from ._shapes import check_block_size, check_qkv, check_scale
 
 # A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -76,39 +77,45 @@ def exact_attention(
     n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
     mask = None if mask is None else _RowsOfMask(mask, (n_queries, n_keys))
     dtype = _dtype_of_logits(heads, scale, mask)
-    if is_foreign(heads.q):
-        return heads.ungroup(_foreign.exact(heads, dtype, scale, causal, mask, block_size))
-    out = np.empty((*heads.q.shape[:3], heads.v.shape[-1]), dtype=heads.q.dtype)
-    for u, (keys, values) in enumerate(zip(heads.k, heads.v, strict=True)):
-        keys, values = keys.astype(dtype, copy=False), values.astype(dtype, copy=False)
+    q, k, v = (
+        namespace(part).astype(part, dtype, copy=False) for part in (heads.q, heads.k, heads.v)
+    )
+    given = scale, causal, mask, block_size
+    if is_foreign(q):
+        padding = None if heads.padding is None else heads.padding[:, None, :]
+        out = _attend(q, k[:, None, :, :], v[:, None, :, :], padding, *given, Output())
+        return heads.ungroup(namespace(q).astype(out, heads.q.dtype, copy=False))
+    out = np.empty((*q.shape[:3], v.shape[-1]), dtype=heads.q.dtype)
+    for u, keys in enumerate(k):
         padding = None if heads.padding is None else heads.padding[u]
-        for rows in gen_batches(n_queries, block_size):
-            # Keys after the last query of a causal block are read by none of its queries.
-            n = rows.stop if causal else n_keys
-            log_weights = None if mask is None else mask.log_block(rows, n, dtype)
-            for g, queries in enumerate(heads.q[u]):
-                # A call of its own: its logits are gone before those of the next block are made.
-                out[u, g, rows] = _attend(
-                    queries[rows].astype(dtype) * scale,
-                    keys[:n],
-                    values[:n],
-                    log_weights,
-                    None if padding is None else padding[:n],
-                    rows.start if causal else None,
-                )
+        for g, queries in enumerate(q[u]):
+            _attend(queries, keys, v[u], padding, *given, Output(out[u, g]))
     return heads.ungroup(out)
 
 
-def _attend(queries, keys, values, log_weights, padding, first_position):
-    """Return the outputs of a block of queries; causal if the position of its first is given."""
-    logits = queries @ keys.T
-    if log_weights is not None:
-        logits += log_weights
-    if padding is not None:
-        logits[:, padding] = -np.inf
-    if first_position is not None:
-        _hide_future(logits, first_position)
-    return _softmax_in_place(logits) @ values
+def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
+    """Return the outputs of queries (..., L, d), those of a block of them at a time."""
+    xp, place = namespace(q), {"device": array_api_compat.device(q)}
+    for rows in blocks(q.shape[-2], block_size):
+        # Keys after the last query of a causal block are read by none of its queries.
+        n = rows.stop if causal else k.shape[-2]
+        logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
+        do = arithmetic(logits)
+        if mask is not None:
+            logits = do.add(logits, like(mask.log_block(rows, n, np.float64), logits))
+        if padding is not None:
+            logits = do.fill(logits, padding[..., None, :n], -np.inf)
+        if causal:
+            positions = xp.arange(rows.start, rows.stop, **place)
+            is_later = xp.arange(n, **place)[None, :] > positions[:, None]
+            logits = do.fill(logits, is_later, -np.inf)
+        weights = peaked(logits)
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        # Before the product with the values and not after it: values may be near the largest float.
+        weights = do.divide(weights, xp.where(total == 0, like(1.0, total), total))
+        out.put(rows, weights @ v[..., :n, :])
+        del logits, weights  # before those of the next block are made
+    return out.joined()
 
 
 def _dtype_of_logits(heads, scale, mask):
@@ -127,26 +134,6 @@ def _dtype_of_logits(heads, scale, mask):
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
         return namespace(heads.q).float64
     return heads.q.dtype
-
-
-def _hide_future(logits, start):
-    """Set the logits of keys after a query's own position to -inf; the first row is `start`."""
-    own = logits[:, start:]
-    positions = np.arange(len(own))
-    np.copyto(own, -np.inf, where=positions > positions[:, None])
-
-
-def _softmax_in_place(logits):
-    """Turn logits into row-wise weights of sum 1, or 0 in rows without any finite logit."""
-    top = logits.max(axis=1, keepdims=True)
-    top[np.isneginf(top)] = 0
-    logits -= top
-    weights = np.exp(logits, out=logits)
-    total = weights.sum(axis=1, keepdims=True)
-    total[total == 0] = 1
-    # Before the product with the values and not after it: values may be near the largest float.
-    weights /= total
-    return weights
 
 
 class _RowsOfMask:

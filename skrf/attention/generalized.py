@@ -1,7 +1,8 @@
 """Generalised attention: a nonlinearity of projections instead of a softmax kernel."""
 
-import copy
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 import numpy as np
@@ -9,8 +10,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from .._arrays import like, namespace
-from ..projections import COUPLINGS
+from .._arrays import constant, largest_norm2, like, namespace
+from .._sums import Rows
+from ..features import FeatureMap
+from ..projections import COUPLINGS, Coupling, DenseProjection
 
 
 def _falling(z):
@@ -19,9 +22,13 @@ def _falling(z):
     return xp.exp(xp.clip(z, None, 0.0))
 
 
+def _ones(z):
+    return namespace(z).ones_like(z)
+
+
 # Name: function, derivative. The derivative of relu at 0 is 0.
 _NONLINEARITIES = {
-    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: (z > 0).astype(z.dtype)),
+    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: (z > 0) * _ones(z)),
     "elu": (lambda z: namespace(z).where(z > 0, z + 1, _falling(z)), _falling),
     "square": (lambda z: z * z, lambda z: 2 * z),
 }
@@ -79,14 +86,10 @@ class GeneralizedMap(BaseEstimator):
         "nonlinearity": [StrOptions(set(_NONLINEARITIES)), callable],
         "derivative": [callable, None],
         "projection": [StrOptions({"random", "identity"})],
-        "coupling": [StrOptions(set(COUPLINGS))],
+        "coupling": [StrOptions(set(COUPLINGS)), Coupling],
         "sigma": [Interval(Real, 0, None, closed="neither")],
         "random_state": ["random_state"],
     }
-
-    # What attention asks of a map.
-    is_positive = False
-    _needs_data = False
 
     def __init__(
         self,
@@ -107,14 +110,38 @@ class GeneralizedMap(BaseEstimator):
         self.sigma = sigma
         self.random_state = random_state
 
-    def _fit_without_data(self, n_features):
+    def fit_without_data(self, n_features):
+        """Draw the projections for rows of a width.
+
+        Parameters
+        ----------
+        n_features : int
+            The width.
+
+        Returns
+        -------
+        self : object
+            The map.
+        """
         self._validate_params()
         self.n_features_in_ = n_features
-        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        return self.redraw(self._seed)
+        self.seed_ = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return self.redraw(self.seed_)
 
-    def _adapted(self, X, keys):
-        return copy.copy(self)
+    def adapted(self, X, keys=None):
+        """Return the map itself: it learns nothing of data.
+
+        Parameters
+        ----------
+        X, keys : ndarray
+            Ignored.
+
+        Returns
+        -------
+        self : object
+            The map.
+        """
+        return self
 
     def redraw(self, random_state=None):
         """Draw the projections anew, as attention's `diagnose` does.
@@ -133,8 +160,14 @@ class GeneralizedMap(BaseEstimator):
             self.omega_ = np.eye(self.n_features_in_)
         else:
             rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
-            coupling = COUPLINGS[self.coupling]
+            coupling = self.coupling
+            coupling = coupling if isinstance(coupling, Coupling) else COUPLINGS[coupling]
             self.omega_ = coupling.draw(self.n_components, self.n_features_in_, rng).dense()
+        function, derivative = self.nonlinearity, self.derivative
+        if isinstance(function, str):
+            function, derivative = _NONLINEARITIES[function]
+        made = NonlinearMap(DenseProjection(self.sigma * self.omega_), function, derivative)
+        self.feature_maps_ = made, made
         return self
 
     @property
@@ -147,23 +180,50 @@ class GeneralizedMap(BaseEstimator):
         """The number of features."""
         return len(self.omega_)
 
-    def _products(self, X):
-        return X @ like((self.sigma * self.omega_).T, X)
 
-    def _features(self, X, *, keys=False):
-        function = self.nonlinearity
-        if isinstance(function, str):
-            function = _NONLINEARITIES[function][0]
-        return function(self._products(X)) * (1 / math.sqrt(len(self.omega_)))
+@dataclass(frozen=True, eq=False)
+class NonlinearMap(FeatureMap):
+    """Features g(w.x) / sqrt(m).
 
-    def _pull_back(self, X, gradient, *, keys=False):
-        derivative = self.derivative
-        if isinstance(self.nonlinearity, str):
-            derivative = _NONLINEARITIES[self.nonlinearity][1]
-        if derivative is None:
+    Parameters
+    ----------
+    projection : DenseProjection
+        The rows w.
+    function, derivative : callable
+        g and its derivative, functions of an array; the derivative may be None.
+    """
+
+    projection: DenseProjection
+    function: Callable
+    derivative: Callable | None
+    is_positive = False
+
+    def __call__(self, X):
+        """Return the `Rows` of X, on the scale of the largest of a row."""
+        values = self.function(self.projection.multiply(X))
+        size = self._size(values)
+        return Rows(values / size, namespace(values).log(size / math.sqrt(self.n_columns)))
+
+    @staticmethod
+    def _size(values):
+        """Return the largest absolute value of every row, 1 where all are 0; a constant."""
+        xp = namespace(values)
+        size = constant(xp.max(xp.abs(values), axis=1, keepdims=True))
+        return xp.where(size > 0, size, like(1.0, size))
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values."""
+        if self.derivative is None:
             raise NotImplementedError(
-                f"Gradients of nonlinearity={self.nonlinearity!r} need its derivative: pass "
+                f"Gradients of nonlinearity={self.function!r} need its derivative: pass "
                 "derivative=callable."
             )
-        by_products = gradient * derivative(self._products(X)) / math.sqrt(len(self.omega_))
-        return by_products @ (self.sigma * self.omega_)
+        products = self.projection.multiply(X)
+        size = self._size(self.function(products))
+        by_products = by_values * self.derivative(products) / size
+        return by_products @ like(self.projection.dense(), X)
+
+    def exponent_bound(self, X):
+        """Return the largest squared norm of a product's rows, where it is not small."""
+        norm2 = largest_norm2(X) * float(self.projection.squared_norms.max())
+        return norm2 if norm2 > 1e30 else 0.0

@@ -1,6 +1,6 @@
 """The attention operator: a feature map, and attention in time and memory linear in length."""
 
-import inspect
+import copy
 import math
 import warnings
 from dataclasses import dataclass
@@ -10,18 +10,22 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 
 from .._arrays import is_foreign, like, to_host
-from .._sums import FeatureSums
+from .._sums import Sums
 from .._threads import run_all
+from .._validation import remembered
 from ..exceptions import FeatureCollapseWarning
-from ..features import BaseRandomFeatures, OptimalPositiveRF
-from . import _foreign, _linear
-from ._masked import masked_attention, masked_attention_backward
-from ._shapes import check_block_size, check_flag, check_qkv, check_scale
+from ..features import OptimalPositiveRF, fit_to, prepared
+from . import _backward, _linear
+from ._backward import Gradients
+from ._heads import Head, Output, for_each_unit, joined
+from ._masked import masked, masked_backward
+from ._shapes import check_block_size, check_finite, check_flag, check_qkv, check_scale
 from .generalized import GeneralizedMap
 from .masks import as_mask
 
 _DIAGNOSED_DRAWS = 5
 _FEW_FEATURES = 2.0
+_DEFAULT = OptimalPositiveRF(256)
 
 
 class ApproxKernelAttention(BaseEstimator):
@@ -93,21 +97,29 @@ class ApproxKernelAttention(BaseEstimator):
     # ---------------------------------------------------------------- feature maps
 
     def _prototype(self, width):
-        """Return the map for inputs of a width, with the operator's draw and without data."""
-        feature_map = OptimalPositiveRF(256) if self.feature_map is None else self.feature_map
-        scale = check_scale(self.scale, width)
-        _check_map(feature_map)
-        given = type(feature_map), feature_map.get_params(deep=False)
-        kept = vars(self).setdefault("_prototypes", {})
-        key = width, scale
-        # By its parameters: they may be changed in place, and an id may belong to another one.
-        if key not in kept or kept[key][0] != given:
-            own = _own_copy(feature_map, scale).set_params(random_state=self._seed(feature_map))
-            kept[key] = given, own._fit_without_data(width)
-        return kept[key][1]
+        """Return the map for inputs of a width, with the operator's draw and without data.
 
-    def _seed(self, feature_map):
-        source = feature_map.get_params().get("random_state")
+        Maps that need data come unfitted.
+        """
+        feature_map = _DEFAULT if self.feature_map is None else self.feature_map
+        scale = check_scale(self.scale, width)
+
+        def make():
+            own = prepared(
+                feature_map,
+                owner="attention",
+                reserved=("sigma", "kernel"),
+                hint="Use the operator's parameter scale, and a mechanism of skrf",
+                is_deep=True,
+                sigma=math.sqrt(scale),
+                kernel=None if isinstance(feature_map, GeneralizedMap) else "softmax",
+                seed=self._seed,
+            )
+            return own if needs_data(own) else own.fit_without_data(width)
+
+        return remembered(self, f"_prototype_{width}", (feature_map, scale), make)
+
+    def _seed(self, source):
         if isinstance(source, (int, np.integer)):
             return int(source)
         if not hasattr(self, "_drawn_seed"):
@@ -117,31 +129,31 @@ class ApproxKernelAttention(BaseEstimator):
     def _heads(self, groups, n_key_heads):
         """Return the head of every set of keys."""
         n_sets, width = groups.k.shape[0], groups.k.shape[-1]
+        prototype = self._prototype(width)
         if hasattr(self, "mechanisms_"):
-            fitted = self.mechanisms_
-            if fitted[0].n_features_in_ != width or len(fitted) != n_key_heads:
+            fitted = self._fitted_heads
+            if self._fitted_width != width or len(fitted) != n_key_heads:
                 raise ValueError(
                     f"k has {n_key_heads} heads of width {width}, but the operator was fitted to "
-                    f"{len(fitted)} of width {fitted[0].n_features_in_}."
+                    f"{len(fitted)} of width {self._fitted_width}."
                 )
-            if self._prototype(width) is not self._fitted_prototype:
+            if prototype is not self._fitted_prototype:
                 raise ValueError(
                     "feature_map or scale has changed after fit: call fit(q, k) again, or clone "
                     "the operator to forget the statistics."
                 )
-            return [_linear.Head(fitted[u % n_key_heads]) for u in range(n_sets)]
-        prototype = self._prototype(width)
+            return [fitted[u % n_key_heads] for u in range(n_sets)]
         if self.causal:
-            if prototype._needs_data:
+            if needs_data(prototype):
                 raise ValueError(
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return [_linear.Head(prototype)] * n_sets
+            return [Head(prototype)] * n_sets
         groups, heads = groups.on_host(), [None] * n_sets
 
         def adapt(u):
-            heads[u] = _linear.Head(_adapted(prototype, groups, [u]))
+            heads[u] = Head(_adapted(prototype, groups, [u]))
 
         run_all(adapt, range(n_sets))
         return heads
@@ -167,8 +179,10 @@ class ApproxKernelAttention(BaseEstimator):
         prototype = self._prototype(groups.k.shape[-1])
         groups = groups.on_host()
         sets = np.arange(len(groups.k)).reshape(-1, n_heads)
-        self._fitted_prototype = prototype
-        self.mechanisms_ = [_adapted(prototype, groups, sets[:, h]) for h in range(n_heads)]
+        mechanisms = [_adapted(prototype, groups, sets[:, h]) for h in range(n_heads)]
+        self._fitted_prototype, self._fitted_width = prototype, groups.k.shape[-1]
+        self._fitted_heads = [Head(mechanism) for mechanism in mechanisms]
+        self.mechanisms_ = mechanisms
         return self
 
     # ---------------------------------------------------------------- calls
@@ -211,39 +225,37 @@ class ApproxKernelAttention(BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
-        out, effective = self._attend(groups, heads)
+        out, _, effective = self._attend(groups, heads)
         # With a single key the output is its value, whatever the features.
         if effective is not None and groups.k.shape[1] > 1:
             _warn_of_collapse(float(np.median(effective)))
         return groups.ungroup(out)
 
-    def _attend(self, groups, heads):
-        """Return the output, and effective numbers of features of some queries (None: unknown)."""
-        mask = self._mask(groups)
-        if is_foreign(groups.q):
-            out, _, effective = _foreign.attend(groups, heads, self.causal, self._block_rows)
-            return out, effective
-        out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
-        effective = [None] * len(heads)
+    def _attend(self, groups, heads, states=None):
+        """Return output, sums by set, and effective numbers of features of some queries or None."""
+        mask, size = self._mask(groups), self._block_rows
+        is_host = not is_foreign(groups.q)
+        out = _empty_output(groups) if is_host else None
 
-        def attend(u):
-            head, unit = heads[u], _unit(groups, u)
-            queries, keys, values, padding = unit
+        def attend(unit, sets):
+            output = Output(out[sets] if is_host else None)
             if mask is not None:
-                for g in range(len(queries)):
-                    out[u, g] = _masked(head, queries[g], keys, values, padding, mask)[0]
-                return
-            state = head.empty_state(values)
+                masked(unit, mask, output)
+                return output, None, None
             if self.causal:
-                state = _linear.causal(head, state, *unit, out[u], self._block_rows)
+                before = None if not states else _state_of(states, sets)
+                sums = _linear.causal(unit, before, output, size)
             else:
-                state = _linear.absorb(head, state, keys, values, padding, self._block_rows)
-                _linear.query(head, state, queries, out[u], self._block_rows)
-            effective[u] = _effective_features(head, state, queries)
+                sums = _linear.absorb(unit, None, size)
+                _linear.query(unit, sums, output, size)
+            return output, sums, _linear.effective_features(unit, sums)
 
-        run_all(attend, range(len(heads)))
-        known = [part.ravel() for part in effective if part is not None]
-        return out, (np.concatenate(known) if known else None)
+        found = for_each_unit(groups, heads, attend)
+        if not is_host:
+            out = joined(groups, [(sets, output) for sets, (output, _, _) in found])
+        known = [part for _, (_, _, part) in found if part is not None]
+        after = [(sets, sums) for sets, (_, sums, _) in found]
+        return out, after, (np.concatenate(known) if known else None)
 
     def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
@@ -276,32 +288,27 @@ class ApproxKernelAttention(BaseEstimator):
                 "differentiate a call."
             )
         heads = self._heads(groups, n_heads)
-        shape = (*groups.q.shape[:-1], groups.v.shape[-1])
         gradient = np.asarray(grad_out, dtype=groups.q.dtype)
-        if gradient.shape != (*groups.leading, *shape[-2:]):
+        shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
+        if gradient.shape != shape:
             raise ValueError(
-                f"grad_out must have the output's shape {(*groups.leading, *shape[-2:])}, got "
-                f"{gradient.shape}."
+                f"grad_out must have the output's shape {shape}, got {gradient.shape}."
             )
-        gradient = gradient.reshape(shape)
-        by_q, by_k, by_v = (np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        mask = self._mask(groups)
+        gradient = gradient.reshape(_empty_output(groups).shape)
+        arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
+        mask, size = self._mask(groups), self._block_rows
 
-        def sweep(u):
-            head, unit = heads[u], _unit(groups, u)
+        def sweep(unit, u):
+            found = Gradients(unit, [array[u] for array in arrays])
             if mask is not None:
-                by_q[u], by_k[u], by_v[u] = _masked_backward(head, *unit, mask, gradient[u])
+                masked_backward(unit, mask, gradient[u], found)
             elif self.causal:
-                state = head.empty_state(unit[2])
-                by_q[u], by_k[u], by_v[u], _ = _linear.causal_backward(
-                    head, state, *unit, gradient[u], block_size=self._block_rows
-                )
+                _backward.causal(unit, None, gradient[u], found, size=size)
             else:
-                by_q[u], by_k[u], by_v[u] = _linear.backward(
-                    head, *unit, gradient[u], self._block_rows
-                )
+                _backward.bidirectional(unit, gradient[u], found, size)
 
-        run_all(sweep, range(len(heads)))
+        for_each_unit(groups, heads, sweep)
+        by_q, by_k, by_v = arrays
         return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
 
     # ---------------------------------------------------------------- streaming
@@ -353,20 +360,14 @@ class ApproxKernelAttention(BaseEstimator):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
         _check_state(state, groups, heads)
-        if is_foreign(groups.q):
-            out, states, _ = _foreign.attend(
-                groups, heads, True, self._block_rows, state.heads or None
-            )
-            return groups.ungroup(out), AttentionState(tuple(states))
-        states = list(state.heads) or [head.empty_state(groups.v[0]) for head in heads]
-        out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
-
-        def advance(u):
-            states[u] = _linear.causal(
-                heads[u], states[u], *_unit(groups, u), out[u], self._block_rows
-            )
-
-        run_all(advance, range(len(heads)))
+        out, after, _ = self._attend(groups, heads, state.heads)
+        states = [None] * len(heads)
+        for sets, sums in after:
+            if isinstance(sets, list):
+                for i, u in enumerate(sets):
+                    states[u] = Sums(sums.sums[i, ...], sums.top[i, ...])
+            else:
+                states[sets] = sums
         return groups.ungroup(out), AttentionState(tuple(states))
 
     # ---------------------------------------------------------------- looking at it
@@ -420,11 +421,12 @@ class ApproxKernelAttention(BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
-        out, effective = self._attend(groups, heads)
+        out, _, effective = self._attend(groups, heads)
         outputs = [to_host(out)]
         for draw in range(1, _DIAGNOSED_DRAWS):
-            redrawn = [_linear.Head(_redrawn(head.mechanism, draw)) for head in heads]
-            outputs.append(to_host(self._attend(groups, redrawn)[0]))
+            redrawn = {id(head): Head(_redrawn(head.mechanism, draw)) for head in heads}
+            own = [redrawn[id(head)] for head in heads]
+            outputs.append(to_host(self._attend(groups, own)[0]))
         mean = np.mean(outputs, axis=0, dtype=np.float64)
         variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
         # The square of the mean less what its own noise adds to it.
@@ -436,16 +438,15 @@ class ApproxKernelAttention(BaseEstimator):
 
     @property
     def _block_rows(self):
-        return _linear._FEATURE_ROWS if self.block_size is None else self.block_size
+        return _linear.FEATURE_ROWS if self.block_size is None else self.block_size
 
     def _check(self, q, k, v, key_padding_mask, causal=None):
         """Return the grouped inputs and the number of key heads; v None stands for no values."""
         check_flag("causal", self.causal)
         if self.block_size is not None:
             check_block_size(self.block_size)
-        groups = check_qkv(
-            q, k, k if v is None else v, key_padding_mask, self.causal if causal is None else causal
-        )
+        values, causal = k if v is None else v, self.causal if causal is None else causal
+        groups = check_qkv(q, k, values, key_padding_mask, causal, is_checked=False)
         leading = np.shape(k)[:-2]
         return groups, (leading[-1] if leading else 1)
 
@@ -497,41 +498,16 @@ class AttentionDiagnosis:
         return bool(np.median(self.effective_features) < _FEW_FEATURES)
 
 
-def _check_map(feature_map):
-    if isinstance(feature_map, type) or not isinstance(
-        feature_map, (BaseRandomFeatures, GeneralizedMap)
-    ):
-        raise TypeError(
-            f"feature_map must be an instance of a mechanism of skrf or of GeneralizedMap, got "
-            f"{feature_map!r}."
-        )
-
-
-def _own_copy(feature_map, scale):
-    """Return an unfitted copy of the map for softmax attention of a scale."""
-    own = clone(feature_map)
-    params = own.get_params()
-    defaults = inspect.signature(type(own)).parameters
-    for name, others in (("sigma", ()), ("kernel", ("softmax",))):
-        if name in params and params[name] not in (defaults[name].default, *others):
-            raise ValueError(
-                f"feature_map={feature_map!r} has {name}={params[name]!r}, but attention sets it: "
-                "leave the default, and use the operator's parameter scale."
-            )
-    own.set_params(sigma=math.sqrt(scale))
-    return own.set_params(kernel="softmax") if "kernel" in params else own
-
-
 def _check_state(state, groups, heads):
     """Raise unless a state has seen nothing, or what these inputs continue."""
     if not state.heads:
         return
-    is_other = isinstance(state.heads[0], FeatureSums)
+    is_other = is_foreign(state.heads[0].sums)
     if is_other != is_foreign(groups.q):
         made = "another library than NumPy" if is_other else "NumPy"
         raise ValueError(f"state was made by {made}; got {type(groups.q)!r}.")
     expected = (len(state.heads), *state.heads[0].sums.shape)
-    given = (len(heads), heads[0].mechanism.n_components_, groups.v.shape[-1] + 1)
+    given = (len(heads), heads[0].keys.n_columns, groups.v.shape[-1] + 1)
     if expected != given:
         raise ValueError(
             f"state was made for {expected[0]} sets of keys, {expected[1]} features and values "
@@ -539,9 +515,18 @@ def _check_state(state, groups, heads):
         )
 
 
-def _unit(groups, u):
-    padding = None if groups.padding is None else groups.padding[u]
-    return groups.q[u], groups.k[u], groups.v[u], padding
+def _state_of(states, sets):
+    """Return the sums before the positions of one set, or of several sets as one."""
+    return Sums.stack([states[u] for u in sets]) if isinstance(sets, list) else states[sets]
+
+
+def _empty_output(groups):
+    return np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
+
+
+def needs_data(feature_map):
+    """Tell whether a map can only be fitted to data."""
+    return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
 
 
 def _adapted(prototype, groups, sets):
@@ -549,27 +534,22 @@ def _adapted(prototype, groups, sets):
     width = groups.k.shape[-1]
     sets = sets[0] if len(sets) == 1 else sets  # a single one is not copied
     queries, keys = groups.q[sets].reshape(-1, width), groups.k[sets].reshape(-1, width)
+    check_finite("q", queries), check_finite("k", keys)
     if groups.padding is not None:
         keys = keys[~groups.padding[sets].ravel()]
-    if not len(keys):
-        return prototype
-    return prototype._adapted(queries, keys)
+    if not needs_data(prototype):
+        return prototype.adapted(queries, keys) if len(keys) else prototype
+    return fit_to(clone(prototype), queries, keys if len(keys) else queries)
 
 
 def _redrawn(mechanism, draw):
     """Return a fitted mechanism with the same parameters and another draw."""
-    other = clone(mechanism)
-    vars(other).update(vars(mechanism))
-    return other.redraw(mechanism._seed + draw)
-
-
-def _effective_features(head, state, queries):
-    """Return the effective number of features of some queries; None for maps with signs."""
-    if not head.is_log or not np.isfinite(state.top).any():
-        return None
-    thinned = queries[:, :: -(-queries.shape[1] // _linear._CHECKED_QUERIES)]
-    shares = head.lift(head.query_features(thinned), state.top) * state.sums[:, -1]
-    return shares.sum(axis=-1) ** 2 / (shares**2).sum(axis=-1)
+    if not hasattr(mechanism, "redraw"):
+        raise ValueError(
+            f"diagnose needs a feature_map that can be drawn anew, got {mechanism!r}: take a "
+            "mechanism of skrf."
+        )
+    return copy.copy(mechanism).redraw(mechanism.seed_ + draw)
 
 
 def _warn_of_collapse(typical):
@@ -581,33 +561,3 @@ def _warn_of_collapse(typical):
             FeatureCollapseWarning,
             stacklevel=3,
         )
-
-
-def _masked(head, queries, keys, values, padding, mask):
-    """Return the output of one masked head and what its gradient needs."""
-    wide = [np.asarray(part, dtype=np.float64) for part in (queries, keys, values)]
-    query_features = head.features(wide[0])
-    key_features = head.features(wide[1], padding, keys=True)
-    if padding is not None and not head.is_log:
-        key_features[padding] = 0.0
-    out, saved = masked_attention(query_features, key_features, wide[2], mask, head.is_log)
-    return out, (wide, query_features, key_features, saved)
-
-
-def _masked_backward(head, queries, keys, values, padding, mask, gradient):
-    by_q = np.empty_like(queries)
-    by_k, by_v = 0.0, 0.0
-    for g, rows in enumerate(queries):
-        out, (wide, query_features, key_features, saved) = _masked(
-            head, rows, keys, values, padding, mask
-        )
-        by_queries, by_keys, by_values = masked_attention_backward(
-            query_features, key_features, wide[2], mask, head.is_log, out, saved,
-            gradient[g].astype(np.float64),
-        )  # fmt: skip
-        if padding is not None:
-            by_keys[padding] = 0.0
-        by_q[g] = head.pull_back(wide[0], by_queries)
-        by_k = by_k + head.pull_back(wide[1], by_keys, keys=True)
-        by_v = by_v + by_values
-    return by_q, by_k, by_v

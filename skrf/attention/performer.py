@@ -14,9 +14,11 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from .._threads import run_all
-from . import _linear
+from . import _backward, _linear
+from ._backward import Gradients
+from ._heads import Head, Output, Unit, blocks
 from .generalized import GeneralizedMap
-from .operator import ApproxKernelAttention
+from .operator import ApproxKernelAttention, needs_data
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
 
@@ -116,12 +118,12 @@ class Performer:
             feature_map = clone(feature_map).set_params(random_state=rng.randint(2**31 - 1))
         attention = ApproxKernelAttention(feature_map, causal=True)
         prototype = attention._prototype(width // n_heads)
-        if prototype._needs_data:
+        if needs_data(prototype):
             raise ValueError(
                 f"feature_map={feature_map!r} needs statistics of data, which a Performer has not: "
                 "take a map that does without."
             )
-        self._head = _linear.Head(prototype)
+        self._head = Head(prototype)
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
@@ -288,14 +290,12 @@ class Performer:
         size = length if chunk_size is None else chunk_size
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
-        return tokens[:, :-1], tokens[:, 1:], _linear._blocks(length, size)
+        return tokens[:, :-1], tokens[:, 1:], blocks(length, size)
 
     # ---------------------------------------------------------------- the network
 
     def _first_states(self, n_texts):
-        values = np.empty((1, self.width // self.n_heads))
-        state = self._head.empty_state(values)
-        return [[state] * (n_texts * self.n_heads)] * self.n_layers
+        return [[None] * (n_texts * self.n_heads)] * self.n_layers
 
     def _hidden(self, tokens, start, states):
         """Return the final rows of a chunk, the states after it and the function that pulls back.
@@ -363,9 +363,8 @@ class Performer:
         after = [None] * len(q)
 
         def attend(u):
-            after[u] = _linear.causal(
-                self._head, states[u], q[u : u + 1], k[u], v[u], None, joined[u : u + 1]
-            )
+            unit = Unit(self._head, q[u : u + 1], k[u], v[u])
+            after[u] = _linear.causal(unit, states[u], Output(joined[u : u + 1]))
 
         run_all(attend, range(len(q)))
         out, pull_out = self._linear(f"{layer}.output", self._join(joined, x.shape))
@@ -376,10 +375,9 @@ class Performer:
             before = [None] * len(q)
 
             def sweep(u):
-                by_q[u : u + 1], by_k[u], by_v[u], before[u] = _linear.causal_backward(
-                    self._head, states[u], q[u : u + 1], k[u], v[u], None, gradient[u : u + 1],
-                    sweeps[u],
-                )  # fmt: skip
+                unit = Unit(self._head, q[u : u + 1], k[u], v[u])
+                found = Gradients(unit, (by_q[u : u + 1], by_k[u], by_v[u]))
+                before[u] = _backward.causal(unit, states[u], gradient[u : u + 1], found, sweeps[u])
 
             run_all(sweep, range(len(q)))
             parts = (by_q, by_k, by_v)

@@ -1,5 +1,7 @@
 """Random-feature mechanisms: what omega becomes."""
 
+from ._entry import as_feature_map, fit_to, prepared
+from ._map import FeatureMap, in_range, mapped, needs_double
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
 from .discrete import GeometricRF, PoissonRF
@@ -12,6 +14,7 @@ __all__ = [
     "AdaptiveRF",
     "BaseRandomFeatures",
     "DenseExponentialRF",
+    "FeatureMap",
     "GeneralizedExponentialRF",
     "GeometricRF",
     "HybridRF",
@@ -21,4 +24,10 @@ __all__ = [
     "RFFSampler",
     "SimplexRF",
     "SimplexRFPlus",
+    "as_feature_map",
+    "fit_to",
+    "in_range",
+    "mapped",
+    "needs_double",
+    "prepared",
 ]

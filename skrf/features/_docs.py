@@ -1,26 +1,29 @@
-"""Paragraphs that the docstrings of all mechanisms share, each written once."""
+"""Paragraphs that the docstrings of all mechanisms share, each written once.
 
-import inspect
+`document` puts them where a class docstring says ``%(name)s``.
 
-_SHARED = {
-    "sigma": """\
+[sigma]
 Multiplies the inputs: a LARGER sigma is a NARROWER kernel (the inverse of a bandwidth).
-sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 |x - y|^2 / 2).""",
-    "n_components": """\
+sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 |x - y|^2 / 2).
+
+[n_components]
 n_components : int, default=100
-    Number of output columns.""",
-    "sigma_parameter": """\
+    Number of output columns.
+
+[sigma_parameter]
 sigma : float, "scale" or "median", default=1.0
     Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-    one over the median distance between at most 1,000 rows. Both look at queries only.""",
-    "kernel": """\
+    one over the median distance between at most 1,000 rows. Both look at queries only.
+
+[kernel]
 kernel : {"gaussian", "softmax"}, default="gaussian"
-    exp(-sigma^2 |x - y|^2 / 2), or exp(sigma^2 x.y).""",
-    "coupling": """\
-coupling : {"orthogonal", "iid", "simplex", "simplex+", "sobol", "norm-coupled"}, \
-default="orthogonal"
-    Joint law of the projections; every single one is standard normal.""",
-    "projection": """\
+    exp(-sigma^2 |x - y|^2 / 2), or exp(sigma^2 x.y).
+
+[coupling]
+coupling : {%(couplings)s} or Coupling, default="orthogonal"
+    Joint law of the projections; every single one is standard normal.
+
+[projection]
 projection : {"dense", "hadamard"}, default="dense"
     How the projections are held. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
     random signs: O(log n_features) operations a row and projection instead of O(n_features), and a
@@ -29,26 +32,31 @@ projection : {"dense", "hadamard"}, default="dense"
     variance is known. It has the couplings "iid" (rows at random angles, not independent),
     "orthogonal" and "simplex", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k columns, and
     needs more than 12 features. The results of small and of large calls may differ by rounding:
-    large ones are compiled.""",
-    "center": """\
+    large ones are compiled.
+
+[center]
 center : bool, default=True
     Shift inputs to the midpoint of the means of queries and keys. The kernel does not change,
-    the variance is least there.""",
-    "discrete": """\
+    the variance is least there.
+
+[discrete]
 positive : bool, default=False
     Shift inputs above zero, so that every feature is positive. Rows below the fitted minimum
     are clamped inside the products: for them the estimate is biased.
 per_feature : bool, default=True
-    One parameter for every input column instead of the papers' single one.""",
-    "discrete_center": """\
+    One parameter for every input column instead of the papers' single one.
+
+[discrete_center]
 center : bool, default=True
     With ``positive=False, per_feature=False`` and keys that have the mean of the queries, shift
-    inputs to that mean. In all other cases nothing is gained and nothing is shifted.""",
-    "random_state": """\
+    inputs to that mean. In all other cases nothing is gained and nothing is shifted.
+
+[random_state]
 random_state : int, RandomState instance or None, default=None
     Source of the one integer that seeds a fit. Give an integer inside GridSearchCV: with 100
-    columns the draw alone moves accuracy by several points.""",
-    "attributes": """\
+    columns the draw alone moves accuracy by several points.
+
+[attributes]
 n_components_ : int
     Number of output columns.
 sigma_, gamma_, length_scale_ : float
@@ -60,21 +68,35 @@ statistics_ : PairStatistics
 n_features_in_ : int
     Number of input features.
 feature_names_in_ : ndarray of shape (n_features_in_,)
-    Names of the input features, where X had any.""",
-    "offset_": """\
+    Names of the input features, where X had any.
+
+[offset_]
 offset_ : ndarray of shape (n_features,)
-    The shift c, in units of X; zeros without centring.""",
-}
+    The shift c, in units of X; zeros without centring.
+"""
+
+import inspect
+import re
+
+from ..projections import COUPLINGS
+
+
+def _paragraphs():
+    """Return the paragraphs of this module's docstring by name."""
+    _, *parts = re.split(r"^\[(\w+)\]\n", __doc__, flags=re.MULTILINE)
+    shared = {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    names = ", ".join(f'"{name}"' for name in COUPLINGS)
+    return {**shared, "coupling": shared["coupling"].replace("%(couplings)s", names)}
 
 
 def document(cls):
-    """Fill the placeholders ``%(name)s`` in a class docstring with the shared paragraphs."""
+    """Fill the placeholders of a class docstring with the shared paragraphs."""
     if cls.__doc__ is None:  # python -OO
         return cls
-    lines = []
+    lines, shared = [], _paragraphs()
     for line in inspect.cleandoc(cls.__doc__).splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        for name, text in _SHARED.items():
+        for name, text in shared.items():
             line = line.replace(f"%({name})s", text.replace("\n", "\n" + indent))
         lines.append(line)
     cls.__doc__ = "\n".join(lines)

@@ -7,6 +7,7 @@ the weights, with normal bumps around centres.
 """
 
 from numbers import Integral, Real
+from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,10 +20,10 @@ from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from .._arrays import to_host
-from ..projections import COUPLINGS, DenseProjection
+from ..projections import DenseProjection
 from ._clusters import cluster_centers, spatial_order
 from ._docs import document
-from .base import CHOICE, OMEGA, SUBSAMPLE
+from .base import CHOICE, OMEGA, rng_of
 from .exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import WeightedExponential
 
@@ -169,18 +170,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     """
 
     _parameter_constraints = {
-        **{
-            name: allowed
-            for name, allowed in PrincipalAxesRandomFeatures._parameter_constraints.items()
-            if name != "projection"
-        },
         "centers": [StrOptions({"auto", "classes", "kmeans", "random", "none"})],
         "n_centers": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
-
-    _labels = None  # class codes of the rows, during `fit` only
 
     def __init__(
         self,
@@ -230,61 +224,59 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             The fitted mechanism.
         """
         self._validate_params()
-        self._labels = None
+        labels = None
         if keys is None:
             # Whole numbers among floats are more often targets than classes.
             floats = self.centers == "classes"
-            self._labels = _class_codes(y, X, self._count_centers(), floats=floats)
-        try:
-            return self._fit_with_labels(X, y, keys)
-        finally:
-            del self._labels
-
-    def _fit_with_labels(self, X, y, keys):
-        if self.centers == "classes" and self._labels is None:
+            labels = _class_codes(y, X, self._count_centers(), floats=floats)
+        if self.centers == "classes" and labels is None:
             raise ValueError(
                 f"centers='classes' needs discrete class labels y, at most {self._count_centers()} "
                 f"(n_centers or n_components) different ones, and keys=None; got y={y!r:.60} and "
                 f"keys {'given' if keys is not None else 'None'}. Or take centers='kmeans'."
             )
-        return self._fit(X, None, keys, first=True)
+        return self._fit(X, None, keys, before=None, labels=labels)
 
     def _is_mergeable(self):
         return False
 
     # ---------------------------------------------------------------- choosing the mixture
 
-    def _learn_from_rows(self, X, keys, sample_weight):
-        rng = self._rng(SUBSAMPLE)
-        queries, labels = self._sample(X, self._labels, rng, keys=False)
-        others = queries if keys is X else self._sample(keys, None, rng, keys=True)[0]
-        log_key_weights = self._log_key_weights(others)
-        candidates = self._candidates(queries, others, log_key_weights, labels, rng)
-        self.choice_scores_ = {}
+    def _learn_from_rows(self, learned, sample):
+        rng = sample.rng_of_rows()
+        queries, labels = self._chosen(learned, sample.queries, sample.labels, rng, keys=False)
+        others = queries
+        if sample.keys is not sample.queries:
+            others, _ = self._chosen(learned, sample.keys, None, rng, keys=True)
+        log_key_weights = self._log_key_weights(learned, others)
+        candidates = self._candidates(learned, queries, others, log_key_weights, labels, rng)
+        learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
             score = _RowSumScore(queries, others, log_key_weights, labels, rng)
-            pilot = self._rng(CHOICE)
+            pilot = rng_of(sample.seed, CHOICE)
             for name, mixture in candidates.items():
-                self.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
-            name = min(self.choice_scores_, key=self.choice_scores_.get)
-        self._mixture = candidates[name]
-        self.centers_ = self._mixture.centers
-        self.tau_, self.share_ = self._mixture.tau, self._mixture.share
+                learned.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
+            name = min(learned.choice_scores_, key=learned.choice_scores_.get)
+        learned.mixture = mixture = candidates[name]
+        learned.centers_, learned.tau_ = mixture.centers, mixture.tau
+        learned.share_ = mixture.share
 
     def _count_centers(self):
         return self.n_centers or self.n_components
 
-    def _sample(self, X, labels, rng, *, keys):
+    def _chosen(self, learned, X, labels, rng, *, keys):
+        """Return rows of one side, at most 20,000, as they are projected, and their labels."""
         if X.shape[0] > _CENTER_ROWS:
             chosen = np.sort(rng.choice(X.shape[0], _CENTER_ROWS, replace=False))
             X, labels = X[chosen], None if labels is None else labels[chosen]
         # In float64 before they are shifted: the same choices for float32 rows.
         X = X.astype(np.float64, copy=False)
-        return self._rows(X, self.offset_, keys=keys).on_host(), labels
+        return self._coordinates(learned, keys=keys).on_host(X), labels
 
-    def _candidates(self, queries, others, log_key_weights, labels, rng):
-        none = Mixture(self.rho_, self.rotation_, np.empty((0, self.n_features_in_)), 1.0, 1.0)
+    def _candidates(self, learned, queries, others, log_key_weights, labels, rng):
+        axes = learned.rho_, learned.rotation_
+        none = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
         is_point = not np.ptp(np.vstack([queries, others]), axis=0).any()
         if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
@@ -300,7 +292,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         if kind == "auto":
             kind = "kmeans" if labels is None else "classes"
         centers = self._place_centers(kind, sums, labels, rng)
-        candidates = {kind: Mixture(self.rho_, self.rotation_, centers, tau, share)}
+        candidates = {kind: Mixture(*axes, centers, tau, share)}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
@@ -321,46 +313,48 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             ]
         return np.vstack([part[spatial_order(part)] for part in parts])
 
-    def _log_key_weights(self, others):
+    def _log_key_weights(self, learned, others):
         """Return the log of what the kernel multiplies key j with: |y|^2 / 2 for softmax."""
         if self.kernel != "softmax":
             return np.zeros(len(others))
         # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
-        shift = self.sigma_ * self.offset_
-        return np.sum(others**2, axis=1) / 2 + others @ shift
+        return np.sum(others**2, axis=1) / 2 + others @ (learned.sigma * learned.offset_)
 
     # ---------------------------------------------------------------- drawing
 
     def _draw_rows(self, mixture, rng):
         """Return drawn rows and their log weights log p - log q."""
-        noise = COUPLINGS[self.coupling].draw(self.n_components, self.n_features_in_, rng).dense()
+        n_features = len(mixture.axes)
+        noise = self._joint.draw(self.n_components, n_features, rng).dense()
         rows = mixture.draw(noise, rng)
         return rows, -np.sum(rows**2, axis=1) / 2 - mixture.log_density(rows)
 
-    def _draw(self, seed):
-        self.omega_, self._log_weights = self._draw_rows(self._mixture, self._rng(OMEGA))
-        self._drawn = DenseProjection(self.omega_)
+    def _draw(self, learned, seed):
+        rows, log_weights = self._draw_rows(learned.mixture, rng_of(seed, OMEGA))
+        return SimpleNamespace(
+            projection=DenseProjection(rows), omega_=rows, log_weights=log_weights
+        )
 
-    @property
-    def _nonlinearity(self):
-        return WeightedExponential(getattr(self, "_log_weights", np.zeros(1)))
-
-    @property
-    def _law(self):
-        return variances.AxisExponential(self.rho_, -np.log(self.share_))
-
-    @property
-    def kernel_variance_is_exact_(self):
-        """Whether `kernel_variance` is the variance itself: it is an upper bound."""
+    def _keeps_draw(self, before, learned):
         return False
 
-    def _log_variance(self, X, Y):
+    def _nonlinearity(self, learned=None, draw=None):
+        return WeightedExponential(np.zeros(1) if draw is None else draw.log_weights)
+
+    def _law(self, learned):
+        return variances.AxisExponential(learned.rho_, -np.log(learned.share_))
+
+    def _variance_is_exact(self, learned):
+        return False
+
+    def _log_variance(self, fitted, X, Y):
         if self.coupling not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"No bound is known for AdaptiveRF with coupling={self.coupling!r}. "
                 "Known: 'iid', 'orthogonal'."
             )
-        return self._log_mean_squared_error(X, Y, {1: self._n_projections})
+        learned = fitted.learned
+        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 
 def _near_sums(queries, others, log_key_weights, rng):

@@ -6,6 +6,9 @@ overflow nor lose their sign.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,11 +18,14 @@ from sklearn.utils import gen_batches
 
 from .. import variances
 from .._arrays import like, namespace, squared_distances
+from .._sums import Rows
 from ..projections import DenseProjection
+from ._coordinates import Coordinates
 from ._docs import document
-from .base import OMEGA, BaseRandomFeatures
+from ._map import LARGEST_NORM, FeatureMap
+from .base import OMEGA, BaseRandomFeatures, rng_of
 
-_SPARSE_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 1024
 # log 0 is replaced by a number that beats every finite exponent yet stays 0 times a count of 0.
 _LOG_ZERO = -1e30
 # Positive maps keep new inputs this far above the fitted minimum, in standard deviations.
@@ -29,11 +35,88 @@ _MIN_RATE, _MAX_RATE = 1e-12, 1e15
 _MIN_P = 1e-6
 
 
+@dataclass(frozen=True, eq=False)
+class DiscreteMap(FeatureMap):
+    """Products of powers of the coordinates, worked on in float64.
+
+    Parameters
+    ----------
+    coordinates : Coordinates
+        What is raised to powers.
+    projection : DenseProjection
+        The counts, (m, d).
+    log_divisor : ndarray of shape (d,)
+        Log of what every coordinate is divided by.
+    bias : ndarray of shape (m,)
+        Log of what every feature is multiplied by.
+    is_softmax : bool
+        Whether features carry exp(|x|^2 / 2).
+    floor : ndarray of shape (d,) or None
+        Least value of every coordinate, below which it is clamped; None leaves signs.
+    """
+
+    coordinates: Coordinates
+    projection: DenseProjection
+    log_divisor: np.ndarray
+    bias: np.ndarray
+    is_softmax: bool
+    floor: np.ndarray | None
+
+    @cached_property
+    def _odd(self):
+        return DenseProjection(self.projection.matrix % 2)
+
+    @property
+    def is_positive(self):
+        """Whether features are known by their logarithms."""
+        return self.floor is not None
+
+    def __call__(self, X):
+        """Return the `Rows` of X, in its dtype; a sparse input is made dense."""
+        dtype, X = X.dtype, X.toarray() if sp.issparse(X) else X
+        xp = namespace(X)
+        X = xp.astype(X, xp.float64)
+        inside, norms2 = self.clamped(X)
+        outer = -norms2 / 2
+        if self.is_softmax:
+            plain = self.coordinates.unshifted(X).values
+            outer = outer + xp.sum(plain * plain, axis=1) / 2
+        size = xp.abs(inside)
+        zero = size == 0
+        logs = xp.log(xp.where(zero, like(1.0, X), size)) - like(self.log_divisor, X)
+        logs = xp.where(zero, like(_LOG_ZERO, X), logs)
+        logs = self.projection.multiply(logs) + like(self.bias, X)[None, :]
+        # Before the term of the row, which may be as large.
+        logs = xp.where(logs < _LOG_ZERO / 2, like(-np.inf, X), logs) + outer[:, None]
+        if self.is_positive:
+            return Rows(xp.astype(logs, dtype))
+        scale = xp.max(logs, axis=1, keepdims=True)
+        scale = xp.where(scale > -np.inf, scale, like(0.0, X))
+        turns = self._odd.multiply(xp.astype(inside < 0, X.dtype))
+        # 1 - 2 (turns mod 2), by halves: exact below 2^53.
+        half = turns / 2
+        values = (1 - 4 * (half - xp.floor(half))) * xp.exp(logs - scale)
+        return Rows(xp.astype(values, dtype), xp.astype(scale, dtype))
+
+    def clamped(self, X):
+        """Return rows as they enter the products, and squared norms, which clamping leaves."""
+        rows = self.coordinates(X).values
+        xp = namespace(rows)
+        norms2 = xp.sum(rows * rows, axis=1)
+        if self.is_positive:
+            rows = xp.maximum(rows, like(self.floor, rows)[None, :])
+        return rows, norms2
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of the rows."""
+        return self.coordinates.exponent_bound(X, LARGEST_NORM**2, is_softmax=self.is_softmax)
+
+
 class DiscreteRandomFeatures(BaseRandomFeatures):
     """Base of the maps with counts: shift, signed log inputs, products, outer factors."""
 
+    _needs_sizes = True
     _parameter_constraints = {
-        **BaseRandomFeatures._parameter_constraints,
         "positive": ["boolean"],
         "per_feature": ["boolean"],
         "center": ["boolean"],
@@ -59,143 +142,86 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         self.random_state = random_state
 
     @abstractmethod
-    def _draw_counts(self, shape, rng):
+    def _draw_counts(self, learned, shape, rng):
         """Return counts of shape (m, d)."""
 
     @abstractmethod
-    def _log_terms(self, counts):
+    def _log_terms(self, learned, counts):
         """Return (log divisor of every column's power, bias of every feature)."""
 
-    @property
     @abstractmethod
-    def _law(self):
-        """The closed form of `skrf.variances` at the fitted parameters."""
+    def _law(self, learned):
+        """Return the closed form of `skrf.variances` at the fitted parameters."""
 
     @property
-    def is_positive(self):
-        """Whether every feature is positive."""
+    def _is_positive(self):
         return self.positive
-
-    @property
-    def is_unbiased(self):
-        """Whether the mean of the estimate is the kernel: but for rows that are clamped."""
-        return True
-
-    @property
-    def is_symmetric(self):
-        """Whether `transform` and `transform_keys` are the same function."""
-        return True
 
     # ---------------------------------------------------------------- shift
 
-    def _fit_offset(self, statistics):
+    def _learn(self, learned, statistics):
         queries, keys = statistics.queries, statistics.keys
-        self._margin = np.zeros_like(queries.mean)
+        learned.floor = None
         if self.positive:
             spread = np.sqrt((queries.variances + keys.variances) / 2)
-            self._margin = _MARGIN * np.where(spread > 0, spread, 1.0)
-            self.offset_ = np.minimum(queries.minimum, keys.minimum) - self._margin
+            margin = _MARGIN * np.where(spread > 0, spread, 1.0)
+            learned.offset_ = np.minimum(queries.minimum, keys.minimum) - margin
+            learned.floor = learned.sigma * margin
         elif self._is_centered and np.array_equal(queries.mean, keys.mean):
-            self.offset_ = queries.mean
+            learned.offset_ = queries.mean
         else:
-            # One parameter a column: nothing depends on the origin; keys with another mean: the
+            # One parameter per column: nothing depends on the origin; keys with another mean: the
             # midpoint would be the worst place.
-            self.offset_ = np.zeros_like(queries.mean)
+            learned.offset_ = np.zeros_like(queries.mean)
 
     @property
     def _is_centered(self):
         return self.center and not self.positive and not self.per_feature
 
-    def _mean_squares(self, moments):
-        """Return the mean square of every scaled, shifted column."""
-        return self.sigma_**2 * (moments.variances + (moments.mean - self.offset_) ** 2)
-
     # ---------------------------------------------------------------- maps
 
     @property
-    def _needs_data(self):
+    def needs_data(self):
+        """Whether no member of the family does without statistics of data."""
         return self.positive
 
-    def _draw(self, seed):
-        """Leave the draw to `_assemble`: the law of the counts has the fitted parameters."""
+    def _keeps_draw(self, before, learned):
+        # Counts of the old parameters would be biased under the new ones.
+        return False
 
-    def _assemble(self):
-        # A later batch changes the parameters. Counts of the old ones would be biased under the
-        # new ones, so the kept seed draws again.
-        shape = (self._n_projections, self.n_features_in_)
-        self.omega_ = self._draw_counts(shape, self._rng(OMEGA)).astype(np.float64)
-        self._log_divisor, self._bias = self._log_terms(self.omega_)
-        self._bias = self._bias - np.log(self._n_projections) / 2
-        self._counts = DenseProjection(self.omega_)
-        self._odd = DenseProjection(self.omega_ % 2)
+    def _draw(self, learned, seed):
+        shape = learned.n_projections, learned.n_features
+        counts = self._draw_counts(learned, shape, rng_of(seed, OMEGA))
+        return SimpleNamespace(omega_=counts.astype(np.float64))
 
-    def _log_parts(self, X):
-        """Return logs of the absolute features and, unless positive, how many signs turn."""
-        X, norms2, outer = self._inside(X)
-        xp = namespace(X)
-        size = xp.abs(X)
-        zero = size == 0
-        logs = xp.log(xp.where(zero, like(1.0, X), size)) - like(self._log_divisor, X)
-        logs = xp.where(zero, like(_LOG_ZERO, X), logs)
-        row = outer - norms2 / 2
-        total = self._counts.multiply(logs) + (row[:, None] + like(self._bias, X)[None, :])
-        turns = None if self.positive else self._odd.multiply(xp.astype(X < 0, X.dtype))
-        return total, turns
-
-    def _inside(self, X):
-        """Return clamped rows in float64, their squared norms, and the outer softmax exponents.
-
-        Clamping acts on the products only, never on the norms.
-        """
-        xp = namespace(X)
-        X = xp.astype(X, xp.float64)
-        rows = self._rows(X, self.offset_).values
-        norms2 = xp.sum(rows * rows, axis=1)
-        outer = 0.0 * norms2
-        if self.kernel == "softmax":
-            plain = self._rows(X).values
-            outer = xp.sum(plain * plain, axis=1) / 2
-        if self.positive:
-            rows = xp.maximum(rows, like(self.sigma_ * self._margin, rows)[None, :])
-        return rows, norms2, outer
-
-    def _in_blocks(self, X, make):
-        """Return make(X) in the dtype of X; a sparse input is made dense a block at a time."""
-        if not sp.issparse(X):
-            features = make(X)
-            return namespace(features).astype(features, X.dtype)
-        blocks = gen_batches(X.shape[0], _SPARSE_BLOCK_ROWS)
-        return np.concatenate([make(X[block].toarray()) for block in blocks]).astype(X.dtype)
-
-    def _log_features(self, X, *, keys=False):
-        return self._in_blocks(X, lambda rows: self._log_parts(rows)[0])
-
-    def _features(self, X, *, keys=False):
-        if self.positive:
-            return super()._features(X, keys=keys)
-        return self._in_blocks(X, self._signed)
-
-    def _signed(self, X):
-        logs, turns = self._log_parts(X)
-        xp = namespace(logs)
-        # 1 - 2 (turns mod 2), by halves: exact below 2^53.
-        half = turns / 2
-        return (1 - 4 * (half - xp.floor(half))) * xp.exp(logs)
+    def _assemble(self, learned, draw):
+        log_divisor, bias = self._log_terms(learned, draw.omega_)
+        made = DiscreteMap(
+            Coordinates(learned.sigma, learned.offset_),
+            DenseProjection(draw.omega_),
+            log_divisor,
+            bias - np.log(learned.n_projections) / 2,
+            self.kernel == "softmax",
+            learned.floor,
+        )
+        return made, made
 
     # ---------------------------------------------------------------- error
 
-    def _log_variance(self, X, Y):
+    def _log_variance(self, fitted, X, Y):
+        feature_map, outer = fitted.queries, []
         clamped, gains = [], []
         for Z in (X, Y):
-            dense = self._rows(Z).on_host() / self.sigma_
-            inside, norms2, _ = self._inside(dense)
+            dense = np.asarray(Coordinates(1.0).on_host(Z))
+            inside, norms2 = feature_map.clamped(dense)
             clamped.append(inside)
             gains.append(np.sum(inside**2, axis=1) - norms2)
-        delta = variances.log_relative_second_moment(self._law, *clamped)
+            outer.append(np.sum((fitted.learned.sigma * dense) ** 2, axis=1))
+        delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
         # Squared mean of the estimate: K^2 where nothing is clamped.
         log_mean2 = np.add.outer(*gains) - squared_distances(*clamped)
-        logs = log_mean2 + variances.log_expm1(delta) - np.log(self._n_projections)
-        return logs + self._log_outer_factor(X, Y)
+        logs = log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
+        return logs + (np.add.outer(*outer) if self.kernel == "softmax" else 0.0)
 
 
 @document
@@ -244,33 +270,30 @@ class PoissonRF(DiscreteRandomFeatures):
     True
     """
 
-    def _fit_parameters(self, statistics):
-        self._fit_offset(statistics)
-        products = self._mean_squares(statistics.queries) * self._mean_squares(statistics.keys)
+    def _learn(self, learned, statistics):
+        super()._learn(learned, statistics)
+        squares = [
+            learned.sigma**2 * (side.variances + (side.mean - learned.offset_) ** 2)
+            for side in (statistics.queries, statistics.keys)
+        ]
+        products = squares[0] * squares[1]
         if not self.per_feature:
             products = np.mean(products)
         rates = np.clip(np.sqrt(products), _MIN_RATE, _MAX_RATE)
-        self.lambda_ = rates if self.per_feature else float(rates)
+        learned.lambda_ = rates if self.per_feature else float(rates)
 
-    def _fit_without_data(self, n_features):
-        super()._fit_without_data(n_features)
-        self.lambda_ = np.ones(n_features) if self.per_feature else 1.0
-        self._assemble()
-        return self
+    def _forget_data(self, learned):
+        learned.lambda_ = np.ones(learned.n_features) if self.per_feature else 1.0
 
-    @property
-    def _rates(self):
-        return np.broadcast_to(self.lambda_, self.n_features_in_)
+    def _law(self, learned):
+        return variances.Poisson(np.broadcast_to(learned.lambda_, learned.n_features))
 
-    @property
-    def _law(self):
-        return variances.Poisson(self._rates)
+    def _draw_counts(self, learned, shape, rng):
+        return rng.poisson(self._law(learned).lam, size=shape)
 
-    def _draw_counts(self, shape, rng):
-        return rng.poisson(self._rates, size=shape)
-
-    def _log_terms(self, counts):
-        return np.log(self._rates) / 2, np.full(len(counts), self._rates.sum() / 2)
+    def _log_terms(self, learned, counts):
+        rates = self._law(learned).lam
+        return np.log(rates) / 2, np.full(len(counts), rates.sum() / 2)
 
 
 @document
@@ -321,59 +344,54 @@ class GeometricRF(DiscreteRandomFeatures):
         # The mean of |x - c| cannot be had from merged statistics when c moves.
         return super()._is_mergeable() and not self._is_centered
 
-    def _fit_parameters(self, statistics):
-        self._fit_offset(statistics)
-        if np.any(self.offset_) and not self.positive:
-            return  # needs the rows: see `_learn_from_rows`
-        self._fit_p(
-            *(self._mean_size(moments) for moments in (statistics.queries, statistics.keys))
-        )
+    def _learn(self, learned, statistics):
+        super()._learn(learned, statistics)
+        sizes = [
+            side.mean - learned.offset_ if self.positive else side.mean_absolute
+            for side in (statistics.queries, statistics.keys)
+        ]
+        learned.p_ = None
+        if self.positive or not np.any(learned.offset_):
+            learned.p_ = self._best_p(*(learned.sigma * size for size in sizes))
 
-    def _learn_from_rows(self, X, keys, sample_weight):
-        if np.any(self.offset_) and not self.positive:
-            own = self._mean_shifted_size(X, sample_weight)
-            self._fit_p(own, own if keys is X else self._mean_shifted_size(keys, None))
+    def _learn_from_rows(self, learned, sample):
+        if learned.p_ is None:  # the mean of |x - c| is known only once c is
+            own = _mean_shifted_size(learned, sample.queries, sample.weights)
+            others = own
+            if sample.keys is not sample.queries:
+                others = _mean_shifted_size(learned, sample.keys, None)
+            learned.p_ = self._best_p(own, others)
 
-    def _mean_size(self, moments):
-        """Return the mean absolute value of every scaled, shifted column."""
-        sizes = moments.mean - self.offset_ if self.positive else moments.mean_absolute
-        return self.sigma_ * sizes
-
-    def _mean_shifted_size(self, X, sample_weight):
-        weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
-        total = sum(
-            weights[block] @ np.abs(self._rows(X[block], self.offset_).on_host())
-            for block in gen_batches(X.shape[0], _SPARSE_BLOCK_ROWS)
-        )
-        return total / weights.sum()
-
-    def _fit_p(self, query_sizes, key_sizes):
+    def _best_p(self, query_sizes, key_sizes):
         products = query_sizes * key_sizes
-        if self.per_feature:
-            self.p_ = np.array([_optimal_p(np.array([product])) for product in products])
-        else:
-            self.p_ = _optimal_p(products)
+        if not self.per_feature:
+            return _optimal_p(products)
+        return np.array([_optimal_p(np.array([product])) for product in products])
 
-    def _fit_without_data(self, n_features):
-        super()._fit_without_data(n_features)
-        self.p_ = np.full(n_features, 0.5) if self.per_feature else 0.5
-        self._assemble()
-        return self
+    def _forget_data(self, learned):
+        learned.p_ = np.full(learned.n_features, 0.5) if self.per_feature else 0.5
 
-    @property
-    def _probabilities(self):
-        return np.broadcast_to(self.p_, self.n_features_in_)
+    def _law(self, learned):
+        return variances.Geometric(np.broadcast_to(learned.p_, learned.n_features))
 
-    @property
-    def _law(self):
-        return variances.Geometric(self._probabilities)
+    def _draw_counts(self, learned, shape, rng):
+        return rng.geometric(self._law(learned).p, size=shape) - 1
 
-    def _draw_counts(self, shape, rng):
-        return rng.geometric(self._probabilities, size=shape) - 1
+    def _log_terms(self, learned, counts):
+        p = self._law(learned).p
+        bias = -gammaln(counts + 1).sum(axis=1) / 2 - np.log(p).sum() / 2
+        return np.log1p(-p) / 2, bias
 
-    def _log_terms(self, counts):
-        bias = -gammaln(counts + 1).sum(axis=1) / 2 - np.log(self._probabilities).sum() / 2
-        return np.log1p(-self._probabilities) / 2, bias
+
+def _mean_shifted_size(learned, X, weights):
+    """Return the mean absolute value of every scaled, shifted column."""
+    weights = np.ones(X.shape[0]) if weights is None else weights
+    coordinates = Coordinates(learned.sigma, learned.offset_)
+    total = sum(
+        weights[block] @ np.abs(coordinates.on_host(X[block]))
+        for block in gen_batches(X.shape[0], _BLOCK_ROWS)
+    )
+    return total / weights.sum()
 
 
 def _optimal_p(products):

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from .. import variances
-from .._arrays import like
+from ._coordinates import Coordinates
 from ._docs import document
-from .base import PHASE
+from .base import PHASE, rng_of
 from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
 from .positive import CenteredRandomFeatures
 
@@ -85,38 +85,17 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     True
     """
 
-    def __init__(
-        self,
-        n_components=100,
-        *,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
-        self.n_components = n_components
-        self.sigma = sigma
-        self.kernel = kernel
-        self.coupling = coupling
-        self.projection = projection
-        self.center = center
-        self.random_state = random_state
+    def _learn(self, learned, statistics):
+        super()._learn(learned, statistics)
+        mean_squared_sum = learned.sigma**2 * statistics.mean_squared_sum(learned.offset_)
+        learned.rho_ = optimal_rho(mean_squared_sum, learned.n_features)
+        learned.A_ = (1 - 1 / learned.rho_) / 8
 
-    def _fit_parameters(self, statistics):
-        super()._fit_parameters(statistics)
-        mean_squared_sum = self.sigma_**2 * statistics.mean_squared_sum(self.offset_)
-        self.rho_ = optimal_rho(mean_squared_sum, self.n_features_in_)
-        self.A_ = (1 - 1 / self.rho_) / 8
+    def _nonlinearity(self, learned=None, draw=None):
+        return Exponential(0.0 if learned is None else learned.A_)
 
-    @property
-    def _nonlinearity(self):
-        return Exponential(getattr(self, "A_", 0.0))
-
-    @property
-    def _law(self):
-        return variances.Exponential(self.rho_)
+    def _law(self, learned):
+        return variances.Exponential(learned.rho_)
 
 
 def fit_generalized(mean_squared_sums, mean_norms2, n_features):
@@ -226,111 +205,76 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     True
     """
 
-    def __init__(
-        self,
-        n_components=100,
-        *,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
-        self.n_components = n_components
-        self.sigma = sigma
-        self.kernel = kernel
-        self.coupling = coupling
-        self.projection = projection
-        self.center = center
-        self.random_state = random_state
+    def _learn(self, learned, statistics):
+        super()._learn(learned, statistics)
+        square = learned.sigma**2
+        sums = {s: square * statistics.mean_squared_sum(learned.offset_, s) for s in (1, -1)}
+        mean_norms2 = (sums[1] + sums[-1]) / 2
+        learned.A_, learned.s_ = fit_generalized(sums, mean_norms2, learned.n_features)
+        # A real exponential map needs one column per projection.
+        columns = 1 if _is_real(learned) else 2
+        learned.n_projections = -(-self.n_components // columns)
 
-    def _fit_parameters(self, statistics):
-        super()._fit_parameters(statistics)
-        square = self.sigma_**2
-        sums = {s: square * statistics.mean_squared_sum(self.offset_, s) for s in (1, -1)}
-        self.A_, self.s_ = fit_generalized(sums, (sums[1] + sums[-1]) / 2, self.n_features_in_)
-        # A real exponential map needs one column a projection.
-        self._n_projections = self.n_components if self._is_real else -(-self.n_components // 2)
+    def _draw(self, learned, seed):
+        draw = super()._draw(learned, seed)
+        draw.phase = rng_of(seed, PHASE).uniform(0, 2 * math.pi)
+        return draw
 
-    def _draw(self, seed):
-        super()._draw(seed)
-        self._phase = self._rng(PHASE).uniform(0, 2 * math.pi)
+    def _nonlinearity(self, learned=None, draw=None):
+        if learned is None:
+            return GeneralizedExponential(0j, -1)
+        if _is_real(learned):
+            return Exponential(learned.A_.real)
+        phase = draw.phase if self.n_components == 1 else None
+        return GeneralizedExponential(learned.A_, learned.s_, phase)
 
-    def _assemble(self):
-        if self._drawn.n_projections != self._n_projections:
-            # A later batch made the map real, or complex: the same seed, another number of rows.
-            self._draw(self._seed)
-        super()._assemble()
+    def _law(self, learned):
+        is_folded = self.n_components == 1 and not _is_real(learned)
+        return variances.Generalized(learned.A_, learned.s_, is_folded)
 
-    @property
-    def _is_real(self):
-        return getattr(self, "s_", -1) == 1 and self.A_.imag == 0
 
-    @property
-    def _nonlinearity(self):
-        if self._is_real:
-            return Exponential(self.A_.real)
-        return GeneralizedExponential(getattr(self, "A_", 0j), getattr(self, "s_", -1), self._fold)
-
-    @property
-    def _fold(self):
-        is_folded = getattr(self, "_n_columns", self.n_components) == 1
-        return getattr(self, "_phase", 0.0) if is_folded else None
-
-    @property
-    def _law(self):
-        return variances.Generalized(self.A_, self.s_, self._fold is not None and not self._is_real)
+def _is_real(learned):
+    return learned.s_ == 1 and learned.A_.imag == 0
 
 
 class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
     """Base of the maps fitted along the principal axes of x + y, after balancing if asymmetric."""
 
     _parameter_constraints = {
-        **CenteredRandomFeatures._parameter_constraints,
         "asymmetric": ["boolean"],
     }
     _needs_full_statistics = True
 
-    def _fit_parameters(self, statistics):
-        self._balance = None
+    def _learn(self, learned, statistics):
+        learned.balance = None
         if self.asymmetric:
             if self.kernel != "softmax":
                 raise ValueError(
                     f"asymmetric=True balances x.y and needs kernel='softmax', got "
                     f"kernel={self.kernel!r}."
                 )
-            self._balance = balancing_map(
+            learned.balance = balancing_map(
                 statistics.queries.covariance,
                 statistics.keys.covariance,
                 *(_FLOOR * np.mean(side.mean**2) for side in (statistics.queries, statistics.keys)),
             )
-            statistics = statistics.mapped(*self._balance)
-        super()._fit_parameters(statistics)
-        second_moment = self.sigma_**2 * statistics.mean_outer_sum(self.offset_)
+            statistics = statistics.mapped(*learned.balance)
+        super()._learn(learned, statistics)
+        second_moment = learned.sigma**2 * statistics.mean_outer_sum(learned.offset_)
         squares, axes = np.linalg.eigh(second_moment)
-        self.rotation_ = axes.T
-        self.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
+        learned.rotation_ = axes.T
+        learned.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
 
-    def _rows(self, X, offset=None, *, keys=False):
-        if self._balance is not None:
-            X = X @ like(self._balance[keys].T, X)
-        return super()._rows(X, offset, keys=keys)
-
-    def _pull_back_rows(self, gradient, *, keys=False):
-        gradient = super()._pull_back_rows(gradient, keys=keys)
-        if self._balance is not None:
-            gradient = gradient @ like(self._balance[keys], gradient)
-        return gradient
+    def _coordinates(self, learned, *, keys=False):
+        balance = None if learned.balance is None else learned.balance[keys]
+        return Coordinates(learned.sigma, learned.offset_, balance)
 
     @property
-    def is_symmetric(self):
-        """Whether `transform` and `transform_keys` are the same function: not if asymmetric."""
+    def _is_symmetric(self):
         return not self.asymmetric
 
-    @property
-    def _axes(self):
-        return np.sqrt(self.rho_)[:, None] * self.rotation_
+    def _quadratic_form(self, learned):
+        return np.sqrt(learned.rho_)[:, None] * learned.rotation_
 
 
 @document
@@ -412,29 +356,26 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    @property
-    def _nonlinearity(self):
-        if not hasattr(self, "rho_"):
+    def _nonlinearity(self, learned=None, draw=None):
+        if learned is None:
             return DenseExponential(np.zeros(1), np.eye(1))
-        return DenseExponential(np.minimum((1 - 1 / self.rho_) / 8, 0.0), self.rotation_)
+        return DenseExponential(np.minimum((1 - 1 / learned.rho_) / 8, 0.0), learned.rotation_)
 
-    @property
-    def _law(self):
-        return variances.AxisExponential(self.rho_)
+    def _law(self, learned):
+        return variances.AxisExponential(learned.rho_)
 
-    @property
-    def kernel_variance_is_exact_(self):
-        """Whether `kernel_variance` is the variance itself: for iid; a bound for orthogonal."""
-        return self.coupling == "iid" or self.n_features_in_ == 1
+    def _variance_is_exact(self, learned):
+        return self.coupling == "iid" or learned.n_features == 1
 
-    def _log_variance(self, X, Y):
+    def _log_variance(self, fitted, X, Y):
         if self.coupling not in ("iid", "orthogonal"):
             raise NotImplementedError(
                 f"No closed form or bound is known for {type(self).__name__} with "
                 f"coupling={self.coupling!r}. Known: 'iid' (exact), 'orthogonal' (bound)."
             )
         # Orthogonal projections do not exceed independent ones.
-        return self._log_mean_squared_error(X, Y, {1: self._n_projections})
+        learned = fitted.learned
+        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 
 # Of the mean square, added to variances that are balanced: those of rounding would stretch means

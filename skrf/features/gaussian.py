@@ -2,172 +2,270 @@
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
-from .._arrays import like
-from ..projections import COUPLINGS, PROJECTIONS, DenseProjection
-from .base import OMEGA, BaseRandomFeatures
+from .._arrays import Kept, like, squared_norms
+from ..projections import COUPLINGS, PROJECTIONS, Coupling, DenseProjection, Projection
+from ._coordinates import Coordinates
+from ._map import LARGEST_NORM, FeatureMap
+from .base import OMEGA, BaseRandomFeatures, rng_of
+from .nonlinearities import Nonlinearity
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMap(FeatureMap):
+    """Features f(omega, x) of Gaussian projections of one side.
+
+    Parameters
+    ----------
+    coordinates : Coordinates
+        What is projected.
+    drawn : Projection
+        The projections.
+    nonlinearity : Nonlinearity
+        What they become.
+    is_softmax : bool
+        Whether features carry exp(|x|^2 / 2), the outer factor of the softmax kernel.
+    is_keys : bool, default=False
+        Which side this is.
+    """
+
+    coordinates: Coordinates
+    drawn: Projection
+    nonlinearity: Nonlinearity
+    is_softmax: bool
+    is_keys: bool = False
+    projection: Projection = field(init=False)
+    bias: np.ndarray | None = field(init=False)
+    _reach: float = field(init=False)
+    _kept: Kept = field(init=False, default_factory=Kept)
+
+    def __post_init__(self):
+        projection, bias = self.nonlinearity.multiplier(self.drawn)
+        reach = max(self.nonlinearity.slope**2, 0.0 if bias is None else float(abs(bias).max()))
+        for name, value in (("projection", projection), ("bias", bias), ("_reach", reach)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def columns_per_projection(self):
+        """Number of columns that a projection makes."""
+        return self.nonlinearity.columns_per_projection
+
+    @property
+    def is_positive(self):
+        """Whether features are known by their logarithms."""
+        return self.nonlinearity.is_positive
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        rows, row = self._rows_and_terms(X)
+        products = rows.scaled(self.nonlinearity.slope).dot(self.projection)
+        return self.nonlinearity.apply(products, row, self.bias, keys=self.is_keys)
+
+    def _rows_and_terms(self, X):
+        """Return the rows that are projected, and the exponents that depend on a row alone."""
+        rows = self.coordinates(X)
+        # Norms before the slope: an enormous slope would overflow their squares.
+        row = self.nonlinearity.row_term(rows.squared_norms(), self.n_features)
+        row = row - math.log(self.drawn.n_projections) / 2
+        if self.is_softmax:
+            # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
+            row = row + self.coordinates.unshifted(X).squared_norms() / 2
+        return rows, row
+
+    def write(self, X, out, room, lower=None):
+        """Write the values of rows of the host and return their scale."""
+        if isinstance(X, np.ndarray) and not self.is_positive:
+            return self._write(X, out, room)
+        is_dense = isinstance(X, np.ndarray) and isinstance(self.projection, DenseProjection)
+        if is_dense and self.nonlinearity.columns_per_projection == 1:
+            return self._write_wide(X, out, room, lower)
+        return super().write(X, out, room, lower)
+
+    def write_plain(self, X, out, room):
+        """Write the features themselves."""
+        if self.is_positive or not isinstance(X, np.ndarray):
+            super().write_plain(X, out, room)
+        else:
+            self._write(X, out, room, plain=True)
+
+    def _write(self, X, out, room, plain=False):
+        rows, row = self._rows_and_terms(X)
+        rows = rows.scaled(self.nonlinearity.slope)
+        products = None
+        if isinstance(self.projection, DenseProjection):
+            products = room((len(X), self.projection.n_projections), X.dtype)
+        products = rows.dot(self.projection, products)
+        own = {"keys": self.is_keys, "plain": plain}
+        return self.nonlinearity.write(products, row, self.bias, out, **own)
+
+    def _write_wide(self, X, out, room, lower):
+        """Write logarithms, which are sums of a product and terms of the row and the column.
+
+        One product of matrices with two more columns makes them.
+        """
+        wide = room((len(X), X.shape[1] + 2), X.dtype)
+        norms2 = squared_norms(self.coordinates.write(X, wide[:, :-2]))
+        slope = self.nonlinearity.norm_slope + (0.5 if self.is_softmax else 0.0)
+        np.multiply(norms2, slope, out=wide[:, -2])
+        wide[:, -1] = 1.0
+        matrix = self._kept.like(X, self._make_wide)
+        if lower is not None:
+            matrix = np.vstack([matrix[:-1], matrix[-1] - lower.astype(X.dtype)])
+        np.matmul(wide, matrix, out=out)
+
+    def _make_wide(self):
+        """Return the matrix that multiplies [x, slope |x|^2, 1]."""
+        matrix = self.nonlinearity.slope * self.projection.dense().T
+        bias = self.nonlinearity.row_term(np.zeros(matrix.shape[1]), self.n_features)
+        bias -= math.log(self.drawn.n_projections) / 2
+        bias = bias if self.bias is None else bias + self.bias
+        if self.is_softmax and self.coordinates.is_shifted:
+            # |x|^2 / 2 of the inputs as they are is |r|^2 / 2 + r.c + |c|^2 / 2 of shifted ones.
+            shift = self.coordinates.sigma * self.coordinates.offset
+            matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
+        return np.vstack([matrix, np.ones_like(bias), bias])
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values."""
+        nonlinearity = self.nonlinearity
+        rows, row = self._rows_and_terms(X)
+        products = rows.scaled(nonlinearity.slope).dot(self.projection)
+        by_product, by_row = nonlinearity.pull_back(
+            products, row, self.bias, by_values, keys=self.is_keys
+        )
+        by_rows = nonlinearity.slope * (by_product @ like(self.projection.dense(), X))
+        by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows.values
+        if self.is_softmax:
+            by_rows = by_rows + by_row[:, None] * self.coordinates.unshifted(X).values
+        return self.coordinates.pull_back(by_rows)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows, slopes and biases."""
+        own = self.coordinates.exponent_bound(X, LARGEST_NORM**2, is_softmax=self.is_softmax)
+        return max(own, self._reach)
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):
     """Base of the mechanisms that map products omega.x with a nonlinearity."""
 
     _parameter_constraints = {
-        **BaseRandomFeatures._parameter_constraints,
-        "coupling": [StrOptions(set(COUPLINGS))],
+        "coupling": [StrOptions(set(COUPLINGS)), Coupling],
         "projection": [StrOptions(set(PROJECTIONS))],
     }
 
     # Mechanisms without the parameter hold a matrix.
     projection = "dense"
 
-    @property
     @abstractmethod
-    def _nonlinearity(self):
-        """The nonlinearity at the fitted parameters (its class's defaults before `fit`)."""
+    def _nonlinearity(self, learned=None, draw=None):
+        """Return the nonlinearity at the fitted parameters; of None, the one before `fit`."""
 
-    @property
     @abstractmethod
-    def _law(self):
-        """The closed form of `skrf.variances` at the fitted parameters."""
+    def _law(self, learned):
+        """Return the closed form of `skrf.variances` at the fitted parameters."""
 
     @property
-    def is_positive(self):
-        """Whether every feature is positive."""
-        return self._nonlinearity.is_positive
+    def _is_positive(self):
+        return self._nonlinearity().is_positive
 
     @property
-    def is_unbiased(self):
-        """Whether the mean of the estimate is the kernel: only nearly so for hadamard."""
+    def _is_symmetric(self):
+        return self._nonlinearity().is_symmetric
+
+    @property
+    def _is_unbiased(self):
         return self.projection == "dense"
 
     @property
-    def is_symmetric(self):
-        """Whether `transform` and `transform_keys` are the same function."""
-        return self._nonlinearity.is_symmetric
+    def columns_per_projection(self):
+        """Number of columns that a projection makes."""
+        return self._nonlinearity().columns_per_projection
 
     @property
-    def _columns_per_projection(self):
-        return self._nonlinearity.columns_per_projection
-
-    def _draw(self, seed):
+    def _joint(self):
+        """The `Coupling` of the projections."""
+        if isinstance(self.coupling, Coupling):
+            return self.coupling
         allowed = PROJECTIONS[self.projection]
         if self.coupling not in allowed:
             raise ValueError(
                 f"coupling={self.coupling!r} cannot be had with projection={self.projection!r}. "
                 f"Allowed: {', '.join(map(repr, allowed))}."
             )
-        coupling = allowed[self.coupling]
-        self._drawn = coupling.draw(self._n_projections, self.n_features_in_, self._rng(OMEGA))
-        if isinstance(self._drawn, DenseProjection):
-            self.omega_ = self._drawn.dense()
-        else:
-            vars(self).pop("omega_", None)  # of an earlier fit
+        return allowed[self.coupling]
 
-    def _assemble(self):
-        self._projection, self._bias = self._nonlinearity.shape(self._drawn)
-        self._wide = {}  # see `_widened`
+    def _draw(self, learned, seed):
+        rng = rng_of(seed, OMEGA)
+        drawn = self._joint.draw(learned.n_projections, learned.n_features, rng)
+        draw = SimpleNamespace(projection=drawn)
+        if isinstance(drawn, DenseProjection):
+            draw.omega_ = drawn.dense()
+        return draw
 
-    def _prepare(self, X, *, keys, out=None):
-        """Return products (in `out`, if given), row terms and biases: what a nonlinearity takes."""
-        rows, row = self._rows_and_terms(X, keys=keys)
-        return rows.dot(self._projection, out), row, self._bias
+    def _coordinates(self, learned, *, keys=False):
+        """Return the coordinates of one side."""
+        return Coordinates(learned.sigma, getattr(learned, "offset_", None))
 
-    def _rows_and_terms(self, X, *, keys):
-        """Return the rows that are projected, and the exponents that depend on a row alone."""
-        nonlinearity = self._nonlinearity
-        rows = self._rows(X, getattr(self, "offset_", None), keys=keys)
-        # Norms before the slope: an enormous slope would overflow their squares.
-        row = nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
-        row = row - math.log(self._n_projections) / 2
-        if self.kernel == "softmax":
-            # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
-            row = row + self._rows(X, keys=keys).squared_norms() / 2
-        return rows.scaled(nonlinearity.slope), row
-
-    def _log_features(self, X, *, keys=False):
-        return self._nonlinearity.log_apply(*self._prepare(X, keys=keys), keys=keys)
-
-    def _features(self, X, *, keys=False):
-        if self.is_positive:
-            return super()._features(X, keys=keys)
-        return self._nonlinearity.apply(*self._prepare(X, keys=keys), keys=keys)
-
-    def _log_features_into(self, X, out, scratch, *, keys=False, lower=None):
-        if not (self._writes_products(X) and self._columns_per_projection == 1):
-            super()._log_features_into(X, out, scratch, keys=keys, lower=lower)
-            return
-        # A logarithm is a product plus a term of the row and one of the column: one product of
-        # matrices with two more columns.
-        rows, row = self._rows_and_terms(X, keys=keys)
-        wide = scratch((len(X), X.shape[1] + 2), X.dtype)
-        wide[:, :-2], wide[:, -2], wide[:, -1] = rows.values, row, 1.0
-        matrix = self._widened(X.dtype)
-        if lower is not None:
-            matrix = np.vstack([matrix[:-1], matrix[-1] - lower.astype(X.dtype)])
-        np.matmul(wide, matrix, out=out)
-
-    def _widened(self, dtype):
-        """Return the matrix that multiplies [x, row term, 1], made once for a dtype."""
-        if dtype not in self._wide:
-            matrix = self._projection.dense().T
-            bias = np.zeros(matrix.shape[1]) if self._bias is None else self._bias
-            self._wide[dtype] = np.vstack([matrix, np.ones_like(bias), bias]).astype(dtype)
-        return self._wide[dtype]
-
-    def _features_into(self, X, out, scratch, *, keys=False):
-        if self.is_positive:
-            super()._features_into(X, out, scratch, keys=keys)
-            return
-        products = None
-        if self._writes_products(X):
-            products = scratch((len(X), self._projection.n_projections), X.dtype)
-        prepared = self._prepare(X, keys=keys, out=products)
-        self._nonlinearity.apply_into(*prepared, out, keys=keys)
-
-    def _writes_products(self, X):
-        return isinstance(X, np.ndarray) and isinstance(self._projection, DenseProjection)
-
-    def _pull_back(self, X, gradient, *, keys=False):
-        nonlinearity = self._nonlinearity
-        by_product, by_row = nonlinearity.pull_back(
-            *self._prepare(X, keys=keys), gradient, keys=keys
+    def _assemble(self, learned, draw):
+        nonlinearity = self._nonlinearity(learned, draw)
+        queries = GaussianMap(
+            self._coordinates(learned), draw.projection, nonlinearity, self.kernel == "softmax"
         )
-        rows = self._rows(X, getattr(self, "offset_", None), keys=keys).values
-        by_rows = nonlinearity.slope * (by_product @ like(self._projection.dense(), X))
-        by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows
-        if self.kernel == "softmax":
-            by_rows = by_rows + by_row[:, None] * self._rows(X, keys=keys).values
-        return self._pull_back_rows(by_rows, keys=keys)
+        keys = self._coordinates(learned, keys=True)
+        if nonlinearity.is_symmetric and keys.matrix is None:
+            return queries, queries
+        return queries, replace(queries, coordinates=keys, is_keys=True)
 
-    def _log_variance(self, X, Y):
-        coupling = COUPLINGS[self.coupling]
-        blocks = coupling.blocks(self._n_projections, self.n_features_in_)
+    def _log_variance(self, fitted, X, Y):
+        self._check_is_dense()
+        coupling, learned = self._joint, fitted.learned
+        blocks = coupling.blocks(learned.n_projections, learned.n_features)
         if any(coupling.pair_cosine(rows) is None for rows in blocks):
             known = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
             raise NotImplementedError(
                 f"No closed form is known for coupling={self.coupling!r}. "
                 f"Known: {', '.join(map(repr, known))}."
             )
-        return self._log_mean_squared_error(X, Y, blocks, coupling.pair_cosine)
+        return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
-    # Matrix of a quadratic form of x + y that the law needs.
-    _axes = None
-
-    def _log_mean_squared_error(self, X, Y, blocks, cosine=None):
+    def _check_is_dense(self):
         if self.projection != "dense":
             raise NotImplementedError(
                 f"No closed form or bound is known for projection={self.projection!r}, whose rows "
                 "are only nearly Gaussian. Known: projection='dense'; with the same coupling its "
                 "values are close."
             )
-        offset = getattr(self, "offset_", None)
-        rows = (self._rows(Z, offset, keys=k).on_host() for Z, k in ((X, False), (Y, True)))
-        geometry = variances.PairGeometry.of(*rows, self._axes)
+
+    def _quadratic_form(self, learned):
+        """Return the matrix of a quadratic form of x + y that the law needs, or None."""
+
+    def _log_mean_squared_error(self, learned, X, Y, blocks, cosine=None):
+        self._check_is_dense()
+        sides = self._dense_sides(learned, X, Y)
+        geometry = variances.PairGeometry.of(*sides, self._quadratic_form(learned))
         logs = variances.log_mean_squared_error(
-            self._law, geometry, self._n_projections, blocks, cosine
+            self._law(learned), geometry, learned.n_projections, blocks, cosine
         )
-        return logs + self._log_outer_factor(X, Y)
+        return logs + self._log_outer_factor(learned, X, Y)
+
+    def _dense_sides(self, learned, X, Y):
+        """Return dense rows of both sides as they are projected."""
+        return [
+            self._coordinates(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))
+        ]
+
+    def _log_outer_factor(self, learned, X, Y):
+        """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
+        if self.kernel != "softmax":
+            return 0.0
+        norms = [
+            np.sum(self._coordinates(learned, keys=keys).unshifted(Z).on_host() ** 2, axis=1)
+            for Z, keys in ((X, False), (Y, True))
+        ]
+        return np.add.outer(*norms)

@@ -6,19 +6,23 @@ combination is one linear map whose columns are products; it is built in O(nd + 
 """
 
 import math
+from dataclasses import dataclass
 from numbers import Integral, Real
+from types import SimpleNamespace
 
 import numpy as np
-from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from .. import variances
-from .._arrays import columns, like, namespace, squared_distances
-from ..projections import DenseProjection
-from ._clusters import cluster_centers
+from .._arrays import columns, constant, like, namespace
+from .._sums import Rows
+from ..projections import DenseProjection, Projection
+from ._clustered import Clustered
 from ._docs import document
-from .base import COEFFICIENTS, SUBSAMPLE, BaseRandomFeatures
+from ._map import FeatureMap
+from ._sigma import median_distance
+from .base import COEFFICIENTS, rng_of
+from .gaussian import GaussianMap
 from .nonlinearities import Exponential, Hyperbolic, SineCosine
 from .positive import CenteredRandomFeatures
 
@@ -27,8 +31,6 @@ _POSITIVE = {
     "hyperbolic": (Hyperbolic(), variances.Hyperbolic()),
 }
 _MAX_DEFAULT_COEFFICIENTS = 8
-_CLUSTER_ROWS = 20_000
-_FLOOR = 1e-12
 
 
 class Angular:
@@ -53,7 +55,7 @@ class Angular:
             sign * _products(coefficient, positive),
             _products(coefficient, trigonometric),
         ]
-        return columns(parts, positive) / math.sqrt(2)
+        return columns(parts) / math.sqrt(2)
 
     def moments(self, X, Y, n_coefficients, tau):
         """Return E lam_hat and E lam_hat^2 for all pairs."""
@@ -78,9 +80,8 @@ class Gaussian:
     def features(self, products):
         """Return coefficient features for products with the tau rows."""
         xp = namespace(products)
-        return columns([xp.cos(products), xp.sin(products)], products) / math.sqrt(
-            max(products.shape[1], 1)
-        )
+        both = columns([xp.cos(products), xp.sin(products)])
+        return both / math.sqrt(max(products.shape[1], 1))
 
     def compose(self, coefficient, positive, trigonometric, *, keys):
         """Return the columns of one side."""
@@ -90,7 +91,7 @@ class Gaussian:
             sign * _products(coefficient, positive),
             _products(coefficient, trigonometric),
         ]
-        return columns(parts, positive)
+        return columns(parts)
 
     def moments(self, X, Y, n_coefficients, tau):
         """Return E lam_hat and E lam_hat^2 for all pairs."""
@@ -110,7 +111,146 @@ def _products(coefficient, values):
     return xp.reshape(joined, (values.shape[0], coefficient.shape[1] * values.shape[1]))
 
 
-_COEFFICIENTS = {"angular": Angular(), "gaussian": Gaussian()}
+@dataclass(frozen=True, eq=False)
+class HybridMap(FeatureMap):
+    """Products of coefficient features with the features of two bases on shared projections.
+
+    Parameters
+    ----------
+    positive, trigonometric : GaussianMap
+        The bases.
+    taus : Projection or None
+        Projections of the coefficients; None leaves the positive base alone.
+    combination : Angular or Gaussian
+        What the coefficients are.
+    is_keys : bool
+        Which side this is.
+    """
+
+    positive: GaussianMap
+    trigonometric: GaussianMap
+    taus: Projection | None
+    combination: Angular | Gaussian
+    is_keys: bool = False
+    is_positive = False
+
+    @property
+    def n_features(self):
+        """Width of the rows."""
+        return self.positive.n_features
+
+    @property
+    def n_columns(self):
+        """Number of features."""
+        sizes = self.positive.n_columns, self.trigonometric.n_columns
+        if self.taus is None:
+            return sizes[0]
+        return self.combination.n_columns(self.taus.n_projections, *sizes)
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        logs = self.positive(X).values
+        xp = namespace(logs)
+        scale = constant(xp.max(logs, axis=1, keepdims=True))
+        if self.taus is None:
+            return Rows(xp.exp(logs - scale), scale)
+        values, own_scale = self.trigonometric(X)
+        scale = xp.maximum(scale, own_scale)
+        coefficient = self.combination.features(self.positive.coordinates(X).dot(self.taus))
+        bases = xp.exp(logs - scale), values * xp.exp(own_scale - scale)
+        return Rows(self.combination.compose(coefficient, *bases, keys=self.is_keys), scale)
+
+    def exponent_bound(self, X):
+        """Return that of the positive base."""
+        return self.positive.exponent_bound(X)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The steps of a `HybridRF` whose coefficients are products of features.
+
+    Parameters
+    ----------
+    combination : Angular or Gaussian
+        What the coefficients are.
+    """
+
+    combination: Angular | Gaussian
+    needs_data = False
+
+    def sizes(self, spec):
+        """Return numbers of projections and of coefficient features."""
+        positive = spec._nonlinearity().columns_per_projection
+        widths = positive, SineCosine.columns_per_projection
+        n = spec.n_coefficients
+        if n is None:
+            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(spec.n_components // sum(widths)) - 1)
+        smallest = self.combination.n_columns(max(n, 0), *widths)
+        fits = smallest <= spec.n_components
+        if spec.n_coefficients is not None and not fits:
+            raise ValueError(
+                f"n_components={spec.n_components} cannot hold n_coefficients={n}: the nearest "
+                f"allowed n_components is {smallest}."
+            )
+        if n < 0 or not fits:
+            # Where not even one product fits, the positive base stands alone.
+            n_projections = max(1, spec.n_components // positive)
+            return SimpleNamespace(n_projections=n_projections, n_coefficients_=0, is_alone=True)
+        return SimpleNamespace(
+            n_projections=spec.n_components // smallest, n_coefficients_=n, is_alone=False
+        )
+
+    def is_mergeable(self, spec):
+        """Tell whether no width is a median."""
+        return spec.coefficients != "gaussian" or spec.tau != "median"
+
+    def learn_from_rows(self, spec, learned, sample):
+        """Add the width of Gaussian coefficients."""
+        learned.width = 1.0
+        if spec.coefficients == "gaussian":
+            learned.tau_ = learned.width = (
+                learned.sigma * median_distance(sample) or 1.0
+                if spec.tau == "median"
+                else float(spec.tau)
+            )
+
+    def draw(self, spec, learned, draw, seed):
+        """Add the projections of the coefficients, for a width of 1."""
+        shape = learned.n_coefficients_, learned.n_features
+        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal(shape)
+
+    def assemble(self, spec, learned, draw):
+        """Return the maps of both sides."""
+        own = spec._coordinates(learned), draw.projection
+        bases = (GaussianMap(*own, f, spec.kernel == "softmax") for f in spec._bases)
+        taus = None if learned.is_alone else DenseProjection(draw.taus / learned.width)
+        parts = *bases, taus, self.combination
+        return HybridMap(*parts), HybridMap(*parts, is_keys=True)
+
+    def log_variance(self, spec, learned, X, Y, geometry):
+        """Return the log variance of one projection."""
+        law = spec._law(learned)
+        log_positive = law.log_scale(geometry) + law.log_own(geometry)
+        if learned.is_alone:
+            return log_positive
+        mean, square = self.combination.moments(X, Y, learned.n_coefficients_, learned.width)
+        x2, y2 = (np.sum(Z**2, axis=1) for Z in (X, Y))
+        covariance = -2 * np.sin(np.subtract.outer(x2, y2) / 2) ** 2
+        return variances.hybrid_log_variance(
+            mean,
+            square,
+            log_positive,
+            variances.Trigonometric().log_own(geometry),
+            covariance,
+            -geometry.difference2,
+        )
+
+
+_FAMILIES = {
+    "angular": Combined(Angular()),
+    "gaussian": Combined(Gaussian()),
+    "clustered": Clustered(),
+}
 
 
 @document
@@ -185,9 +325,8 @@ class HybridRF(CenteredRandomFeatures):
     """
 
     _parameter_constraints = {
-        **CenteredRandomFeatures._parameter_constraints,
         "base": [tuple, list],
-        "coefficients": [StrOptions({*_COEFFICIENTS, "clustered"})],
+        "coefficients": [StrOptions(set(_FAMILIES))],
         "n_coefficients": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
@@ -225,294 +364,68 @@ class HybridRF(CenteredRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    # ---------------------------------------------------------------- sizes
+    _is_positive = False
+    _is_symmetric = False
 
     @property
-    def _is_clustered(self):
-        return self.coefficients == "clustered"
+    def _family(self):
+        # A wrong name is reported by `fit`; properties must not raise before.
+        return _FAMILIES.get(self.coefficients, _FAMILIES["angular"])
 
     @property
-    def is_positive(self):
-        """Whether every feature is positive: no."""
-        return False
+    def _bases(self):
+        return _POSITIVE.get(self.base[0], _POSITIVE["positive"])[0], SineCosine()
 
-    @property
-    def is_symmetric(self):
-        """Whether `transform` and `transform_keys` are the same function: no."""
-        return False
+    def _nonlinearity(self, learned=None, draw=None):
+        return self._bases[0]
 
-    @property
-    def _nonlinearity(self):
-        return _POSITIVE.get(self.base[0], _POSITIVE["positive"])[0]
-
-    @property
-    def _law(self):
+    def _law(self, learned):
         return _POSITIVE[self.base[0]][1]
 
-    def _count_projections(self):
+    def _sizes(self):
         base = tuple(self.base)
         if len(base) != 2 or base[0] not in _POSITIVE or base[1] != "trigonometric":
             raise ValueError(
                 "The 'base' parameter of HybridRF must be ('positive', 'trigonometric') or "
                 f"('hyperbolic', 'trigonometric'). Got {self.base!r} instead."
             )
-        if self._is_clustered:
-            width = self._columns_per_block
-            self._clusters = min(self.n_clusters, math.isqrt(self.n_components // width))
-            return self.n_components // (width * self._clusters**2)
-        widths = self._nonlinearity.columns_per_projection, SineCosine.columns_per_projection
-        n = self.n_coefficients
-        if n is None:
-            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(self.n_components // sum(widths)) - 1)
-        smallest = _COEFFICIENTS[self.coefficients].n_columns(max(n, 0), *widths)
-        if self.n_coefficients is not None and smallest > self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} cannot hold n_coefficients={n}: the nearest "
-                f"allowed n_components is {smallest}."
-            )
-        # Where not even one product fits, the positive base stands alone (n = -1).
-        self._n_taus = n if n >= 0 and smallest <= self.n_components else -1
-        if self._n_taus < 0:
-            return max(1, self.n_components // self._nonlinearity.columns_per_projection)
-        return self.n_components // smallest
+        return self._family.sizes(self)
 
     @property
-    def _columns_per_block(self):
-        # The complex diagonal needs two columns; a single one cannot hold them and is recentred.
-        return 1 if self._is_recentered else 2
+    def needs_data(self):
+        """Whether no member of the family does without statistics of data."""
+        return self._family.needs_data
 
-    @property
-    def _is_recentered(self):
-        return self.recenter or self.n_components == 1
+    def _is_mergeable(self):
+        return super()._is_mergeable() and self._family.is_mergeable(self)
 
-    def _fit(self, X, sample_weight, keys, *, first):
+    def _fit(self, X, sample_weight, keys, *, before):
         if self.coefficients == "clustered" and sample_weight is not None:
             raise ValueError(
                 "sample_weight is not allowed with coefficients='clustered', whose clusters are "
                 "not weighted: pass None."
             )
-        return super()._fit(X, sample_weight, keys, first=first)
+        return super()._fit(X, sample_weight, keys, before=before)
 
-    @property
-    def _needs_data(self):
-        return self._is_clustered
+    def _learn_from_rows(self, learned, sample):
+        self._family.learn_from_rows(self, learned, sample)
 
-    def _is_mergeable(self):
-        by_rows = self._is_clustered or (self.coefficients == "gaussian" and self.tau == "median")
-        return super()._is_mergeable() and not by_rows
+    def _draw(self, learned, seed):
+        draw = super()._draw(learned, seed)
+        self._family.draw(self, learned, draw, seed)
+        return draw
 
-    # ---------------------------------------------------------------- fitting
+    def _assemble(self, learned, draw):
+        return self._family.assemble(self, learned, draw)
 
-    def _learn_from_rows(self, X, keys, sample_weight):
-        if self._is_clustered:
-            rng = self._rng(SUBSAMPLE)
-            queries = self._sample(X, rng, keys=False)
-            self.query_centers_ = cluster_centers(queries, self._clusters, rng)
-            others, self.key_centers_ = queries, self.query_centers_
-            if keys is not X:
-                others = self._sample(keys, rng, keys=True)
-                self.key_centers_ = cluster_centers(others, self._clusters, rng)
-            self._stretch = None
-            if not self._is_recentered:
-                self._stretch = _stretches(queries, others, self.query_centers_, self.key_centers_)
-        elif self.coefficients == "gaussian" and self.tau == "median":
-            self.tau_ = self.sigma_ * self._median_distance(X, sample_weight) or 1.0
-
-    def _sample(self, X, rng, *, keys):
-        if X.shape[0] > _CLUSTER_ROWS:
-            X = X[rng.choice(X.shape[0], _CLUSTER_ROWS, replace=False)]
-        # In float64 before they are shifted: the same choices for float32 rows.
-        X = X.astype(np.float64, copy=False)
-        return self._rows(X, self.offset_, keys=keys).on_host()
-
-    def _draw(self, seed):
-        super()._draw(seed)
-        if self._is_clustered or self._n_taus < 0:
-            return
-        if self.coefficients == "gaussian" and self.tau != "median":
-            self.tau_ = float(self.tau)
-        shape = (self._n_taus, self.n_features_in_)
-        rows = self._rng(COEFFICIENTS).standard_normal(shape)
-        width = self.tau_ if self.coefficients == "gaussian" else 1.0
-        self._taus = DenseProjection(rows / width)
-
-    @property
-    def n_coefficients_(self):
-        """Number of coefficient features."""
-        return max(self._n_taus, 0)
-
-    @property
-    def n_components_(self):
-        """Number of output columns, at most ``n_components``."""
-        check_is_fitted(self)
-        m = self._n_projections
-        if self._is_clustered:
-            blocks = len(self.query_centers_) * len(self.key_centers_)
-            return m * self._columns_per_block * blocks
-        widths = self._nonlinearity.columns_per_projection, SineCosine.columns_per_projection
-        if self._n_taus < 0:
-            return m * widths[0]
-        return m * _COEFFICIENTS[self.coefficients].n_columns(self._n_taus, *widths)
-
-    # ---------------------------------------------------------------- maps
-
-    # Not those of one nonlinearity.
-    _pull_back = BaseRandomFeatures._pull_back
-    _features_into = BaseRandomFeatures._features_into
-
-    def _features(self, X, *, keys=False):
-        if self._is_clustered:
-            with np.errstate(over="ignore"):
-                return self._clustered(X, keys=keys)
-        products, row, bias = self._prepare(X, keys=keys)
-        rows = self._rows(X, self.offset_)
-        if self._n_taus >= 0:
-            # T wants the row term of its own: no -|x|^2.
-            own_row = self._nonlinearity.row_term(rows.squared_norms(), self.n_features_in_)
-            trigonometric = SineCosine().apply(products, row - own_row, None)
-        logs = self._nonlinearity.log_apply(products, row, bias)
-        positive = namespace(logs).exp(logs)
-        if self._n_taus < 0:
-            return positive
-        combination = _COEFFICIENTS[self.coefficients]
-        coefficient = combination.features(rows.dot(self._taus))
-        return combination.compose(coefficient, positive, trigonometric, keys=keys)
-
-    def _clustered(self, X, *, keys):
-        """Return block features: row x of cluster a is zero but in its blocks (a, b) or (b, a)."""
-        rows = self._rows(X, self.offset_)
-        xp = namespace(rows.values) if not rows.is_sparse else np
-        norms2 = rows.squared_norms()
-        outer = -norms2 / 2 - math.log(self._n_projections) / 2
-        if self.kernel == "softmax":
-            outer = outer + self._rows(X).squared_norms() / 2
-        cluster = _nearest(rows, self.key_centers_ if keys else self.query_centers_, xp)
-        make = self._recentered if self._stretch is None else self._stretched
-        parts = []
-        for a in range(len(self.query_centers_)):
-            for b in range(len(self.key_centers_)):
-                block = make(rows, norms2, outer, (a, b), keys=keys)
-                member = (cluster == (b if keys else a))[:, None]
-                parts.append(xp.where(member, block, xp.zeros_like(block)))
-        return columns(parts, parts[0])
-
-    def _recentered(self, rows, norms2, outer, pair, *, keys):
-        own, other = self.query_centers_[pair[0]], self.key_centers_[pair[1]]
-        if keys:
-            own, other = other, own
-        # K = exp(-|x - y0|^2 / 2) exp(-|y - x0|^2 / 2) exp(|x0 - y0|^2 / 2) exp(u.v), u = x - x0,
-        # v = y - y0; the constant is shared by the sides.
-        along_own, along_other = (
-            rows.dot(DenseProjection(center[None, :]))[:, 0] for center in (own, other)
-        )
-        shifted2 = norms2 - 2 * along_own + float(own @ own)
-        apart = own - other
-        row = outer - shifted2 / 2 + along_other - float(other @ other) / 2
-        row = row + float(apart @ apart) / 4
-        logs = rows.dot(self._drawn) - like(self._drawn.multiply(own[None, :])[0], row)[None, :]
-        return namespace(logs).exp(logs + row[:, None])
-
-    def _stretched(self, rows, norms2, outer, pair, *, keys):
-        real, imaginary = self._stretch[pair]
-        if keys:
-            # 1 / (i r) = -i / r.
-            real, imaginary = _invert(real), -_invert(imaginary)
-        omega = self._drawn.dense()
-        level = rows.dot(DenseProjection(omega * real))
-        angle = rows.dot(DenseProjection(omega * imaginary))
-        dense = rows.values.toarray() * rows.scale if rows.is_sparse else rows.values
-        if rows.is_sparse and rows.offset is not None:
-            dense = dense - like(rows.offset * rows.scale, dense)
-        square = dense**2 @ like(real**2 - imaginary**2, dense)
-        xp = namespace(level)
-        size = xp.exp(level + (outer - square / 2)[:, None])
-        sign = -1.0 if keys else 1.0
-        return columns([size * xp.cos(angle), sign * size * xp.sin(angle)], size)
-
-    # ---------------------------------------------------------------- error
-
-    def _log_variance(self, X, Y):
+    def _log_variance(self, fitted, X, Y):
         if self.coupling != "iid":
             raise NotImplementedError(
                 f"No closed form is known for HybridRF with coupling={self.coupling!r}. "
                 "Known: 'iid'."
             )
-        rows = [self._rows(Z, self.offset_).on_host() for Z in (X, Y)]
-        geometry = variances.PairGeometry.of(*rows)
-        m = self._n_projections
-        if self._is_clustered:
-            logs = self._log_clustered_variance(rows, geometry)
-        else:
-            log_positive = self._law.log_scale(geometry) + self._law.log_own(geometry)
-            if self._n_taus < 0:
-                logs = log_positive
-            else:
-                mean, square = _COEFFICIENTS[self.coefficients].moments(
-                    *rows, self._n_taus, getattr(self, "tau_", None)
-                )
-                x2, y2 = (np.sum(Z**2, axis=1) for Z in rows)
-                covariance = -2 * np.sin(np.subtract.outer(x2, y2) / 2) ** 2
-                logs = variances.hybrid_log_variance(
-                    mean,
-                    square,
-                    log_positive,
-                    variances.Trigonometric().log_own(geometry),
-                    covariance,
-                    -geometry.difference2,
-                )
-        return logs - np.log(m) + self._log_outer_factor(X, Y)
-
-    def _log_clustered_variance(self, rows, geometry):
-        labels = [
-            cdist(points, centers).argmin(axis=1)
-            for points, centers in zip(rows, (self.query_centers_, self.key_centers_), strict=True)
-        ]
-        log_own = np.empty_like(geometry.sum2)
-        for a in range(len(self.query_centers_)):
-            for b in range(len(self.key_centers_)):
-                block = np.ix_(labels[0] == a, labels[1] == b)
-                x, y = rows[0][labels[0] == a], rows[1][labels[1] == b]
-                if self._stretch is None:
-                    u, v = x - self.query_centers_[a], y - self.key_centers_[b]
-                    log_own[block] = variances.log_expm1(squared_distances(u, v, sign=1))
-                else:
-                    real, imaginary = self._stretch[a, b]
-                    sizes = [
-                        squared_distances(x * part, y * inverse, sign=1)
-                        for part, inverse in (
-                            (real, _invert(real)),
-                            (imaginary, -_invert(imaginary)),
-                        )
-                    ]
-                    # exp(|a|^2) cosh(|b|^2) - 1
-                    log_cosh = np.logaddexp(sizes[1], -sizes[1]) - np.log(2)
-                    log_own[block] = variances.log_expm1(sizes[0] + log_cosh)
-        return -geometry.difference2 + log_own
-
-
-def _nearest(rows, centers, xp):
-    """Return the index of the nearest centre of every row."""
-    products = rows.dot(DenseProjection(centers))
-    halves = like(np.sum(centers**2, axis=1) / 2, products)
-    return xp.argmax(products - halves[None, :], axis=1)
-
-
-def _invert(values):
-    """Return 1 / values where they are not 0, and 0 there."""
-    return np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
-
-
-def _stretches(queries, others, query_centers, key_centers):
-    """Return {(a, b): (real, imaginary) diagonal of M} for every pair of clusters."""
-    members = [
-        [points[cdist(points, centers).argmin(axis=1) == k] for k in range(len(centers))]
-        for points, centers in ((queries, query_centers), (others, key_centers))
-    ]
-    table = {}
-    for a, x in enumerate(members[0]):
-        for b, y in enumerate(members[1]):
-            squares = [np.maximum(np.mean(points**2, axis=0), _FLOOR) for points in (x, y)]
-            size = (squares[1] / squares[0]) ** 0.25
-            is_imaginary = x.mean(axis=0) * y.mean(axis=0) > 0
-            table[a, b] = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
-    return table
+        learned = fitted.learned
+        sides = self._dense_sides(learned, X, Y)
+        geometry = variances.PairGeometry.of(*sides)
+        logs = self._family.log_variance(self, learned, *sides, geometry)
+        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)

@@ -1,10 +1,10 @@
 """What omega becomes: the functions f(omega, x) of a product omega.x, a row term and a bias.
 
-A nonlinearity turns a drawn projection into what multiplies the inputs (`shape`: the projection
-and one bias a column on a log scale) and maps products P of shape (n, m) to columns. `row` holds
-everything that is constant along a row, on a log scale; exponents are summed before they are
-exponentiated. Every function is written for one projection; the 1/sqrt(m) of the average travels
-in `row`. Inputs arrive multiplied by `slope`.
+A nonlinearity turns a drawn projection into what multiplies the inputs (`multiplier`: the
+projection and one bias per column on a log scale) and maps products P of shape (n, m) to columns.
+`row` holds everything that is constant along a row, on a log scale; exponents are summed before
+they are exponentiated. Every function is written for one projection; the 1/sqrt(m) of the average
+travels in `row`. Inputs arrive multiplied by `slope`.
 """
 
 import math
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _kernels
-from .._arrays import columns, like, namespace
+from .._arrays import columns, constant, like, namespace
+from ._map import Rows, signed_rows
 
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """Base: one column a projection, the same on both sides, no bias."""
+    """Base: one column per projection, the same on both sides, no bias."""
 
     columns_per_projection = 1
     is_positive = False
@@ -26,7 +27,7 @@ class Nonlinearity:
     slope = 1.0
     norm_slope = 0.0  # what row_term multiplies |x|^2 with
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
         return projection, None
 
@@ -34,14 +35,23 @@ class Nonlinearity:
         """Return the exponent that depends on |x|^2 alone."""
         return self.norm_slope * norms2
 
-    def apply_into(self, products, row, bias, out, *, keys=False):
-        """Write the columns into `out`."""
-        out[...] = self.apply(products, row, bias, keys=keys)
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the columns as `Rows`: logarithms of positive ones, else with a log scale."""
+        raise NotImplementedError
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
-        """Return gradients with respect to products and row of sum(gradient * columns).
+    def write(self, products, row, bias, out, *, keys=False, plain=False):
+        """Write the values into `out` and return their scale; plain features have the scale 0."""
+        values, scale = self.apply(products, row, bias, keys=keys)
+        if plain:
+            np.multiply(values, np.exp(scale), out=out)
+        else:
+            out[...] = values
+        return scale
 
-        Columns are logarithms where all are positive.
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
+        """Return gradients with respect to products and row of sum(by_values * values).
+
+        The scale of a row is a constant.
         """
         raise NotImplementedError
 
@@ -53,26 +63,22 @@ class SineCosine(Nonlinearity):
     columns_per_projection = 2
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the columns, scaled by exp(row)."""
+        """Return the columns, on the scale `row`."""
         xp = namespace(products)
-        amplitude = xp.exp(row)[:, None]
-        return columns([xp.cos(products) * amplitude, xp.sin(products) * amplitude], products)
+        return signed_rows(columns([xp.cos(products), xp.sin(products)]), row)
 
-    def apply_into(self, products, row, bias, out, *, keys=False):
-        """Write the columns, scaled by exp(row); NumPy only."""
-        _kernels.sine_cosine(products, np.exp(row), out)
+    def write(self, products, row, bias, out, *, keys=False, plain=False):
+        """Write the columns and return their scale; NumPy only."""
+        _kernels.sine_cosine(products, np.exp(row) if plain else np.ones_like(row), out)
+        return row[:, None]
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
-        xp = namespace(products)
-        amplitude = xp.exp(row)[:, None]
-        m = products.shape[1]
-        cosine, sine = xp.cos(products) * amplitude, xp.sin(products) * amplitude
-        by_cosine, by_sine = gradient[:, :m], gradient[:, m:]
-        return (
-            by_sine * cosine - by_cosine * sine,
-            xp.sum(by_cosine * cosine + by_sine * sine, axis=1),
-        )
+        xp, m = namespace(products), products.shape[1]
+        cosine, sine = xp.cos(products), xp.sin(products)
+        by_cosine, by_sine = by_values[:, :m], by_values[:, m:]
+        by_row = xp.sum(by_cosine * cosine + by_sine * sine, axis=1)
+        return by_sine * cosine - by_cosine * sine, by_row
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,14 @@ class PhasedCosine(Nonlinearity):
         return 0 * norms2 + math.log(2) / 2
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the column, scaled by exp(row)."""
-        xp = namespace(products)
-        return xp.cos(products + self.phase) * xp.exp(row)[:, None]
+        """Return the column, on the scale `row`."""
+        return signed_rows(namespace(products).cos(products + self.phase), row)
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
         xp = namespace(products)
-        scaled = gradient * xp.exp(row)[:, None]
-        by_row = xp.sum(scaled * xp.cos(products + self.phase), axis=1)
-        return -scaled * xp.sin(products + self.phase), by_row
+        by_row = xp.sum(by_values * xp.cos(products + self.phase), axis=1)
+        return -by_values * xp.sin(products + self.phase), by_row
 
 
 @dataclass(frozen=True)
@@ -105,20 +109,14 @@ class PositiveNonlinearity(Nonlinearity):
     is_positive = True
     norm_slope = -1.0
 
-    def log_apply(self, products, row, bias, *, keys=False):
-        """Return the logarithms of the columns; the products may be overwritten."""
-        if isinstance(products, np.ndarray):
-            # In place and one term after the other: no temporary of the size of the output.
-            products += row[:, None]
-            if bias is not None:
-                products += like(bias, products)
-            return products
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the logarithms of the columns."""
         terms = row[:, None] if bias is None else row[:, None] + like(bias, products)[None, :]
-        return products + terms
+        return Rows(products + terms)
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row: logs are their sums."""
-        return gradient, namespace(products).sum(gradient, axis=1)
+        return by_values, namespace(products).sum(by_values, axis=1)
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ class Exponential(PositiveNonlinearity):
         """B, the multiplier of the inputs."""
         return math.sqrt(1 - 4 * self.A)
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection as it is and A |w|^2."""
         return projection, (self.A * projection.squared_norms if self.A else None)
 
@@ -145,7 +143,7 @@ class Exponential(PositiveNonlinearity):
 class Regularized(PositiveNonlinearity):
     """One column exp(w.x - |x|^2) with every w stretched to the length sqrt(d)."""
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection with rows of one length."""
         return projection.with_norms(math.sqrt(projection.n_features)), None
 
@@ -160,15 +158,15 @@ class Hyperbolic(PositiveNonlinearity):
         """Return -|x|^2 - log(2) / 2."""
         return super().row_term(norms2, n_features) - math.log(2) / 2
 
-    def log_apply(self, products, row, bias, *, keys=False):
+    def apply(self, products, row, bias, *, keys=False):
         """Return the logarithms of the columns."""
-        return columns([products + row[:, None], row[:, None] - products], products)
+        return Rows(columns([products + row[:, None], row[:, None] - products]))
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
         m = products.shape[1]
-        by_row = namespace(products).sum(gradient, axis=1)
-        return gradient[:, :m] - gradient[:, m:], by_row
+        by_row = namespace(products).sum(by_values, axis=1)
+        return by_values[:, :m] - by_values[:, m:], by_row
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class DenseExponential(PositiveNonlinearity):
     def _symmetric(self, values):
         return (self.axes.T * values) @ self.axes
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection after (I - 4A)^(1/2), and w'Aw = -|(-A)^(1/2) w|^2."""
         bias = -projection.after(self._symmetric(np.sqrt(-self.A))).squared_norms
         return projection.after(self._symmetric(np.sqrt(1 - 4 * self.A))), bias
@@ -215,7 +213,7 @@ class WeightedExponential(PositiveNonlinearity):
 
     log_weights: np.ndarray
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection as it is and half the log weights."""
         return projection, self.log_weights / 2
 
@@ -241,14 +239,18 @@ class GeneralizedExponential(Nonlinearity):
     A: complex
     s: int
     phase: float | None = None
-    columns_per_projection = 2
+
+    @property
+    def columns_per_projection(self):
+        """Two, or one for a folded pair."""
+        return 2 if self.phase is None else 1
 
     @property
     def is_symmetric(self):
         """Whether both sides agree: for s = -1 and real A they are [cos, sin]."""
         return self.s == -1 and self.A.imag == 0
 
-    def shape(self, projection):
+    def multiplier(self, projection):
         """Return the projection as it is and A |w|^2 + log D."""
         log_D = projection.n_features / 4 * np.log(1 - 4 * self.A)
         return projection, self.A * projection.squared_norms + log_D
@@ -263,33 +265,36 @@ class GeneralizedExponential(Nonlinearity):
         return (self.s * B, -1.0) if keys else (B, 1.0)
 
     def _polar(self, products, row, bias, keys):
+        """Return sizes on the log scale of their row, angles and that scale."""
         B, sign = self._slope_and_sign(keys)
+        xp = namespace(products)
         logs = products * B.real + (row[:, None] + like(bias.real, products)[None, :])
         angle = products * B.imag + like(bias.imag, products)[None, :]
         if self.phase is not None:
             angle, logs = angle + sign * self.phase, logs + math.log(2) / 2
-        return namespace(products).exp(logs), angle
+        scale = constant(xp.max(logs, axis=1, keepdims=True))
+        return xp.exp(logs - scale), angle, scale
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the columns of one side, scaled by exp(row)."""
+        """Return the columns of one side, on the scale of the largest of a row."""
         xp = namespace(products)
-        size, angle = self._polar(products, row, bias, keys)
+        size, angle, scale = self._polar(products, row, bias, keys)
         if self.phase is not None:
-            return size * xp.cos(angle)
+            return Rows(size * xp.cos(angle), scale)
         sign = self._slope_and_sign(keys)[1]
-        return columns([size * xp.cos(angle), sign * size * xp.sin(angle)], products)
+        return Rows(columns([size * xp.cos(angle), sign * size * xp.sin(angle)]), scale)
 
-    def pull_back(self, products, row, bias, gradient, *, keys=False):
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
         xp = namespace(products)
         B, sign = self._slope_and_sign(keys)
-        size, angle = self._polar(products, row, bias, keys)
+        size, angle, _ = self._polar(products, row, bias, keys)
         cosine, sine = size * xp.cos(angle), size * xp.sin(angle)
         if self.phase is None:
             m = products.shape[1]
-            by_cosine, by_sine = gradient[:, :m], sign * gradient[:, m:]
+            by_cosine, by_sine = by_values[:, :m], sign * by_values[:, m:]
         else:
-            by_cosine, by_sine = gradient, 0.0
+            by_cosine, by_sine = by_values, 0.0
         by_log = by_cosine * cosine + by_sine * sine
         by_angle = by_sine * cosine - by_cosine * sine
         return by_log * B.real + by_angle * B.imag, xp.sum(by_log, axis=1)

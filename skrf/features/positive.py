@@ -23,15 +23,31 @@ _LAWS = {
 class CenteredRandomFeatures(GaussianRandomFeatures):
     """Base of the maps whose variance depends on the origin: they shift it to the midpoint."""
 
-    _parameter_constraints = {
-        **GaussianRandomFeatures._parameter_constraints,
-        "center": ["boolean"],
-    }
+    _parameter_constraints = {"center": ["boolean"]}
 
-    def _fit_parameters(self, statistics):
-        self.offset_ = (
-            statistics.midpoint if self.center else np.zeros_like(statistics.queries.mean)
-        )
+    def __init__(
+        self,
+        n_components=100,
+        *,
+        sigma=1.0,
+        kernel="gaussian",
+        coupling="orthogonal",
+        projection="dense",
+        center=True,
+        random_state=None,
+    ):
+        self.n_components = n_components
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+    def _learn(self, learned, statistics):
+        learned.offset_ = statistics.midpoint
+        if not self.center:
+            learned.offset_ = np.zeros_like(learned.offset_)
 
 
 @document
@@ -84,7 +100,6 @@ class PositiveRF(CenteredRandomFeatures):
     """
 
     _parameter_constraints = {
-        **CenteredRandomFeatures._parameter_constraints,
         "variant": [StrOptions(set(_LAWS))],
     }
 
@@ -112,24 +127,20 @@ class PositiveRF(CenteredRandomFeatures):
     @property
     def _form(self):
         # One column of a hyperbolic pair, its sign drawn, is an exponential feature.
-        folded = getattr(self, "_n_columns", self.n_components) == 1
-        if self.variant == "hyperbolic" and folded:
+        if self.variant == "hyperbolic" and self.n_components == 1:
             return "exponential"
         return self.variant
 
-    @property
-    def _nonlinearity(self):
+    def _nonlinearity(self, learned=None, draw=None):
         # A wrong name is reported by `fit`; properties must not raise before.
         return _NONLINEARITIES.get(self._form, _NONLINEARITIES["exponential"])
 
-    @property
-    def _law(self):
+    def _law(self, learned):
         return _LAWS[self._form]
 
     @property
-    def is_unbiased(self):
-        """Whether the mean of the estimate is the kernel: not for the regularised variant."""
-        return super().is_unbiased and self.variant != "regularized"
+    def _is_unbiased(self):
+        return super()._is_unbiased and self.variant != "regularized"
 
 
 @document
@@ -181,11 +192,6 @@ class SimplexRF(PositiveRF):
     """
 
     coupling = "simplex"
-    _parameter_constraints = {
-        name: allowed
-        for name, allowed in PositiveRF._parameter_constraints.items()
-        if name != "coupling"
-    }
 
     def __init__(
         self,

@@ -7,8 +7,9 @@ from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
 from ..projections import DenseProjection
+from ._coordinates import Coordinates
 from ._docs import document
-from .base import PHASE, SPECTRUM
+from .base import PHASE, SPECTRUM, rng_of
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import PhasedCosine, SineCosine
 from .spectra import SPECTRA
@@ -66,7 +67,6 @@ class RFFSampler(GaussianRandomFeatures):
     """
 
     _parameter_constraints = {
-        **GaussianRandomFeatures._parameter_constraints,
         "kernel": [StrOptions({"gaussian", "softmax", *SPECTRA})],
     }
 
@@ -89,54 +89,50 @@ class RFFSampler(GaussianRandomFeatures):
 
     @property
     def _is_folded(self):
-        return getattr(self, "_n_columns", self.n_components) == 1
+        return self.n_components == 1
 
     @property
     def _is_bounded(self):
         return self.kernel != "softmax" and not self._is_folded
 
-    @property
-    def _nonlinearity(self):
-        return PhasedCosine(getattr(self, "_phase", 0.0)) if self._is_folded else SineCosine()
+    def _nonlinearity(self, learned=None, draw=None):
+        return PhasedCosine(getattr(draw, "phase", 0.0)) if self._is_folded else SineCosine()
 
-    @property
-    def _law(self):
+    def _law(self, learned):
         return variances.RandomPhase() if self._is_folded else variances.Trigonometric()
 
-    def _fit_parameters(self, statistics):
-        """No parameters: trigonometric features do not depend on the data."""
+    def _learn(self, learned, statistics):
+        """Learn nothing: trigonometric features do not depend on the data."""
 
-    def _draw(self, seed):
-        super()._draw(seed)
-        self._phase = self._rng(PHASE).uniform(0, 2 * math.pi)
+    def _draw(self, learned, seed):
+        draw = super()._draw(learned, seed)
+        draw.phase = rng_of(seed, PHASE).uniform(0, 2 * math.pi)
         if self.kernel in SPECTRA:
             if self.projection != "dense":
                 raise ValueError(
                     f"kernel={self.kernel!r} needs projection='dense', got {self.projection!r}: "
                     "structured rows are Gaussian only approximately."
                 )
-            frequencies = SPECTRA[self.kernel].frequencies(self.omega_, self._rng(SPECTRUM))
-            self.omega_ = frequencies
-            self._drawn = DenseProjection(frequencies)
+            spectrum = SPECTRA[self.kernel]
+            draw.omega_ = spectrum.frequencies(draw.omega_, rng_of(seed, SPECTRUM))
+            draw.projection = DenseProjection(draw.omega_)
+        return draw
 
-    def _scaled(self, X, Y):
-        return (self._rows(Z).on_host() for Z in (X, Y))
-
-    def _log_exact_kernel(self, X, Y):
+    def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel not in SPECTRA:
-            return super()._log_exact_kernel(X, Y)
-        return SPECTRA[self.kernel].log_kernel(*self._scaled(X, Y))
+            return super()._log_exact_kernel(X, Y, sigma)
+        return SPECTRA[self.kernel].log_kernel(*(Coordinates(sigma).on_host(Z) for Z in (X, Y)))
 
-    def _log_variance(self, X, Y):
+    def _log_variance(self, fitted, X, Y):
         if self.kernel not in SPECTRA:
-            return super()._log_variance(X, Y)
+            return super()._log_variance(fitted, X, Y)
         if self.coupling != "iid":
             raise NotImplementedError(
                 f"No closed form is known for kernel={self.kernel!r} with "
                 f"coupling={self.coupling!r}. Known: 'iid'."
             )
-        X, Y = self._scaled(X, Y)
+        X, Y = self._dense_sides(fitted.learned, X, Y)
         spectrum = SPECTRA[self.kernel]
         return variances.log_trigonometric_variance(
             spectrum.log_kernel(X, Y), spectrum.log_kernel(2 * X, 2 * Y), self._is_folded
-        ) - np.log(self._n_projections)
+        ) - np.log(fitted.learned.n_projections)

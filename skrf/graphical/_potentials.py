@@ -5,18 +5,14 @@ right_f(v). The exact kernel is the case of one feature a column: left_f(u) = ps
 identity. So there is one algorithm for both, and the exact one is its test.
 """
 
-import inspect
 from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
-from scipy.special import logsumexp
-from sklearn.base import clone
 from sklearn.utils import check_array, check_random_state
 
-from ..features import BaseRandomFeatures, OptimalPositiveRF
-
-_BLOCK = 2**22  # entries of a temporary array
+from .._sums import log_columns, log_product, log_sum_exp, peaked
+from ..features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 
 @dataclass(frozen=True)
@@ -49,42 +45,11 @@ class Factors:
 
     def values(self, left, right):
         """Return log psi of paired states, given by index."""
-        return logsumexp(self.left[left] + self.right[right], axis=-1)
+        return log_sum_exp(self.left[left] + self.right[right])
 
     def matrix(self):
         """Return log psi for all pairs; quadratic."""
         return log_product(self.left, self.right.T)
-
-
-def log_columns(matrix, logs):
-    """Return log sum_i exp(matrix_ij + logs_i) for every column j, in blocks of columns."""
-    n, m = matrix.shape
-    size = max(1, _BLOCK // max(n, 1))
-    parts = [
-        logsumexp(matrix[:, start : start + size] + logs[:, None], axis=0)
-        for start in range(0, m, size)
-    ]
-    return np.concatenate(parts)
-
-
-def log_product(A, B):
-    """Return log(exp(A) @ exp(B)), the largest exponents of rows and columns taken out.
-
-    Where a sum underflows although it has terms, it is taken again term by term.
-    """
-    top_a, top_b = (_finite(part) for part in (A.max(axis=1), B.max(axis=0)))
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.exp(A - top_a[:, None]) @ np.exp(B - top_b))
-    # Sums below the smallest normal number have lost digits.
-    for row in np.flatnonzero((logs < -690).any(axis=1)):
-        columns = np.flatnonzero(logs[row] < -690)
-        terms = (A[row] - top_a[row])[:, None] + (B[:, columns] - top_b[columns])
-        logs[row, columns] = logsumexp(terms, axis=0)
-    return logs + top_a[:, None] + top_b
-
-
-def _finite(top):
-    return np.where(np.isfinite(top), top, 0.0)
 
 
 def check_embeddings(embeddings, name="embeddings", width=None):
@@ -102,8 +67,8 @@ def check_length(length):
     return int(length)
 
 
-def fitted_map(feature_map, left, right, random_state):
-    """Return a map for exp(u.v), fitted to all embeddings of both sides, or "exact".
+def fitted_maps(feature_map, left, right, random_state):
+    """Return the feature maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
 
     Parameters
     ----------
@@ -118,44 +83,43 @@ def fitted_map(feature_map, left, right, random_state):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
         return "exact"
-    if feature_map is None:
-        feature_map = OptimalPositiveRF(256)
-    if isinstance(feature_map, type) or not isinstance(feature_map, BaseRandomFeatures):
-        raise TypeError(
-            f"feature_map must be an instance of a positive mechanism, or 'exact', got "
-            f"{feature_map!r}."
-        )
-    own = clone(feature_map)
-    params, defaults = own.get_params(), inspect.signature(type(own)).parameters
-    if params["sigma"] != defaults["sigma"].default:
-        raise ValueError(
-            f"feature_map={feature_map!r} has sigma={params['sigma']!r}: leave the default and "
-            "scale the embeddings."
-        )
-    own.set_params(kernel="softmax")
-    if params["random_state"] is None:
-        own.set_params(random_state=check_random_state(random_state).randint(2**31 - 1))
-    own.fit(left, keys=None if right is left else right)
-    if not own.is_positive:
+    feature_map = OptimalPositiveRF(256) if feature_map is None else feature_map
+    own = prepared(
+        feature_map,
+        owner="a graphical model",
+        reserved=("sigma", "kernel"),
+        hint="Scale the embeddings, and take a positive mechanism of skrf",
+        is_deep=True,
+        seed=lambda own: draw_seed(random_state) if own is None else own,
+        sigma=1.0,
+        kernel="softmax",
+    )
+    fit_to(own, left, right)
+    maps = tuple(as_feature_map(own, keys=keys) for keys in (False, True))
+    if not maps[0].is_positive:
         raise ValueError(
             f"feature_map={feature_map!r} is not positive: potentials must be. Take a positive "
             "mechanism, such as OptimalPositiveRF or AdaptiveRF."
         )
-    return own
+    return maps
 
 
-def factors(feature_map, left, right):
-    """Return the factors of exp(u.v) for a fitted map or "exact"."""
-    if isinstance(feature_map, str):
+def factors(maps, left, right):
+    """Return the factors of exp(u.v) for fitted maps or "exact"."""
+    if isinstance(maps, str):
         with np.errstate(divide="ignore"):
             return Factors(left @ right.T, np.log(np.eye(len(right))))
-    return Factors(feature_map._log_features(left), feature_map._log_features(right, keys=True))
+    sides = zip(maps, (left, right), strict=True)
+    return Factors(*(mapped(side, in_range(side, X, "embeddings")).values for side, X in sides))
+
+
+def draw_seed(random_state):
+    return check_random_state(random_state).randint(2**31 - 1)
 
 
 def draw_rows(logs, rng):
     """Draw an index from every row of unnormalised log weights."""
-    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-    edges = np.cumsum(shares, axis=1)
+    edges = np.cumsum(peaked(np.array(logs)), axis=1)
     points = rng.uniform(size=len(logs)) * edges[:, -1]
     # The first edge above the point has weight; the last one guards against rounding.
     return np.minimum((edges <= points[:, None]).sum(axis=1), logs.shape[1] - 1)

@@ -1,19 +1,12 @@
 """Chains of one kind of variable with potentials exp(x_t . y_{t+1})."""
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from ._potentials import (
-    check_embeddings,
-    check_length,
-    draw_rows,
-    factors,
-    fitted_map,
-    log_columns,
-    log_product,
-)
+from .._sums import log_columns, log_product, log_sum_exp, peaked
+from .._validation import remembered
+from ._potentials import check_embeddings, check_length, draw_rows, factors, fitted_maps
 
 
 class ChainMRF(BaseEstimator):
@@ -57,10 +50,10 @@ class ChainMRF(BaseEstimator):
 
     @property
     def _model(self):
-        """The factors and their transfer matrix, made once for the current parameters."""
+        """The factors and their transfer matrix at the current parameters and array contents."""
         given = self.embeddings, self.later, self.feature_map, self.random_state
-        kept = vars(self).get("_kept")
-        if kept is None or any(a is not b for a, b in zip(kept[0], given, strict=True)):
+
+        def make():
             left = check_embeddings(self.embeddings)
             right = left
             if self.later is not None:
@@ -69,11 +62,11 @@ class ChainMRF(BaseEstimator):
                     raise ValueError(
                         f"later has {len(right)} rows; embeddings has {len(left)}, one a state."
                     )
-            pair = factors(
-                fitted_map(self.feature_map, left, right, self.random_state), left, right
-            )
-            self._kept = given, pair, log_product(pair.right.T, pair.left)
-        return self._kept[1:]
+            maps = fitted_maps(self.feature_map, left, right, self.random_state)
+            pair = factors(maps, left, right)
+            return pair, log_product(pair.right.T, pair.left)
+
+        return remembered(self, "_kept", given, make)
 
     # ---------------------------------------------------------------- sums over all paths
 
@@ -102,8 +95,8 @@ class ChainMRF(BaseEstimator):
         pair, transfer = self._model
         if length == 1:
             return float(np.log(len(pair.left)))
-        first = logsumexp(pair.left, axis=0)
-        last = logsumexp(pair.right, axis=0)
+        first = log_sum_exp(pair.left, axis=0)
+        last = log_sum_exp(pair.right, axis=0)
         steps = length - 2
         # Squaring costs D^3 for every bit, going step by step D^2 for every position.
         if steps > 2 * len(first):
@@ -115,7 +108,7 @@ class ChainMRF(BaseEstimator):
                     transfer = log_product(transfer, transfer)
         else:
             last = _messages(transfer, last, steps + 1)[-1]
-        return float(logsumexp(first + last))
+        return float(log_sum_exp(first + last))
 
     def log_prob(self, paths):
         """Return the log probability of paths.
@@ -152,8 +145,8 @@ class ChainMRF(BaseEstimator):
     def _sides(self, length):
         """Return messages in feature space from both ends: row t belongs to edge (t, t + 1)."""
         pair, transfer = self._model
-        from_left = _messages(transfer.T, logsumexp(pair.left, axis=0), length - 1)
-        from_right = _messages(transfer, logsumexp(pair.right, axis=0), length - 1)[::-1]
+        from_left = _messages(transfer.T, log_sum_exp(pair.left, axis=0), length - 1)
+        from_right = _messages(transfer, log_sum_exp(pair.right, axis=0), length - 1)[::-1]
         return from_left, from_right
 
     def marginals(self, length):
@@ -202,7 +195,7 @@ class ChainMRF(BaseEstimator):
             logs = logs + log_columns(pair.right.T, from_left[position - 1])[:, None]
         if position < length - 2:
             logs = logs + pair.spread(from_right[position + 1])
-        return np.exp(logs - logsumexp(logs))
+        return _normalised(logs.reshape(1, -1)).reshape(logs.shape)
 
     def sample(self, length, n=1, *, random_state=None):
         """Draw paths, exactly from the model of the approximate potentials.
@@ -260,5 +253,5 @@ def _messages(transfer, message, count):
 
 
 def _normalised(logs):
-    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    shares = peaked(logs)
     return shares / shares.sum(axis=1, keepdims=True)

@@ -1,11 +1,12 @@
 """Trees of variables, each with its own embeddings, unary potentials and number of states."""
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from ._potentials import check_embeddings, draw_rows, factors, fitted_map
+from .._sums import log_sum_exp
+from .._validation import remembered
+from ._potentials import check_embeddings, draw_rows, factors, fitted_maps
 
 
 class TreeMRF(BaseEstimator):
@@ -56,10 +57,10 @@ class TreeMRF(BaseEstimator):
 
     @property
     def _model(self):
-        """Order from the root, parents, unary potentials and factors (parent left), made once."""
+        """Order from the root, parents, unary potentials and factors (parent left)."""
         given = (self.edges, self.embeddings, self.unary, self.feature_map, self.random_state)
-        kept = vars(self).get("_kept")
-        if kept is None or any(a is not b for a, b in zip(kept[0], given, strict=True)):
+
+        def make():
             order, parents = _rooted(self.edges)
             tables = self._check_embeddings(len(order))
             unary = self._check_unary(tables)
@@ -70,11 +71,11 @@ class TreeMRF(BaseEstimator):
             right = left
             if any(parent is not child for parent, child in sides.values()):
                 right = np.vstack([child for _, child in sides.values()])
-            own = fitted_map(self.feature_map, left, right, self.random_state)
-            shared = {key: factors(own, *tables) for key, tables in sides.items()}
-            pairs = {i: shared[keys[i]] for i in order[1:]}
-            self._kept = given, order, parents, unary, pairs
-        return self._kept[1:]
+            maps = fitted_maps(self.feature_map, left, right, self.random_state)
+            shared = {key: factors(maps, *tables) for key, tables in sides.items()}
+            return order, parents, unary, {i: shared[keys[i]] for i in order[1:]}
+
+        return remembered(self, "_kept", given, make)
 
     def _check_embeddings(self, n_variables):
         given = self.embeddings
@@ -130,7 +131,7 @@ class TreeMRF(BaseEstimator):
             The log partition function.
         """
         beliefs, _ = self._upward()
-        return float(logsumexp(beliefs[self._model[0][0]]))
+        return float(log_sum_exp(beliefs[self._model[0][0]]))
 
     def log_prob(self, assignments):
         """Return the log probability of assignments.
@@ -171,7 +172,7 @@ class TreeMRF(BaseEstimator):
         list of ndarray of shape (n_i,)
             Each sums to 1.
         """
-        return [np.exp(logs - logsumexp(logs)) for logs in self._all_beliefs()[0]]
+        return [np.exp(logs - log_sum_exp(logs)) for logs in self._all_beliefs()[0]]
 
     def _all_beliefs(self):
         """Return full log beliefs, and for every variable what its parent tells its edge."""
@@ -204,7 +205,7 @@ class TreeMRF(BaseEstimator):
                 rest = self._all_beliefs()[1][child]
                 below = self._upward()[0][child]
                 logs = rest[:, None] + pairs[child].matrix() + below
-                joint = np.exp(logs - logsumexp(logs))
+                joint = np.exp(logs - log_sum_exp(logs.ravel()))
                 return joint if parent == i else joint.T
         raise ValueError(f"There is no edge between {i!r} and {j!r}.")
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import is_foreign, like
+from .._arrays import Kept, is_foreign
 
 
 class Projection(ABC):
@@ -53,7 +53,7 @@ class DenseProjection(Projection):
         self.matrix = matrix
         self.n_projections, self.n_features = matrix.shape
         self.squared_norms = np.einsum("ij,ij->i", matrix, matrix)
-        self._transposed = {}  # by dtype
+        self._kept = Kept()
 
     def dense(self):
         """Return the matrix itself."""
@@ -61,13 +61,10 @@ class DenseProjection(Projection):
 
     def multiply(self, X, out=None):
         """Return X @ matrix.T, written into `out` where that is given (dense NumPy input)."""
-        if is_foreign(X):
-            return X @ like(self.matrix, X).T
-        if X.dtype not in self._transposed:
-            self._transposed[X.dtype] = self.matrix.T.astype(X.dtype, copy=False)
+        matrix = self._kept.like(X, lambda: self.matrix).T
         if out is not None:
-            return np.matmul(X, self._transposed[X.dtype], out=out)
-        return np.asarray(X @ self._transposed[X.dtype])
+            return np.matmul(X, matrix, out=out)
+        return X @ matrix if is_foreign(X) else np.asarray(X @ matrix)
 
     def after(self, matrix):
         """Return the projection with the matrix multiplied in."""

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from .. import _kernels
-from .._arrays import is_foreign, like, namespace
+from .._arrays import Kept, is_foreign, like, namespace
 from .._kernels.plain import next_order
 from .base import Coupling, Projection
 from .norms import chi_norms
@@ -54,7 +54,7 @@ class HadamardProjection(Projection):
     def __init__(self, signs, lengths, n_features, *, radii=None, simplices=False, matrix=None):
         self.signs, self.lengths, self.n_features = signs, lengths, n_features
         self.radii, self.simplices, self.matrix = radii, simplices, matrix
-        self._matrices = {}
+        self._kept = Kept()
 
     @property
     def order(self):
@@ -81,16 +81,6 @@ class HadamardProjection(Projection):
         """Return the matrix, made by multiplying the identity; for small work."""
         return self._transformed(np.eye(self.n_features)).T
 
-    def _matrix(self, dtype):
-        """Return dense().T, made once for a dtype."""
-        if dtype not in self._matrices:
-            self._matrices[dtype] = self.dense().T.astype(dtype)
-        return self._matrices[dtype]
-
-    def __getstate__(self):
-        """Leave out what is quickly made again."""
-        return {**vars(self), "_matrices": {}}
-
     def _weighted_norms2(self, diagonal):
         """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
         return self._sum_of_squares(0, diagonal)
@@ -106,9 +96,7 @@ class HadamardProjection(Projection):
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
         if self.order <= _LARGEST_DENSE:
-            if is_foreign(X):
-                return X @ like(self._matrix(np.dtype(np.float64)), X)
-            return X @ self._matrix(X.dtype)
+            return X @ self._kept.like(X, lambda: self.dense().T)
         return self._transformed(X)
 
     def _transformed(self, X):

@@ -21,7 +21,7 @@ def relative_error(mechanism, X, Y):
     space.
     """
     log_variance = mechanism.kernel_variance(X, Y, log=True)
-    log_kernel = mechanism._log_exact_kernel(*mechanism._pair(X, Y))
+    log_kernel = mechanism.exact_kernel(X, Y, log=True)
     total = np.logaddexp.reduce(log_variance, axis=None)
     with np.errstate(over="ignore"):  # an infinite error is an answer
         return float(np.exp((total - np.logaddexp.reduce(2 * log_kernel, axis=None)) / 2))

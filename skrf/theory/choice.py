@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.utils import check_array
 
+from .._sums import log_estimate
 from ..features import (
     AdaptiveRF,
     DenseExponentialRF,
@@ -14,11 +14,12 @@ from ..features import (
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
+    in_range,
+    mapped,
 )
 from ._sample import relative_error, sample_rows
 
 _N_DRAWS = 50
-_LEAST = 1e-280  # smaller products have lost digits
 _LOG_ROWS = 100
 
 
@@ -179,17 +180,21 @@ def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", ra
 
 def _row(name, mechanism, X, Y, rows, keys, random_state):
     fitted = clone(mechanism).set_params(random_state=random_state).fit(X, keys=Y)
-    log_exact = fitted._log_exact_kernel(*fitted._pair(rows, keys))
+    log_exact = fitted.exact_kernel(rows, keys, log=True)
     top = log_exact.max()
     errors, log_errors = [], []
-    few = np.ix_(_few(rows.shape[0]), _few(keys.shape[0]))
+    few = _few(rows.shape[0]), _few(keys.shape[0])
     for draw in range(_N_DRAWS):
-        log_estimate, sign = _log_estimate(fitted.redraw(random_state + draw), rows, keys)
-        differences = np.abs(log_estimate[few] - log_exact[few])
-        log_errors.append(np.median(np.where(sign[few] > 0, differences, np.inf)))
+        maps = fitted.redraw(random_state + draw).feature_maps_
+        sides = [
+            mapped(side, in_range(side, Z)) for side, Z in zip(maps, (rows, keys), strict=True)
+        ]
+        logs, sign = log_estimate(*sides, is_exact=False)
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
-            estimate = sign * np.exp(log_estimate - top)
-        errors.append(np.linalg.norm(estimate - np.exp(log_exact - top)))
+            errors.append(np.linalg.norm(sign * np.exp(logs - top) - np.exp(log_exact - top)))
+        logs, sign = log_estimate(*(side.part(own) for side, own in zip(sides, few, strict=True)))
+        differences = np.abs(logs - log_exact[np.ix_(*few)])
+        log_errors.append(np.median(np.where(sign > 0, differences, np.inf)))
     size = np.linalg.norm(np.exp(log_exact - top))
     try:
         predicted = relative_error(fitted, rows, keys)
@@ -203,29 +208,8 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
         float(np.median(errors) / size),
         float(np.median(log_errors)),
         bool(fitted.is_positive),
-        fitted._n_projections * fitted.n_features_in_,
+        fitted.n_projections_ * fitted.n_features_in_,
     )
-
-
-def _log_estimate(fitted, X, Y):
-    """Return log |estimate| and sign of the kernel matrix."""
-    if not fitted.is_positive:
-        estimate = fitted.approximate_kernel(X, Y)
-        with np.errstate(divide="ignore"):
-            return np.log(np.abs(estimate)), np.sign(estimate)
-    queries, keys = fitted.log_transform(X), fitted.log_transform_keys(Y)
-    top = keys.max(axis=0)
-    queries = queries + top
-    scale = queries.max(axis=1, keepdims=True)
-    products = np.exp(queries - scale) @ np.exp(keys - top).T
-    with np.errstate(divide="ignore"):
-        logs = scale + np.log(products)
-    # Narrow kernels have pairs whose products vanish beside the others of their row or column.
-    keys = keys - top
-    lost = (products < _LEAST) & np.logical_and.outer(_few(len(queries)), _few(len(keys)))
-    for i in np.flatnonzero(lost.any(axis=1)):
-        logs[i, lost[i]] = logsumexp(queries[i] + keys[lost[i]], axis=1)
-    return logs, np.ones_like(logs)
 
 
 def _few(n):

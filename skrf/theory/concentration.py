@@ -1,6 +1,9 @@
 """Tail bounds: how likely an estimate is off by more than a given amount."""
 
 import numpy as np
+from sklearn.utils import check_array
+
+from .._arrays import squared_distances
 
 
 def chebyshev_bound(mechanism, X, Y=None, *, error):
@@ -84,14 +87,16 @@ def hoeffding_bound(mechanism, X, Y=None, *, error):
             "hoeffding_bound needs coupling='iid' and kernel='gaussian', got "
             f"coupling={getattr(mechanism, 'coupling', None)!r}, kernel={mechanism.kernel!r}."
         )
-    X, Y = mechanism._pair(X, Y)
-    m, d = mechanism._n_projections, mechanism.n_features_in_
+    X = check_array(X, accept_sparse="csr")
+    Y = X if Y is None else check_array(Y, accept_sparse="csr", input_name="Y")
+    m, d = mechanism.n_projections_, mechanism.n_features_in_
     if not mechanism.is_positive:
         exponent = np.full((X.shape[0], Y.shape[0]), -m * error**2 / 2)
     elif getattr(mechanism, "A_", 0.0) < 0:
-        A = mechanism.A_
-        x, y = (mechanism._rows(Z, mechanism.offset_).on_host() for Z in (X, Y))
-        norms2 = np.add.outer(np.sum(x**2, axis=1), np.sum(y**2, axis=1))
+        A, sigma = mechanism.A_, mechanism.sigma_
+        # Rows may be sparse: |sigma (x - c)|^2 by distances from the shift.
+        norms2 = [squared_distances(Z, mechanism.offset_[None, :])[:, 0] for Z in (X, Y)]
+        norms2 = sigma**2 * np.add.outer(*norms2)
         log_range = d / 2 * np.log1p(-4 * A) - norms2 / (4 * A)
         exponent = -2 * m * np.exp(2 * (np.log(error) - log_range))
     else:

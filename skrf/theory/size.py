@@ -52,7 +52,7 @@ def n_components_for(mechanism, X, Y=None, *, rel_error):
     X = check_array(X, accept_sparse="csr")
     rows = sample_rows(X, 0)
     keys = rows if Y is None else sample_rows(check_array(Y, accept_sparse="csr"), 1)
-    step = mechanism._columns_per_projection
+    step = mechanism.columns_per_projection
 
     def is_enough(count):
         fitted = clone(mechanism).set_params(n_components=count * step, random_state=0)

@@ -1,0 +1,168 @@
+"""Gradients of linear attention by a reverse sweep, statistics and draws held constant.
+
+The forward pass keeps the sums at the start of every part that it works on; the reverse sweep
+redoes a part from its start. Exponents are constants: moving one changes nothing but rounding.
+"""
+
+from .._arrays import like, namespace
+from .._sums import Sums, differences, lifted, like_dtype, lowered, product, transposed, weighed
+from ._heads import Output, blocks
+from ._linear import FEATURE_ROWS, absorb, steps_of, triangle
+
+
+class Gradients:
+    """Gradients with respect to queries, keys and values of a unit, block by block.
+
+    Parameters
+    ----------
+    unit : Unit
+        The inputs.
+    arrays : tuple of ndarray, default=(None, None, None)
+        What is written; None keeps the blocks.
+    """
+
+    def __init__(self, unit, arrays=(None, None, None)):
+        self.unit = unit
+        self.by_q, self.by_k, self.by_v = (Output(array) for array in arrays)
+
+    def put_queries(self, rows, by_values):
+        """Write the gradients of some queries, given those of the values of their features."""
+        self.by_q.put(rows, _pulled(self.unit.head.queries, self.unit.queries(rows), by_values))
+
+    def put_keys(self, rows, by_values):
+        """Write the gradients of some keys; padded ones get 0."""
+        pulled = _pulled(self.unit.head.keys, self.unit.keys(rows), by_values)
+        self.by_k.put(rows, self._kept(pulled, rows))
+
+    def put_values(self, rows, by_values):
+        """Write the gradients of some values; padded ones get 0."""
+        self.by_v.put(rows, self._kept(by_values, rows))
+
+    def _kept(self, gradient, rows):
+        if self.unit.hidden is None:
+            return gradient
+        hidden = self.unit.hidden[..., rows, None]
+        return namespace(gradient).where(hidden, like(0.0, gradient), gradient)
+
+    def joined(self):
+        """Return the three gradients."""
+        return self.by_q.joined(), self.by_k.joined(), self.by_v.joined()
+
+
+def _pulled(feature_map, X, by_values):
+    xp = namespace(X)
+    flat = (xp.reshape(part, (-1, part.shape[-1])) for part in (X, by_values))
+    return xp.reshape(feature_map.pull_back(*flat), X.shape)
+
+
+def by_sums_of(sums, gradient):
+    """Return gradients with respect to the sums, given those of the quotients."""
+    xp = namespace(sums)
+    weight = sums[..., :1]
+    inverse = xp.where(
+        weight == 0, like(0.0, sums), 1 / xp.where(weight == 0, like(1.0, sums), weight)
+    )
+    scaled = like_dtype(gradient, sums) * inverse
+    quotients = sums[..., 1:] * inverse
+    return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
+
+
+def _over_heads(array):
+    """Return (..., G, n, c) with the rows of all heads of a set as one axis."""
+    *leading, G, n, c = array.shape
+    return namespace(array).reshape(array, (*leading, G * n, c))
+
+
+def _times(is_positive, gradient, factors):
+    """Return gradients with respect to values of features, given those of their factors."""
+    return gradient * factors if is_positive else gradient
+
+
+def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
+    """Write the gradients of sum(gradient * attention)."""
+    is_positive = unit.head.is_positive
+    sums = absorb(unit, None, size)
+    sums = sums.balanced() if is_positive else sums
+    top, state = sums.top[..., None, :], sums.sums[..., None, :, :]
+    later = 0.0
+    for rows in blocks(unit.q.shape[-2], size):
+        factors = lifted(unit.query_rows(rows), top)
+        own = like_dtype(state, factors)
+        by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
+        later = later + product(_over_heads(factors), _over_heads(by_sums))
+        by_factors = by_sums @ transposed(own)
+        found.put_queries(rows, _times(is_positive, by_factors, factors))
+    for rows in blocks(unit.k.shape[-2], size):
+        factors, weights = lowered(unit.key_rows(rows), sums.top)
+        own = like_dtype(later, factors)
+        by_extended = weighed(factors @ own, weights)
+        by_factors = weighed(unit.values(rows), weights) @ transposed(own)
+        found.put_values(rows, by_extended[..., 1:])
+        found.put_keys(rows, _times(is_positive, by_factors, factors))
+    return found
+
+
+def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
+    """Write the gradients of causal attention, and return the sums over queries after these.
+
+    Parameters
+    ----------
+    unit : Unit
+        Inputs of some positions.
+    sums : Sums or None
+        Over the keys of the positions before; a constant.
+    gradient : array of shape (..., G, n, e)
+        Gradient with respect to the output.
+    found : Gradients
+        What is written.
+    later : Sums or None
+        What later positions left: sums of query features times gradients; None at the end.
+    size : int
+        Rows whose features are held at a time.
+
+    Returns
+    -------
+    Sums
+        For the positions before.
+    """
+    starts = []
+    for block in blocks(unit.k.shape[-2], size):
+        starts.append((block, sums))
+        features, values = unit.key_rows(block), unit.values(block)
+        sums = (Sums.before(features, values) if sums is None else sums).add(features, values)
+    if later is None:
+        later = Sums(0.0 * sums.sums, sums.top)
+    for block, start in reversed(starts):
+        later = _block(unit, block, start, gradient[..., block, :], found, later)
+    return later
+
+
+def _block(unit, block, sums, gradient, found, later):
+    """Do one block, whose features are held at once."""
+    xp, is_positive = namespace(gradient), unit.head.is_positive
+    by_queries, by_keys, by_values = Output(), Output(), Output()
+    for rows, step in reversed(list(steps_of(unit, block, unit.values(block), sums))):
+        own = slice(rows.start - block.start, rows.stop - block.start)
+        by_found = by_sums_of(step.found, gradient[..., own, :])
+        state = later.sums * xp.exp(differences(step.top, later.top))[..., None]
+        for part, near, earlier in reversed(step.parts):
+            left, right = step.left[..., part, :], step.right[..., part, :]
+            values, by_sums = step.values[..., part, :], by_found[..., part, :]
+            by_near = triangle(by_sums @ transposed(values)[..., None, :, :])
+            by_left = by_sums @ transposed(earlier)[..., None, :, :]
+            by_left = by_left + by_near @ right[..., None, :, :]
+            seen = like_dtype(state, right)
+            by_right = values @ transposed(seen)
+            by_right = by_right + transposed(_over_heads(by_near)) @ _over_heads(left)
+            through = right @ seen + transposed(_over_heads(near)) @ _over_heads(by_sums)
+            weights = None if step.weights is None else step.weights[..., part, :]
+            where = slice(own.start + part.start, own.start + part.stop)
+            by_values.put(where, weighed(through, weights)[..., 1:])
+            by_queries.put(where, _times(is_positive, by_left, left))
+            by_keys.put(where, _times(is_positive, by_right, right))
+            state = state + product(_over_heads(left), _over_heads(by_sums))
+        later = Sums(state, step.top)
+    found.put_queries(block, by_queries.joined())
+    found.put_keys(block, by_keys.joined())
+    found.put_values(block, by_values.joined())
+    return later

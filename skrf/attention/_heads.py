@@ -1,0 +1,211 @@
+"""A set of keys with the queries that read it, as attention works on them.
+
+NumPy's sets come one by one, on threads; of other libraries all sets that share their feature maps
+are worked on together, with a leading axis for them. Values carry their weight first, 1 or 0 for
+padding, so that numerator and denominator are one product.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arrays import arithmetic, is_foreign, like, namespace, take
+from .._sums import Memory, Rows
+from .._threads import run_all
+from ..features import FeatureMap, needs_double
+from ._shapes import check_finite
+
+_SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Feature maps of queries and of keys, and the mechanism that they belong to.
+
+    Parameters
+    ----------
+    mechanism : mechanism
+        Fitted.
+    """
+
+    mechanism: Any
+
+    @property
+    def queries(self) -> FeatureMap:
+        """The map of the queries."""
+        return self.mechanism.feature_maps_[0]
+
+    @property
+    def keys(self) -> FeatureMap:
+        """The map of the keys."""
+        return self.mechanism.feature_maps_[1]
+
+    @property
+    def is_positive(self):
+        """Whether features are known by their logarithms."""
+        return self.keys.is_positive
+
+
+class Unit:
+    """Keys, values and the queries that read them, in the precision that they are worked on.
+
+    Parameters
+    ----------
+    head : Head
+        The feature maps.
+    q : array of shape (..., G, L, d)
+        Queries of G heads.
+    k : array of shape (..., S, d)
+        Keys; padded ones 0.
+    v : array of shape (..., S, e)
+        Values.
+    hidden : array of bool of shape (..., S), default=None
+        True where a key is padding.
+    """
+
+    def __init__(self, head, q, k, v, hidden=None):
+        self.head, self.hidden, self.q, self.k, self.v = head, hidden, q, k, v
+        self.memory = Memory(), Memory()
+        check_finite("v", v)
+        # All in the precision that one of them needs.
+        needed = needs_double(head.queries, q, "q") | needs_double(head.keys, k, "k")
+        self.dtype = namespace(q).float64 if needed else q.dtype
+
+    def queries(self, rows):
+        """Return some queries (..., G, n, d)."""
+        return self._cast(self.q[..., rows, :])
+
+    def keys(self, rows):
+        """Return some keys (..., n, d)."""
+        return self._cast(self.k[..., rows, :])
+
+    def values(self, rows):
+        """Return [1, values] of some keys; rows of padded ones are 0."""
+        values = self._cast(self.v[..., rows, :])
+        xp = namespace(values)
+        extended = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
+        if self.hidden is None:
+            return extended
+        return xp.where(self.hidden[..., rows, None], like(0.0, extended), extended)
+
+    def query_rows(self, rows, lower=None):
+        """Return the features of some queries, less `lower`."""
+        return self.memory[0].rows(self.head.queries, self.queries(rows), lower)
+
+    def key_rows(self, rows, lower=None):
+        """Return the features of some keys, less `lower`; those of padded ones are zero."""
+        features = self.memory[1].rows(self.head.keys, self.keys(rows), lower)
+        return features if self.hidden is None else hide(features, self.hidden[..., rows])
+
+    # ---------------------------------------------------------------- scales that are guessed
+
+    @property
+    def _takes_guesses(self):
+        # Only NumPy's twin spares the passes for the largest exponents.
+        return self.head.is_positive and isinstance(self.q, np.ndarray)
+
+    def level(self, sums):
+        """Return the exponents that serve blocks of keys after these sums, or None."""
+        if sums is None or not (self._takes_guesses and np.isfinite(sums.top).all()):
+            return None
+        return sums.top
+
+    def guess(self):
+        """Return exponents of about the size of those of all keys, by a few of them, or None."""
+        if not self._takes_guesses:
+            return None
+        n_keys = self.k.shape[-2]
+        some = self.key_rows(slice(0, n_keys, max(1, n_keys // _SAMPLED_KEYS)))
+        top = some.values.max(axis=0).astype(np.float64)
+        return top if np.isfinite(top).all() else None
+
+    def _cast(self, part):
+        return namespace(part).astype(part, self.dtype, copy=False)
+
+
+def unit_of(groups, heads, sets):
+    """Return the `Unit` of one set of NumPy (an int), or of several that share a head (a list)."""
+    parts = groups.q, groups.k, groups.v, groups.padding
+    if not isinstance(sets, list):
+        return Unit(heads[sets], *(None if part is None else part[sets] for part in parts))
+    if len(sets) < len(heads):
+        parts = (None if part is None else take(part, sets) for part in parts)
+    return Unit(heads[sets[0]], *parts)
+
+
+def for_each_unit(groups, heads, function):
+    """Return [(sets, function(unit, sets)), ...] for every unit; NumPy's go on threads."""
+    if is_foreign(groups.q):
+        sharing = {}
+        for u, head in enumerate(heads):
+            sharing.setdefault(id(head), []).append(u)
+        chosen = list(sharing.values())
+        return [(sets, function(unit_of(groups, heads, sets), sets)) for sets in chosen]
+    results = [None] * len(heads)
+
+    def work(u):
+        results[u] = u, function(unit_of(groups, heads, u), u)
+
+    run_all(work, range(len(heads)))
+    return results
+
+
+class Output:
+    """Rows of a result, written block by block: into an array, or side by side for torch.
+
+    Parameters
+    ----------
+    array : ndarray or None
+        What is written; None keeps the blocks.
+    """
+
+    def __init__(self, array=None):
+        self.array, self.parts = array, {}
+
+    def put(self, rows, values):
+        """Write rows, a slice of axis -2."""
+        if self.array is None:
+            self.parts[rows.start] = values
+        else:
+            self.array[..., rows, :] = values
+
+    def put_quotients(self, rows, sums):
+        """Write numerators over denominators, the first of the sums; 0 in rows without any key."""
+        weight = sums[..., :1]
+        if self.array is not None and weight.all():
+            np.divide(sums[..., 1:], weight, out=self.array[..., rows, :], casting="same_kind")
+            return
+        xp = namespace(sums)
+        is_zero = weight == 0
+        quotients = sums[..., 1:] / xp.where(is_zero, like(1.0, sums), weight)
+        self.put(rows, xp.where(is_zero, like(0.0, sums), quotients))
+
+    def joined(self):
+        """Return the whole result."""
+        if self.array is not None:
+            return self.array
+        parts = [self.parts[start] for start in sorted(self.parts)]
+        return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=-2)
+
+
+def joined(groups, outputs):
+    """Return the outputs (sets, Output) of another library as one array, sets in their order."""
+    xp = namespace(groups.q)
+    parts = [xp.astype(output.joined(), groups.q.dtype, copy=False) for _, output in outputs]
+    order = np.concatenate([sets for sets, _ in outputs])
+    return parts[0] if len(parts) == 1 else take(xp.concat(parts, axis=0), np.argsort(order))
+
+
+def hide(rows, hidden):
+    """Return features with those of hidden rows zero; NumPy's logarithms are overwritten."""
+    values, scale = rows
+    fill, hidden = arithmetic(values).fill, hidden[..., None]
+    if scale is None:
+        return Rows(fill(values, hidden, -np.inf))
+    return Rows(values, fill(scale, hidden, -np.inf))
+
+
+def blocks(n, size):
+    """Return slices of `size` numbers that cover n."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]

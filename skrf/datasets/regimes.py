@@ -1,0 +1,61 @@
+"""Four regimes of queries and keys, on which the papers compare variances."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.utils import check_random_state
+
+__all__ = ["REGIMES", "make_regime"]
+
+REGIMES = ("normal", "sphere", "shifted", "digits")
+
+
+def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
+    """Return queries and keys of 64 columns, drawn as in the papers' study of variances.
+
+    Parameters
+    ----------
+    regime : {"normal", "sphere", "shifted", "digits"}
+        Standard normal rows; rows uniform on the unit sphere; normal rows whose keys have mean 1 in
+        every column (called heterogen in the source); images of handwritten digits, 8 x 8, with
+        grey values in [0, 1].
+    n_samples : int, default=256
+        Number of queries, and of keys.
+    sigma : float, default=1.0
+        All rows are multiplied by it.
+    random_state : int, RandomState instance or None, default=None
+        Source of the rows.
+
+    Returns
+    -------
+    X, Y : ndarray of shape (n_samples, 64)
+        Queries and keys.
+
+    Raises
+    ------
+    ValueError
+        If the regime is not one of the four.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), section 5.1. Digits stand in for MNIST.
+
+    Examples
+    --------
+    >>> from skrf.datasets import make_regime
+    >>> X, Y = make_regime("shifted", 1000, random_state=0)
+    >>> X.shape, round(float(Y.mean() - X.mean()), 1)
+    ((1000, 64), 1.0)
+    """
+    if regime not in REGIMES:
+        raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
+    rng = check_random_state(random_state)
+    if regime == "digits":
+        images = load_digits().data / 16
+        X, Y = (images[rng.randint(len(images), size=n_samples)] for _ in range(2))
+    else:
+        X, Y = rng.normal(size=(2, n_samples, 64))
+        if regime == "sphere":
+            X, Y = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (X, Y))
+        elif regime == "shifted":
+            Y = Y + 1
+    return sigma * X, sigma * Y

@@ -1,0 +1,180 @@
+"""How rows of an input become what a mechanism projects: scaled, shifted and balanced."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from .._arrays import (
+    largest_entry,
+    largest_norm2,
+    like,
+    namespace,
+    squared_norms,
+    to_host,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Rows sigma * (matrix @ x - offset).
+
+    Parameters
+    ----------
+    sigma : float
+        Multiplies the rows.
+    offset : ndarray of shape (d,), default=None
+        Shift in units of matrix @ x; None is no shift.
+    matrix : ndarray of shape (d, d), default=None
+        Multiplies every row first; None is the identity.
+    """
+
+    sigma: float
+    offset: np.ndarray | None = None
+    matrix: np.ndarray | None = None
+
+    def __call__(self, X):
+        """Return the rows of X, ready to be projected."""
+        return ScaledRows(self._mapped(X), self.sigma, self.offset if self.is_shifted else None)
+
+    def write(self, X, out):
+        """Write the rows of X, a NumPy array, into `out` and return it."""
+        X = self._mapped(X)
+        if self.is_shifted:
+            np.subtract(X, like(self.offset, X), out=out)
+            out *= self.sigma
+        else:
+            np.multiply(X, self.sigma, out=out)
+        return out
+
+    def unshifted(self, X):
+        """Return the rows without the shift: the outer factor of the softmax kernel has none."""
+        return ScaledRows(self._mapped(X), self.sigma)
+
+    def _mapped(self, X):
+        return X if self.matrix is None else X @ like(self.matrix.T, X)
+
+    def pull_back(self, gradient):
+        """Return the gradient with respect to X, given that with respect to the rows."""
+        gradient = gradient * self.sigma
+        return gradient if self.matrix is None else gradient @ like(self.matrix, gradient)
+
+    def on_host(self, X):
+        """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
+        return self(X).on_host()
+
+    def exponent_bound(self, X, limit, *, is_softmax):
+        """Return an upper bound of the squared norms of rows, also before the shift.
+
+        Of float32 rows it is at most four times too large; of others it is only as sharp as it
+        has to be to tell whether it exceeds `limit`.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            The rows.
+        limit : float
+            A large number.
+        is_softmax : bool
+            Whether norms before the shift count at all.
+        """
+        if sp.issparse(X):
+            with np.errstate(over="ignore"):
+                norm2 = float(self.unshifted(X.astype(np.float64)).squared_norms().max())
+        else:
+            X = self._mapped(X)
+            is_double = X.dtype == namespace(X).float64
+            norm2 = X.shape[1] * largest_entry(X) ** 2 if is_double else largest_norm2(X)
+            norm2 *= self.sigma * self.sigma
+        bound = self._with_shift(norm2)
+        if bound <= limit or sp.issparse(X):
+            return bound
+        if is_softmax:
+            return self._with_shift(largest_norm2(X) * self.sigma * self.sigma)
+        return largest_norm2(ScaledRows(X, self.sigma, self.offset).values)
+
+    def _with_shift(self, norm2):
+        if not self.is_shifted:
+            return norm2
+        length = math.sqrt(norm2) + self.sigma * self._offset_length
+        return length * length
+
+    @cached_property
+    def is_shifted(self):
+        """Whether the offset changes anything."""
+        return self.offset is not None and bool(np.any(self.offset))
+
+    @cached_property
+    def _offset_length(self):
+        return math.sqrt(float(self.offset @ self.offset))
+
+
+class ScaledRows:
+    """Rows scale * (x - offset) of an input, dense or sparse, ready to be projected.
+
+    A sparse input stays sparse: the shift acts on products and norms by linearity.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, d)
+        The rows, validated.
+    scale : float
+        Multiplies the rows.
+    offset : ndarray of shape (d,) or None
+        Shift in units of X; None is no shift.
+    """
+
+    def __init__(self, X, scale, offset=None):
+        self.scale, self.offset = scale, offset
+        self.is_sparse = sp.issparse(X)
+        if self.is_sparse:
+            self.values = X
+        else:
+            self.values = (X if offset is None else X - like(offset, X)) * scale
+
+    def scaled(self, factor):
+        """Return the rows times a number."""
+        if factor == 1:
+            return self
+        if self.is_sparse:
+            return ScaledRows(self.values, self.scale * factor, self.offset)
+        return ScaledRows(self.values, factor)
+
+    def dot(self, projection, out=None):
+        """Return the products with every row of a projection, shape (n, n_projections).
+
+        A matrix writes those of dense rows into `out`, where that is given.
+        """
+        if out is not None:
+            return projection.multiply(self.values, out)
+        product = projection.multiply(self.values)
+        if not self.is_sparse:
+            return product
+        if self.offset is not None:
+            product = product - projection.multiply(like(self.offset, self.values)[None, :])
+        return product * self.values.dtype.type(self.scale)
+
+    def squared_norms(self):
+        """Return |scale (x - offset)|^2 for every row."""
+        if not self.is_sparse:
+            return squared_norms(self.values)
+        entries = self.values.tocsr()
+        data = entries.data.astype(np.float64)
+        if self.offset is None:
+            terms, constant = data**2, 0.0
+        else:
+            # (x - c)^2 - c^2 = x (x - 2c) at the stored entries; |c|^2 everywhere.
+            terms = data * (data - 2 * self.offset[entries.indices])
+            constant = float(self.offset @ self.offset)
+        rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+        norms = np.bincount(rows, weights=terms, minlength=entries.shape[0]) + constant
+        return (norms * self.scale**2).astype(self.values.dtype)
+
+    def on_host(self):
+        """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
+        if not self.is_sparse:
+            return np.asarray(to_host(self.values), dtype=np.float64)
+        dense = self.values.toarray().astype(np.float64)
+        return (dense if self.offset is None else dense - self.offset) * self.scale

@@ -1,0 +1,245 @@
+"""The one way in for feature maps: how consumers set, fit and read whatever they are given.
+
+A mechanism is read by its attribute ``feature_maps_``; a FrozenEstimator by what it holds, a
+Pipeline by its last step after the others, any other transformer through an adapter. What a
+consumer needs and a map does not have is named in an error.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
+
+from .._arrays import is_foreign, like, to_host
+from .._sums import Rows
+from .._validation import validate_rows
+from ._map import FeatureMap, in_range
+
+_RANGE = 1e100  # features of other packages between this and its inverse need no scale
+
+
+def prepared(feature_map, *, owner, reserved=(), hint=None, is_deep=False, seed=None, **settings):
+    """Return an unfitted copy of a map with parameters that its consumer sets.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        An instance.
+    owner : str
+        The consumer, for error messages.
+    reserved : sequence of str, default=()
+        Parameters that must not have been changed from their defaults, because the consumer sets
+        them; "kernel" may have the value that is set.
+    hint : str, default=None
+        What to do instead, for error messages.
+    is_deep : bool, default=False
+        Whether parameters of a Pipeline are those of its last step.
+    seed : callable, default=None
+        Returns the random_state to set, given the map's own; not called where it has none.
+    **settings : dict
+        Values by name; None leaves what is there.
+
+    Returns
+    -------
+    transformer
+        The copy.
+
+    Raises
+    ------
+    TypeError
+        Where `feature_map` is not an instance with ``fit`` and ``transform``, or ``feature_maps_``.
+    ValueError
+        Where it lacks a parameter, or a reserved one was set.
+    """
+    is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "adapted")
+    if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
+        raise TypeError(
+            "feature_map must be an instance of a mechanism of skrf, or of another transformer "
+            f"with the methods fit and transform, not a class; {owner} got {feature_map!r}."
+        )
+    own = clone(feature_map)
+    held = _last(own) if is_deep else own
+    params = held.get_params(deep=False)
+    signature = inspect.signature(type(held)).parameters
+    for name, value in settings.items():
+        if value is None:
+            continue
+        if name not in params or isinstance(held, FrozenEstimator):
+            raise ValueError(
+                f"{owner} got {name}={value!r}, but feature_map={feature_map!r} has no parameter "
+                f"{name!r}. {hint or f'Leave {name}=None or take a feature map that has it'}."
+            )
+        if name in reserved and params[name] not in (signature[name].default, value):
+            raise ValueError(
+                f"feature_map={feature_map!r} has {name}={params[name]!r}, but {owner} sets it: "
+                f"leave the default. {hint}."
+            )
+        held.set_params(**{name: value})
+    if seed is not None and "random_state" in params:
+        held.set_params(random_state=seed(params["random_state"]))
+    return own
+
+
+def fit_to(feature_map, X, keys):
+    """Fit a transformer to queries and keys, or to all rows where it knows of no keys.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted.
+    X, keys : ndarray of shape (n, d) and (n_keys, d)
+        Rows; the same object where there are no other keys.
+
+    Returns
+    -------
+    transformer
+        The fitted transformer.
+    """
+    if keys is X:
+        return feature_map.fit(X)
+    if has_fit_parameter(feature_map, "keys"):
+        return feature_map.fit(X, keys=keys)
+    return feature_map.fit(np.concatenate([X, keys]))
+
+
+def _last(feature_map):
+    """Return what makes the features: the last step of a Pipeline."""
+    while isinstance(feature_map, Pipeline) and isinstance(feature_map.steps[-1][1], BaseEstimator):
+        feature_map = feature_map.steps[-1][1]
+    return feature_map
+
+
+def as_feature_map(transformer, *, keys=False):
+    """Return the fitted feature map of one side of a transformer.
+
+    Parameters
+    ----------
+    transformer : mechanism, FrozenEstimator, Pipeline or transformer
+        Fitted.
+    keys : bool, default=False
+        Whether the key side is wanted. What has no ``transform_keys`` counts as symmetric.
+
+    Returns
+    -------
+    FeatureMap
+        The map.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.features import as_feature_map
+    >>> X = np.zeros((2, 3))
+    >>> feature_map = as_feature_map(OptimalPositiveRF(8, random_state=0).fit(X))
+    >>> feature_map(X).values.shape, feature_map.is_positive
+    ((2, 8), True)
+    """
+    if isinstance(transformer, FeatureMap):
+        return transformer
+    if isinstance(transformer, FrozenEstimator):
+        return as_feature_map(transformer.estimator, keys=keys)
+    if hasattr(transformer, "feature_maps_"):
+        return transformer.feature_maps_[keys]
+    if isinstance(transformer, Pipeline):
+        *steps, last = (step for _, step in transformer.steps)
+        if not _is_identity(last):
+            steps = tuple(step for step in steps if not _is_identity(step))
+            return PipelineMap(steps, last, as_feature_map(last, keys=keys))
+    name = "transform_keys" if keys and hasattr(transformer, "transform_keys") else "transform"
+    return TransformerMap(getattr(transformer, name))
+
+
+def _is_identity(step):
+    return step is None or isinstance(step, str)
+
+
+@dataclass(frozen=True, eq=False)
+class TransformerMap(FeatureMap):
+    """A transformer of another package, which works on the host.
+
+    Parameters
+    ----------
+    transform : callable
+        Its method.
+    """
+
+    transform: Any
+    is_positive = False
+    is_parallel = False
+    n_features = None
+    n_columns = None  # known after the first call
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        made = self.transform(to_host(X))
+        values = made.toarray() if sp.issparse(made) else np.asarray(made)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype(np.float64)
+        scale = np.zeros((len(values), 1), values.dtype)
+        largest = np.abs(values).max(axis=1, keepdims=True)
+        if not 1 / _RANGE < float(largest.min()) <= float(largest.max()) < _RANGE:
+            largest[largest == 0] = 1
+            values, scale = values / largest, np.log(largest)
+        return _in_library(Rows(values, scale), X)
+
+
+def _in_library(rows, X):
+    """Return rows of the host in the library of X."""
+    return Rows(*(like(part, X) for part in rows if part is not None)) if is_foreign(X) else rows
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineMap(FeatureMap):
+    """The map of a last step behind others, which work on the host.
+
+    Parameters
+    ----------
+    steps : tuple of transformer
+        Fitted steps.
+    last : transformer
+        The fitted last step.
+    feature_map : FeatureMap
+        One side of it.
+    """
+
+    steps: tuple
+    last: Any
+    feature_map: FeatureMap
+    is_parallel = False
+    n_features = None
+
+    @property
+    def n_columns(self):
+        """Number of features."""
+        return self.feature_map.n_columns
+
+    @property
+    def is_positive(self):
+        """Whether features are known by their logarithms."""
+        return self.feature_map.is_positive
+
+    def _before(self, X):
+        X = to_host(X)
+        for step in self.steps:
+            X = step.transform(X)
+        if hasattr(self.last, "feature_maps_"):
+            # Its maps want floats: a step may have made whole numbers or a table.
+            X = in_range(self.feature_map, validate_rows(self.last, X, reset=False))
+        return X
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        return _in_library(self.feature_map(self._before(X)), X)
+
+    def write(self, X, out, room, lower=None):
+        """Write the values of rows of the host and return their scale."""
+        before = self._before(X)
+        if getattr(before, "dtype", None) != out.dtype:
+            return super().write(X, out, room, lower)
+        return self.feature_map.write(before, out, room, lower)

@@ -1,0 +1,224 @@
+"""The fitted feature map: one side of an estimate of a kernel, rows in and features out.
+
+A `FeatureMap` is immutable and knows no estimator. Consumers hold feature maps and nothing else of
+a mechanism; what they make of features is in `skrf._sums`. No map overflows: positive maps give
+logarithms, the others features on a log scale of their row.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from .._arrays import constant, is_foreign, largest_entry, namespace
+from .._sums import Rows
+from .._threads import Scratch, block_rows, run_rows
+
+LARGEST_NORM = 1e150  # its square still is a float
+# Exponents from which on float32 rows are mapped in float64: for their digits, or for their range.
+_PRECISE_NORM2, _LARGEST_SINGLE = 256.0, 1e30
+_SMALL = 2**16  # entries below which threads cost more than they save
+
+
+def signed_rows(values, log_amplitude):
+    """Return features values * exp(log_amplitude): (n, M) numbers of at most 1, (n,) exponents."""
+    scale = constant(log_amplitude)
+    if scale is not log_amplitude:
+        # Its gradient stays with the values.
+        values = values * namespace(values).exp(log_amplitude - scale)[:, None]
+    return Rows(values, scale[:, None])
+
+
+class FeatureMap(ABC):
+    """One side of a fitted mechanism.
+
+    Attributes
+    ----------
+    n_features : int
+        Width of the rows.
+    n_columns : int
+        Number of features.
+    is_positive : bool
+        Whether features are known by their logarithms.
+    is_parallel : bool
+        Whether blocks of rows may be mapped on several threads.
+    """
+
+    is_parallel = True
+    columns_per_projection = 1
+
+    @property
+    def n_features(self):
+        """Width of the rows, of maps with a projection."""
+        return self.projection.n_features
+
+    @property
+    def n_columns(self):
+        """Number of features, of maps with a projection."""
+        return self.projection.n_projections * self.columns_per_projection
+
+    @abstractmethod
+    def __call__(self, X):
+        """Return the `Rows` of X of shape (n, n_features), in its library and dtype.
+
+        NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
+        """
+
+    def write(self, X, out, room, lower=None):
+        """Write the values of rows of the host into `out`, and return their scale.
+
+        Parameters
+        ----------
+        X : ndarray or sparse matrix of shape (n, n_features)
+            Rows.
+        out : ndarray of shape (n, n_columns)
+            What is written.
+        room : callable
+            Gives memory to work in, as `numpy.empty`.
+        lower : ndarray of shape (n_columns,), default=None
+            Subtracted from logarithms; positive maps only.
+
+        Returns
+        -------
+        ndarray of shape (n, 1) or None
+            Log scale of every row; None for positive maps.
+        """
+        values, scale = self(X)
+        out[...] = values
+        if lower is not None:
+            out -= lower.astype(out.dtype)
+        return scale
+
+    def write_plain(self, X, out, room):
+        """Write the features themselves into `out`; they may overflow."""
+        scale = self.write(X, out, room)
+        if self.is_positive:
+            np.exp(out, out=out)
+        else:
+            out *= np.exp(scale)
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values.
+
+        The scale of a row is a constant.
+
+        Raises
+        ------
+        NotImplementedError
+            Where gradients are not known.
+        """
+        raise NotImplementedError(
+            f"Gradients are not known for {type(self).__name__}. Known: the mechanisms of Gaussian "
+            "projections, and attention's GeneralizedMap."
+        )
+
+    def exponent_bound(self, X):
+        """Return a number of the size of the largest exponent that rows of X make, 0 if unknown."""
+        return 0.0
+
+
+def needs_double(feature_map, X, name="X", *, is_precise=True):
+    """Tell whether rows must be float64 for the exponents that they make.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    X : array or sparse matrix of shape (..., n, n_features)
+        Rows; more than two axes are for dense ones.
+    name : str, default="X"
+        What an error message calls them.
+    is_precise : bool, default=True
+        Whether that is where logarithms in float32 would be off by more than 1e-4 or so, or only
+        where they leave its range.
+
+    Raises
+    ------
+    ValueError
+        Where exponents leave the range of float64.
+    """
+    flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
+    bound = feature_map.exponent_bound(flat)
+    if not bound <= LARGEST_NORM**2:
+        if not math.isfinite(_largest(X)):
+            raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+        raise ValueError(
+            f"{name} is too large for its features: scaled and shifted rows must not be longer "
+            f"than {LARGEST_NORM:g}. The largest entry of {name} is {_largest(X):.4g}."
+        )
+    return bound >= (_PRECISE_NORM2 if is_precise else _LARGEST_SINGLE)
+
+
+def in_range(feature_map, X, name="X", *, is_precise=True):
+    """Return rows in the precision that their exponents need; see `needs_double`."""
+    is_double = needs_double(feature_map, X, name, is_precise=is_precise)
+    if not is_double or X.dtype == namespace(X).float64:
+        return X
+    return namespace(X).astype(X, namespace(X).float64) if is_foreign(X) else X.astype(np.float64)
+
+
+def as_dtype(features, dtype):
+    """Return features with the dtype of the rows that were given; they may leave its range."""
+    if features.dtype == dtype:
+        return features
+    with np.errstate(over="ignore"):
+        return namespace(features).astype(features, dtype)
+
+
+def _largest(X):
+    return largest_entry(X.data if hasattr(X, "indptr") else X)
+
+
+def mapped(feature_map, X, *, plain=False, look=None):
+    """Return the `Rows` of X, or its plain features, with the dtype of X.
+
+    Rows of the host go in blocks on the threads that are allowed: beside the output no more is
+    held than the temporaries of a block for each thread.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    X : array or sparse matrix of shape (n, n_features)
+        Validated rows.
+    plain : bool, default=False
+        Whether to return features and no `Rows`.
+    look : callable, default=None
+        Called with every block of features.
+    """
+    if is_foreign(X):
+        rows = feature_map(X)
+        return _plain(rows, look) if plain else rows
+    out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
+    is_signed = not (plain or feature_map.is_positive)
+    scale = np.empty((len(out), 1)) if is_signed else None
+    room = Scratch()
+
+    def work(rows):
+        # Settings of floating-point warnings belong to a thread.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if plain:
+                feature_map.write_plain(X[rows], out[rows], room)
+            else:
+                found = feature_map.write(X[rows], out[rows], room)
+                if is_signed:
+                    scale[rows] = found
+        if look is not None:
+            look(out[rows])
+
+    if out.size < _SMALL:
+        work(slice(None))
+    else:
+        run_rows(work, len(out), block_rows(*out.shape))
+    return out if plain else Rows(out, scale)
+
+
+def _plain(rows, look):
+    xp = namespace(rows.values)
+    if rows.scale is None:
+        features = xp.exp(rows.values)
+    else:
+        features = rows.values * xp.exp(rows.scale)
+    if look is not None:
+        look(features)
+    return features

@@ -1,0 +1,303 @@
+"""Classification by kernel regression, in time linear in the number of rows."""
+
+import array_api_compat
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from .._arrays import is_foreign, like, namespace, to_host
+from .._sums import log_sum_exp
+from .._validation import drop_zero_weights
+from ._base import BaseKernelRegression
+
+_LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
+
+
+class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
+    """Nadaraya-Watson classifier on random features, linear in the number of rows.
+
+    The score of a class is the sum of the kernel between the query and the rows of the class,
+    estimated by features; the model holds n_components x n_classes numbers. With a positive map
+    everything is computed in log space, so no row is 0/0 at any sigma.
+
+    The classifier applies its feature map itself: in
+    ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` the data would be
+    mapped twice. Write ``make_pipeline(scaler, KernelRegressionClassifier(OptimalPositiveRF()))``.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
+        fitted one as FrozenEstimator. One without ``transform_keys`` counts as symmetric. None
+        is ``OptimalPositiveRF(sigma="scale")``.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_weight_ : ndarray of shape (n_classes,)
+        Sum of the weights of the training rows of each class.
+    feature_map_ : transformer
+        The fitted clone of the feature map.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
+        or where the data are not allowed.
+
+    Notes
+    -----
+    X may be an array of CuPy or torch: products with features stay in its library and on its
+    device, and so do results, but for labels that are no numbers. Statistics of the rows are
+    taken on the host, and there the fitted attributes live: the model predicts for any library.
+    Feature maps of other packages, and Pipelines, work on the host.
+
+    References
+    ----------
+    Nadaraya (1964), Watson (1964); with random features as in Likhosherstov et al., Chefs'
+    random tables (2022), section 5.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import KernelRegressionClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KernelRegressionClassifier(sigma=1.0, random_state=1).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the feature map and sum the key features of each class.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,)
+            Class labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted classifier.
+        """
+        return self._add(X, y, None, sample_weight, forget=True)
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Add a batch; the first batch alone sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that will ever come; needed in the first call only.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The classifier with the batch added.
+
+        Raises
+        ------
+        ValueError
+            Where the first call lacks ``classes``, a later one gives others, or a label is none
+            of them.
+        """
+        first, classes = self._fitted is None, to_host(classes)
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+        if classes is not None and len(classes) == 0:
+            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+        if (
+            not first
+            and classes is not None
+            and not np.array_equal(np.unique(classes), self.classes_)
+        ):
+            raise ValueError(
+                f"classes={np.unique(classes)!r} is not the same as on the first call to "
+                f"partial_fit, which was {self.classes_!r}."
+            )
+        classes = np.unique(classes) if first else self.classes_
+        return self._add(X, y, classes, sample_weight, forget=False)
+
+    def _add(self, X, y, classes, sample_weight, *, forget):
+        draft, X = self._begin(X, y, forget=forget)
+        y = column_or_1d(to_host(y), warn=True)
+        assert_all_finite(y, input_name="y")
+        check_consistent_length(X, y)
+        if classes is None or y.dtype.kind in "fO":  # of others it is asked below which they are
+            check_classification_targets(y)
+        sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
+        classes = np.unique(y) if classes is None else classes
+        groups = np.searchsorted(classes, y)
+        is_unknown = classes[np.minimum(groups, len(classes) - 1)] != y
+        if is_unknown.any():
+            unknown = np.unique(y[is_unknown])
+            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        sums = draft._fitted
+        if sums is None:
+            draft.classes_ = classes
+            # Floats that are labels: a map could take them for targets.
+            targets = groups if y.dtype.kind == "f" else y
+            sums = draft._fit_map(X, targets, sample_weight, len(classes))
+        sums = sums.add(X, groups, weights[:, None])
+        before = getattr(draft, "class_weight_", 0.0)
+        draft.class_weight_ = before + np.bincount(groups, weights, len(classes))
+        return self._finish(draft, sums)
+
+    def _from_scores(self, X, function):
+        """Return function(scores, block) of rows; scores carry a positive factor for each."""
+        return self._query(X, lambda sums, block: function(sums[:, :, 0], block))
+
+    def predict(self, X):
+        """Return the class of the largest score; ties go to the first class.
+
+        A class without training rows is never returned, though its score, 0, may be the largest.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples,)
+            Labels.
+        """
+        check_is_fitted(self)
+
+        def best_of(scores, _):
+            xp = namespace(scores)
+            is_present = like(self.class_weight_ > 0, scores) > 0
+            return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
+
+        best = self._from_scores(X, best_of)
+        if is_foreign(best) and self.classes_.dtype.kind in "biuf":
+            place = {"device": array_api_compat.device(best)}
+            return namespace(best).asarray(self.classes_[to_host(best)], **place)
+        return self.classes_[to_host(best)]
+
+    def score(self, X, y, sample_weight=None):
+        """Return the accuracy of `predict`, computed on the host.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Their true labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The accuracy.
+        """
+        from sklearn.metrics import accuracy_score  # megabytes that only this needs
+
+        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
+        return accuracy_score(y, predicted, sample_weight=weights)
+
+    def predict_proba(self, X):
+        """Return the shares of the positive parts of the scores.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Probabilities; the weighted class shares of the training set where no score is
+            positive, which happens with maps that are not positive.
+        """
+        return self._from_scores(X, lambda scores, _: self._probabilities(scores))
+
+    def _probabilities(self, scores):
+        xp = namespace(scores)
+        scores = xp.clip(scores, 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        shares = like(self.class_weight_ / self.class_weight_.sum(), scores)
+        return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
+
+    def predict_log_proba(self, X):
+        """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Log probabilities; with a map that is not positive, -inf where a score is not.
+        """
+
+        def logs_of(scores, block):
+            with np.errstate(divide="ignore"):
+                logs = namespace(scores).log(self._probabilities(scores))
+            return self._refined(logs, block) if self._fitted.maps[0].is_positive else logs
+
+        return self._from_scores(X, logs_of)
+
+    def _refined(self, logs, block):
+        """Return logs without those of probabilities too small for the common scale of their row.
+
+        NumPy's are replaced in place.
+        """
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        rows = np.flatnonzero(to_host(xp.any(is_zero, axis=1)))
+        if not len(rows):
+            return logs
+        if is_foreign(logs):
+            exact = self._fitted.log_weights(block)
+            return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
+        exact = self._fitted.log_weights(block[rows])
+        exact -= log_sum_exp(exact)[:, None]
+        logs[rows] = np.where(is_zero[rows], exact, logs[rows])
+        return logs
+
+    def decision_function(self, X):
+        """Return log probabilities (for two classes their difference), always finite.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
+            Confidence; for two classes, positive for ``classes_[1]``.
+        """
+        # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
+        logs = self.predict_log_proba(X)
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
+        logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
+        return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
