@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 # Public name: module that defines it. Loaded at first use, so that `import skrf` stays light.
 _HOME = {
     "AdaptiveRF": "features",
+    "ApproxKernelAttention": "attention",
     "DenseExponentialRF": "features",
     "GeneralizedExponentialRF": "features",
     "KernelRegressionClassifier": "regression",
@@ -19,6 +20,7 @@ _HOME = {
     "RFFSampler": "features",
     "SimplexRF": "features",
     "SimplexRFPlus": "features",
+    "exact_attention": "attention",
 }
 _SUBMODULES = (
     "attention",

@@ -39,21 +39,34 @@ def to_host(X):
     return np.from_dlpack(X)
 
 
+def beside(values, X, **dtype):
+    """Return host `values` in the library and on the device of X."""
+    if not is_foreign(X):
+        return np.asarray(values, **dtype)
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy("K")  # libraries may share memory, and fitted arrays are read-only
+    return namespace(X).asarray(values, device=array_api_compat.device(X), **dtype)
+
+
 def like(values, X):
     """Return host `values` in the library, on the device and in the dtype of X."""
     if not is_foreign(X):
         return np.asarray(values, dtype=X.dtype)
-    if isinstance(values, np.ndarray) and not values.flags.writeable:
-        values = values.copy("K")  # libraries may share memory, and fitted arrays are read-only
-    return namespace(X).asarray(values, dtype=X.dtype, device=array_api_compat.device(X))
+    return beside(values, X, dtype=X.dtype)
+
+
+def cast(X, dtype):
+    """Return X in a dtype of its library; X itself where it has that."""
+    if X.dtype == dtype:
+        return X
+    return namespace(X).astype(X, dtype) if is_foreign(X) else X.astype(dtype)
 
 
 def take(X, rows):
     """Return rows of X, chosen along its first axis by integers of its library or of the host."""
     if not is_foreign(X):
         return X[rows]
-    if not is_foreign(rows):
-        rows = namespace(X).asarray(rows, device=array_api_compat.device(X))
+    rows = rows if is_foreign(rows) else beside(rows, X)
     return namespace(X).take(X, rows, axis=0)
 
 
@@ -96,7 +109,7 @@ def largest_norm2(X):
     largest = largest_entry(X)
     if not 1e-15 < largest < 1e15:
         if not 0.0 < largest < math.inf:
-            return largest**2
+            return largest * largest
         return largest_norm2(constant(X) / largest) * largest * largest
     return float(namespace(X).max(squared_norms(constant(X))))
 
@@ -115,6 +128,7 @@ class InPlace:
 
     add = staticmethod(lambda X, Y: np.add(X, Y, out=X))
     subtract = staticmethod(lambda X, Y: np.subtract(X, Y, out=X))
+    multiply = staticmethod(lambda X, Y: np.multiply(X, Y, out=X))
     divide = staticmethod(lambda X, Y: np.divide(X, Y, out=X))
     exp = staticmethod(lambda X: np.exp(X, out=X))
 
@@ -130,6 +144,7 @@ class Pure:
 
     add = staticmethod(lambda X, Y: X + Y)
     subtract = staticmethod(lambda X, Y: X - Y)
+    multiply = staticmethod(lambda X, Y: X * Y)
     divide = staticmethod(lambda X, Y: X / Y)
     exp = staticmethod(lambda X: namespace(X).exp(X))
 

@@ -1,10 +1,10 @@
 """Sums of features on a log scale: the one place where exponents are added up.
 
-Positive maps give logarithms, the others numbers with a log scale for each row (`Rows`). Sums over
-keys keep the largest exponent of every feature (of all features, for maps with signs) apart, and a
-query takes the largest exponent of its row out: nothing overflows, no epsilon is added, and a row
-that has a key has a denominator of at least 1. Features that are zero have the logarithm -inf and
-are left out; -inf is never subtracted from -inf.
+Positive maps give logarithms, the others numbers with log scales (`Rows`). Sums over keys keep the
+largest exponent of every feature apart (one for all, where rows have one scale), and a query takes
+the largest exponent of its row out: nothing overflows, no epsilon is added, and with a positive map
+a row that has a key has a denominator of at least 1. Features that are zero have the logarithm -inf
+and are left out; -inf is never subtracted from -inf.
 
 Everything is plain array-API code. On NumPy the arrays of the size of the features are overwritten
 (`_arrays.arithmetic`); nothing else is.
@@ -19,6 +19,8 @@ import numpy as np
 from ._arrays import (
     Kept,
     arithmetic,
+    beside,
+    cast,
     constant,
     is_foreign,
     largest_entry,
@@ -43,9 +45,9 @@ class Rows(NamedTuple):
     values : array of shape (..., n, M)
         Logarithms of positive maps, -inf where a feature is 0; of the others numbers of at most
         about 1.
-    scale : array of shape (..., n, 1) or None
-        Log scale of every row of maps that are not positive. A constant: no gradient flows
-        through it.
+    scale : array of shape (..., n, 1) or (..., n, M), or None
+        Log scales of rows, or of single features, of maps that are not positive. Constants: no
+        gradient flows through them.
     """
 
     values: Any
@@ -57,9 +59,19 @@ class Rows(NamedTuple):
         return self.values if self.scale is None else self.scale
 
     def part(self, rows):
-        """Return some of the rows, a slice."""
-        scale = None if self.scale is None else self.scale[..., rows, :]
-        return Rows(self.values[..., rows, :], scale)
+        """Return some of the rows: a slice, a view of them; numbers, new arrays (NumPy only)."""
+        return self.map(lambda array: array[..., rows, :])
+
+    def map(self, function):
+        """Return a function of the values, and of the scale where there is one."""
+        return Rows(*(None if array is None else function(array) for array in self))
+
+    def plain(self):
+        """Return the features themselves, which may overflow."""
+        xp = namespace(self.values)
+        if self.scale is None:
+            return xp.exp(self.values)
+        return self.values * xp.exp(self.scale)
 
 
 # ---------------------------------------------------------------- functions of logarithms
@@ -93,17 +105,37 @@ def log_columns(matrix, logs):
     return np.concatenate(parts)
 
 
+def signed_product(queries, keys):
+    """Return the products of two `Rows` with signs, and log scales of rows and columns."""
+    xp, sides = namespace(queries.values), []
+    for values, scale in (queries, keys):
+        top = finite(constant(xp.max(scale, axis=1, keepdims=True)))
+        sides.append((values * xp.exp(scale - top), top))
+    (left, top_x), (right, top_y) = sides
+    return left @ right.T, top_x + top_y.T
+
+
 def log_estimate(queries, keys, *, is_exact=True):
     """Return the log of the absolute value of all products of two `Rows` of the host, and signs.
 
-    Where not `is_exact`, positive ones that are tiny beside the largest of a row or a column may
-    have lost their digits, or be -inf: taking them again costs more than all others.
+    Where not `is_exact`, those that are tiny beside the largest of a row or a column may have lost
+    their digits, or be -inf: taking them again costs more than all others.
     """
     if queries.scale is None:
         return log_product(queries.values, keys.values.T, is_exact=is_exact), 1.0
-    products = queries.values @ keys.values.T
+    products, scale = signed_product(queries, keys)
+    lost = np.abs(products) < (np.exp(_TINY) if is_exact else 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(np.abs(products)) + queries.scale + keys.scale.T, np.sign(products)
+        logs, signs = np.log(np.abs(products)) + scale, np.sign(products)
+        a, b = (np.log(np.abs(side.values)) + side.scale for side in (queries, keys))
+        for i in np.flatnonzero(lost.any(axis=1)):
+            columns = lost[i]
+            terms = a[i] + b[columns]
+            top = finite(terms.max(axis=1))
+            own = np.sign(queries.values[i] * keys.values[columns])
+            sums = np.sum(own * np.exp(terms - top[:, None]), axis=1)
+            logs[i, columns], signs[i, columns] = np.log(np.abs(sums)) + top, np.sign(sums)
+    return logs, signs
 
 
 def log_product(A, B, *, is_exact=True):
@@ -135,7 +167,7 @@ def log_product(A, B, *, is_exact=True):
 
 
 def lowered(rows, top):
-    """Return key features as factors of sums on the scale of `top`, and weights of the rows.
+    """Return key features as factors of sums on the scale of `top`, and their slopes.
 
     Parameters
     ----------
@@ -148,26 +180,26 @@ def lowered(rows, top):
     -------
     factors : array of shape (..., n, M)
         What is multiplied with values.
-    weights : array of shape (..., n, 1) or None
-        What multiplies the values first, for maps with signs; None is 1.
+    slopes : array of shape (..., n, M) or (..., n, 1)
+        Derivatives of the factors with respect to the values of the features.
     """
-    top = finite(top)[..., None, :]
-    if rows.scale is not None:
-        return rows.values, namespace(top).exp(rows.scale - top)
     do = arithmetic(rows.values)
-    return do.exp(do.subtract(rows.values, like_dtype(top, rows.values))), None
+    own = do.exp(do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype)))
+    return (own, own) if rows.scale is None else (do.multiply(rows.values, own), own)
 
 
 def lifted(rows, top):
-    """Return query features as factors of sums at `top`, the largest of a row 1.
+    """Return query features as factors of sums at `top`, and their slopes, the largest of a row 1.
 
-    NumPy's are overwritten. The scale of a row of maps with signs is that of its quotient and
-    drops out.
+    NumPy's are overwritten. A scale of a whole row drops out of its quotient.
     """
-    if rows.scale is not None:
-        return rows.values
-    logs = arithmetic(rows.values).add(rows.values, like_dtype(top[..., None, :], rows.values))
-    return peaked(logs)
+    exponents = cast(top[..., None, :], rows.values.dtype)
+    own = peaked(arithmetic(rows.values).add(rows.exponents, exponents))
+    if rows.scale is None:
+        return own, own
+    if own.shape[-1] == 1:
+        return rows.values, own
+    return arithmetic(rows.values).multiply(rows.values, own), own
 
 
 def peaked(logs):
@@ -175,13 +207,6 @@ def peaked(logs):
     do = arithmetic(logs)
     top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
     return do.exp(do.subtract(logs, finite(top)))
-
-
-def like_dtype(array, other):
-    """Return an array in the dtype of another one of its library."""
-    if array.dtype == other.dtype:
-        return array
-    return namespace(array).astype(array, other.dtype, copy=False)
 
 
 # ---------------------------------------------------------------- sums
@@ -199,7 +224,7 @@ class Sums:
     sums : array of shape (..., M, c)
         Float64 whatever the features. The first value of a row is its weight.
     top : array of shape (..., M) or (..., 1)
-        Exponents: of every feature, or one for all features of maps with signs; -inf before the
+        Exponents: of every feature, or one for all where rows have one scale; -inf before the
         first key. A constant: nothing depends on it but rounding.
     """
 
@@ -211,16 +236,11 @@ class Sums:
         """Return the sums before the first of these keys."""
         xp, place = namespace(rows.values), {"device": array_api_compat.device(rows.values)}
         *leading, _, n_columns = rows.values.shape
-        n_tops = n_columns if rows.scale is None else 1
+        n_tops = rows.exponents.shape[-1]
         return cls(
             xp.zeros((*leading, n_columns, values.shape[-1]), dtype=xp.float64, **place),
             xp.full((*leading, n_tops), -np.inf, dtype=xp.float64, **place),
         )
-
-    @classmethod
-    def of(cls, rows, values):
-        """Return the sums over keys: features (..., n, M), overwritten, and values (..., n, c)."""
-        return cls.before(rows, values).add(rows, values)
 
     @classmethod
     def stack(cls, parts):
@@ -228,6 +248,14 @@ class Sums:
         xp = namespace(parts[0].sums)
         sums, tops = (xp.stack([getattr(part, name) for part in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
+
+    def groups(self):
+        """Return the sums of every group of a stack."""
+        return [Sums(self.sums[i, ...], self.top[i, ...]) for i in range(self.top.shape[0])]
+
+    def beside(self, X):
+        """Return the sums in the library and on the device of X."""
+        return Sums(beside(self.sums, X), beside(self.top, X))
 
     def joined(self):
         """Return the sums of all groups (C, M, c) side by side on one scale, (M, C c)."""
@@ -247,11 +275,6 @@ class Sums:
         size = xp.where(size > 0, size, like(1.0, size))
         return Sums(self.sums / size[..., None], self.top + xp.log(size))
 
-    @property
-    def is_empty(self):
-        """Whether no key has been seen."""
-        return not bool(namespace(self.top).any(self.top > -np.inf))
-
     def at(self, top):
         """Return the sums on the scale of other exponents."""
         return self.sums * namespace(top).exp(differences(self.top, top))[..., None]
@@ -260,7 +283,7 @@ class Sums:
         """Return the exponents after more keys."""
         xp = namespace(self.top)
         highest = constant(xp.max(rows.exponents, axis=-2))
-        return xp.maximum(self.top, xp.astype(highest, xp.float64, copy=False))
+        return xp.maximum(self.top, cast(highest, xp.float64))
 
     def rise(self, rows, end):
         """Return how far exponents rise between a first row and `end`, inf where that had none."""
@@ -268,14 +291,10 @@ class Sums:
         rise = -differences(self.raised(rows.part(slice(0, 1))), end)
         return float(xp.max(xp.where(end > -np.inf, rise, like(0.0, rise))))
 
-    def add(self, rows, values, top=None):
-        """Return the sums after more keys: features (..., n, M), overwritten; values (..., n, c).
-
-        `top` is what `raised` returns, where that is known.
-        """
-        top = self.raised(rows) if top is None else top
-        factors, weights = lowered(rows, top)
-        return Sums(self.at(top) + product(factors, weighed(values, weights)), top)
+    def add(self, rows, values):
+        """Return the sums after more keys, features (..., n, M), overwritten, and values."""
+        top = self.raised(rows)
+        return Sums(self.at(top) + product(lowered(rows, top)[0], values), top)
 
     def merge(self, other):
         """Return the sums over the keys of both."""
@@ -287,25 +306,25 @@ class Sums:
 
         NumPy's features are overwritten. Of positive maps the largest term of a row is 1.
         """
-        factors = lifted(rows, self.top)
-        return factors @ like_dtype(self.sums, factors)
+        factors, _ = lifted(rows, self.top)
+        return factors @ cast(self.sums, factors.dtype)
 
     def log_weigh(self, logs):
         """Return the log of the weight that log features (..., n, M) of queries see."""
         with np.errstate(divide="ignore"):
             own = self.top + namespace(self.top).log(self.sums[..., 0])
-        return log_sum_exp(logs + like_dtype(own[..., None, :], logs))
+        return log_sum_exp(logs + cast(own[..., None, :], logs.dtype))
+
+
+def added(sums, rows, values):
+    """Return sums after more keys, as `Sums.add`; None stands for none before."""
+    return (Sums.before(rows, values) if sums is None else sums).add(rows, values)
 
 
 def product(factors, values):
     """Return factors' @ values in float64, made in the dtype of the factors."""
-    made = transposed(factors) @ like_dtype(values, factors)
-    return made.astype(np.float64) if isinstance(made, np.ndarray) else _double(made)
-
-
-def _double(array):
-    xp = namespace(array)
-    return xp.astype(array, xp.float64, copy=False)
+    made = transposed(factors) @ cast(values, factors.dtype)
+    return cast(made, namespace(made).float64)
 
 
 def transposed(matrices):
@@ -319,11 +338,6 @@ def is_inside(totals, dtype, room=0.5):
     """Tell whether totals on a scale that was guessed are far inside the range of a dtype."""
     room = np.exp(room * _ROOM[dtype])
     return bool(totals.min() > 1 / room and totals.max() < room)
-
-
-def weighed(values, weights):
-    """Return values times weights of their rows; None is 1."""
-    return values if weights is None else values * weights
 
 
 # ---------------------------------------------------------------- blocks of rows
@@ -348,39 +362,37 @@ class Memory:
             On the host or in the library of X.
         """
         if X.ndim > 2:
-            flat = self.rows(feature_map, namespace(X).reshape(X, (-1, X.shape[-1])), lower)
-            parts = (
-                None
-                if part is None
-                else namespace(X).reshape(part, (*X.shape[:-1], part.shape[-1]))
-                for part in flat
-            )
-            return Rows(*parts)
-        if is_foreign(X) or feature_map.n_columns is None:
+            xp = namespace(X)
+            flat = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
+            return flat.map(lambda array: xp.reshape(array, (*X.shape[:-1], array.shape[-1])))
+        if is_foreign(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
+        if feature_map.n_columns is None:
+            # What a transformer returns may be its own, or its input: it is not overwritten.
+            return feature_map(X).map(np.array)
         out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
 
 
-def sums_of_block(feature_map, X, values, memory, *, bounds=None, reference=None):
+def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     """Return the sums over a block of keys, and whether they are on the scale of the reference.
 
     Parameters
     ----------
     feature_map : FeatureMap
         The map of the keys.
-    X : ndarray or sparse matrix of shape (n, d)
+    X : array or sparse matrix of shape (n, d)
         Keys.
-    values : ndarray of shape (n, c)
+    values : array of shape (n, c)
         Their values, the weight first.
     memory : Memory
         What to work in.
-    bounds : ndarray of int, default=None
-        Where groups of rows begin and end; None is one group.
+    bounds : list of int
+        Where groups of rows begin and end.
     reference : ndarray of shape (M,), default=None
-        Exponents of about the size of those of the keys; positive maps only. They spare a pass for
-        the largest ones. Tried first, and left where any sum is far from it.
+        Exponents of about the size of those of the keys; positive maps of NumPy only. They spare a
+        pass for the largest ones. Tried first, and left where any sum is far from it.
 
     Returns
     -------
@@ -389,7 +401,6 @@ def sums_of_block(feature_map, X, values, memory, *, bounds=None, reference=None
     suits : bool
         Whether the reference was kept.
     """
-    bounds = (0, len(values)) if bounds is None else bounds
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
         found = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
@@ -398,7 +409,7 @@ def sums_of_block(feature_map, X, values, memory, *, bounds=None, reference=None
     rows = memory.rows(feature_map, X)
     nothing = Sums.before(rows, values)
     parts = [
-        nothing.add(rows.part(own), values[own]) if own.start < own.stop else nothing
+        nothing.add(rows.part(own), values[own, :]) if own.start < own.stop else nothing
         for own in groups
     ]
     return Sums.stack(parts), False
@@ -449,7 +460,7 @@ class Readout:
         Of positive maps first with the exponents as they are: that spares two passes, and is right
         where all totals come out far inside the range of the dtype.
         """
-        if not (self.is_positive and isinstance(X, np.ndarray) or hasattr(X, "indptr")):
+        if not self.is_positive or is_foreign(X):
             return self.sums.weigh(memory.rows(feature_map, X))
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:

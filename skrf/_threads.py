@@ -72,26 +72,22 @@ def block_rows(n_rows, n_columns):
 
 
 def run_all(function, items):
-    """Call function(item) for every item, each exactly once, on the threads that are allowed.
+    """Return [function(item), ...], each called exactly once, on the threads that are allowed.
 
     Parameters
     ----------
     function : callable
-        Writes its results itself; calls must not touch the same memory.
+        Calls must not touch the same memory.
     items : sequence
         Shares of the work, of similar size. A single one leaves the threads to BLAS.
     """
     if len(items) == 1:
-        function(items[0])
-        return
+        return [function(items[0])]
     with _serial_blas() as n_threads:
         if n_threads == 1:
-            for item in items:
-                function(item)
-        else:
-            with ThreadPoolExecutor(min(n_threads, len(items))) as pool:
-                for _ in pool.map(function, items):
-                    pass
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(min(n_threads, len(items))) as pool:
+            return list(pool.map(function, items))
 
 
 def run_rows(function, n_rows, size):
@@ -131,8 +127,7 @@ def run_rows(function, n_rows, size):
                 raise
 
         with ThreadPoolExecutor(len(shares)) as pool:
-            for _ in pool.map(walk, range(len(shares))):
-                pass
+            list(pool.map(walk, range(len(shares))))  # raises what a thread raised
 
 
 def _taken(shares, own):

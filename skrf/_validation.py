@@ -3,12 +3,12 @@
 import copy
 import re
 from contextlib import contextmanager
+from numbers import Integral
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import assert_all_finite
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -20,6 +20,7 @@ from sklearn.utils.validation import (
 from ._arrays import is_foreign, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
+_ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
 
 
 @contextmanager
@@ -60,19 +61,10 @@ def validate_rows(estimator, X, *, reset, name="X"):
         assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
         return X
     if name == "X":
-        rows = validate_data(
-            estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=reset, ensure_min_features=1
-        )
-        return _canonical(rows)
+        return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
     _check_feature_names(estimator, X, reset=False)
     with _naming(name):
-        rows = check_array(
-            X,
-            accept_sparse="csr",
-            dtype=_FLOATS,
-            input_name=name,
-            estimator=type(estimator).__name__,
-        )
+        rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
     _same_width(estimator, rows, name)
     return _canonical(rows)
 
@@ -164,6 +156,11 @@ def drop_zero_weights(sample_weight, X, *others):
     return (weights[keep], take(rows, keep), *(other[keep] for other in others))
 
 
+def draw_seed(random_state):
+    """Return the one integer that is taken from a ``random_state``."""
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
 # ---------------------------------------------------------------- fitting, all or nothing
 
 _STATE = "_fitted"  # what estimators call their private fitted state
@@ -193,13 +190,15 @@ def commit(estimator, draft):
     return estimator
 
 
-def changed_parameters(estimator, before):
-    """Return a text that names the parameters whose values are not those of a dict, "" if none."""
-    return ", ".join(
+def check_unchanged(estimator, before):
+    """Raise unless parameters are those of a dict, for a fit that goes on."""
+    changed = ", ".join(
         f"{name}={value!r} was {before.get(name)!r}"
         for name, value in estimator.get_params().items()
         if not _is_same(_snapshot(before.get(name)), value)
     )
+    if changed:
+        raise ValueError(f"partial_fit goes on where it began, but {changed}: call fit.")
 
 
 def remembered(owner, slot, given, make):
@@ -223,40 +222,30 @@ def remembered(owner, slot, given, make):
     return kept[1]
 
 
-class _Parameters(NamedTuple):
-    kind: type
-    values: dict
+def _parts(value):
+    """Return what sequences and estimators are made of as a list, anything else unchanged."""
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        return [type(value), *value.get_params().items()]
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _snapshot(value):
     """Return what `_is_same` compares later, whatever happens to the value meanwhile."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if isinstance(value, (list, tuple)):
-        return [_snapshot(part) for part in value]
-    if hasattr(value, "get_params") and not isinstance(value, type):
-        values = {name: _snapshot(part) for name, part in value.get_params().items()}
-        return _Parameters(type(value), values)
-    return value
+    parts = _parts(value)
+    return [_snapshot(part) for part in parts] if isinstance(parts, list) else value
 
 
 def _is_same(kept, value):
     """Tell whether a value is what it was when a snapshot was taken."""
+    value = _parts(value)
     if kept is value:
         return True
-    if isinstance(kept, _Parameters):
-        if type(value) is not kept.kind:
-            return False
-        values = value.get_params()
-        return values.keys() == kept.values.keys() and all(
-            _is_same(part, values[name]) for name, part in kept.values.items()
-        )
-    if isinstance(kept, np.ndarray):
-        same = isinstance(value, np.ndarray) and kept.dtype == value.dtype
-        return same and np.array_equal(kept, value)
-    if isinstance(kept, list):
-        same = isinstance(value, (list, tuple)) and len(kept) == len(value)
-        return same and all(map(_is_same, kept, value))
+    if isinstance(kept, np.ndarray) and isinstance(value, np.ndarray):
+        return kept.dtype == value.dtype and np.array_equal(kept, value)
+    if isinstance(kept, list) and isinstance(value, list):
+        return len(kept) == len(value) and all(map(_is_same, kept, value))
     return type(kept) is type(value) and bool(kept == value)
 
 
@@ -283,3 +272,10 @@ def _is_ours(part):
     """Tell whether an object is a record of this library; estimators hold what users gave."""
     ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
     return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")
+
+
+def check_integer(name, value, least=1):
+    """Return an integer of at least `least` as an int, or raise naming it."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {value!r}.")
+    return int(value)

@@ -1,6 +1,7 @@
 """What mechanisms learn from data: weighted moments of queries and keys that can be merged."""
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,12 +46,9 @@ class Moments:
         """
         if not sp.issparse(X):
             return _dense(X, sample_weight, full, sizes)
-        total = None
-        for block in gen_batches(X.shape[0], _BLOCK_ROWS):
-            weights = None if sample_weight is None else sample_weight[block]
-            part = _sparse_block(X[block], weights, full)
-            total = part if total is None else total.merge(part)
-        return total
+        weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
+        blocks = gen_batches(X.shape[0], _BLOCK_ROWS)
+        return reduce(cls.merge, (_sparse_block(X[rows], weights[rows], full) for rows in blocks))
 
     def merge(self, other):
         """Return the moments of the union of two disjoint sets of rows."""
@@ -96,10 +94,10 @@ def _dense(X, weights, full, sizes):
     n, d = X.shape
     w = np.ones(n) if weights is None else weights
     weight, room = float(w.sum()), np.empty((min(n, _BLOCK_ROWS), d))
-    shift = X[0].astype(np.float64)
+    shift, blocks = X[0].astype(np.float64), list(gen_batches(n, _BLOCK_ROWS))
     for _ in range(2):
         total, squares = np.zeros(d), 0.0
-        for block in gen_batches(n, _BLOCK_ROWS):
+        for block in blocks:
             own = w[block]
             deviations = np.subtract(X[block], shift, out=room[: len(own)])
             total += own @ deviations
@@ -118,9 +116,7 @@ def _dense(X, weights, full, sizes):
         shift = shift + step
     if not sizes:
         return Moments(weight, shift + step, scatter, *np.full((2, d), np.nan))
-    sizes = sum(
-        w[block] @ np.abs(X[block].astype(np.float64)) for block in gen_batches(n, _BLOCK_ROWS)
-    )
+    sizes = sum(w[block] @ np.abs(X[block].astype(np.float64)) for block in blocks)
     minimum = X.min(axis=0).astype(np.float64)
     return Moments(weight, shift + step, scatter, minimum, sizes / weight)
 
@@ -128,9 +124,8 @@ def _dense(X, weights, full, sizes):
 def _sparse_block(X, weights, full):
     X = X.tocsr().astype(np.float64)
     n, d = X.shape
-    w = np.ones(n) if weights is None else weights
-    weight = float(w.sum())
-    entry_weight = np.repeat(w, np.diff(X.indptr))
+    weight = float(weights.sum())
+    entry_weight = np.repeat(weights, np.diff(X.indptr))
 
     def column_sums(values):
         return np.bincount(X.indices, weights=values, minlength=d)

@@ -20,17 +20,18 @@ import skrf
 PACKAGE = Path(skrf.__file__).parent
 ROOT = PACKAGE.parent
 
+
+def layers():
+    """Return the layers of docs/guide/architecture.rst, the lowest first."""
+    text = (ROOT / "docs" / "guide" / "architecture.rst").read_text(encoding="utf-8")
+    table = text[text.index("\nLayers\n") : text.index("stand beside these layers")]
+    rows = re.findall(r"^   \* - (``.*``)$", table, flags=re.MULTILINE)
+    return [tuple(re.findall(r"``(\w+)``", row)) for row in reversed(rows)]
+
+
 # Imports run downwards, and parts of one layer do not import each other. Parts that do not exist
 # yet have their place already.
-LAYERS = (
-    ("_arrays", "_threads"),
-    ("_validation", "_kernels", "_sums"),
-    ("statistics", "projections"),
-    ("variances",),
-    ("features",),
-    ("theory", "regression", "attention", "graphical"),
-    ("plotting",),
-)
+LAYERS = layers()
 # These import nothing of the package. Any part may use the exceptions, none the data sets.
 FREE = ("exceptions", "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
@@ -111,6 +112,11 @@ def violations(path):
 
 
 # ------------------------------------------------------------------ imports
+
+
+def test_the_layers_of_the_docs_are_read():
+    assert LAYERS[0] == ("_arrays", "_threads") and LAYERS[-1] == ("plotting",)
+    assert "attention" in LAYERS[-2] and ("features",) in LAYERS
 
 
 def test_every_part_has_a_layer():
@@ -391,6 +397,69 @@ def test_fitted_attributes_are_documented():
         attributes = {key for key in vars(fitted) if key.endswith("_") and key[0] != "_"}
         missing = attributes - set(entries(sections(cls.__doc__)["Attributes"]))
         assert not missing, (name, missing)
+
+
+# ------------------------------------------------------------------ the house
+
+
+def private_names(path):
+    """Yield (line, name) of private attributes that are read of other objects than self."""
+    own = {"self", "cls", "draft"}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in own):
+                yield node.lineno, node.attr
+
+
+def names_defined(part):
+    """Return the names that the files of a part define, also as attributes of self."""
+    found = set()
+    for path in source_files():
+        if part_of(path) == part:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    found.add(node.name)
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    found.add(node.attr)
+                elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    found.add(node.id)
+    return found
+
+
+@pytest.mark.parametrize("part", [*CONSUMERS, "theory"])
+def test_consumers_use_no_private_name_of_a_mechanism(part):
+    """What a consumer reads of another object is public, or its own."""
+    own = names_defined(part)
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        for path in source_files()
+        if part_of(path) == part
+        for line, name in private_names(path)
+        if name not in own
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("words", [r"logsumexp", r"np\.exp\([^()]* - [^()]*max\("])
+def test_sums_on_a_log_scale_have_one_home(words):
+    """No file that makes or uses features takes largest exponents out of sums, but `_sums.py`."""
+    found = {
+        path.name
+        for path in source_files()
+        if part_of(path) in ("features", "theory", *CONSUMERS)
+        and re.search(words, path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+def test_no_file_has_more_than_500_lines_of_code():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from code_lines import code_lines
+    finally:
+        sys.path.pop(0)
+    sizes = {path.name: code_lines(path.read_text(encoding="utf-8")) for path in source_files()}
+    assert {name: size for name, size in sizes.items() if size > 500} == {}
 
 
 # ------------------------------------------------------------------ the repository

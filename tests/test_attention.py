@@ -10,6 +10,9 @@ from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import clone
+from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
@@ -26,6 +29,7 @@ from skrf.attention import (
     exact_attention,
 )
 from skrf.exceptions import FeatureCollapseWarning
+from skrf.projections import Simplex
 
 L, S, D, E = 150, 90, 6, 5
 RNG = np.random.default_rng(0)
@@ -435,6 +439,22 @@ def test_every_mechanism_serves(name):
             attention(q, k, v)
         attention.fit(q, k)
     assert attention(q, k, v).shape == q.shape[:-1] + (E,)
+
+
+def test_pipelines_and_couplings_of_a_user_serve():
+    q, k, v = inputs(0.3)
+    pipeline = make_pipeline(StandardScaler(with_mean=False), OptimalPositiveRF(256))
+    attention = ApproxKernelAttention(pipeline)
+    for step in attention.fit(q, k).mechanisms_:
+        assert step[-1].kernel == "softmax" and np.isclose(step[-1].sigma, D**-0.25)
+    assert attention(q, k, v).shape == v.shape[:1] + q.shape[1:3] + (E,)
+    with pytest.raises(ValueError, match="needs statistics"):
+        ApproxKernelAttention(pipeline, causal=True)(q, k, v)
+    own = OptimalPositiveRF(64, coupling=Simplex(), random_state=0)
+    named = OptimalPositiveRF(64, coupling="simplex", random_state=0)
+    assert_array_equal(*(ApproxKernelAttention(m)(q, k, v) for m in (own, named)))
+    with pytest.raises(ValueError, match="no parameter 'kernel'"):
+        ApproxKernelAttention(Nystroem())(q, k, v)
 
 
 @pytest.mark.parametrize("causal", [False, True])

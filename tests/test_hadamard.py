@@ -63,13 +63,12 @@ def test_transform(kernel, dtype, order):
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
 
 
-@pytest.mark.parametrize("kernel", [plain, cpu])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 640])
-def test_simplex_product(kernel, dtype, n):
+def test_simplex_product(dtype, n):
     U = np.random.default_rng(n).normal(size=(3, n)).astype(dtype)
     kept = U.copy()
-    result = kernel.simplex(U)
+    result = plain.simplex(U)
     assert result.dtype == dtype and np.array_equal(U, kept)
     wanted = U.astype(np.float64) @ simplex_rows(n).T
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 20)

@@ -255,6 +255,20 @@ def test_blocks_do_not_matter(which, convert, monkeypatch):
     assert_array_equal(many.predict(convert(Q)), expected_labels)
 
 
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_sparse_rows_give_the_results_of_dense_ones(name):
+    rows = X * (np.abs(X) > 0.4)
+    feature_map = make(name, n_components=30, sigma=0.5, random_state=0)
+    for model in (KernelRegressionClassifier(feature_map), KernelRegressor(feature_map)):
+        expected = model.fit(rows, y).predict(rows)
+        for convert in (sp.csr_array, sp.csc_matrix):
+            found = model.predict(convert(rows))
+            assert_allclose(found, expected, rtol=1e-8)
+            assert_allclose(clone(model).fit(convert(rows), y).predict(convert(rows)), expected)
+    proba = KernelRegressionClassifier(feature_map).fit(rows, y).predict_proba
+    assert_allclose(proba(sp.csr_array(rows)), proba(rows), rtol=1e-8, atol=1e-12)
+
+
 def test_the_first_batch_alone_sets_the_map():
     model = KernelRegressionClassifier(sigma="scale", random_state=0)
     model.partial_fit(X[:20], y[:20], classes=[0, 1, 2])

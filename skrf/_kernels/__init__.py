@@ -1,9 +1,9 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have the same functions; `choose` picks one for an input. `plain` serves every array
-library and is the oracle; `cpu` needs numba, whose import costs as much as many small calls, so
-only a large call loads it. Both sum in the dtype of the input: which one ran moves results by
-rounding errors, never more.
+Both modules have `hadamard`, `project` and `sine_cosine`; `choose` picks one for an input. `plain`
+serves every array library and is the oracle; `cpu` needs numba, whose import costs as much as many
+small calls, so only a large call loads it. Both sum in the dtype of the input: which one ran moves
+results by rounding errors, never more.
 """
 
 import sys
@@ -46,11 +46,6 @@ def choose(X, work):
 
         return cpu
     return plain
-
-
-def hadamard(X):
-    """Return X H' along the last axis, H the Hadamard matrix of `plain.hadamard_matrix`."""
-    return choose(X, X.size if isinstance(X, np.ndarray) else 0).hadamard(X)
 
 
 def sine_cosine(products, amplitude, out):

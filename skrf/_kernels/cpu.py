@@ -49,22 +49,18 @@ def _copy(x, y):
 def _sylvester(x, scratch):
     """Transform x of length 2^k in place."""
     left = x.shape[0]
-    in_scratch = False
-    while left > 1:
-        if left == 2:
-            if in_scratch:
-                _pass_two(scratch, x)
-            else:
-                _pass_two(x, scratch)
-            left = 1
-        else:
-            if in_scratch:
-                _pass_four(scratch, x)
-            else:
-                _pass_four(x, scratch)
-            left //= 4
-        in_scratch = not in_scratch
-    if in_scratch:
+    while left >= 16:
+        _pass_four(x, scratch)
+        _pass_four(scratch, x)
+        left //= 16
+    if left == 8:
+        _pass_four(x, scratch)
+        _pass_two(scratch, x)
+    elif left == 4:
+        _pass_four(x, scratch)
+        _copy(scratch, x)
+    elif left == 2:
+        _pass_two(x, scratch)
         _copy(scratch, x)
 
 
@@ -109,12 +105,6 @@ def _hadamard_rows(X, base):
 
 
 @njit(**_OPTIONS)
-def _simplex_rows(U, a, b, c):
-    for i in range(U.shape[0]):
-        _simplex(U[i], a, b, c)
-
-
-@njit(**_OPTIONS)
 def _project_rows(X, diagonals, lengths, base, weights, out):
     # Both arrays of a row stay in the first cache level through all layers.
     n_blocks, n_layers, order = diagonals.shape
@@ -153,26 +143,13 @@ def hadamard(X):
     return rows.reshape(X.shape)
 
 
-def simplex(U):
-    """Return S u along the last axis; see `plain.simplex`."""
-    rows = np.array(U, order="C", ndmin=2)
-    n = rows.shape[-1]
-    if n > 1:
-        weights = np.array(plain.simplex_weights(n)).astype(rows.dtype)
-        _simplex_rows(rows.reshape(-1, n), *weights)
-    return rows.reshape(U.shape)
-
-
-def project(X, diagonals, lengths, simplices, out=None):
-    """Return products with the rows of structured blocks; see `plain.project`."""
+def project(X, diagonals, lengths, simplices, out):
+    """Write products with the rows of structured blocks into `out`; see `plain.project`."""
     n_blocks, _, order = diagonals.shape
-    m = len(lengths)
-    if out is None:
-        out = np.empty((X.shape[0], m), X.dtype)
     # A row of zeros means no simplex; a block of one row has none.
     weights = np.zeros((n_blocks, 3), X.dtype)
     for k in range(n_blocks):
-        rows = min(order, m - k * order)
+        rows = min(order, len(lengths) - k * order)
         if simplices and rows > 1:
             weights[k] = plain.simplex_weights(rows)
     X = np.ascontiguousarray(X)
@@ -255,15 +232,10 @@ def _sine_cosine(products, amplitude, out):
             r = ((x - k * _P1) - k * _P2) - k * _P3
             q = np.int32(k)
             z = r * r
-            s = r + r * z * (
-                _S[0] + z * (_S[1] + z * (_S[2] + z * (_S[3] + z * (_S[4] + z * _S[5]))))
-            )
-            c = 1.0 - (
-                z * 0.5
-                - z
-                * z
-                * (_C[0] + z * (_C[1] + z * (_C[2] + z * (_C[3] + z * (_C[4] + z * _C[5])))))
-            )
+            s_tail = _S[0] + z * (_S[1] + z * (_S[2] + z * (_S[3] + z * (_S[4] + z * _S[5]))))
+            c_tail = _C[0] + z * (_C[1] + z * (_C[2] + z * (_C[3] + z * (_C[4] + z * _C[5]))))
+            s = r + r * z * s_tail
+            c = 1.0 - (z * 0.5 - z * z * c_tail)
             sine = c if q & 1 else s
             cosine = s if q & 1 else c
             sine = -sine if q & 2 else sine

@@ -109,7 +109,7 @@ def simplex_weights(n_rows):
 
 
 def simplex(U):
-    """Return S u along the last axis in O(n), S the rows of `projections.simplex.simplex_rows`.
+    """Return S u along the last axis in O(n), S of `simplex_weights`.
 
     Parameters
     ----------

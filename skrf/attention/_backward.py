@@ -4,8 +4,10 @@ The forward pass keeps the sums at the start of every part that it works on; the
 redoes a part from its start. Exponents are constants: moving one changes nothing but rounding.
 """
 
-from .._arrays import like, namespace
-from .._sums import Sums, differences, lifted, like_dtype, lowered, product, transposed, weighed
+import numpy as np
+
+from .._arrays import cast, like, namespace
+from .._sums import Sums, added, differences, lifted, lowered, product, transposed
 from ._heads import Output, blocks
 from ._linear import FEATURE_ROWS, absorb, steps_of, triangle
 
@@ -17,11 +19,11 @@ class Gradients:
     ----------
     unit : Unit
         The inputs.
-    arrays : tuple of ndarray, default=(None, None, None)
-        What is written; None keeps the blocks.
+    arrays : tuple of ndarray
+        What is written.
     """
 
-    def __init__(self, unit, arrays=(None, None, None)):
+    def __init__(self, unit, arrays):
         self.unit = unit
         self.by_q, self.by_k, self.by_v = (Output(array) for array in arrays)
 
@@ -44,10 +46,6 @@ class Gradients:
         hidden = self.unit.hidden[..., rows, None]
         return namespace(gradient).where(hidden, like(0.0, gradient), gradient)
 
-    def joined(self):
-        """Return the three gradients."""
-        return self.by_q.joined(), self.by_k.joined(), self.by_v.joined()
-
 
 def _pulled(feature_map, X, by_values):
     xp = namespace(X)
@@ -59,10 +57,8 @@ def by_sums_of(sums, gradient):
     """Return gradients with respect to the sums, given those of the quotients."""
     xp = namespace(sums)
     weight = sums[..., :1]
-    inverse = xp.where(
-        weight == 0, like(0.0, sums), 1 / xp.where(weight == 0, like(1.0, sums), weight)
-    )
-    scaled = like_dtype(gradient, sums) * inverse
+    inverse = 1 / xp.where(weight == 0, like(np.inf, sums), weight)
+    scaled = cast(gradient, sums.dtype) * inverse
     quotients = sums[..., 1:] * inverse
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
 
@@ -73,33 +69,23 @@ def _over_heads(array):
     return namespace(array).reshape(array, (*leading, G * n, c))
 
 
-def _times(is_positive, gradient, factors):
-    """Return gradients with respect to values of features, given those of their factors."""
-    return gradient * factors if is_positive else gradient
-
-
 def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
     """Write the gradients of sum(gradient * attention)."""
-    is_positive = unit.head.is_positive
-    sums = absorb(unit, None, size)
-    sums = sums.balanced() if is_positive else sums
+    sums = absorb(unit, size)
+    sums = sums.balanced() if unit.head.is_positive else sums
     top, state = sums.top[..., None, :], sums.sums[..., None, :, :]
     later = 0.0
     for rows in blocks(unit.q.shape[-2], size):
-        factors = lifted(unit.query_rows(rows), top)
-        own = like_dtype(state, factors)
+        factors, slopes = lifted(unit.query_rows(rows), top)
+        own = cast(state, factors.dtype)
         by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
         later = later + product(_over_heads(factors), _over_heads(by_sums))
-        by_factors = by_sums @ transposed(own)
-        found.put_queries(rows, _times(is_positive, by_factors, factors))
+        found.put_queries(rows, by_sums @ transposed(own) * slopes)
     for rows in blocks(unit.k.shape[-2], size):
-        factors, weights = lowered(unit.key_rows(rows), sums.top)
-        own = like_dtype(later, factors)
-        by_extended = weighed(factors @ own, weights)
-        by_factors = weighed(unit.values(rows), weights) @ transposed(own)
-        found.put_values(rows, by_extended[..., 1:])
-        found.put_keys(rows, _times(is_positive, by_factors, factors))
-    return found
+        factors, slopes = lowered(unit.key_rows(rows), sums.top)
+        own = cast(later, factors.dtype)
+        found.put_values(rows, (factors @ own)[..., 1:])
+        found.put_keys(rows, unit.values(rows) @ transposed(own) * slopes)
 
 
 def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
@@ -128,8 +114,7 @@ def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
     starts = []
     for block in blocks(unit.k.shape[-2], size):
         starts.append((block, sums))
-        features, values = unit.key_rows(block), unit.values(block)
-        sums = (Sums.before(features, values) if sums is None else sums).add(features, values)
+        sums = added(sums, unit.key_rows(block), unit.values(block))
     if later is None:
         later = Sums(0.0 * sums.sums, sums.top)
     for block, start in reversed(starts):
@@ -139,9 +124,9 @@ def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
 
 def _block(unit, block, sums, gradient, found, later):
     """Do one block, whose features are held at once."""
-    xp, is_positive = namespace(gradient), unit.head.is_positive
+    xp = namespace(gradient)
     by_queries, by_keys, by_values = Output(), Output(), Output()
-    for rows, step in reversed(list(steps_of(unit, block, unit.values(block), sums))):
+    for rows, step in reversed(list(steps_of(unit, block, sums))):
         own = slice(rows.start - block.start, rows.stop - block.start)
         by_found = by_sums_of(step.found, gradient[..., own, :])
         state = later.sums * xp.exp(differences(step.top, later.top))[..., None]
@@ -151,15 +136,14 @@ def _block(unit, block, sums, gradient, found, later):
             by_near = triangle(by_sums @ transposed(values)[..., None, :, :])
             by_left = by_sums @ transposed(earlier)[..., None, :, :]
             by_left = by_left + by_near @ right[..., None, :, :]
-            seen = like_dtype(state, right)
+            seen = cast(state, right.dtype)
             by_right = values @ transposed(seen)
             by_right = by_right + transposed(_over_heads(by_near)) @ _over_heads(left)
             through = right @ seen + transposed(_over_heads(near)) @ _over_heads(by_sums)
-            weights = None if step.weights is None else step.weights[..., part, :]
             where = slice(own.start + part.start, own.start + part.stop)
-            by_values.put(where, weighed(through, weights)[..., 1:])
-            by_queries.put(where, _times(is_positive, by_left, left))
-            by_keys.put(where, _times(is_positive, by_right, right))
+            by_values.put(where, through[..., 1:])
+            by_queries.put(where, by_left * step.slopes[0][..., part, :])
+            by_keys.put(where, by_right * step.slopes[1][..., part, :])
             state = state + product(_over_heads(left), _over_heads(by_sums))
         later = Sums(state, step.top)
     found.put_queries(block, by_queries.joined())

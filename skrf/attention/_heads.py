@@ -5,21 +5,17 @@ are worked on together, with a leading axis for them. Values carry their weight 
 padding, so that numerator and denominator are one product.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from .._arrays import arithmetic, is_foreign, like, namespace, take
+from .._arrays import arithmetic, cast, is_foreign, like, namespace, take
 from .._sums import Memory, Rows
 from .._threads import run_all
-from ..features import FeatureMap, needs_double
+from ..features import as_feature_map, needs_double
 from ._shapes import check_finite
 
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
 
 
-@dataclass(frozen=True, eq=False)
 class Head:
     """Feature maps of queries and of keys, and the mechanism that they belong to.
 
@@ -29,22 +25,10 @@ class Head:
         Fitted.
     """
 
-    mechanism: Any
-
-    @property
-    def queries(self) -> FeatureMap:
-        """The map of the queries."""
-        return self.mechanism.feature_maps_[0]
-
-    @property
-    def keys(self) -> FeatureMap:
-        """The map of the keys."""
-        return self.mechanism.feature_maps_[1]
-
-    @property
-    def is_positive(self):
-        """Whether features are known by their logarithms."""
-        return self.keys.is_positive
+    def __init__(self, mechanism):
+        self.mechanism = mechanism
+        self.queries, self.keys = (as_feature_map(mechanism, keys=keys) for keys in (False, True))
+        self.is_positive = self.keys.is_positive
 
 
 class Unit:
@@ -74,15 +58,15 @@ class Unit:
 
     def queries(self, rows):
         """Return some queries (..., G, n, d)."""
-        return self._cast(self.q[..., rows, :])
+        return cast(self.q[..., rows, :], self.dtype)
 
     def keys(self, rows):
         """Return some keys (..., n, d)."""
-        return self._cast(self.k[..., rows, :])
+        return cast(self.k[..., rows, :], self.dtype)
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padded ones are 0."""
-        values = self._cast(self.v[..., rows, :])
+        values = cast(self.v[..., rows, :], self.dtype)
         xp = namespace(values)
         extended = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
         if self.hidden is None:
@@ -120,9 +104,6 @@ class Unit:
         top = some.values.max(axis=0).astype(np.float64)
         return top if np.isfinite(top).all() else None
 
-    def _cast(self, part):
-        return namespace(part).astype(part, self.dtype, copy=False)
-
 
 def unit_of(groups, heads, sets):
     """Return the `Unit` of one set of NumPy (an int), or of several that share a head (a list)."""
@@ -135,20 +116,14 @@ def unit_of(groups, heads, sets):
 
 
 def for_each_unit(groups, heads, function):
-    """Return [(sets, function(unit, sets)), ...] for every unit; NumPy's go on threads."""
+    """Return [function(unit, sets), ...] for every unit; NumPy's go on threads."""
     if is_foreign(groups.q):
         sharing = {}
         for u, head in enumerate(heads):
             sharing.setdefault(id(head), []).append(u)
         chosen = list(sharing.values())
-        return [(sets, function(unit_of(groups, heads, sets), sets)) for sets in chosen]
-    results = [None] * len(heads)
-
-    def work(u):
-        results[u] = u, function(unit_of(groups, heads, u), u)
-
-    run_all(work, range(len(heads)))
-    return results
+        return [function(unit_of(groups, heads, sets), sets) for sets in chosen]
+    return run_all(lambda u: function(unit_of(groups, heads, u), u), range(len(heads)))
 
 
 class Output:
@@ -176,10 +151,9 @@ class Output:
         if self.array is not None and weight.all():
             np.divide(sums[..., 1:], weight, out=self.array[..., rows, :], casting="same_kind")
             return
-        xp = namespace(sums)
-        is_zero = weight == 0
-        quotients = sums[..., 1:] / xp.where(is_zero, like(1.0, sums), weight)
-        self.put(rows, xp.where(is_zero, like(0.0, sums), quotients))
+        # A division by infinity gives 0, and no gradient.
+        divisor = namespace(sums).where(weight == 0, like(np.inf, sums), weight)
+        self.put(rows, sums[..., 1:] / divisor)
 
     def joined(self):
         """Return the whole result."""
@@ -189,12 +163,12 @@ class Output:
         return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=-2)
 
 
-def joined(groups, outputs):
-    """Return the outputs (sets, Output) of another library as one array, sets in their order."""
-    xp = namespace(groups.q)
-    parts = [xp.astype(output.joined(), groups.q.dtype, copy=False) for _, output in outputs]
-    order = np.concatenate([sets for sets, _ in outputs])
-    return parts[0] if len(parts) == 1 else take(xp.concat(parts, axis=0), np.argsort(order))
+def joined(groups, sets, outputs):
+    """Return the outputs of another library for lists of sets as one array, in their order."""
+    parts = [cast(output.joined(), groups.q.dtype) for output in outputs]
+    if len(parts) == 1:
+        return parts[0]
+    return take(namespace(parts[0]).concat(parts, axis=0), np.argsort(np.concatenate(sets)))
 
 
 def hide(rows, hidden):

@@ -6,18 +6,8 @@ blocks, so nothing is divided by zero and no epsilon is added.
 
 import numpy as np
 
-from .._arrays import constant, namespace, to_host
-from .._sums import (
-    Readout,
-    Sums,
-    is_inside,
-    lifted,
-    like_dtype,
-    lowered,
-    product,
-    transposed,
-    weighed,
-)
+from .._arrays import cast, constant, namespace, to_host
+from .._sums import Readout, Sums, added, is_inside, lifted, lowered, product, transposed
 from ._heads import Output, blocks
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
@@ -30,15 +20,12 @@ _CHECKED_QUERIES = 16  # of a head, by the collapse check
 # ---------------------------------------------------------------- bidirectional
 
 
-def absorb(unit, sums, size=FEATURE_ROWS):
-    """Return the sums with all keys of a unit; None stands for none before."""
-    found = _absorb_on_a_guess(unit, size)
-    if found is not None:
-        return found if sums is None else sums.merge(found)
-    for rows in blocks(unit.k.shape[-2], size):
-        features, values = unit.key_rows(rows), unit.values(rows)
-        sums = Sums.before(features, values) if sums is None else sums
-        sums = sums.add(features, values)
+def absorb(unit, size=FEATURE_ROWS):
+    """Return the sums over all keys of a unit."""
+    sums = _absorb_on_a_guess(unit, size)
+    if sums is None:
+        for rows in blocks(unit.k.shape[-2], size):
+            sums = added(sums, unit.key_rows(rows), unit.values(rows))
     return sums
 
 
@@ -74,31 +61,29 @@ def _for_queries(sums):
 def causal(unit, sums, out, size=FEATURE_ROWS):
     """Write causal attention, the keys of `sums` before those given, and return the new sums."""
     for block in blocks(unit.k.shape[-2], size):
-        values = unit.values(block)
-        for rows, step in steps_of(unit, block, values, sums):
+        for rows, step in steps_of(unit, block, sums):
             out.put_quotients(rows, step.found)
             sums = step.after
     return sums
 
 
-def steps_of(unit, block, values, sums):
+def steps_of(unit, block, sums):
     """Yield (rows, Step) of a block of positions, in as few steps as its exponents allow."""
-    guess = unit.level(sums)
+    guess, values = unit.level(sums), unit.values(block)
     if guess is not None:
         # The exponents so far serve the block, too, where all denominators come out near 1.
         left, right = unit.query_rows(block, -guess).values, unit.key_rows(block, guess).values
         with np.errstate(over="ignore", invalid="ignore"):
             np.exp(left, out=left), np.exp(right, out=right)
-            step = Step(sums.sums, guess, left, right, values)
+            step = Step(sums.sums, guess, left, left, right, right, values)
         if is_inside(step.found[..., 0], left.dtype) and np.isfinite(step.total).all():
             yield block, step
             return
     queries, keys = unit.query_rows(block), unit.key_rows(block)
     sums = Sums.before(keys, values) if sums is None else sums
-    for rows, top in safe_parts(sums, keys, slice(0, values.shape[-2])):
+    for rows, top in safe_parts(sums, keys):
         left = lifted(queries.part(rows), top[..., None, :])
-        right, weights = lowered(keys.part(rows), top)
-        step = Step(sums.at(top), top, left, right, values[..., rows, :], weights)
+        step = Step(sums.at(top), top, *left, *lowered(keys.part(rows), top), values[..., rows, :])
         yield slice(block.start + rows.start, block.start + rows.stop), step
         sums = step.after
 
@@ -112,14 +97,12 @@ class Step:
         Sums over the keys of earlier positions.
     top : array of shape (..., M) or (..., 1)
         Their exponents.
-    left : array of shape (..., G, n, M)
-        Factors of the queries.
-    right : array of shape (..., n, M)
-        Factors of the keys.
+    left, left_slopes : array of shape (..., G, n, M)
+        Factors of the queries, and their slopes.
+    right, right_slopes : array of shape (..., n, M)
+        Those of the keys.
     values : array of shape (..., n, e + 1)
         Values, the weight first.
-    weights : array of shape (..., n, 1) or None
-        What multiplies the values.
 
     Attributes
     ----------
@@ -129,11 +112,11 @@ class Step:
         Rows that were worked on at once, triangles of their products, and sums over earlier keys.
     """
 
-    def __init__(self, far, top, left, right, values, weights=None):
-        self.far, self.top, self.left, self.right, self.weights = far, top, left, right, weights
-        self.values = like_dtype(weighed(values, weights), right)
+    def __init__(self, far, top, left, left_slopes, right, right_slopes, values):
+        self.far, self.top, self.left, self.right = far, top, left, right
+        self.slopes, self.values = (left_slopes, right_slopes), cast(values, right.dtype)
         self.parts, self.total, found = [], 0.0, Output()
-        before = like_dtype(far, left)
+        before = cast(far, left.dtype)
         for rows in blocks(values.shape[-2], CAUSAL_ROWS):
             own, seen = left[..., rows, :], self.values[..., rows, :]
             near = triangle(own @ transposed(right[..., rows, :])[..., None, :, :])
@@ -146,17 +129,17 @@ class Step:
     @property
     def after(self):
         """The sums over the keys of these positions, too."""
-        return Sums(self.far + like_dtype(self.total, self.far), self.top)
+        return Sums(self.far + cast(self.total, self.far.dtype), self.top)
 
 
-def safe_parts(sums, keys, part):
+def safe_parts(sums, keys):
     """Yield (rows, exponents at their end) that rise by no more than the limit within a part.
 
     Every feature then has a key of exponent top - limit or more before any row of the part, so the
     row's denominator is at least exp(-limit).
     """
     limit = _LIMITS[str(keys.values.dtype).rsplit(".", 1)[-1]]
-    waiting = [part]
+    waiting = [slice(0, keys.values.shape[-2])]
     while waiting:
         rows = waiting.pop()
         own = keys.part(rows)
@@ -191,13 +174,13 @@ def effective_features(unit, sums):
 
     None for maps with signs, and without any key.
     """
-    if not unit.head.is_positive or sums.is_empty:
+    if not unit.head.is_positive:
         return None
     n_queries = unit.q.shape[-2]
     thinned = constant(unit.queries(slice(None, None, -(-n_queries // _CHECKED_QUERIES))))
     xp = namespace(thinned)
     sums = _for_queries(Sums(constant(sums.sums), sums.top))
-    factors = lifted(unit.memory[0].rows(unit.head.queries, thinned), sums.top)
-    shares = factors * like_dtype(sums.sums[..., None, :, 0], factors)
+    factors, _ = lifted(unit.memory[0].rows(unit.head.queries, thinned), sums.top)
+    shares = factors * cast(sums.sums[..., None, :, 0], factors.dtype)
     total, squares = (to_host(xp.sum(part, axis=-1)).ravel() for part in (shares, shares * shares))
     return total[squares > 0] ** 2 / squares[squares > 0] if (squares > 0).any() else None

@@ -17,7 +17,7 @@ denominator of a positive map is at least 1. So none ever needs an epsilon.
 
 import numpy as np
 
-from .._sums import Rows, finite, lifted, lowered, weighed
+from .._sums import Rows, finite, lifted, lowered
 from ._heads import blocks, hide
 from ._products import BLOCK_BYTES
 
@@ -143,9 +143,9 @@ def _by_columns(queries, keys, extended, mask):
     """Return the sums (L, e + 1), and which rows are right to the tolerance."""
     V = np.ascontiguousarray(extended.T)
     sums, errors = np.zeros((2, len(V), len(queries.values)))
-    for _, Q, K, weights in _feature_blocks(queries, keys, len(V), mask):
+    for _, (Q, _), (K, _) in _feature_blocks(queries, keys, len(V), mask):
         for part in blocks(len(V), mask.batch):
-            columns = K[:, None] * weighed(V[part], weights)
+            columns = K[:, None] * V[part]
             sums[part] += np.einsum("fl,fcl->cl", Q, _each(mask.dot, columns))
             norms = np.sqrt(np.einsum("fcs,fcs->cf", columns, columns))
             errors[part] += norms @ abs(Q)
@@ -160,38 +160,41 @@ def _by_columns(queries, keys, extended, mask):
     return sums.T, is_right
 
 
-def _backward_by_columns(queries, keys, extended, mask, slopes, grads):
-    """Add the gradients of the rows whose slopes (L, e + 1) are not 0."""
-    is_positive = keys.scale is None
-    V, G = np.ascontiguousarray(extended.T), np.ascontiguousarray(slopes.T)
-    for features, Q, K, weights in _feature_blocks(queries, keys, len(V), mask):
+def _backward_by_columns(queries, keys, extended, mask, by_sums, grads):
+    """Add the gradients of the rows whose gradients of sums (L, e + 1) are not 0."""
+    V, G = np.ascontiguousarray(extended.T), np.ascontiguousarray(by_sums.T)
+    for features, (Q, q_slopes), (K, k_slopes) in _feature_blocks(queries, keys, len(V), mask):
         dQ, dK = np.zeros_like(Q), np.zeros_like(K)
         for part in blocks(len(V), mask.batch):
-            own = weighed(V[part], weights)
-            seen = _each(mask.dot, K[:, None] * own)
+            seen = _each(mask.dot, K[:, None] * V[part])
             dQ += np.einsum("cl,fcl->fl", G[part], seen)
             seen = _each(mask.transposed_dot, Q[:, None] * G[part])
-            dK += np.einsum("cs,fcs->fs", own, seen)
-            through = np.einsum("fs,fcs->cs", K, seen)
-            grads[2][:, part] += weighed(through, weights).T
-        grads[0][:, features] += (dQ * Q if is_positive else dQ).T
-        grads[1][:, features] += (dK * K if is_positive else dK).T
+            dK += np.einsum("cs,fcs->fs", V[part], seen)
+            grads[2][:, part] += np.einsum("fs,fcs->sc", K, seen)
+        grads[0][:, features] += (dQ * q_slopes).T
+        grads[1][:, features] += (dK * k_slopes).T
 
 
 def _feature_blocks(queries, keys, n_columns, mask):
-    """Yield features (a slice), factors of queries (F, L) and keys (F, S), and weights of keys."""
-    top, weights = keys.exponents.max(axis=0), None
-    if keys.scale is None:
-        parts = blocks(len(queries.values), max(1, BLOCK_BYTES // (8 * len(top))))
-        tops = np.hstack([(queries.values[part] + top).max(axis=1) for part in parts])
-    else:
-        weights = lowered(keys, top)[1][:, 0]
+    """Yield features (a slice), and factors and slopes of queries (F, L) and of keys (F, S)."""
+    top = keys.exponents.max(axis=0, keepdims=True)
+    parts = blocks(len(queries.values), max(1, BLOCK_BYTES // (8 * top.size)))
+    tops = np.hstack([(queries.exponents[part] + top).max(axis=1) for part in parts])
     for features in blocks(keys.values.shape[1], max(1, mask.batch // n_columns)):
-        Q, K = queries.values.T[features], keys.values.T[features]
-        if keys.scale is None:
-            Q = lowered(Rows(Q + top[features, None]), tops)[0]
-            K = np.exp(K - finite(top[features, None]))
-        yield features, Q, K, weights
+        # One row for all features, or one for each.
+        of_queries, of_keys, own = (
+            logs.T[features] if logs.shape[1] > 1 else logs.T
+            for logs in (queries.exponents, keys.exponents, top)
+        )
+        sides = (of_queries + own - finite(tops), queries), (of_keys - finite(own), keys)
+        slopes = [np.exp(logs) for logs, _ in sides]
+        yield (
+            features,
+            *(
+                (slope if rows.scale is None else rows.values.T[features] * slope, slope)
+                for slope, (_, rows) in zip(slopes, sides, strict=True)
+            ),
+        )
 
 
 def _each(product, columns):
@@ -219,39 +222,35 @@ class _Block:
         self.top = np.max(
             [nothing, *(self._key_rows(p).exponents.max(axis=0) for p in self.parts)], 0
         )
-        scale = None if queries.scale is None else queries.scale[rows]
-        self.factors = lifted(Rows(queries.values[rows], scale), self.top)
+        self.factors, self.slopes = lifted(queries.part(rows), self.top)
 
     def _key_rows(self, part):
         """Return the features of some keys as new arrays."""
-        seen = self.seen[part]
-        values, scale = self.keys.values[seen], None
-        if self.keys.scale is not None:
-            scale = self.keys.scale[seen]
-        logs = 0.0 if self.logs is None else self.logs[part, None]
+        values, scale = rows = self.keys.part(self.seen[part])
+        if self.logs is None:
+            return rows
+        logs = self.logs[part, None]
         return Rows(values + logs) if scale is None else Rows(values, scale + logs)
 
     def _kernel(self):
-        """Yield numbers of keys, weights, the kernel under them, and factors of keys."""
+        """Yield numbers of keys, their weights, and factors and slopes of keys."""
         for part in self.parts:
-            seen = self.seen[part]
-            K, scales = lowered(self._key_rows(part), self.top)
-            kernel, weights = self.factors @ K.T, np.ones((1, 1))
+            seen, weights = self.seen[part], 1.0
             if self.logs is None:
                 weights = self.mask.entries(self.rows, seen)
-            if scales is not None:
-                weights = weights * scales.T
-            kernel *= weights
-            yield seen, weights, kernel, K
+            yield seen, weights, *lowered(self._key_rows(part), self.top)
 
     def sums(self, extended):
         """Return numerators and denominators, shape (B, e + 1), and sizes that tell underflow."""
-        sums, sizes = np.zeros((len(self.rows), extended.shape[1])), 0.0
-        for seen, weights, kernel, _ in self._kernel():
+        sums, sizes = np.zeros((len(self.rows), extended.shape[1])), np.zeros(len(self.rows))
+        for seen, weights, K, _ in self._kernel():
+            kernel = self.factors @ K.T
+            kernel *= weights
             sums += kernel @ extended[seen]
-            # Terms may cancel in maps with signs: how large they may be says whether they are seen.
-            sizes = sizes + np.broadcast_to(weights.sum(axis=1), len(sums))
-        return sums, sums[:, -1] if self.keys.scale is None else sizes + np.zeros(len(sums))
+            if self.keys.scale is not None:
+                # Terms may cancel: how large they may be tells whether they are seen.
+                sizes += np.sum((abs(self.factors) @ abs(K).T) * weights, axis=1)
+        return sums, sums[:, -1] if self.keys.scale is None else sizes
 
     def are_empty(self, rows):
         """Tell which rows have no key left, because all that they see are padded."""
@@ -262,13 +261,14 @@ class _Block:
             is_empty &= ~self.mask.entries(rows, seen).any(axis=1)
         return is_empty
 
-    def backward(self, extended, slopes, grads):
-        """Add the gradients, given slopes (B, e + 1)."""
-        is_positive, dQ = self.keys.scale is None, np.zeros_like(self.factors)
-        for seen, weights, kernel, K in self._kernel():
-            H = weights * (slopes @ extended[seen].T)
+    def backward(self, extended, by_sums, grads):
+        """Add the gradients, given those of the sums (B, e + 1)."""
+        dQ = np.zeros_like(self.factors)
+        for seen, weights, K, slopes in self._kernel():
+            H = weights * (by_sums @ extended[seen].T)
             dQ += H @ K
-            dK = H.T @ self.factors
-            grads[1][seen] += dK * K if is_positive else dK
-            grads[2][seen] += kernel.T @ slopes
-        grads[0][self.rows] += dQ * self.factors if is_positive else dQ
+            grads[1][seen] += H.T @ self.factors * slopes
+            kernel = self.factors @ K.T
+            kernel *= weights
+            grads[2][seen] += kernel.T @ by_sums
+        grads[0][self.rows] += dQ * self.slopes

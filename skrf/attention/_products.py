@@ -61,10 +61,6 @@ class Mask:
         """Return the keys that any of these rows may see; numbers in order, as those of rows."""
         return np.arange(self.shape[1])
 
-    def rows(self, index):
-        """Return rows of W as a new dense array."""
-        return self.entries(index, np.arange(self.shape[1]))
-
 
 class DenseMask(Mask):
     """Mask that is an array; booleans become floats where they are used."""

@@ -6,12 +6,12 @@ group of G query heads.
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import array_api_compat
 import numpy as np
 
-from .._arrays import is_foreign, largest_entry, like, namespace, to_host
+from .._arrays import beside, cast, is_foreign, largest_entry, like, namespace, to_host
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -95,23 +95,15 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)
     n_sets, xp, leading = math.prod(k.shape[:-2]), namespace(k), tuple(q.shape[:-2])
-    padding = _check_padding(to_host(key_padding_mask), k.shape)
     # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
-    q = xp.reshape(q, (n_sets, math.prod(q.shape[:-2]) // n_sets, *q.shape[-2:]))
+    q = xp.reshape(q, (n_sets, -1, *q.shape[-2:]))
+    padding = _check_padding(to_host(key_padding_mask), k.shape)
     k, v = (xp.reshape(part, (n_sets, *part.shape[-2:])) for part in (k, v))
     if padding is not None:
-        if is_foreign(k):
-            # A copy: torch wants no views that cannot be written to.
-            padding = xp.asarray(padding.copy(), device=array_api_compat.device(k))
+        padding = beside(padding, k)
         # Whatever stands there must not decide in which precision the others are worked on.
         k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
-    return HeadGroups(
-        q=q,
-        k=k,
-        v=v,
-        padding=padding,
-        leading=leading,
-    )
+    return HeadGroups(q, k, v, padding, leading)
 
 
 def check_scale(scale, width):
@@ -122,14 +114,6 @@ def check_scale(scale, width):
     if not (is_real and 0 < scale < math.inf):
         raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.")
     return float(scale)
-
-
-def check_block_size(block_size):
-    """Return the number of rows that are worked on at a time."""
-    is_integral = isinstance(block_size, Integral) and not isinstance(block_size, bool)
-    if not (is_integral and block_size >= 1):
-        raise ValueError(f"block_size must be an integer >= 1, got {block_size!r}.")
-    return int(block_size)
 
 
 def check_finite(name, array):
@@ -165,7 +149,7 @@ def _as_floats(inputs):
             )
     is_single = all(array.dtype == xp.float32 for array in arrays.values())
     dtype = xp.float32 if is_single else xp.float64
-    return tuple(xp.astype(array, dtype, copy=False) for array in arrays.values())
+    return tuple(cast(array, dtype) for array in arrays.values())
 
 
 def _common_namespace(inputs):

@@ -4,10 +4,12 @@ import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 
-from .._arrays import arithmetic, is_foreign, largest_entry, like, namespace, to_host
+from .._arrays import arithmetic, cast, is_foreign, largest_entry, like, namespace, to_host
 from .._sums import peaked, transposed
+from .._validation import check_integer
 from ._heads import Output, blocks
-from ._shapes import check_block_size, check_qkv, check_scale
+from ._shapes import check_qkv, check_scale
+from .masks import _checked
 
 # A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -73,18 +75,16 @@ def exact_attention(
     """
     heads = check_qkv(q, k, v, key_padding_mask, causal)
     scale = check_scale(scale, heads.q.shape[-1])
-    block_size = check_block_size(block_size)
+    block_size = check_integer("block_size", block_size)
     n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
     mask = None if mask is None else _RowsOfMask(mask, (n_queries, n_keys))
     dtype = _dtype_of_logits(heads, scale, mask)
-    q, k, v = (
-        namespace(part).astype(part, dtype, copy=False) for part in (heads.q, heads.k, heads.v)
-    )
+    q, k, v = (cast(part, dtype) for part in (heads.q, heads.k, heads.v))
     given = scale, causal, mask, block_size
     if is_foreign(q):
         padding = None if heads.padding is None else heads.padding[:, None, :]
         out = _attend(q, k[:, None, :, :], v[:, None, :, :], padding, *given, Output())
-        return heads.ungroup(namespace(q).astype(out, heads.q.dtype, copy=False))
+        return heads.ungroup(cast(out, heads.q.dtype))
     out = np.empty((*q.shape[:3], v.shape[-1]), dtype=heads.q.dtype)
     for u, keys in enumerate(k):
         padding = None if heads.padding is None else heads.padding[u]
@@ -102,7 +102,7 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
         logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
         do = arithmetic(logits)
         if mask is not None:
-            logits = do.add(logits, like(mask.log_block(rows, n, np.float64), logits))
+            logits = do.add(logits, like(mask.log_block(rows, n), logits))
         if padding is not None:
             logits = do.fill(logits, padding[..., None, :n], -np.inf)
         if causal:
@@ -141,7 +141,9 @@ class _RowsOfMask:
 
     def __init__(self, mask, shape):
         given = type(mask).__name__
-        if not sp.issparse(mask):
+        if sp.issparse(mask):
+            mask = mask.tocsr()
+        else:
             mask = np.asarray(mask.toarray() if hasattr(mask, "toarray") else to_host(mask))
         if mask.dtype.kind not in "biuf":
             raise TypeError(
@@ -150,19 +152,11 @@ class _RowsOfMask:
             )
         if mask.shape != shape:
             raise ValueError(f"mask must have shape (L, S) = {shape}, got {mask.shape}.")
-        self.is_boolean = mask.dtype == bool
-        self._rows = mask.tocsr() if sp.issparse(mask) else mask
-        entries = self._rows.data if sp.issparse(mask) else mask
-        if entries.size and not 0 <= entries.min() <= entries.max() < np.inf:
-            raise ValueError(
-                "mask must be finite and >= 0 everywhere, got entries from "
-                f"{entries.min()} to {entries.max()}."
-            )
+        _checked(mask.data if sp.issparse(mask) else mask, "mask")
+        self.is_boolean, self._rows = mask.dtype == bool, mask
 
-    def log_block(self, rows, n_keys, dtype):
+    def log_block(self, rows, n_keys):
         """Return the log weights of the first `n_keys` keys for a slice of queries."""
         block = self._rows[rows, :n_keys]
-        if sp.issparse(block):
-            block = block.toarray()
         with np.errstate(divide="ignore"):
-            return np.log(block, dtype=dtype)
+            return np.log(block.toarray() if sp.issparse(block) else block, dtype=np.float64)

@@ -7,11 +7,11 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from .._arrays import constant, largest_norm2, like, namespace
+from .._arrays import cast, constant, largest_norm2, like, namespace
 from .._sums import Rows
+from .._validation import draw_seed
 from ..features import FeatureMap
 from ..projections import COUPLINGS, Coupling, DenseProjection
 
@@ -22,13 +22,9 @@ def _falling(z):
     return xp.exp(xp.clip(z, None, 0.0))
 
 
-def _ones(z):
-    return namespace(z).ones_like(z)
-
-
 # Name: function, derivative. The derivative of relu at 0 is 0.
 _NONLINEARITIES = {
-    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: (z > 0) * _ones(z)),
+    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: cast(z > 0, z.dtype)),
     "elu": (lambda z: namespace(z).where(z > 0, z + 1, _falling(z)), _falling),
     "square": (lambda z: z * z, lambda z: 2 * z),
 }
@@ -125,7 +121,7 @@ class GeneralizedMap(BaseEstimator):
         """
         self._validate_params()
         self.n_features_in_ = n_features
-        self.seed_ = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        self.seed_ = draw_seed(self.random_state)
         return self.redraw(self.seed_)
 
     def adapted(self, X, keys=None):
@@ -159,7 +155,7 @@ class GeneralizedMap(BaseEstimator):
         if self.projection == "identity":
             self.omega_ = np.eye(self.n_features_in_)
         else:
-            rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+            rng = np.random.default_rng(draw_seed(random_state))
             coupling = self.coupling
             coupling = coupling if isinstance(coupling, Coupling) else COUPLINGS[coupling]
             self.omega_ = coupling.draw(self.n_components, self.n_features_in_, rng).dense()

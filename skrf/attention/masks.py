@@ -172,9 +172,7 @@ def _grid(shape):
     """Return the shape of a grid as a tuple of positive integers."""
     try:
         grid = tuple(int(n) for n in shape)
-        is_right = len(grid) > 0 and all(
-            n >= 1 and n == m for n, m in zip(grid, shape, strict=True)
-        )
+        is_right = min(grid) >= 1 and grid == tuple(shape)
     except (TypeError, ValueError):
         is_right = False
     if not is_right:

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
 
 from .._arrays import is_foreign, like, to_host
 from .._sums import Sums
 from .._threads import run_all
-from .._validation import remembered
+from .._validation import check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, fit_to, prepared
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, Output, for_each_unit, joined
 from ._masked import masked, masked_backward
-from ._shapes import check_block_size, check_finite, check_flag, check_qkv, check_scale
+from ._shapes import check_finite, check_flag, check_qkv, check_scale
 from .generalized import GeneralizedMap
 from .masks import as_mask
 
@@ -123,7 +122,7 @@ class ApproxKernelAttention(BaseEstimator):
         if isinstance(source, (int, np.integer)):
             return int(source)
         if not hasattr(self, "_drawn_seed"):
-            self._drawn_seed = int(check_random_state(source).randint(np.iinfo(np.int32).max))
+            self._drawn_seed = draw_seed(source)
         return self._drawn_seed
 
     def _heads(self, groups, n_key_heads):
@@ -150,13 +149,8 @@ class ApproxKernelAttention(BaseEstimator):
                     "not take them from its inputs: call fit(q, k) first."
                 )
             return [Head(prototype)] * n_sets
-        groups, heads = groups.on_host(), [None] * n_sets
-
-        def adapt(u):
-            heads[u] = Head(_adapted(prototype, groups, [u]))
-
-        run_all(adapt, range(n_sets))
-        return heads
+        groups = groups.on_host()
+        return run_all(lambda u: Head(_adapted(prototype, groups, [u])), range(n_sets))
 
     def fit(self, q, k, *, key_padding_mask=None):
         """Take the statistics that all later calls use: one set for every head of the keys.
@@ -226,36 +220,43 @@ class ApproxKernelAttention(BaseEstimator):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
         out, _, effective = self._attend(groups, heads)
+        typical = math.inf if effective is None else float(np.median(effective))
         # With a single key the output is its value, whatever the features.
-        if effective is not None and groups.k.shape[1] > 1:
-            _warn_of_collapse(float(np.median(effective)))
+        if typical < _FEW_FEATURES and groups.k.shape[1] > 1:
+            warnings.warn(
+                f"Random features have collapsed: a typical query is carried by {typical:.2f} of "
+                "them, and the output means little. Take smaller queries and keys (or scale), more "
+                "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
+                FeatureCollapseWarning,
+                stacklevel=2,
+            )
         return groups.ungroup(out)
 
     def _attend(self, groups, heads, states=None):
         """Return output, sums by set, and effective numbers of features of some queries or None."""
-        mask, size = self._mask(groups), self._block_rows
-        is_host = not is_foreign(groups.q)
-        out = _empty_output(groups) if is_host else None
+        mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
+        out = None
+        if not is_foreign(groups.q):
+            out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(unit, sets):
-            output = Output(out[sets] if is_host else None)
+            output = Output(None if out is None else out[sets])
             if mask is not None:
                 masked(unit, mask, output)
-                return output, None, None
+                return sets, output, None, None
             if self.causal:
                 before = None if not states else _state_of(states, sets)
                 sums = _linear.causal(unit, before, output, size)
             else:
-                sums = _linear.absorb(unit, None, size)
+                sums = _linear.absorb(unit, size)
                 _linear.query(unit, sums, output, size)
-            return output, sums, _linear.effective_features(unit, sums)
+            return sets, output, sums, _linear.effective_features(unit, sums)
 
         found = for_each_unit(groups, heads, attend)
-        if not is_host:
-            out = joined(groups, [(sets, output) for sets, (output, _, _) in found])
-        known = [part for _, (_, _, part) in found if part is not None]
-        after = [(sets, sums) for sets, (_, sums, _) in found]
-        return out, after, (np.concatenate(known) if known else None)
+        sets, outputs, after, effective = zip(*found, strict=True)
+        known = [part for part in effective if part is not None]
+        out = joined(groups, sets, outputs) if out is None else out
+        return out, zip(sets, after, strict=True), np.concatenate(known) if known else None
 
     def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
@@ -294,9 +295,9 @@ class ApproxKernelAttention(BaseEstimator):
             raise ValueError(
                 f"grad_out must have the output's shape {shape}, got {gradient.shape}."
             )
-        gradient = gradient.reshape(_empty_output(groups).shape)
+        gradient = gradient.reshape(*groups.q.shape[:-1], -1)
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        mask, size = self._mask(groups), self._block_rows
+        mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
 
         def sweep(unit, u):
             found = Gradients(unit, [array[u] for array in arrays])
@@ -361,14 +362,14 @@ class ApproxKernelAttention(BaseEstimator):
         heads = self._heads(groups, n_heads)
         _check_state(state, groups, heads)
         out, after, _ = self._attend(groups, heads, state.heads)
-        states = [None] * len(heads)
+        states = {}
         for sets, sums in after:
             if isinstance(sets, list):
-                for i, u in enumerate(sets):
-                    states[u] = Sums(sums.sums[i, ...], sums.top[i, ...])
+                states.update(zip(sets, sums.groups(), strict=True))
             else:
                 states[sets] = sums
-        return groups.ungroup(out), AttentionState(tuple(states))
+        state = AttentionState(tuple(states[u] for u in range(len(heads))))
+        return groups.ungroup(out), state
 
     # ---------------------------------------------------------------- looking at it
 
@@ -389,14 +390,11 @@ class ApproxKernelAttention(BaseEstimator):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        self._check(q, k, None, key_padding_mask)
+        groups, _ = self._check(q, k, None, key_padding_mask)
         # Attention to unit vectors: column j is what value j is multiplied with.
-        n_keys = np.shape(k)[-2]
+        n_keys = groups.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
-        if is_foreign(k):
-            unit = like(unit.copy(), k)
-        elif np.asarray(q).dtype == np.float32 and np.asarray(k).dtype == np.float32:
-            unit = unit.astype(np.float32)
+        unit = like(unit, groups.k)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FeatureCollapseWarning)
             return self(q, k, unit, key_padding_mask=key_padding_mask)
@@ -436,15 +434,11 @@ class ApproxKernelAttention(BaseEstimator):
 
     # ---------------------------------------------------------------- checks
 
-    @property
-    def _block_rows(self):
-        return _linear.FEATURE_ROWS if self.block_size is None else self.block_size
-
     def _check(self, q, k, v, key_padding_mask, causal=None):
         """Return the grouped inputs and the number of key heads; v None stands for no values."""
         check_flag("causal", self.causal)
         if self.block_size is not None:
-            check_block_size(self.block_size)
+            check_integer("block_size", self.block_size)
         values, causal = k if v is None else v, self.causal if causal is None else causal
         groups = check_qkv(q, k, values, key_padding_mask, causal, is_checked=False)
         leading = np.shape(k)[:-2]
@@ -520,10 +514,6 @@ def _state_of(states, sets):
     return Sums.stack([states[u] for u in sets]) if isinstance(sets, list) else states[sets]
 
 
-def _empty_output(groups):
-    return np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
-
-
 def needs_data(feature_map):
     """Tell whether a map can only be fitted to data."""
     return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
@@ -550,14 +540,3 @@ def _redrawn(mechanism, draw):
             "mechanism of skrf."
         )
     return copy.copy(mechanism).redraw(mechanism.seed_ + draw)
-
-
-def _warn_of_collapse(typical):
-    if typical < _FEW_FEATURES:
-        warnings.warn(
-            f"Random features have collapsed: a typical query is carried by {typical:.2f} of them, "
-            "and the output means little. Take smaller queries and keys (or scale), more features, "
-            "or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
-            FeatureCollapseWarning,
-            stacklevel=3,
-        )

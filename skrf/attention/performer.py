@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from .._threads import run_all
+from .._validation import check_integer, draw_seed
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, Output, Unit, blocks
@@ -93,16 +94,9 @@ class Performer:
         random_state=None,
     ):
         n_hidden = 4 * width if n_hidden is None else n_hidden
-        sizes = {
-            "n_tokens": n_tokens,
-            "n_layers": n_layers,
-            "width": width,
-            "n_heads": n_heads,
-            "n_hidden": n_hidden,
-        }
-        for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"{name} must be an integer >= 1, got {size!r}.")
+        sizes = {"n_tokens": n_tokens, "n_layers": n_layers, "width": width}
+        for name, size in (sizes | {"n_heads": n_heads, "n_hidden": n_hidden}).items():
+            check_integer(name, size)
         if width % n_heads:
             raise ValueError(f"n_heads={n_heads} must divide width={width}.")
         if norm not in ("pre", "post"):
@@ -115,7 +109,7 @@ class Performer:
         if feature_map is None:
             feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
         if feature_map.random_state is None:
-            feature_map = clone(feature_map).set_params(random_state=rng.randint(2**31 - 1))
+            feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
         attention = ApproxKernelAttention(feature_map, causal=True)
         prototype = attention._prototype(width // n_heads)
         if needs_data(prototype):
@@ -131,26 +125,15 @@ class Performer:
 
     @staticmethod
     def _shapes(n_tokens, n_layers, width, n_hidden):
-        shapes = {"embedding": (n_tokens, width)}
-        for layer in range(n_layers):
-            shapes |= {
-                f"{layer}.{name}": shape
-                for name, shape in {
-                    "query": (width, width),
-                    "key": (width, width),
-                    "value": (width, width),
-                    "output": (width, width),
-                    "attention gain": (width,),
-                    "attention shift": (width,),
-                    "hidden": (width, n_hidden),
-                    "hidden shift": (n_hidden,),
-                    "back": (n_hidden, width),
-                    "back shift": (width,),
-                    "network gain": (width,),
-                    "network shift": (width,),
-                }.items()
-            }
-        return shapes | {
+        own = dict.fromkeys(("query", "key", "value", "output"), (width, width))
+        own |= {"attention gain": (width,), "attention shift": (width,)}
+        own |= {"hidden": (width, n_hidden), "hidden shift": (n_hidden,)}
+        own |= {"back": (n_hidden, width), "back shift": (width,)}
+        own |= {"network gain": (width,), "network shift": (width,)}
+        layers = {f"{i}.{name}": shape for i in range(n_layers) for name, shape in own.items()}
+        return {
+            "embedding": (n_tokens, width),
+            **layers,
             "final gain": (width,),
             "final shift": (width,),
             "logits": (width, n_tokens),
@@ -328,43 +311,37 @@ class Performer:
         return both.reshape(length, -1)[:, : self.width].astype(self.dtype)
 
     def _layer(self, layer, x, states):
-        is_pre = self.norm == "pre"
-        attention, network = f"{layer}.attention", f"{layer}.network"
-        inner, pull_first = self._normalised(attention, x) if is_pre else (x, None)
+        before, after = self._normalised, _unchanged
+        if self.norm == "post":
+            before, after = after, before
+        inner, pull_inner = before(f"{layer}.attention", x)
         change, states, pull_attention = self._attention(layer, inner, states)
-        middle = x + change
-        if not is_pre:
-            middle, pull_first = self._normalised(attention, middle)
-        inner, pull_second = self._normalised(network, middle) if is_pre else (middle, None)
-        change, pull_network = self._network(layer, inner)
-        out = middle + change
-        if not is_pre:
-            out, pull_second = self._normalised(network, out)
+        middle, pull_middle = after(f"{layer}.attention", x + change)
+        hidden, pull_hidden = before(f"{layer}.network", middle)
+        change, pull_network = self._network(layer, hidden)
+        out, pull_out = after(f"{layer}.network", middle + change)
 
         def pull_back(by_out, sweeps, gradients):
-            if not is_pre:
-                by_out = pull_second(by_out, gradients)
-            through = pull_network(by_out, gradients)
-            by_middle = by_out + (pull_second(through, gradients) if is_pre else through)
-            if not is_pre:
-                by_middle = pull_first(by_middle, gradients)
-            through, sweeps = pull_attention(by_middle, sweeps, gradients)
-            return by_middle + (pull_first(through, gradients) if is_pre else through), sweeps
+            by_sum = pull_out(by_out, gradients)
+            by_sum = by_sum + pull_hidden(pull_network(by_sum, gradients), gradients)
+            by_sum = pull_middle(by_sum, gradients)
+            by_inner, sweeps = pull_attention(by_sum, sweeps, gradients)
+            return by_sum + pull_inner(by_inner, gradients), sweeps
 
         return out, states, pull_back
 
     def _attention(self, layer, x, states):
-        projected, pulls = zip(
-            *(self._linear(f"{layer}.{name}", x) for name in ("query", "key", "value")),
-            strict=True,
-        )
-        q, k, v = (self._split(part) for part in projected)
+        projected = [self._linear(f"{layer}.{name}", x) for name in ("query", "key", "value")]
+        q, k, v = (self._split(part) for part, _ in projected)
+        pulls = [pull for _, pull in projected]
         joined = np.empty_like(v)
         after = [None] * len(q)
 
+        def unit(u):
+            return Unit(self._head, q[u : u + 1], k[u], v[u])
+
         def attend(u):
-            unit = Unit(self._head, q[u : u + 1], k[u], v[u])
-            after[u] = _linear.causal(unit, states[u], Output(joined[u : u + 1]))
+            after[u] = _linear.causal(unit(u), states[u], Output(joined[u : u + 1]))
 
         run_all(attend, range(len(q)))
         out, pull_out = self._linear(f"{layer}.output", self._join(joined, x.shape))
@@ -375,15 +352,14 @@ class Performer:
             before = [None] * len(q)
 
             def sweep(u):
-                unit = Unit(self._head, q[u : u + 1], k[u], v[u])
-                found = Gradients(unit, (by_q[u : u + 1], by_k[u], by_v[u]))
-                before[u] = _backward.causal(unit, states[u], gradient[u : u + 1], found, sweeps[u])
+                own = unit(u)
+                found = Gradients(own, (by_q[u : u + 1], by_k[u], by_v[u]))
+                before[u] = _backward.causal(own, states[u], gradient[u : u + 1], found, sweeps[u])
 
             run_all(sweep, range(len(q)))
-            parts = (by_q, by_k, by_v)
             by_x = sum(
                 pull(self._join(part, x.shape), gradients)
-                for pull, part in zip(pulls, parts, strict=True)
+                for pull, part in zip(pulls, (by_q, by_k, by_v), strict=True)
             )
             return by_x, before
 
@@ -442,12 +418,15 @@ class Performer:
         return unit * gain + shift, pull_back
 
 
+def _unchanged(name, x):
+    """Return what `Performer._normalised` returns, where nothing is normalised."""
+    return x, lambda by_out, gradients: by_out
+
+
 def _cross_entropy(logits, targets, count):
     """Return the summed loss over `count` and its gradient with respect to the logits."""
-    logs = log_softmax(logits, axis=-1)
-    chosen = np.take_along_axis(logs, targets[..., None], axis=-1)
+    logs, targets = log_softmax(logits, axis=-1), targets[..., None]
+    chosen = np.take_along_axis(logs, targets, axis=-1)
     gradient = np.exp(logs)
-    np.put_along_axis(
-        gradient, targets[..., None], np.take_along_axis(gradient, targets[..., None], -1) - 1, -1
-    )
+    np.put_along_axis(gradient, targets, np.exp(chosen) - 1, axis=-1)
     return float(-chosen.sum(dtype=np.float64) / count), gradient / count

@@ -1,7 +1,7 @@
 """Random-feature mechanisms: what omega becomes."""
 
 from ._entry import as_feature_map, fit_to, prepared
-from ._map import FeatureMap, in_range, mapped, needs_double
+from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
 from .discrete import GeometricRF, PoissonRF
@@ -29,5 +29,6 @@ __all__ = [
     "in_range",
     "mapped",
     "needs_double",
+    "signed_rows",
     "prepared",
 ]

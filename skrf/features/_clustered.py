@@ -12,12 +12,11 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import columns, constant, like, namespace, squared_distances
-from .._sums import Rows
+from .._arrays import columns, like, namespace, squared_distances
 from ..projections import DenseProjection, Projection
 from ._clusters import cluster_centers
 from ._coordinates import Coordinates
-from ._map import LARGEST_NORM, FeatureMap
+from ._map import FeatureMap, signed_rows
 
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
@@ -36,9 +35,9 @@ class ClusteredMap(FeatureMap):
     own_centers, other_centers : ndarray of shape (C, d)
         Centres of the clusters of this side and of the other.
     stretches : dict or None
-        (real, imaginary) diagonals by pair (query cluster, key cluster); None recentres.
-    is_softmax, is_keys : bool
-        As in `GaussianMap`.
+        What `_stretches` returns; None recentres.
+    is_keys : bool
+        Which side this is.
     """
 
     coordinates: Coordinates
@@ -46,7 +45,6 @@ class ClusteredMap(FeatureMap):
     own_centers: np.ndarray
     other_centers: np.ndarray
     stretches: dict | None
-    is_softmax: bool
     is_keys: bool
     is_positive = False
 
@@ -64,21 +62,15 @@ class ClusteredMap(FeatureMap):
         halves = like(np.sum(self.own_centers**2, axis=1) / 2, products)
         cluster = xp.argmax(products - halves[None, :], axis=1)
         norms2 = rows.squared_norms()
-        outer = -norms2 / 2 - math.log(self.projection.n_projections) / 2
-        if self.is_softmax:
-            outer = outer + self.coordinates.unshifted(X).squared_norms() / 2
+        outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
+        outer = outer - norms2 / 2
         make = self._recentred if self.stretches is None else self._stretched
         parts = []
         for pair in self._pairs():
-            logs, sign = make(rows, norms2, outer, pair)
+            values, logs = make(rows, norms2, outer, pair)
             member = (cluster == pair[self.is_keys])[:, None]
-            parts.append((xp.where(member, logs, like(-np.inf, logs)), sign))
-        logs = columns([part for part, _ in parts])
-        scale = constant(xp.max(logs, axis=1, keepdims=True))
-        values = xp.exp(logs - scale)
-        if self.stretches is not None:
-            values = values * columns([sign for _, sign in parts])
-        return Rows(values, scale)
+            parts.append((values, xp.where(member, logs, like(-np.inf, logs))))
+        return signed_rows(*(columns(part) for part in zip(*parts, strict=True)))
 
     def _pairs(self):
         """Return (query cluster, key cluster) in the order of the blocks."""
@@ -87,28 +79,18 @@ class ClusteredMap(FeatureMap):
         return [(a, b) for a in range(n_queries) for b in range(n_keys)]
 
     def _recentred(self, rows, norms2, outer, pair):
-        own, other = (
-            self.own_centers[pair[self.is_keys]],
-            self.other_centers[pair[not self.is_keys]],
-        )
+        own = self.own_centers[pair[self.is_keys]]
+        both = own + self.other_centers[pair[not self.is_keys]]
         # K = exp(-|x - y0|^2 / 2) exp(-|y - x0|^2 / 2) exp(|x0 - y0|^2 / 2) exp(u.v), u = x - x0,
         # v = y - y0; the constant is shared by the sides.
-        along_own, along_other = (
-            rows.dot(DenseProjection(center[None, :]))[:, 0] for center in (own, other)
-        )
-        shifted2 = norms2 - 2 * along_own + float(own @ own)
-        apart = own - other
-        row = outer - shifted2 / 2 + along_other - float(other @ other) / 2
-        row = row + float(apart @ apart) / 4
+        along = rows.dot(DenseProjection(both[None, :]))[:, 0]
+        row = outer - norms2 / 2 + along - float(both @ both) / 4
         origin = like(self.projection.multiply(own[None, :])[0], row)
-        return rows.dot(self.projection) - origin[None, :] + row[:, None], None
+        logs = rows.dot(self.projection) - origin[None, :] + row[:, None]
+        return namespace(logs).ones_like(logs), logs
 
     def _stretched(self, rows, norms2, outer, pair):
-        """Return logs of sizes, for both columns of a projection, and their factors."""
-        real, imaginary = self.stretches[pair]
-        if self.is_keys:
-            # 1 / (i r) = -i / r.
-            real, imaginary = _invert(real), -_invert(imaginary)
+        real, imaginary = self.stretches[pair][self.is_keys]
         omega = self.projection.dense()
         level = rows.dot(DenseProjection(omega * real))
         angle = rows.dot(DenseProjection(omega * imaginary))
@@ -119,17 +101,15 @@ class ClusteredMap(FeatureMap):
         xp = namespace(level)
         logs = level + (outer - square / 2)[:, None]
         sign = -1.0 if self.is_keys else 1.0
-        return columns([logs, logs]), columns([xp.cos(angle), sign * xp.sin(angle)])
+        return columns([xp.cos(angle), sign * xp.sin(angle)]), columns([logs, logs])
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of the rows."""
-        return self.coordinates.exponent_bound(X, LARGEST_NORM**2, is_softmax=self.is_softmax)
+        return self.coordinates.exponent_bound(X)
 
 
 class Clustered:
     """The steps of a `HybridRF` whose coefficients tell the clusters of a pair."""
-
-    needs_data = True
 
     def sizes(self, spec):
         """Return numbers of projections and clusters."""
@@ -142,10 +122,6 @@ class Clustered:
     def _recentres(spec):
         # The complex diagonal needs two columns; a single one cannot hold them.
         return spec.recenter or spec.n_components == 1
-
-    def is_mergeable(self, spec):
-        """Return False: clusters are of rows."""
-        return False
 
     def learn_from_rows(self, spec, learned, sample):
         """Add the centres of both sides."""
@@ -168,50 +144,31 @@ class Clustered:
         # In float64 before they are shifted: the same choices for float32 rows.
         return spec._coordinates(learned).on_host(X.astype(np.float64, copy=False))
 
-    def draw(self, spec, learned, draw, seed):
-        """Add nothing: blocks share the projections."""
-
     def assemble(self, spec, learned, draw):
         """Return the maps of both sides."""
+        own = spec._coordinates(learned), draw.projection
         sides = learned.query_centers_, learned.key_centers_
-        return tuple(
-            ClusteredMap(
-                spec._coordinates(learned),
-                draw.projection,
-                *centers,
-                learned.stretches,
-                spec.kernel == "softmax",
-                is_keys,
-            )
-            for centers, is_keys in ((sides, False), (sides[::-1], True))
+        return (
+            ClusteredMap(*own, *sides, learned.stretches, is_keys=False),
+            ClusteredMap(*own, *sides[::-1], learned.stretches, is_keys=True),
         )
 
     def log_variance(self, spec, learned, X, Y, geometry):
         """Return the log variance of one projection."""
         centers = learned.query_centers_, learned.key_centers_
-        labels = [
-            cdist(points, own).argmin(axis=1) for points, own in zip((X, Y), centers, strict=True)
-        ]
         log_own = np.empty_like(geometry.sum2)
-        for a in range(len(centers[0])):
-            for b in range(len(centers[1])):
-                block = np.ix_(labels[0] == a, labels[1] == b)
-                x, y = X[labels[0] == a], Y[labels[1] == b]
-                if learned.stretches is None:
-                    u, v = x - centers[0][a], y - centers[1][b]
-                    log_own[block] = variances.log_expm1(squared_distances(u, v, sign=1))
-                else:
-                    real, imaginary = learned.stretches[a, b]
-                    sizes = [
-                        squared_distances(x * part, y * inverse, sign=1)
-                        for part, inverse in (
-                            (real, _invert(real)),
-                            (imaginary, -_invert(imaginary)),
-                        )
-                    ]
-                    # exp(|a|^2) cosh(|b|^2) - 1
-                    log_cosh = np.logaddexp(sizes[1], -sizes[1]) - np.log(2)
-                    log_own[block] = variances.log_expm1(sizes[0] + log_cosh)
+        for a, b, in_a, in_b in _pairs_of_clusters(X, Y, *centers):
+            x, y = X[in_a], Y[in_b]
+            if learned.stretches is None:
+                log_size = squared_distances(x - centers[0][a], y - centers[1][b], sign=1)
+            else:
+                real, imaginary = (
+                    squared_distances(x * own, y * other, sign=1)
+                    for own, other in zip(*learned.stretches[a, b], strict=True)
+                )
+                # exp(|a|^2) cosh(|b|^2)
+                log_size = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
+            log_own[np.ix_(in_a, in_b)] = variances.log_expm1(log_size)
         return -geometry.difference2 + log_own
 
 
@@ -220,17 +177,26 @@ def _invert(values):
     return np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
 
 
-def _stretches(queries, others, query_centers, key_centers):
-    """Return {(a, b): (real, imaginary) diagonal of M} for every pair of clusters."""
-    members = [
-        [points[cdist(points, centers).argmin(axis=1) == k] for k in range(len(centers))]
+def _pairs_of_clusters(queries, others, query_centers, key_centers):
+    """Yield the numbers of every pair of clusters, and which queries and keys they hold."""
+    nearest_a, nearest_b = (
+        cdist(points, centers).argmin(axis=1)
         for points, centers in ((queries, query_centers), (others, key_centers))
-    ]
+    )
+    for a in range(len(query_centers)):
+        for b in range(len(key_centers)):
+            yield a, b, nearest_a == a, nearest_b == b
+
+
+def _stretches(queries, others, *centers):
+    """Return the diagonals of M by pair of clusters: (real, imaginary) of queries and of keys."""
     table = {}
-    for a, x in enumerate(members[0]):
-        for b, y in enumerate(members[1]):
-            squares = [np.maximum(np.mean(points**2, axis=0), _FLOOR) for points in (x, y)]
-            size = (squares[1] / squares[0]) ** 0.25
-            is_imaginary = x.mean(axis=0) * y.mean(axis=0) > 0
-            table[a, b] = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
+    for a, b, in_a, in_b in _pairs_of_clusters(queries, others, *centers):
+        x, y = queries[in_a], others[in_b]
+        squares = [np.maximum(np.mean(points**2, axis=0), _FLOOR) for points in (x, y)]
+        size = (squares[1] / squares[0]) ** 0.25
+        is_imaginary = x.mean(axis=0) * y.mean(axis=0) > 0
+        real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
+        # 1 / (i r) = -i / r.
+        table[a, b] = (real, imaginary), (_invert(real), -_invert(imaginary))
     return table

@@ -16,6 +16,8 @@ from .._arrays import (
     to_host,
 )
 
+LARGEST_NORM = 1e150  # its square still is a float
+
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
@@ -29,11 +31,14 @@ class Coordinates:
         Shift in units of matrix @ x; None is no shift.
     matrix : ndarray of shape (d, d), default=None
         Multiplies every row first; None is the identity.
+    is_softmax : bool, default=False
+        Whether features carry exp(|x|^2 / 2), the outer factor of the softmax kernel.
     """
 
     sigma: float
     offset: np.ndarray | None = None
     matrix: np.ndarray | None = None
+    is_softmax: bool = False
 
     def __call__(self, X):
         """Return the rows of X, ready to be projected."""
@@ -53,6 +58,13 @@ class Coordinates:
         """Return the rows without the shift: the outer factor of the softmax kernel has none."""
         return ScaledRows(self._mapped(X), self.sigma)
 
+    def outer_term(self, X):
+        """Return the exponent of the outer factor of every row, 0 without one.
+
+        exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
+        """
+        return self.unshifted(X).squared_norms() / 2 if self.is_softmax else 0.0
+
     def _mapped(self, X):
         return X if self.matrix is None else X @ like(self.matrix.T, X)
 
@@ -65,20 +77,16 @@ class Coordinates:
         """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
         return self(X).on_host()
 
-    def exponent_bound(self, X, limit, *, is_softmax):
-        """Return an upper bound of the squared norms of rows, also before the shift.
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows, before the shift where that counts.
 
         Of float32 rows it is at most four times too large; of others it is only as sharp as it
-        has to be to tell whether it exceeds `limit`.
+        has to be to tell whether it exceeds the square of `LARGEST_NORM`.
 
         Parameters
         ----------
         X : array or sparse matrix of shape (n, d)
             The rows.
-        limit : float
-            A large number.
-        is_softmax : bool
-            Whether norms before the shift count at all.
         """
         if sp.issparse(X):
             with np.errstate(over="ignore"):
@@ -86,12 +94,16 @@ class Coordinates:
         else:
             X = self._mapped(X)
             is_double = X.dtype == namespace(X).float64
-            norm2 = X.shape[1] * largest_entry(X) ** 2 if is_double else largest_norm2(X)
+            if is_double:
+                largest = largest_entry(X)
+                norm2 = X.shape[1] * largest * largest
+            else:
+                norm2 = largest_norm2(X)
             norm2 *= self.sigma * self.sigma
         bound = self._with_shift(norm2)
-        if bound <= limit or sp.issparse(X):
+        if bound <= LARGEST_NORM**2 or sp.issparse(X):
             return bound
-        if is_softmax:
+        if self.is_softmax:
             return self._with_shift(largest_norm2(X) * self.sigma * self.sigma)
         return largest_norm2(ScaledRows(X, self.sigma, self.offset).values)
 

@@ -191,7 +191,7 @@ class TransformerMap(FeatureMap):
 
 def _in_library(rows, X):
     """Return rows of the host in the library of X."""
-    return Rows(*(like(part, X) for part in rows if part is not None)) if is_foreign(X) else rows
+    return rows.map(lambda array: like(array, X)) if is_foreign(X) else rows
 
 
 @dataclass(frozen=True, eq=False)

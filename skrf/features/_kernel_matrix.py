@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import is_foreign, like, namespace, squared_distances, squared_norms, to_host
-from .._sums import log_product
+from .._sums import log_estimate, signed_product
 from .._validation import validate_rows
 from ._map import as_dtype, in_range, mapped
 
@@ -67,11 +67,12 @@ class KernelMatrixMixin:
         X, Y = self._pair(X, Y)
         sides = (self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")
         queries, keys = (mapped(side, in_range(side, Z, name)) for side, Z, name in sides)
-        if self.is_positive:
-            values = _exp(log_product(queries.values, keys.values.T))
+        if is_foreign(X) and not self.is_positive:
+            values, scale = signed_product(queries, keys)
+            values = values * _exp(scale)
         else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = (queries.values @ keys.values.T) * _exp(queries.scale + keys.scale.T)
+            logs, sign = log_estimate(queries, keys)
+            values = sign * _exp(logs)
         return self._flagged(as_dtype(values, X.dtype), X, "kernel estimates")
 
     def kernel_variance(self, X, Y=None, *, log=False):
@@ -107,8 +108,8 @@ class KernelMatrixMixin:
     @property
     def kernel_variance_is_exact_(self):
         """Whether `kernel_variance` is the variance itself and not an upper bound."""
-        check_is_fitted(self)
-        return self._fitted.spec._variance_is_exact(self._fitted.learned)
+        fitted = self._known
+        return fitted.spec._variance_is_exact(fitted.learned)
 
     def _pair(self, X, Y):
         check_is_fitted(self)

@@ -10,23 +10,28 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import constant, is_foreign, largest_entry, namespace
-from .._sums import Rows
+from .._arrays import cast, constant, is_foreign, largest_entry, namespace
+from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
+from ._coordinates import LARGEST_NORM
 
-LARGEST_NORM = 1e150  # its square still is a float
 # Exponents from which on float32 rows are mapped in float64: for their digits, or for their range.
 _PRECISE_NORM2, _LARGEST_SINGLE = 256.0, 1e30
 _SMALL = 2**16  # entries below which threads cost more than they save
 
 
 def signed_rows(values, log_amplitude):
-    """Return features values * exp(log_amplitude): (n, M) numbers of at most 1, (n,) exponents."""
+    """Return features values * exp(log_amplitude) as `Rows`.
+
+    Values are numbers of at most about 1, exponents of shape (n, M), or (n,), one for each row.
+    """
+    if log_amplitude.ndim == 1:
+        log_amplitude = log_amplitude[:, None]
     scale = constant(log_amplitude)
     if scale is not log_amplitude:
         # Its gradient stays with the values.
-        values = values * namespace(values).exp(log_amplitude - scale)[:, None]
-    return Rows(values, scale[:, None])
+        values = values * namespace(values).exp(log_amplitude - finite(scale))
+    return Rows(values, scale)
 
 
 class FeatureMap(ABC):
@@ -80,8 +85,8 @@ class FeatureMap(ABC):
 
         Returns
         -------
-        ndarray of shape (n, 1) or None
-            Log scale of every row; None for positive maps.
+        ndarray of shape (n, 1) or (n, n_columns), or None
+            Log scales of rows or features; None for positive maps.
         """
         values, scale = self(X)
         out[...] = values
@@ -100,7 +105,7 @@ class FeatureMap(ABC):
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values.
 
-        The scale of a row is a constant.
+        Scales are constants.
 
         Raises
         ------
@@ -152,17 +157,13 @@ def needs_double(feature_map, X, name="X", *, is_precise=True):
 def in_range(feature_map, X, name="X", *, is_precise=True):
     """Return rows in the precision that their exponents need; see `needs_double`."""
     is_double = needs_double(feature_map, X, name, is_precise=is_precise)
-    if not is_double or X.dtype == namespace(X).float64:
-        return X
-    return namespace(X).astype(X, namespace(X).float64) if is_foreign(X) else X.astype(np.float64)
+    return cast(X, namespace(X).float64) if is_double else X
 
 
 def as_dtype(features, dtype):
     """Return features with the dtype of the rows that were given; they may leave its range."""
-    if features.dtype == dtype:
-        return features
     with np.errstate(over="ignore"):
-        return namespace(features).astype(features, dtype)
+        return cast(features, dtype)
 
 
 def _largest(X):
@@ -184,15 +185,13 @@ def mapped(feature_map, X, *, plain=False, look=None):
     plain : bool, default=False
         Whether to return features and no `Rows`.
     look : callable, default=None
-        Called with every block of features.
+        Called with every block of features of the host.
     """
     if is_foreign(X):
         rows = feature_map(X)
-        return _plain(rows, look) if plain else rows
+        return rows.plain() if plain else rows
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
-    is_signed = not (plain or feature_map.is_positive)
-    scale = np.empty((len(out), 1)) if is_signed else None
-    room = Scratch()
+    scales, room = {}, Scratch()
 
     def work(rows):
         # Settings of floating-point warnings belong to a thread.
@@ -200,9 +199,7 @@ def mapped(feature_map, X, *, plain=False, look=None):
             if plain:
                 feature_map.write_plain(X[rows], out[rows], room)
             else:
-                found = feature_map.write(X[rows], out[rows], room)
-                if is_signed:
-                    scale[rows] = found
+                scales[rows.start or 0] = feature_map.write(X[rows], out[rows], room)
         if look is not None:
             look(out[rows])
 
@@ -210,15 +207,6 @@ def mapped(feature_map, X, *, plain=False, look=None):
         work(slice(None))
     else:
         run_rows(work, len(out), block_rows(*out.shape))
-    return out if plain else Rows(out, scale)
-
-
-def _plain(rows, look):
-    xp = namespace(rows.values)
-    if rows.scale is None:
-        features = xp.exp(rows.values)
-    else:
-        features = rows.values * xp.exp(rows.scale)
-    if look is not None:
-        look(features)
-    return features
+    if plain or feature_map.is_positive:
+        return out if plain else Rows(out)
+    return Rows(out, np.concatenate([scales[start] for start in sorted(scales)]))

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import type_of_target
@@ -20,6 +19,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from .._arrays import to_host
+from .._sums import log_sum_exp
 from ..projections import DenseProjection
 from ._clusters import cluster_centers, spatial_order
 from ._docs import document
@@ -86,7 +86,7 @@ class Mixture:
             return dense
         d = rows.shape[1]
         squares = cdist(rows, self.centers, "sqeuclidean")
-        bumps = logsumexp(-squares / (2 * self.tau**2), axis=1) - d * np.log(self.tau)
+        bumps = log_sum_exp(-squares / (2 * self.tau**2)) - d * np.log(self.tau)
         return np.logaddexp(dense, bumps + np.log1p(-self.share) - np.log(len(self.centers)))
 
 
@@ -175,6 +175,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "tau": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
+    _known_errors = "bound", "'iid', 'orthogonal'"
 
     def __init__(
         self,
@@ -347,15 +348,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _variance_is_exact(self, learned):
         return False
 
-    def _log_variance(self, fitted, X, Y):
-        if self.coupling not in ("iid", "orthogonal"):
-            raise NotImplementedError(
-                f"No bound is known for AdaptiveRF with coupling={self.coupling!r}. "
-                "Known: 'iid', 'orthogonal'."
-            )
-        learned = fitted.learned
-        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
-
 
 def _near_sums(queries, others, log_key_weights, rng):
     """Return points x + y near which features are wanted: y drawn from x's attention."""
@@ -422,7 +414,7 @@ class _RowSumScore:
         if self.is_self:
             np.fill_diagonal(logs, -np.inf)
             logs[self.labels[:, None] != self.labels] = -np.inf
-        self.exact = logsumexp(logs, axis=1)
+        self.exact = log_sum_exp(logs)
 
     def __call__(self, mixture, rows, log_weights):
         """Return the score of drawn rows and their log weights."""
@@ -435,10 +427,10 @@ class _RowSumScore:
         logs = np.empty(len(queries))
         for label in np.unique(self.labels):
             own = self.labels == label
-            sums = logsumexp(keys[own] if self.is_self else keys, axis=0)
-            logs[own] = logsumexp(queries[own] + sums, axis=1)
+            sums = log_sum_exp(keys[own] if self.is_self else keys, axis=0)
+            logs[own] = log_sum_exp(queries[own] + sums)
         if self.is_self:
-            itself = logsumexp(queries + keys, axis=1)
+            itself = log_sum_exp(queries + keys)
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = logs + np.log(np.maximum(-np.expm1(itself - logs), 0.0))
         # Rows without any neighbour have no finite truth and say nothing.

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from inspect import signature
 from numbers import Integral, Real
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,6 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -28,9 +28,10 @@ from sklearn.utils.validation import check_is_fitted
 from .. import _kernels
 from .._arrays import is_foreign, namespace, to_host
 from .._validation import (
-    changed_parameters,
+    check_unchanged,
     commit,
     draft_of,
+    draw_seed,
     drop_zero_weights,
     freeze,
     validate_rows,
@@ -148,10 +149,6 @@ class Fitted:
         return {name: value for name, value in both.items() if name.endswith("_")}
 
 
-def _maps_to_positive(mechanism):
-    return mechanism.is_positive
-
-
 def _has_mergeable_parameters(mechanism):
     return mechanism._spec._is_mergeable()
 
@@ -186,8 +183,21 @@ class BaseRandomFeatures(
     _is_unbiased = True
 
     def _sizes(self):
-        """Return a namespace with ``n_projections``, or raise ValueError for ``n_components``."""
-        return SimpleNamespace(n_projections=self._count_projections())
+        """Return a namespace with ``n_projections``, or raise ValueError for ``n_components``.
+
+        A single column cannot hold a pair: mechanisms of pairs fold it with a random phase or
+        sign, which keeps it unbiased.
+        """
+        columns = self.columns_per_projection
+        count, rest = divmod(self.n_components, columns)
+        if rest and self.n_components > 1:
+            nearest = [str(max(k * columns, 1)) for k in (count, count + 1)]
+            raise ValueError(
+                f"n_components={self.n_components} cannot be made by {type(self).__name__}: it "
+                f"must be 1 or a multiple of {columns}, the columns of one projection. The nearest "
+                f"allowed: {' and '.join(nearest)}."
+            )
+        return SimpleNamespace(n_projections=max(count, 1))
 
     @abstractmethod
     def _learn(self, learned, statistics):
@@ -216,29 +226,7 @@ class BaseRandomFeatures(
         """Tell whether that is the variance itself and not a bound."""
         return True
 
-    @property
-    def columns_per_projection(self):
-        """Number of columns that a projection makes."""
-        return 1
-
-    def _count_projections(self):
-        """Return the number of projections for ``n_components``, or raise ValueError.
-
-        A single column cannot hold a pair: mechanisms of pairs fold it with a random phase or
-        sign, which keeps it unbiased.
-        """
-        if self.n_components == 1:
-            return 1
-        columns = self.columns_per_projection
-        count, rest = divmod(self.n_components, columns)
-        if rest:
-            nearest = [str(max(k * columns, 1)) for k in (count, count + 1)]
-            raise ValueError(
-                f"n_components={self.n_components} cannot be made by {type(self).__name__}: it "
-                f"must be 1 or a multiple of {columns}, the columns of one projection. The nearest "
-                f"allowed: {' and '.join(nearest)}."
-            )
-        return count
+    columns_per_projection = 1  # number of columns that one makes
 
     def _is_mergeable(self):
         """Tell whether the parameters are functions of mergeable statistics."""
@@ -333,9 +321,7 @@ class BaseRandomFeatures(
             Where a parameter is not what it was in the first call.
         """
         if self._fitted is not None:
-            changed = changed_parameters(self, self._fitted.spec.get_params())
-            if changed:
-                raise ValueError(f"partial_fit goes on where it began, but {changed}: call fit.")
+            check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
     def _fit(self, X, sample_weight, keys, *, before, labels=None):
@@ -346,7 +332,7 @@ class BaseRandomFeatures(
         sample_weight, X = drop_zero_weights(sample_weight, X)
         if keys is not None:
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
-        seed = _draw_seed(self.random_state) if before is None else before.seed
+        seed = draw_seed(self.random_state) if before is None else before.seed
         statistics = PairStatistics.of(X, keys, sample_weight, full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
@@ -379,8 +365,7 @@ class BaseRandomFeatures(
         NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self)
-        return commit(self, self._with(self._fitted.redrawn(_draw_seed(random_state))))
+        return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
 
     def _with(self, fitted):
         """Return a copy that is fitted otherwise."""
@@ -432,8 +417,8 @@ class BaseRandomFeatures(
         NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self)
-        fitted, spec = self._fitted, self._fitted.spec
+        fitted = self._known
+        spec = fitted.spec
         statistics = PairStatistics.of(
             X, keys, full=spec._needs_full_statistics, sizes=spec._needs_sizes
         )
@@ -443,16 +428,21 @@ class BaseRandomFeatures(
     # ---------------------------------------------------------------- fitted attributes
 
     @property
+    def _known(self):
+        """The `Fitted`, which there is after `fit` alone."""
+        check_is_fitted(self)
+        return self._fitted
+
+    @property
     def feature_maps_(self):
         """The `FeatureMap` of queries and that of keys, which consumers hold."""
-        check_is_fitted(self)
-        return self._fitted.queries, self._fitted.keys
+        fitted = self._known
+        return fitted.queries, fitted.keys
 
     @property
     def sigma_(self):
         """Multiplier of the inputs: sigma = 1 / length_scale = sqrt(2 gamma)."""
-        check_is_fitted(self)
-        return self._fitted.learned.sigma
+        return self._known.learned.sigma
 
     @property
     def gamma_(self):
@@ -467,20 +457,17 @@ class BaseRandomFeatures(
     @property
     def n_components_(self):
         """Number of output columns."""
-        check_is_fitted(self)
-        return self._fitted.queries.n_columns
+        return self._known.queries.n_columns
 
     @property
     def n_projections_(self):
         """Number of projections."""
-        check_is_fitted(self)
-        return self._fitted.learned.n_projections
+        return self._known.learned.n_projections
 
     @property
     def seed_(self):
         """The integer that was taken from ``random_state``."""
-        check_is_fitted(self)
-        return self._fitted.seed
+        return self._known.seed
 
     @property
     def _n_features_out(self):
@@ -533,7 +520,7 @@ class BaseRandomFeatures(
         """
         return self._features(Y, keys=True, name="Y")
 
-    @available_if(_maps_to_positive)
+    @available_if(attrgetter("is_positive"))
     def log_transform(self, X):
         """Return the logarithms of the query-side features, finite at every sigma.
 
@@ -551,7 +538,7 @@ class BaseRandomFeatures(
         """
         return self._logs(X, keys=False, name="X")
 
-    @available_if(_maps_to_positive)
+    @available_if(attrgetter("is_positive"))
     def log_transform_keys(self, Y):
         """Return the logarithms of the key-side features, finite at every sigma.
 
@@ -571,9 +558,8 @@ class BaseRandomFeatures(
 
     def _rows(self, X, *, keys, name):
         """Return the map of a side and validated rows in the precision that they need."""
-        check_is_fitted(self)
+        feature_map = self.feature_maps_[keys]
         X = validate_rows(self, X, reset=False, name=name)
-        feature_map = self._fitted.keys if keys else self._fitted.queries
         return feature_map, in_range(feature_map, X, name, is_precise=False), X.dtype
 
     def _logs(self, X, *, keys, name):
@@ -592,7 +578,7 @@ class BaseRandomFeatures(
                 found.append(_flaws(features, is_positive))
 
         features = mapped(feature_map, X, plain=True, look=look)
-        if features.dtype != dtype:
+        if features.dtype != dtype or is_foreign(features):
             features = as_dtype(features, dtype)
             look(features)
         has_vanished, has_overflowed = (any(flaw) for flaw in zip(*found, strict=True))
@@ -620,7 +606,3 @@ def _flaws(features, is_positive):
     top, low = xp.max(features, axis=1), xp.min(features, axis=1)
     has_vanished = bool(xp.any((top == 0) & (low == 0)))
     return has_vanished, not bool(xp.all(xp.isfinite(top) & xp.isfinite(low)))
-
-
-def _draw_seed(random_state):
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))

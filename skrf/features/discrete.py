@@ -22,7 +22,7 @@ from .._sums import Rows
 from ..projections import DenseProjection
 from ._coordinates import Coordinates
 from ._docs import document
-from ._map import LARGEST_NORM, FeatureMap
+from ._map import FeatureMap, signed_rows
 from .base import OMEGA, BaseRandomFeatures, rng_of
 
 _BLOCK_ROWS = 1024
@@ -49,8 +49,6 @@ class DiscreteMap(FeatureMap):
         Log of what every coordinate is divided by.
     bias : ndarray of shape (m,)
         Log of what every feature is multiplied by.
-    is_softmax : bool
-        Whether features carry exp(|x|^2 / 2).
     floor : ndarray of shape (d,) or None
         Least value of every coordinate, below which it is clamped; None leaves signs.
     """
@@ -59,7 +57,6 @@ class DiscreteMap(FeatureMap):
     projection: DenseProjection
     log_divisor: np.ndarray
     bias: np.ndarray
-    is_softmax: bool
     floor: np.ndarray | None
 
     @cached_property
@@ -77,10 +74,7 @@ class DiscreteMap(FeatureMap):
         xp = namespace(X)
         X = xp.astype(X, xp.float64)
         inside, norms2 = self.clamped(X)
-        outer = -norms2 / 2
-        if self.is_softmax:
-            plain = self.coordinates.unshifted(X).values
-            outer = outer + xp.sum(plain * plain, axis=1) / 2
+        outer = self.coordinates.outer_term(X) - norms2 / 2
         size = xp.abs(inside)
         zero = size == 0
         logs = xp.log(xp.where(zero, like(1.0, X), size)) - like(self.log_divisor, X)
@@ -90,13 +84,11 @@ class DiscreteMap(FeatureMap):
         logs = xp.where(logs < _LOG_ZERO / 2, like(-np.inf, X), logs) + outer[:, None]
         if self.is_positive:
             return Rows(xp.astype(logs, dtype))
-        scale = xp.max(logs, axis=1, keepdims=True)
-        scale = xp.where(scale > -np.inf, scale, like(0.0, X))
         turns = self._odd.multiply(xp.astype(inside < 0, X.dtype))
         # 1 - 2 (turns mod 2), by halves: exact below 2^53.
         half = turns / 2
-        values = (1 - 4 * (half - xp.floor(half))) * xp.exp(logs - scale)
-        return Rows(xp.astype(values, dtype), xp.astype(scale, dtype))
+        rows = signed_rows(1 - 4 * (half - xp.floor(half)), logs)
+        return rows.map(lambda part: xp.astype(part, dtype))
 
     def clamped(self, X):
         """Return rows as they enter the products, and squared norms, which clamping leaves."""
@@ -109,18 +101,14 @@ class DiscreteMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of the rows."""
-        return self.coordinates.exponent_bound(X, LARGEST_NORM**2, is_softmax=self.is_softmax)
+        return self.coordinates.exponent_bound(X)
 
 
 class DiscreteRandomFeatures(BaseRandomFeatures):
     """Base of the maps with counts: shift, signed log inputs, products, outer factors."""
 
     _needs_sizes = True
-    _parameter_constraints = {
-        "positive": ["boolean"],
-        "per_feature": ["boolean"],
-        "center": ["boolean"],
-    }
+    _parameter_constraints = dict.fromkeys(("positive", "per_feature", "center"), ["boolean"])
 
     def __init__(
         self,
@@ -197,11 +185,10 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     def _assemble(self, learned, draw):
         log_divisor, bias = self._log_terms(learned, draw.omega_)
         made = DiscreteMap(
-            Coordinates(learned.sigma, learned.offset_),
+            Coordinates(learned.sigma, learned.offset_, is_softmax=self.kernel == "softmax"),
             DenseProjection(draw.omega_),
             log_divisor,
             bias - np.log(learned.n_projections) / 2,
-            self.kernel == "softmax",
             learned.floor,
         )
         return made, made
@@ -209,19 +196,17 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- error
 
     def _log_variance(self, fitted, X, Y):
-        feature_map, outer = fitted.queries, []
-        clamped, gains = [], []
+        feature_map, clamped, gains = fitted.queries, [], []
         for Z in (X, Y):
-            dense = np.asarray(Coordinates(1.0).on_host(Z))
+            dense = Coordinates(1.0).on_host(Z)
             inside, norms2 = feature_map.clamped(dense)
+            outer = feature_map.coordinates.outer_term(dense)
             clamped.append(inside)
-            gains.append(np.sum(inside**2, axis=1) - norms2)
-            outer.append(np.sum((fitted.learned.sigma * dense) ** 2, axis=1))
+            gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
         delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
         # Squared mean of the estimate: K^2 where nothing is clamped.
         log_mean2 = np.add.outer(*gains) - squared_distances(*clamped)
-        logs = log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
-        return logs + (np.add.outer(*outer) if self.kernel == "softmax" else 0.0)
+        return log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
 
 
 @document
@@ -272,15 +257,14 @@ class PoissonRF(DiscreteRandomFeatures):
 
     def _learn(self, learned, statistics):
         super()._learn(learned, statistics)
-        squares = [
-            learned.sigma**2 * (side.variances + (side.mean - learned.offset_) ** 2)
+        sizes = [
+            learned.sigma * np.hypot(np.sqrt(side.variances), side.mean - learned.offset_)
             for side in (statistics.queries, statistics.keys)
         ]
-        products = squares[0] * squares[1]
+        rates = np.clip(sizes[0] * sizes[1], _MIN_RATE, _MAX_RATE)
         if not self.per_feature:
-            products = np.mean(products)
-        rates = np.clip(np.sqrt(products), _MIN_RATE, _MAX_RATE)
-        learned.lambda_ = rates if self.per_feature else float(rates)
+            rates = float(np.sqrt(np.mean(rates**2)))
+        learned.lambda_ = rates
 
     def _forget_data(self, learned):
         learned.lambda_ = np.ones(learned.n_features) if self.per_feature else 1.0

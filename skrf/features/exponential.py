@@ -6,7 +6,6 @@ import numpy as np
 from scipy.optimize import minimize
 
 from .. import variances
-from ._coordinates import Coordinates
 from ._docs import document
 from .base import PHASE, rng_of
 from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
@@ -240,10 +239,10 @@ def _is_real(learned):
 class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
     """Base of the maps fitted along the principal axes of x + y, after balancing if asymmetric."""
 
-    _parameter_constraints = {
-        "asymmetric": ["boolean"],
-    }
+    _parameter_constraints = {"asymmetric": ["boolean"]}
     _needs_full_statistics = True
+    # What is known of the error, and for which couplings.
+    _known_errors = "closed form or bound", "'iid' (exact), 'orthogonal' (bound)"
 
     def _learn(self, learned, statistics):
         learned.balance = None
@@ -265,16 +264,23 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
         learned.rotation_ = axes.T
         learned.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
 
-    def _coordinates(self, learned, *, keys=False):
-        balance = None if learned.balance is None else learned.balance[keys]
-        return Coordinates(learned.sigma, learned.offset_, balance)
-
     @property
     def _is_symmetric(self):
         return not self.asymmetric
 
     def _quadratic_form(self, learned):
         return np.sqrt(learned.rho_)[:, None] * learned.rotation_
+
+    def _log_variance(self, fitted, X, Y):
+        if self.coupling not in ("iid", "orthogonal"):
+            what, couplings = self._known_errors
+            raise NotImplementedError(
+                f"No {what} is known for {type(self).__name__} with coupling={self.coupling!r}. "
+                f"Known: {couplings}."
+            )
+        # Orthogonal projections do not exceed independent ones.
+        learned = fitted.learned
+        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 
 @document
@@ -366,16 +372,6 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
 
     def _variance_is_exact(self, learned):
         return self.coupling == "iid" or learned.n_features == 1
-
-    def _log_variance(self, fitted, X, Y):
-        if self.coupling not in ("iid", "orthogonal"):
-            raise NotImplementedError(
-                f"No closed form or bound is known for {type(self).__name__} with "
-                f"coupling={self.coupling!r}. Known: 'iid' (exact), 'orthogonal' (bound)."
-            )
-        # Orthogonal projections do not exceed independent ones.
-        learned = fitted.learned
-        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 
 # Of the mean square, added to variances that are balanced: those of rounding would stretch means

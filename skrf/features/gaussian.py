@@ -12,7 +12,7 @@ from .. import variances
 from .._arrays import Kept, like, squared_norms
 from ..projections import COUPLINGS, PROJECTIONS, Coupling, DenseProjection, Projection
 from ._coordinates import Coordinates
-from ._map import LARGEST_NORM, FeatureMap
+from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
 from .nonlinearities import Nonlinearity
 
@@ -29,8 +29,6 @@ class GaussianMap(FeatureMap):
         The projections.
     nonlinearity : Nonlinearity
         What they become.
-    is_softmax : bool
-        Whether features carry exp(|x|^2 / 2), the outer factor of the softmax kernel.
     is_keys : bool, default=False
         Which side this is.
     """
@@ -38,7 +36,6 @@ class GaussianMap(FeatureMap):
     coordinates: Coordinates
     drawn: Projection
     nonlinearity: Nonlinearity
-    is_softmax: bool
     is_keys: bool = False
     projection: Projection = field(init=False)
     bias: np.ndarray | None = field(init=False)
@@ -63,20 +60,19 @@ class GaussianMap(FeatureMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        rows, row = self._rows_and_terms(X)
-        products = rows.scaled(self.nonlinearity.slope).dot(self.projection)
+        _, products, row = self._projected(X)
         return self.nonlinearity.apply(products, row, self.bias, keys=self.is_keys)
 
-    def _rows_and_terms(self, X):
-        """Return the rows that are projected, and the exponents that depend on a row alone."""
-        rows = self.coordinates(X)
+    def _projected(self, X, room=None):
+        """Return rows, their products, and the exponents that depend on a row alone."""
+        rows, out = self.coordinates(X), None
+        if room is not None and isinstance(self.projection, DenseProjection):
+            out = room((len(X), self.projection.n_projections), X.dtype)
+        products = rows.scaled(self.nonlinearity.slope).dot(self.projection, out)
         # Norms before the slope: an enormous slope would overflow their squares.
         row = self.nonlinearity.row_term(rows.squared_norms(), self.n_features)
-        row = row - math.log(self.drawn.n_projections) / 2
-        if self.is_softmax:
-            # exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
-            row = row + self.coordinates.unshifted(X).squared_norms() / 2
-        return rows, row
+        row = row + (self.coordinates.outer_term(X) - math.log(self.drawn.n_projections) / 2)
+        return rows, products, row
 
     def write(self, X, out, room, lower=None):
         """Write the values of rows of the host and return their scale."""
@@ -95,12 +91,7 @@ class GaussianMap(FeatureMap):
             self._write(X, out, room, plain=True)
 
     def _write(self, X, out, room, plain=False):
-        rows, row = self._rows_and_terms(X)
-        rows = rows.scaled(self.nonlinearity.slope)
-        products = None
-        if isinstance(self.projection, DenseProjection):
-            products = room((len(X), self.projection.n_projections), X.dtype)
-        products = rows.dot(self.projection, products)
+        _, products, row = self._projected(X, room)
         own = {"keys": self.is_keys, "plain": plain}
         return self.nonlinearity.write(products, row, self.bias, out, **own)
 
@@ -111,7 +102,7 @@ class GaussianMap(FeatureMap):
         """
         wide = room((len(X), X.shape[1] + 2), X.dtype)
         norms2 = squared_norms(self.coordinates.write(X, wide[:, :-2]))
-        slope = self.nonlinearity.norm_slope + (0.5 if self.is_softmax else 0.0)
+        slope = self.nonlinearity.norm_slope + (0.5 if self.coordinates.is_softmax else 0.0)
         np.multiply(norms2, slope, out=wide[:, -2])
         wide[:, -1] = 1.0
         matrix = self._kept.like(X, self._make_wide)
@@ -125,7 +116,7 @@ class GaussianMap(FeatureMap):
         bias = self.nonlinearity.row_term(np.zeros(matrix.shape[1]), self.n_features)
         bias -= math.log(self.drawn.n_projections) / 2
         bias = bias if self.bias is None else bias + self.bias
-        if self.is_softmax and self.coordinates.is_shifted:
+        if self.coordinates.is_softmax and self.coordinates.is_shifted:
             # |x|^2 / 2 of the inputs as they are is |r|^2 / 2 + r.c + |c|^2 / 2 of shifted ones.
             shift = self.coordinates.sigma * self.coordinates.offset
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
@@ -134,21 +125,19 @@ class GaussianMap(FeatureMap):
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values."""
         nonlinearity = self.nonlinearity
-        rows, row = self._rows_and_terms(X)
-        products = rows.scaled(nonlinearity.slope).dot(self.projection)
+        rows, products, row = self._projected(X)
         by_product, by_row = nonlinearity.pull_back(
             products, row, self.bias, by_values, keys=self.is_keys
         )
         by_rows = nonlinearity.slope * (by_product @ like(self.projection.dense(), X))
         by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows.values
-        if self.is_softmax:
+        if self.coordinates.is_softmax:
             by_rows = by_rows + by_row[:, None] * self.coordinates.unshifted(X).values
         return self.coordinates.pull_back(by_rows)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows, slopes and biases."""
-        own = self.coordinates.exponent_bound(X, LARGEST_NORM**2, is_softmax=self.is_softmax)
-        return max(own, self._reach)
+        return max(self.coordinates.exponent_bound(X), self._reach)
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):
@@ -210,13 +199,13 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _coordinates(self, learned, *, keys=False):
         """Return the coordinates of one side."""
-        return Coordinates(learned.sigma, getattr(learned, "offset_", None))
+        offset, balance = getattr(learned, "offset_", None), getattr(learned, "balance", None)
+        matrix = None if balance is None else balance[keys]
+        return Coordinates(learned.sigma, offset, matrix, self.kernel == "softmax")
 
     def _assemble(self, learned, draw):
         nonlinearity = self._nonlinearity(learned, draw)
-        queries = GaussianMap(
-            self._coordinates(learned), draw.projection, nonlinearity, self.kernel == "softmax"
-        )
+        queries = GaussianMap(self._coordinates(learned), draw.projection, nonlinearity)
         keys = self._coordinates(learned, keys=True)
         if nonlinearity.is_symmetric and keys.matrix is None:
             return queries, queries
@@ -262,10 +251,8 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _log_outer_factor(self, learned, X, Y):
         """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
-        if self.kernel != "softmax":
-            return 0.0
-        norms = [
-            np.sum(self._coordinates(learned, keys=keys).unshifted(Z).on_host() ** 2, axis=1)
+        terms = [
+            self._coordinates(learned, keys=keys).outer_term(Coordinates(1.0).on_host(Z))
             for Z, keys in ((X, False), (Y, True))
         ]
-        return np.add.outer(*norms)
+        return 2 * np.add.outer(*terms)

@@ -14,12 +14,12 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .. import variances
-from .._arrays import columns, constant, like, namespace
+from .._arrays import columns, like, namespace
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
 from ._clustered import Clustered
 from ._docs import document
-from ._map import FeatureMap
+from ._map import FeatureMap, signed_rows
 from ._sigma import median_distance
 from .base import COEFFICIENTS, rng_of
 from .gaussian import GaussianMap
@@ -46,16 +46,10 @@ class Angular:
         signs = xp.where(products < 0, like(-1.0, products), like(1.0, products))
         return signs / math.sqrt(max(products.shape[1], 1))
 
-    def compose(self, coefficient, positive, trigonometric, *, keys):
-        """Return the columns of one side."""
-        sign = -1.0 if keys else 1.0
-        parts = [
-            positive,
-            trigonometric,
-            sign * _products(coefficient, positive),
-            _products(coefficient, trigonometric),
-        ]
-        return columns(parts) / math.sqrt(2)
+    def blocks(self, coefficient, one, *, keys):
+        """Return the blocks of one side as (multipliers, base): 0 positive, 1 trigonometric."""
+        one, coefficient = one / math.sqrt(2), coefficient / math.sqrt(2)
+        return [(one, 0), (one, 1), (-coefficient if keys else coefficient, 0), (coefficient, 1)]
 
     def moments(self, X, Y, n_coefficients, tau):
         """Return E lam_hat and E lam_hat^2 for all pairs."""
@@ -83,15 +77,9 @@ class Gaussian:
         both = columns([xp.cos(products), xp.sin(products)])
         return both / math.sqrt(max(products.shape[1], 1))
 
-    def compose(self, coefficient, positive, trigonometric, *, keys):
-        """Return the columns of one side."""
-        sign = -1.0 if keys else 1.0
-        parts = [
-            positive,
-            sign * _products(coefficient, positive),
-            _products(coefficient, trigonometric),
-        ]
-        return columns(parts)
+    def blocks(self, coefficient, one, *, keys):
+        """Return the blocks of one side as (multipliers, base): 0 positive, 1 trigonometric."""
+        return [(one, 0), (-coefficient if keys else coefficient, 0), (coefficient, 1)]
 
     def moments(self, X, Y, n_coefficients, tau):
         """Return E lam_hat and E lam_hat^2 for all pairs."""
@@ -104,11 +92,10 @@ class Gaussian:
         return far, far**2 + spread
 
 
-def _products(coefficient, values):
+def _products(multipliers, values):
     """Return all products of a column of one with a column of the other, row by row."""
-    xp = namespace(values)
-    joined = coefficient[:, :, None] * values[:, None, :]
-    return xp.reshape(joined, (values.shape[0], coefficient.shape[1] * values.shape[1]))
+    joined = multipliers[:, :, None] * values[:, None, :]
+    return namespace(values).reshape(joined, (values.shape[0], -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +137,19 @@ class HybridMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows` of X."""
         logs = self.positive(X).values
-        xp = namespace(logs)
-        scale = constant(xp.max(logs, axis=1, keepdims=True))
+        one = namespace(logs).ones_like(logs)
+        bases = [signed_rows(one, logs)]
         if self.taus is None:
-            return Rows(xp.exp(logs - scale), scale)
-        values, own_scale = self.trigonometric(X)
-        scale = xp.maximum(scale, own_scale)
+            return bases[0]
+        values, scale = self.trigonometric(X)
+        bases.append(Rows(values, scale + 0 * values))
         coefficient = self.combination.features(self.positive.coordinates(X).dot(self.taus))
-        bases = xp.exp(logs - scale), values * xp.exp(own_scale - scale)
-        return Rows(self.combination.compose(coefficient, *bases, keys=self.is_keys), scale)
+        blocks = self.combination.blocks(coefficient, one[:, :1], keys=self.is_keys)
+        parts = [
+            (_products(by, bases[i].values), _products(0 * by + 1, bases[i].scale))
+            for by, i in blocks
+        ]
+        return Rows(*(columns(part) for part in zip(*parts, strict=True)))
 
     def exponent_bound(self, X):
         """Return that of the positive base."""
@@ -176,7 +167,6 @@ class Combined:
     """
 
     combination: Angular | Gaussian
-    needs_data = False
 
     def sizes(self, spec):
         """Return numbers of projections and of coefficient features."""
@@ -192,17 +182,12 @@ class Combined:
                 f"n_components={spec.n_components} cannot hold n_coefficients={n}: the nearest "
                 f"allowed n_components is {smallest}."
             )
-        if n < 0 or not fits:
+        is_alone = n < 0 or not fits
+        if is_alone:
             # Where not even one product fits, the positive base stands alone.
-            n_projections = max(1, spec.n_components // positive)
-            return SimpleNamespace(n_projections=n_projections, n_coefficients_=0, is_alone=True)
-        return SimpleNamespace(
-            n_projections=spec.n_components // smallest, n_coefficients_=n, is_alone=False
-        )
-
-    def is_mergeable(self, spec):
-        """Tell whether no width is a median."""
-        return spec.coefficients != "gaussian" or spec.tau != "median"
+            n, smallest = 0, positive
+        n_projections = max(1, spec.n_components // smallest)
+        return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
 
     def learn_from_rows(self, spec, learned, sample):
         """Add the width of Gaussian coefficients."""
@@ -214,15 +199,10 @@ class Combined:
                 else float(spec.tau)
             )
 
-    def draw(self, spec, learned, draw, seed):
-        """Add the projections of the coefficients, for a width of 1."""
-        shape = learned.n_coefficients_, learned.n_features
-        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal(shape)
-
     def assemble(self, spec, learned, draw):
         """Return the maps of both sides."""
         own = spec._coordinates(learned), draw.projection
-        bases = (GaussianMap(*own, f, spec.kernel == "softmax") for f in spec._bases)
+        bases = (GaussianMap(*own, nonlinearity) for nonlinearity in spec._bases)
         taus = None if learned.is_alone else DenseProjection(draw.taus / learned.width)
         parts = *bases, taus, self.combination
         return HybridMap(*parts), HybridMap(*parts, is_keys=True)
@@ -236,13 +216,9 @@ class Combined:
         mean, square = self.combination.moments(X, Y, learned.n_coefficients_, learned.width)
         x2, y2 = (np.sum(Z**2, axis=1) for Z in (X, Y))
         covariance = -2 * np.sin(np.subtract.outer(x2, y2) / 2) ** 2
+        log_trigonometric = variances.Trigonometric().log_own(geometry)
         return variances.hybrid_log_variance(
-            mean,
-            square,
-            log_positive,
-            variances.Trigonometric().log_own(geometry),
-            covariance,
-            -geometry.difference2,
+            mean, square, log_positive, log_trigonometric, covariance, -geometry.difference2
         )
 
 
@@ -394,13 +370,14 @@ class HybridRF(CenteredRandomFeatures):
     @property
     def needs_data(self):
         """Whether no member of the family does without statistics of data."""
-        return self._family.needs_data
+        return self.coefficients == "clustered"
 
     def _is_mergeable(self):
-        return super()._is_mergeable() and self._family.is_mergeable(self)
+        is_median = self.coefficients == "gaussian" and self.tau == "median"
+        return super()._is_mergeable() and not (self.needs_data or is_median)
 
     def _fit(self, X, sample_weight, keys, *, before):
-        if self.coefficients == "clustered" and sample_weight is not None:
+        if self.needs_data and sample_weight is not None:
             raise ValueError(
                 "sample_weight is not allowed with coefficients='clustered', whose clusters are "
                 "not weighted: pass None."
@@ -412,13 +389,16 @@ class HybridRF(CenteredRandomFeatures):
 
     def _draw(self, learned, seed):
         draw = super()._draw(learned, seed)
-        self._family.draw(self, learned, draw, seed)
+        # Projections of the coefficients, for a width of 1; clusters have none.
+        shape = getattr(learned, "n_coefficients_", 0), learned.n_features
+        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal(shape)
         return draw
 
     def _assemble(self, learned, draw):
         return self._family.assemble(self, learned, draw)
 
     def _log_variance(self, fitted, X, Y):
+        self._check_is_dense()
         if self.coupling != "iid":
             raise NotImplementedError(
                 f"No closed form is known for HybridRF with coupling={self.coupling!r}. "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _kernels
-from .._arrays import columns, constant, like, namespace
+from .._arrays import columns, like, namespace
 from ._map import Rows, signed_rows
 
 
@@ -222,9 +222,10 @@ class WeightedExponential(PositiveNonlinearity):
 class GeneralizedExponential(Nonlinearity):
     """Real and imaginary part of D exp(A |w|^2 + B w.x + C |x|^2) with complex A.
 
-    Side 1 is [Re f1, Im f1] with B = sqrt(s (1 - 4A)); side 2 is [Re f2, -Im f2] with s B. D =
-    (1 - 4A)^(d/4), C = -(s + 1) / 2, principal roots. With a phase, uniform on (0, 2 pi), the
-    pair is folded into one column, sqrt(2) Re(e^{i phase} f1) and sqrt(2) Re(e^{-i phase} f2).
+    Side 1 is [Re f1, Im f1] with B = sqrt(s (1 - 4A)); side 2 is [Re f2, -Im f2] with s B, the
+    parts of the conjugate. D = (1 - 4A)^(d/4), C = -(s + 1) / 2, principal roots. With a phase,
+    uniform on (0, 2 pi), the pair is folded into one column, sqrt(2) Re(e^{i phase} f1) and
+    sqrt(2) Re(e^{-i phase} f2).
 
     Parameters
     ----------
@@ -260,41 +261,37 @@ class GeneralizedExponential(Nonlinearity):
         """C, the multiplier of |x|^2."""
         return -(self.s + 1) / 2
 
-    def _slope_and_sign(self, keys):
+    def _slope(self, keys):
+        """Return what multiplies products: B, for keys the conjugate of s B."""
         B = complex(np.sqrt(complex(self.s * (1 - 4 * self.A))))
-        return (self.s * B, -1.0) if keys else (B, 1.0)
+        return self.s * B.conjugate() if keys else B
 
     def _polar(self, products, row, bias, keys):
-        """Return sizes on the log scale of their row, angles and that scale."""
-        B, sign = self._slope_and_sign(keys)
-        xp = namespace(products)
-        logs = products * B.real + (row[:, None] + like(bias.real, products)[None, :])
-        angle = products * B.imag + like(bias.imag, products)[None, :]
-        if self.phase is not None:
-            angle, logs = angle + sign * self.phase, logs + math.log(2) / 2
-        scale = constant(xp.max(logs, axis=1, keepdims=True))
-        return xp.exp(logs - scale), angle, scale
+        """Return logs of sizes, and angles."""
+        slope, bias = self._slope(keys), bias.conj() if keys else bias
+        logs = products * slope.real + (row[:, None] + like(bias.real, products)[None, :])
+        angle = products * slope.imag + like(bias.imag, products)[None, :]
+        if self.phase is None:
+            return logs, angle
+        return logs + math.log(2) / 2, angle + self.phase
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the columns of one side, on the scale of the largest of a row."""
+        """Return the columns of one side, each on a scale of its own."""
         xp = namespace(products)
-        size, angle, scale = self._polar(products, row, bias, keys)
+        logs, angle = self._polar(products, row, bias, keys)
         if self.phase is not None:
-            return Rows(size * xp.cos(angle), scale)
-        sign = self._slope_and_sign(keys)[1]
-        return Rows(columns([size * xp.cos(angle), sign * size * xp.sin(angle)]), scale)
+            return signed_rows(xp.cos(angle), logs)
+        return signed_rows(columns([xp.cos(angle), xp.sin(angle)]), columns([logs, logs]))
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
         xp = namespace(products)
-        B, sign = self._slope_and_sign(keys)
-        size, angle, _ = self._polar(products, row, bias, keys)
-        cosine, sine = size * xp.cos(angle), size * xp.sin(angle)
+        slope, (_, angle) = self._slope(keys), self._polar(products, row, bias, keys)
+        cosine, sine = xp.cos(angle), xp.sin(angle)
+        by_cosine, by_sine = by_values, 0.0
         if self.phase is None:
             m = products.shape[1]
-            by_cosine, by_sine = by_values[:, :m], sign * by_values[:, m:]
-        else:
-            by_cosine, by_sine = by_values, 0.0
+            by_cosine, by_sine = by_values[:, :m], by_values[:, m:]
         by_log = by_cosine * cosine + by_sine * sine
         by_angle = by_sine * cosine - by_cosine * sine
-        return by_log * B.real + by_angle * B.imag, xp.sum(by_log, axis=1)
+        return by_log * slope.real + by_angle * slope.imag, xp.sum(by_log, axis=1)

@@ -8,15 +8,11 @@ from ._docs import document
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import Exponential, Hyperbolic, Regularized
 
-_NONLINEARITIES = {
-    "exponential": Exponential(),
-    "hyperbolic": Hyperbolic(),
-    "regularized": Regularized(),
-}
-_LAWS = {
-    "exponential": variances.Exponential(),
-    "hyperbolic": variances.Hyperbolic(),
-    "regularized": variances.Regularized(),
+# Variant: nonlinearity, closed form.
+_VARIANTS = {
+    "exponential": (Exponential(), variances.Exponential()),
+    "hyperbolic": (Hyperbolic(), variances.Hyperbolic()),
+    "regularized": (Regularized(), variances.Regularized()),
 }
 
 
@@ -99,9 +95,7 @@ class PositiveRF(CenteredRandomFeatures):
     True
     """
 
-    _parameter_constraints = {
-        "variant": [StrOptions(set(_LAWS))],
-    }
+    _parameter_constraints = {"variant": [StrOptions(set(_VARIANTS))]}
 
     def __init__(
         self,
@@ -133,10 +127,10 @@ class PositiveRF(CenteredRandomFeatures):
 
     def _nonlinearity(self, learned=None, draw=None):
         # A wrong name is reported by `fit`; properties must not raise before.
-        return _NONLINEARITIES.get(self._form, _NONLINEARITIES["exponential"])
+        return _VARIANTS.get(self._form, _VARIANTS["exponential"])[0]
 
     def _law(self, learned):
-        return _LAWS[self._form]
+        return _VARIANTS[self._form][1]
 
     @property
     def _is_unbiased(self):

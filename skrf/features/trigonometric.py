@@ -66,9 +66,7 @@ class RFFSampler(GaussianRandomFeatures):
     True
     """
 
-    _parameter_constraints = {
-        "kernel": [StrOptions({"gaussian", "softmax", *SPECTRA})],
-    }
+    _parameter_constraints = {"kernel": [StrOptions({"gaussian", "softmax", *SPECTRA})]}
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and L-BFGS."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.optimize
 import scipy.sparse
@@ -12,27 +10,8 @@ _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one go
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
-@dataclass(frozen=True, eq=False)
-class Learnt:
-    """What `learn` returns.
-
-    Parameters
-    ----------
-    model : Model
-        At the learnt embeddings.
-    history : list of float
-        Log likelihood after every iteration.
-    converged : bool
-        Whether the iterations ended before their limit.
-    """
-
-    model: Model
-    history: list
-    converged: bool
-
-
 def learn(first, sequences, max_iter, tol):
-    """Return the embeddings of largest likelihood near those of a model, as `Learnt`.
+    """Return a model whose embeddings have the largest likelihood near those of another.
 
     Parameters
     ----------
@@ -44,6 +23,15 @@ def learn(first, sequences, max_iter, tol):
         Largest number of iterations.
     tol : float
         Gain, as a share of the log likelihood, below which to stop.
+
+    Returns
+    -------
+    model : Model
+        At the learnt embeddings.
+    history : list of float
+        Log likelihood after every iteration.
+    converged : bool
+        Whether the iterations ended before their limit.
     """
     # Roles that share an array keep sharing it.
     arrays = {}
@@ -78,7 +66,7 @@ def learn(first, sequences, max_iter, tol):
         callback=lambda vector: history.append(latest["log_prob"]),
         options={"maxiter": max_iter, "ftol": tol, "gtol": 0.0},
     )
-    return Learnt(model_at(result.x, first.dtype), history, bool(result.nit < max_iter))
+    return model_at(result.x, first.dtype), history, bool(result.nit < max_iter)
 
 
 def gradients(model, sequences):
@@ -88,7 +76,8 @@ def gradients(model, sequences):
     """
     move, emit = model.transition, model.emission
     by_R, by_T, by_start = (np.zeros_like(part) for part in (move.R, move.T, model.start))
-    counts = np.zeros((len(model.start), len(model.embeddings["symbols"])))
+    n_symbols = len(model.embeddings["symbols"])
+    counts = np.zeros((len(model.start), n_symbols))
     total = 0.0
     for batch in _batches(model, sequences):
         steps = list(model.filtered_together(batch))
@@ -99,24 +88,17 @@ def gradients(model, sequences):
             else:
                 by_R += earlier.T @ ahead
                 by_T += (earlier @ move.R).T @ weighed
-            shape = len(symbols), counts.shape[1]
-            chosen = scipy.sparse.csr_array(
-                (np.ones(len(symbols)), (np.arange(len(symbols)), symbols)), shape=shape
-            )
+            one_hot = np.ones(len(symbols)), symbols, np.arange(len(symbols) + 1)
+            chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), n_symbols))
             counts += (chosen.T @ posteriors).T
-    emissions = np.exp(model.log_emissions(np.arange(counts.shape[1]))).T
+    emissions = np.exp(model.log_emissions(np.arange(n_symbols))).T
     ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=counts > 0)
     found = dict.fromkeys(model.embeddings, 0.0)
-    by_left, by_right = _channel_gradients(emit, ratio @ emit.T.T, emit.R.T @ ratio)
-    _pull(model, found, model.maps[1], "emitters", "symbols", by_left, by_right)
-    by_left, by_right = _channel_gradients(move, by_R, by_T)
-    _pull(model, found, model.maps[0], "states", "targets", by_left, by_right)
+    _pull(model, found, emit, ratio @ emit.T.T, emit.R.T @ ratio)
+    _pull(model, found, move, by_R, by_T)
     if model.start_channel is not None:
         first = model.start_channel
-        by_left, by_right = _channel_gradients(
-            first, (first.T @ by_start)[None], np.outer(first.R[0], by_start)
-        )
-        _pull(model, found, model.maps[0], "start_embedding", "targets", by_left, by_right)
+        _pull(model, found, first, (first.T @ by_start)[None], np.outer(first.R[0], by_start))
     return float(total), found
 
 
@@ -159,21 +141,18 @@ def _backward(model, steps):
             back = ahead @ move.R.T
 
 
-def _pull(model, found, own, left, right, by_left, by_right):
-    """Add gradients with respect to log factors, pulled back to the embeddings."""
-    u, v = model.embeddings[left], model.embeddings[right]
-    if isinstance(own, str):
-        found[left] = found[left] + by_left @ v
-        found[right] = found[right] + by_left.T @ u
-    else:
-        found[left] = found[left] + own[0].pull_back(u, by_left)
-        found[right] = found[right] + own[1].pull_back(v, by_right)
-
-
-def _channel_gradients(channel, by_R, by_T):
-    """Return gradients with respect to the log factors, (n_left, D) and (n_right, D)."""
+def _pull(model, found, channel, by_R, by_T):
+    """Add gradients with respect to the matrices of a channel, pulled back to the embeddings."""
     by_log_R = channel.R * by_R
     by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
     by_log_T = channel.T * by_T
     by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
-    return by_left, (by_log_T + channel.T * by_sums[:, None]).T
+    by_right = (by_log_T + channel.T * by_sums[:, None]).T
+    left, right = channel.roles
+    u, v = model.embeddings[left], model.embeddings[right]
+    if isinstance(channel.maps, str):
+        found[left] += by_left @ v
+        found[right] += by_left.T @ u
+    else:
+        found[left] += channel.maps[0].pull_back(u, by_left)
+        found[right] += channel.maps[1].pull_back(v, by_right)

@@ -6,12 +6,12 @@ identity. So there is one algorithm for both, and the exact one is its test.
 """
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
+from .._validation import draw_seed
 from ..features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 
@@ -29,11 +29,6 @@ class Factors:
 
     left: np.ndarray
     right: np.ndarray
-
-    @property
-    def swapped(self):
-        """The potential with its two sides exchanged."""
-        return Factors(self.right, self.left)
 
     def gather(self, logs):
         """Return log sum_v right_f(v) exp(logs_v) for every feature; logs of shape (n_right,)."""
@@ -58,13 +53,6 @@ def check_embeddings(embeddings, name="embeddings", width=None):
     if width is not None and embeddings.shape[1] != width:
         raise ValueError(f"{name} has width {embeddings.shape[1]}; {width} is needed.")
     return embeddings
-
-
-def check_length(length):
-    """Return a chain length, or raise."""
-    if isinstance(length, bool) or not isinstance(length, Integral) or length < 1:
-        raise ValueError(f"length must be an integer >= 1, got {length!r}.")
-    return int(length)
 
 
 def fitted_maps(feature_map, left, right, random_state):
@@ -111,10 +99,6 @@ def factors(maps, left, right):
             return Factors(left @ right.T, np.log(np.eye(len(right))))
     sides = zip(maps, (left, right), strict=True)
     return Factors(*(mapped(side, in_range(side, X, "embeddings")).values for side, X in sides))
-
-
-def draw_seed(random_state):
-    return check_random_state(random_state).randint(2**31 - 1)
 
 
 def draw_rows(logs, rng):

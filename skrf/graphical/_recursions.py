@@ -9,7 +9,7 @@ products with vectors, nothing underflows that counts, and a path is drawn throu
 import numpy as np
 
 from .._sums import differences, log_columns, log_product, log_sum_exp
-from ._potentials import Factors, draw_rows, factors
+from ._potentials import draw_rows, factors
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _VITERBI_ENTRIES = 2**22
@@ -25,15 +25,21 @@ class Channel:
 
     Parameters
     ----------
-    pair : Factors
-        Log factors of the potential.
+    maps : tuple or "exact"
+        What `fitted_maps` returned.
+    embeddings : dict of str to ndarray
+        By role.
+    roles : tuple of str
+        Those of the left and of the right states.
     is_normalised : bool
         Whether every left state's values are divided by their sum.
     dtype : numpy.dtype
         Type of R and T; their logarithms are float64.
     """
 
-    def __init__(self, pair, is_normalised, dtype):
+    def __init__(self, maps, embeddings, roles, is_normalised, dtype):
+        self.maps, self.roles = maps, roles
+        pair = factors(maps, *(embeddings[role] for role in roles))
         log_sums = log_sum_exp(pair.right, axis=0)
         logs = pair.left + log_sums
         self.log_T = differences(pair.right, log_sums).T
@@ -69,19 +75,18 @@ class Model:
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
         self.dtype = dtype = np.dtype(dtype)
         move, emit = maps
-        pair = factors(move, embeddings["states"], embeddings["targets"])
-        self.transition = Channel(pair, is_local, dtype)
-        self.emission = Channel(
-            factors(emit, embeddings["emitters"], embeddings["symbols"]), is_local, dtype
-        )
+        shared = is_local, dtype
+        self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
+        self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
         self.start, self.start_channel = given_start.astype(dtype, copy=False), None
         if embeddings["start_embedding"] is not None:
-            first = factors(move, embeddings["start_embedding"], embeddings["targets"])
-            self.start_channel = Channel(Factors(first.left, pair.right), is_local, dtype)
+            self.start_channel = Channel(move, embeddings, ("start_embedding", "targets"), *shared)
             self.start = (self.start_channel.R @ self.start_channel.T)[0]
-        # Sums over all symbols of what a state emits: 1 where emissions are normalised.
-        self.log_totals = 0.0 if is_local else log_sum_exp(self.emission.log_R)
+        with np.errstate(divide="ignore"):
+            self.log_start = np.log(self.start)
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
+        # Sums over all symbols of what a state emits: 1 where emissions are normalised.
+        self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
         self._log_emissions = None  # a symbol a row
         if n * n_symbols <= _EMISSION_ENTRIES:
             self._log_emissions = self._make_log_emissions(np.arange(n_symbols))
@@ -140,34 +145,36 @@ class Model:
 
     def forward(self, sequences):
         """Return log sums over all paths, one a sequence, all sequences side by side."""
-        order = np.argsort([-len(part) for part in sequences], kind="stable")
+        lengths = np.array([len(part) for part in sequences])
+        order = np.argsort(-lengths, kind="stable")
         totals = np.zeros(len(sequences))
-        filtered = self.filtered_together([sequences[i] for i in order])
-        for t, (_, _, log_norms) in enumerate(filtered):
-            totals[: len(log_norms)] += log_norms + self.emission.log_scale
-            if t:
-                totals[: len(log_norms)] += self.transition.log_scale
-        unsorted = np.empty_like(totals)
-        unsorted[order] = totals
-        for i in np.flatnonzero(np.isnan(unsorted)):
-            steps = (len(sequences[i]) - 1) * self.transition.log_scale
-            steps += len(sequences[i]) * self.emission.log_scale
-            unsorted[i] = self._log_filtered(sequences[i])[1].sum() + steps
-        return unsorted + (0.0 if self.start_channel is None else self.start_channel.log_scale)
+        for _, _, log_norms in self.filtered_together([sequences[i] for i in order]):
+            totals[: len(log_norms)] += log_norms
+        totals = totals[np.argsort(order)]
+        for i in np.flatnonzero(np.isnan(totals)):
+            totals[i] = self._log_filtered(sequences[i])[1].sum()
+        return totals + self._log_scales(lengths)
 
-    def filtered_together(self, sequences):
+    def _log_scales(self, lengths):
+        """Return the logs of what the channels are divided by, over sequences of these lengths."""
+        first = 0.0 if self.start_channel is None else self.start_channel.log_scale
+        steps = (lengths - 1) * self.transition.log_scale
+        return first + steps + lengths * self.emission.log_scale
+
+    def filtered_together(self, sequences, posterior=None):
         """Yield symbols, posteriors given the past and log normalisers of every position.
 
-        Sequences come from the longest to the shortest: those that have ended are left out.
+        Sequences come from the longest to the shortest: those that have ended are left out. They
+        follow a posterior, where one is given.
         """
         lengths = np.array([len(part) for part in sequences])
         padded = np.zeros((lengths[0], len(sequences)), dtype=int)
         for row, part in enumerate(sequences):
             padded[: len(part), row] = part
-        posterior = None
-        for t, symbols in enumerate(padded):
-            symbols = symbols[: np.count_nonzero(lengths > t)]
-            if t == 0:
+        counts = np.count_nonzero(np.arange(lengths[0])[:, None] < lengths, axis=1)
+        for symbols, count in zip(padded, counts, strict=True):
+            symbols = symbols[:count]
+            if posterior is None:
                 predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
             else:
                 predicted = self.predicted(posterior[: len(symbols)])
@@ -176,9 +183,7 @@ class Model:
 
     def _log_filtered(self, sequence):
         """Return log posteriors given the past and log normalisers, all in log space: slow."""
-        log_emissions = self.log_emissions(np.asarray(sequence))
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.start)
+        log_emissions, logs = self.log_emissions(np.asarray(sequence)), self.log_start
         posteriors = np.empty_like(log_emissions)
         log_norms = np.empty(len(sequence))
         for t, own in enumerate(log_emissions):
@@ -203,53 +208,41 @@ class Model:
 
     def log_normalisers(self, lengths):
         """Return the log sum over all symbols and paths, for every length."""
-        found, total, posterior = {}, 0.0, None
-        weights, top = self._weights(np.broadcast_to(self.log_totals, self.start.shape)[None])
-        for t in range(1, max(lengths) + 1):
+        lengths, posterior = np.asarray(lengths), None
+        weights, top = self._weights(self.log_totals[None])
+        log_norms = np.empty(lengths.max())
+        for t in range(len(log_norms)):
             predicted = self.start[None] if posterior is None else self.predicted(posterior)
-            total += self.emission.log_scale
-            total += 0.0 if posterior is None else self.transition.log_scale
-            posterior, log_norms = self._weighed(predicted, weights.copy(), top)
-            total += float(log_norms[0])
-            found[t] = total
-        first = 0.0 if self.start_channel is None else self.start_channel.log_scale
-        return np.array([found[n] for n in lengths]) + first
+            posterior, log_norms[t : t + 1] = self._weighed(predicted, weights.copy(), top)
+        return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
 
     def filtered(self, sequence, before=None):
-        """Return posteriors given the past, and log normalisers, after the state `before`."""
+        """Return posteriors given the past, the posterior `before` included."""
         posteriors = np.empty((len(sequence), len(self.start)), dtype=self.dtype)
-        log_norms = np.empty(len(sequence))
-        for t, symbol in enumerate(sequence):
-            predicted = self.start[None] if before is None else self.predicted(before)
-            before, log_norm = self.updated(predicted, np.array([symbol]))
-            posteriors[t], log_norms[t] = before[0], log_norm[0]
-        return posteriors, log_norms
+        for t, (_, posterior, _) in enumerate(self.filtered_together([sequence], before)):
+            posteriors[t] = posterior[0]
+        return posteriors
 
     def posteriors(self, sequence):
-        """Yield (t, posterior given all symbols) from the end.
+        """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
 
         A sequence that needs log space is begun again there.
         """
-        for t, posterior in self._linear_posteriors(sequence):
-            if posterior is None:
-                yield from self._log_posteriors(sequence)
-                return
-            yield t, posterior
-
-    def _linear_posteriors(self, sequence):
-        """Yield (t, posterior), None where it underflows; segments are filtered twice."""
         size = max(1, int(np.sqrt(len(sequence))))
         starts, before = [], None
         for begin in range(0, len(sequence), size):
             starts.append((begin, before))
-            before = self.filtered(sequence[begin : begin + size], before)[0][-1:]
+            before = self.filtered(sequence[begin : begin + size], before)[-1:]
         back = np.ones(len(self.start), dtype=self.dtype)
         for begin, before in reversed(starts):
-            posteriors, _ = self.filtered(sequence[begin : begin + size], before)
+            posteriors = self.filtered(sequence[begin : begin + size], before)
             for t in reversed(range(begin, begin + len(posteriors))):
                 product = posteriors[t - begin] * back
                 total = product.sum()
-                yield t, (product / total if total > LEAST[self.dtype] else None)
+                if not total > LEAST[self.dtype]:
+                    yield from self._log_posteriors(sequence)
+                    return
+                yield t, product / total
                 back = self._back(back, sequence[t])
 
     def _back(self, back, symbol):
@@ -266,9 +259,7 @@ class Model:
         n = len(self.start)
         rows = max(1, _VITERBI_ENTRIES // n)
         pointers = np.empty((len(sequence), n), dtype=np.int32)
-        with np.errstate(divide="ignore"):
-            best = np.log(self.start)
-        best = best + self.log_emissions(sequence[:1])[0]
+        best = self.log_start + self.log_emissions(sequence[:1])[0]
         for t in range(1, len(sequence)):
             top = np.full(n, -np.inf)
             for begin in range(0, n, rows):
@@ -288,7 +279,7 @@ class Model:
 
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""
-        totals = np.broadcast_to(self.log_totals, self.start.shape)
+        totals = self.log_totals
         # ahead[t]: log sum over what follows state t; 0 where channels are normalised.
         ahead = np.zeros((length, len(self.start)))
         through = np.zeros((length, self.transition.R.shape[1]))
@@ -298,9 +289,7 @@ class Model:
                 ahead[t - 1] = log_sum_exp(self.transition.log_R + through[t])
                 ahead[t - 1] -= ahead[t - 1].max()
         states = np.empty(length, dtype=int)
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.start) + totals + ahead[0]
-        states[0] = draw_rows(logs[None], rng)[0]
+        states[0] = draw_rows((self.log_start + totals + ahead[0])[None], rng)[0]
         for t in range(1, length):
             feature = draw_rows((self.transition.log_R[states[t - 1]] + through[t])[None], rng)
             logs = self.transition.log_T[feature] + totals + ahead[t]

@@ -5,8 +5,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
-from .._validation import remembered
-from ._potentials import check_embeddings, check_length, draw_rows, factors, fitted_maps
+from .._validation import check_integer, remembered
+from ._potentials import check_embeddings, draw_rows, factors, fitted_maps
 
 
 class ChainMRF(BaseEstimator):
@@ -83,13 +83,10 @@ class ChainMRF(BaseEstimator):
         float or ndarray
             One value a length.
         """
-        lengths = np.asarray(length)
-        values = {int(n): None for n in np.unique(lengths)}
-        for n in values:
-            values[n] = self._log_partition(check_length(n))
-        if lengths.ndim == 0:
-            return values[int(lengths)]
-        return np.array([values[int(n)] for n in lengths.ravel()]).reshape(lengths.shape)
+        lengths, where = np.unique(np.asarray(length), return_inverse=True)
+        lengths = [check_integer("length", int(n)) for n in lengths]
+        values = np.array([self._log_partition(n) for n in lengths])[where]
+        return values if np.ndim(length) else float(values)
 
     def _log_partition(self, length):
         pair, transfer = self._model
@@ -163,7 +160,7 @@ class ChainMRF(BaseEstimator):
             Rows sum to 1.
         """
         pair, _ = self._model
-        if check_length(length) == 1:
+        if check_integer("length", length) == 1:
             return np.full((1, len(pair.left)), 1 / len(pair.left))
         from_left, from_right = self._sides(length)
         logs = np.zeros((length, len(pair.left)))
@@ -187,7 +184,7 @@ class ChainMRF(BaseEstimator):
             Sums to 1.
         """
         pair, _ = self._model
-        if not 0 <= position < check_length(length) - 1:
+        if not 0 <= position < check_integer("length", length) - 1:
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
         from_left, from_right = self._sides(length)
         logs = pair.matrix()
@@ -216,7 +213,7 @@ class ChainMRF(BaseEstimator):
         """
         pair, _ = self._model
         rng = check_random_state(random_state)
-        paths = np.empty((n, check_length(length)), dtype=int)
+        paths = np.empty((n, check_integer("length", length)), dtype=int)
         if length == 1:
             paths[:, 0] = rng.randint(len(pair.left), size=n)
             return paths

@@ -10,10 +10,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._sums import log_sum_exp
-from .._validation import commit, draft_of, remembered
+from .._validation import check_integer, commit, draft_of, draw_seed, remembered
 from ._learning import learn
 from ._potentials import check_embeddings, fitted_maps
 from ._recursions import LEAST, Model
+
+_ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,15 @@ class FilterState:
 
     posterior: np.ndarray
     log_prob: float | np.ndarray
+    _model = None  # what the stream began with; not pickled
+
+    def of(self, model):
+        """Return the state as one of a model's."""
+        object.__setattr__(self, "_model", model)
+        return self
+
+    def __reduce__(self):
+        return FilterState, (self.posterior, self.log_prob)
 
 
 class KernelHMM(BaseEstimator):
@@ -94,13 +105,7 @@ class KernelHMM(BaseEstimator):
     """
 
     _parameter_constraints = {
-        "states": "no_validation",
-        "symbols": "no_validation",
-        "targets": "no_validation",
-        "emitters": "no_validation",
-        "start_embedding": "no_validation",
-        "start_prob": "no_validation",
-        "feature_map": "no_validation",
+        **dict.fromkeys((*_ROLES, "start_prob", "feature_map"), "no_validation"),
         "normalization": [StrOptions({"local", "global"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -158,16 +163,9 @@ class KernelHMM(BaseEstimator):
             The model.
         """
         rng = check_random_state(random_state)
-        embeddings = {
-            name: scale * rng.normal(size=(n, width))
-            for name, n in (
-                ("states", n_states),
-                ("targets", n_states),
-                ("emitters", n_states),
-                ("symbols", n_symbols),
-            )
-        }
-        return cls(**embeddings, random_state=rng.randint(2**31 - 1), **params)
+        sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
+        embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
+        return cls(**embeddings, random_state=draw_seed(rng), **params)
 
     # ---------------------------------------------------------------- the model
 
@@ -196,13 +194,7 @@ class KernelHMM(BaseEstimator):
     @property
     def _dtype(self):
         """float32 where all given embeddings are."""
-        given = (
-            self.states,
-            self.symbols,
-            self.targets,
-            self.emitters,
-            self.start_embedding,
-        )
+        given = (getattr(self, role) for role in _ROLES)
         types = {getattr(value, "dtype", None) for value in given if value is not None}
         return np.dtype(np.float32 if types == {np.dtype(np.float32)} else np.float64)
 
@@ -241,36 +233,11 @@ class KernelHMM(BaseEstimator):
         left = embeddings["states"]
         if embeddings["start_embedding"] is not None:
             left = np.vstack([left, embeddings["start_embedding"]])
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        seed = draw_seed(self.random_state)
         return (
             fitted_maps(self.feature_map, left, embeddings["targets"], seed),
             fitted_maps(self.feature_map, embeddings["emitters"], embeddings["symbols"], seed),
         )
-
-    def _check_symbols(self, X, lengths, model=None):
-        """Return sequences of symbols."""
-        X = np.asarray(X)
-        if X.ndim == 2 and X.shape[1] == 1:
-            X = X[:, 0]
-        if X.ndim != 1 or X.size == 0 or X.dtype.kind not in "iu":
-            raise ValueError(
-                f"X must hold integers in shape (n_samples, 1) or (n_samples,), got {X.shape} "
-                f"of dtype {X.dtype}."
-            )
-        n_symbols = len((model or self._model).embeddings["symbols"])
-        if X.min() < 0 or X.max() >= n_symbols:
-            raise ValueError(
-                f"X has unknown symbols: known are 0 to {n_symbols - 1}, got values from {X.min()} "
-                f"to {X.max()}."
-            )
-        if lengths is None:
-            return [X]
-        lengths = np.asarray(lengths)
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
-            raise ValueError(f"lengths must be integers >= 1, got {lengths!r}.")
-        if lengths.sum() != len(X):
-            raise ValueError(f"lengths sum to {lengths.sum()}, but X has {len(X)} samples.")
-        return np.split(X, np.cumsum(lengths)[:-1])
 
     # ---------------------------------------------------------------- inference
 
@@ -289,8 +256,8 @@ class KernelHMM(BaseEstimator):
         float
             The log probability.
         """
-        sequences = self._check_symbols(X, lengths)
         model = self._model
+        sequences = _check_symbols(model, X, lengths)
         total = float(model.forward(sequences).sum())
         if not self._is_local:
             total -= float(model.log_normalisers([len(part) for part in sequences]).sum())
@@ -311,10 +278,10 @@ class KernelHMM(BaseEstimator):
         ndarray of shape (n_samples, n_states)
             Rows sum to 1.
         """
-        sequences = self._check_symbols(X, lengths)
         model = self._model
+        sequences = _check_symbols(model, X, lengths)
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
-        for t, posterior in self._posteriors(sequences):
+        for t, posterior in _posteriors(model, sequences):
             out[t] = posterior
         return out
 
@@ -339,21 +306,14 @@ class KernelHMM(BaseEstimator):
         """
         if algorithm not in ("posterior", "viterbi"):
             raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
-        sequences = self._check_symbols(X, lengths)
+        model = self._model
+        sequences = _check_symbols(model, X, lengths)
         if algorithm == "viterbi":
-            return np.concatenate([self._model.viterbi(part) for part in sequences])
+            return np.concatenate([model.viterbi(part) for part in sequences])
         out = np.empty(sum(map(len, sequences)), dtype=int)
-        for t, posterior in self._posteriors(sequences):
+        for t, posterior in _posteriors(model, sequences):
             out[t] = posterior.argmax()
         return out
-
-    def _posteriors(self, sequences):
-        """Yield (sample, posterior), every sequence from its end; memory of sqrt(length) states."""
-        start = 0
-        for sequence in sequences:
-            for t, posterior in self._model.posteriors(sequence):
-                yield start + t, posterior
-            start += len(sequence)
 
     def filter_step(self, symbol, state=None):
         """Take in the next symbol of one or several streams, in memory that does not grow.
@@ -375,12 +335,14 @@ class KernelHMM(BaseEstimator):
                 "filter_step needs normalization='local': a global normaliser depends on how long "
                 "the sequence will be."
             )
-        symbols = np.atleast_1d(symbol)
-        self._check_symbols(symbols, None)
-        model = self._model
+        # A stream goes on with the model that it began with: arrays are not compared every time.
+        _, latest = vars(self).get("_kept", (None, None))
+        is_known = state is not None and state._model is latest is not None
+        model, symbols = latest if is_known else self._model, np.atleast_1d(symbol)
+        _check_symbols(model, symbols)
         if state is None:
-            before, log_prob = model.start, np.zeros(len(symbols))
-            predicted = np.broadcast_to(before, (len(symbols), len(before)))
+            predicted = np.broadcast_to(model.start, (len(symbols), len(model.start)))
+            log_prob = 0.0
         else:
             posterior = np.atleast_2d(state.posterior).astype(model.dtype, copy=False)
             if len(posterior) != len(symbols):
@@ -395,8 +357,8 @@ class KernelHMM(BaseEstimator):
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
-            return FilterState(posterior[0], float(log_prob[0]))
-        return FilterState(posterior, log_prob)
+            return FilterState(posterior[0], float(log_prob[0])).of(model)
+        return FilterState(posterior, log_prob).of(model)
 
     def sample(self, n_samples=1, *, random_state=None):
         """Draw one sequence.
@@ -415,8 +377,7 @@ class KernelHMM(BaseEstimator):
         states : ndarray of int of shape (n_samples,)
             States.
         """
-        if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"n_samples must be an integer >= 1, got {n_samples!r}.")
+        check_integer("n_samples", n_samples)
         symbols, states = self._model.sample(n_samples, check_random_state(random_state))
         return symbols[:, None], states
 
@@ -440,11 +401,9 @@ class KernelHMM(BaseEstimator):
         rows = check_random_state(random_state).permutation(len(model.embeddings["states"]))
         rows = np.sort(rows[:n_states])
         found = {}
-        for name, left, right, channel in (
-            ("transition", "states", "targets", model.transition),
-            ("emission", "emitters", "symbols", model.emission),
-        ):
-            logs = model.embeddings[left][rows] @ model.embeddings[right].T
+        for name, channel in (("transition", model.transition), ("emission", model.emission)):
+            left, right = (model.embeddings[role] for role in channel.roles)
+            logs = left[rows] @ right.T
             exact = np.exp(logs - log_sum_exp(logs)[:, None])
             shares = channel.R[rows] @ channel.T
             shares = shares / shares.sum(axis=1, keepdims=True)
@@ -481,13 +440,12 @@ class KernelHMM(BaseEstimator):
         if not self._is_local:
             raise ValueError("fit needs normalization='local'; got 'global'.")
         first = self._given_model
-        sequences = self._check_symbols(X, lengths, first)
-        learnt = learn(first, sequences, self.max_iter, self.tol)
+        sequences = _check_symbols(first, X, lengths)
         draft = draft_of(self)
-        draft._fitted, draft.history_ = learnt.model, learnt.history
-        draft.converged_ = learnt.converged
-        for name, value in learnt.model.embeddings.items():
-            setattr(draft, f"{name}_", value)
+        learnt = learn(first, sequences, self.max_iter, self.tol)
+        draft._fitted, draft.history_, draft.converged_ = learnt
+        for role, value in draft._fitted.embeddings.items():
+            setattr(draft, f"{role}_", value)
         return commit(self, draft)
 
     @property
@@ -496,3 +454,38 @@ class KernelHMM(BaseEstimator):
         if not hasattr(self, "history_"):
             raise NotFittedError("This KernelHMM was not fitted: call fit(X) first.")
         return len(self.history_)
+
+
+def _check_symbols(model, X, lengths=None):
+    """Return sequences of symbols."""
+    X = np.asarray(X)
+    if X.ndim == 2 and X.shape[1] == 1:
+        X = X[:, 0]
+    if X.ndim != 1 or X.size == 0 or X.dtype.kind not in "iu":
+        raise ValueError(
+            f"X must hold integers in shape (n_samples, 1) or (n_samples,), got {X.shape} "
+            f"of dtype {X.dtype}."
+        )
+    n_symbols = len(model.embeddings["symbols"])
+    if X.min() < 0 or X.max() >= n_symbols:
+        raise ValueError(
+            f"X has unknown symbols: known are 0 to {n_symbols - 1}, got values from {X.min()} "
+            f"to {X.max()}."
+        )
+    if lengths is None:
+        return [X]
+    lengths = np.asarray(lengths)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
+        raise ValueError(f"lengths must be integers >= 1, got {lengths!r}.")
+    if lengths.sum() != len(X):
+        raise ValueError(f"lengths sum to {lengths.sum()}, but X has {len(X)} samples.")
+    return np.split(X, np.cumsum(lengths)[:-1])
+
+
+def _posteriors(model, sequences):
+    """Yield (sample, posterior), every sequence from its end; memory of sqrt(length) states."""
+    start = 0
+    for sequence in sequences:
+        for t, posterior in model.posteriors(sequence):
+            yield start + t, posterior
+        start += len(sequence)

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from .._sums import log_sum_exp
+from .._sums import log_columns, log_sum_exp
 from .._validation import remembered
 from ._potentials import check_embeddings, draw_rows, factors, fitted_maps
 
@@ -79,9 +79,7 @@ class TreeMRF(BaseEstimator):
 
     def _check_embeddings(self, n_variables):
         given = self.embeddings
-        is_one = isinstance(given, np.ndarray) and given.ndim == 2
-        is_one = is_one or (not isinstance(given, np.ndarray) and np.ndim(given[0]) == 1)
-        if is_one:
+        if given.ndim == 2 if isinstance(given, np.ndarray) else np.ndim(given[0]) == 1:
             return [check_embeddings(given)] * n_variables
         if len(given) != n_variables:
             raise ValueError(
@@ -183,7 +181,8 @@ class TreeMRF(BaseEstimator):
             # The parent's belief holds the message from i: take it out once.
             rest = beliefs[parents[i]] - pairs[i].spread(features[i])
             from_above[i] = rest
-            beliefs[i] = beliefs[i] + pairs[i].swapped.spread(pairs[i].swapped.gather(rest))
+            down = log_columns(pairs[i].right.T, log_columns(pairs[i].left, rest))
+            beliefs[i] = beliefs[i] + down
         return beliefs, from_above
 
     def edge_marginals(self, i, j):

@@ -2,12 +2,7 @@
 
 from .base import Coupling, DenseProjection, Projection
 from .blocks import NormCoupled, Orthogonal, haar_rows
-from .hadamard import (
-    HadamardIndependent,
-    HadamardOrthogonal,
-    HadamardProjection,
-    HadamardSimplex,
-)
+from .hadamard import HadamardIndependent, HadamardOrthogonal, HadamardProjection, HadamardSimplex
 from .independent import Independent, Sobol
 from .simplex import Simplex, SimplexPlus
 

@@ -30,26 +30,18 @@ class BlockCoupling(Coupling):
 
     def draw(self, n_projections, n_features, rng):
         """Return a dense projection drawn with `rng`."""
-        rows = [
-            self._draw_block(min(n_features, n_projections - start), n_features, rng)
-            for start in range(0, n_projections, n_features)
-        ]
-        return DenseProjection(np.concatenate(rows))
-
-    def _draw_block(self, n_rows, n_features, rng):
-        norms = self.norms(n_rows, n_features, rng)
-        rotation = haar_rows(n_rows, n_features, rng)
-        directions = self.directions(norms)
-        unit_rows = rotation if directions is None else directions @ rotation
-        return norms[:, None] * unit_rows
+        blocks = []
+        for start in range(0, n_projections, n_features):
+            norms = self.norms(min(n_features, n_projections - start), n_features, rng)
+            rotation, directions = haar_rows(len(norms), n_features, rng), self.directions(norms)
+            unit_rows = rotation if directions is None else directions @ rotation
+            blocks.append(norms[:, None] * unit_rows)
+        return DenseProjection(np.concatenate(blocks))
 
     def blocks(self, n_projections, n_features):
         """Return {rows in a block: number of such blocks}."""
         whole, cut = divmod(n_projections, n_features)
-        counts = {n_features: whole} if whole else {}
-        if cut:
-            counts[cut] = 1
-        return counts
+        return {rows: count for rows, count in ((n_features, whole), (cut, 1)) if rows and count}
 
 
 class Orthogonal(BlockCoupling):

@@ -7,6 +7,7 @@ norms, which makes a cut row nearly N(0, I_d). At small orders the matrix is kep
 something has been multiplied by it.
 """
 
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +30,7 @@ _BLOCK = 2**18
 _FOREIGN_BLOCK = 2**22
 
 
+@dataclass(eq=False, repr=False)
 class HadamardProjection(Projection):
     """Rows of structured blocks, held as a matrix only where that is faster: at small orders.
 
@@ -49,49 +51,47 @@ class HadamardProjection(Projection):
         Whether S is the simplex of as many rows as a block keeps, or the identity.
     matrix : ndarray of shape (d, d), default=None
         Multiplies the inputs first; None is the identity.
+
+    Attributes
+    ----------
+    order : int
+        Order d' of the transforms.
     """
 
-    def __init__(self, signs, lengths, n_features, *, radii=None, simplices=False, matrix=None):
-        self.signs, self.lengths, self.n_features = signs, lengths, n_features
-        self.radii, self.simplices, self.matrix = radii, simplices, matrix
+    signs: np.ndarray
+    lengths: np.ndarray
+    n_features: int
+    _: KW_ONLY
+    radii: np.ndarray | None = None
+    simplices: bool = False
+    matrix: np.ndarray | None = None
+
+    def __post_init__(self):
+        self.n_projections, self.order = len(self.lengths), self.signs.shape[2]
         self._kept = Kept()
-
-    @property
-    def order(self):
-        """Order d' of the transforms."""
-        return self.signs.shape[2]
-
-    @property
-    def n_projections(self):
-        """Number of rows."""
-        return len(self.lengths)
 
     @cached_property
     def squared_norms(self):
         """Squared lengths of the rows as they act on inputs: cut to d coordinates."""
         if self.matrix is not None:
-            return self._weighted_norms2(np.ones(self.n_features))
+            return self._sum_of_squares(0, self.n_features)
         # A whole row has the length drawn for it: only what was cut off has to be computed.
-        whole, d = self.lengths**2, self.n_features
-        if d == self.order:
+        whole = self.lengths**2
+        if self.n_features == self.order:
             return whole
-        return np.maximum(whole - self._sum_of_squares(d, np.ones(self.order - d)), 0.0)
+        return np.maximum(whole - self._sum_of_squares(self.n_features, self.order), 0.0)
 
     def dense(self):
         """Return the matrix, made by multiplying the identity; for small work."""
         return self._transformed(np.eye(self.n_features)).T
 
-    def _weighted_norms2(self, diagonal):
-        """Return sum_l diagonal_l omega_l^2 for every row omega, in O(d m log d) time."""
-        return self._sum_of_squares(0, diagonal)
-
     def after(self, matrix):
         """Return the projection that multiplies matrix @ x for every input x."""
-        return self._replaced(matrix=matrix if self.matrix is None else self.matrix @ matrix)
+        return replace(self, matrix=matrix if self.matrix is None else self.matrix @ matrix)
 
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""
-        return self._replaced(lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
+        return replace(self, lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
 
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
@@ -103,7 +103,9 @@ class HadamardProjection(Projection):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
         foreign = is_foreign(X)
-        diagonals, lengths = self._diagonals(X.dtype), self._cast(self.lengths, X.dtype)
+        # The precision of an array that may be another library's; `project` moves them to it.
+        dtype = np.float32 if "float32" in str(X.dtype) else np.float64
+        diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
         kernel = _kernels.choose(X, n * diagonals.size)
         size = max(1, (_FOREIGN_BLOCK if foreign else _BLOCK) // self.order)
         matrix = None if self.matrix is None else like(self.matrix, X)
@@ -111,54 +113,32 @@ class HadamardProjection(Projection):
         out = None if foreign else np.empty((n, m), X.dtype)
         parts = []
         for rows in gen_batches(n, size):
-            part = X[rows, :]
-            if sp.issparse(part):
-                part = part.toarray()
+            part = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
             if matrix is not None:
                 part = part @ matrix.T
             target = None if foreign else out[rows]
             parts.append(kernel.project(part, diagonals, lengths, self.simplices, target))
         return namespace(X).concat(parts, axis=0) if foreign else out
 
-    def _diagonals(self, dtype):
+    def _diagonals(self):
         # H / sqrt(order) is orthogonal: the root goes into every diagonal, so that no layer grows.
         diagonals = self.signs / np.sqrt(self.order)
         if self.radii is not None:
             diagonals[:, -1] *= self.radii
-        return self._cast(diagonals, dtype)
+        return diagonals
 
-    @staticmethod
-    def _cast(values, dtype):
-        """Return host values in the precision of an array's dtype, which may be another library's.
+    def _sum_of_squares(self, first, stop):
+        """Return sum_l w_l^2 over the coordinates l = first, ..., stop - 1 of rows w.
 
-        What follows moves them to the array's device.
-        """
-        return values.astype(np.float32 if "float32" in str(dtype) else np.float64)
-
-    def _sum_of_squares(self, first, weights):
-        """Return sum_l weights_l w_l^2 over the coordinates l = first, first + 1, ... of rows w.
-
-        Coordinates from d on are those that no input reaches.
+        Coordinates from d on are those that no input reaches. Takes O(d m log d) time.
         """
         widest = max(self.order, self.n_projections)
         total = np.zeros(self.n_projections)
-        width = max(first + len(weights), self.n_features)
-        for part in gen_batches(len(weights), max(1, _BLOCK // widest)):
-            units = np.zeros((part.stop - part.start, width))
-            units[np.arange(len(units)), first + np.arange(part.start, part.stop)] = 1
-            total += weights[part] @ self._transformed(units) ** 2
+        for part in gen_batches(stop - first, max(1, _BLOCK // widest)):
+            n_units = part.stop - part.start
+            units = np.eye(n_units, max(stop, self.n_features), first + part.start)
+            total += np.ones(n_units) @ self._transformed(units) ** 2
         return total
-
-    def _replaced(self, **changes):
-        fields = {"lengths": self.lengths, "matrix": self.matrix, **changes}
-        return HadamardProjection(
-            self.signs,
-            fields["lengths"],
-            self.n_features,
-            radii=self.radii,
-            simplices=self.simplices,
-            matrix=fields["matrix"],
-        )
 
 
 class Hadamard(Coupling):

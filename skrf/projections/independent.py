@@ -27,9 +27,8 @@ class Sobol(Coupling):
                 f"coupling='sobol' allows at most {SOBOL_MAX_FEATURES} features, "
                 f"got X with {n_features}."
             )
-        points = qmc.Sobol(n_features, scramble=True, rng=rng).random_base2(
-            int(np.ceil(np.log2(n_projections)))
-        )[:n_projections]
+        bits = int(np.ceil(np.log2(n_projections)))
+        points = qmc.Sobol(n_features, scramble=True, rng=rng).random_base2(bits)[:n_projections]
         # Points are multiples of 2^-30 and can be 0: half a step moves them into the open interval.
         return DenseProjection(ndtri(points + 2.0**-31))
 

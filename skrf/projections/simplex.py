@@ -5,19 +5,13 @@ Source: Reid et al., Simplex random features, with a cut block made a simplex of
 
 import numpy as np
 
+from .._kernels import plain
 from .blocks import BlockCoupling
 
 
 def simplex_rows(n_rows):
     """Return n unit rows in R^n with pairwise cosine -1/(n - 1) and sum zero (one row: [[1]])."""
-    if n_rows == 1:
-        return np.ones((1, 1))
-    n = n_rows
-    rows = np.sqrt(n / (n - 1)) * np.eye(n)
-    rows[:, : n - 1] -= (np.sqrt(n) + 1) / (n - 1) ** 1.5
-    rows[n - 1, : n - 1] = 1 / np.sqrt(n - 1)
-    rows[:, n - 1] = 0.0
-    return rows
+    return np.ascontiguousarray(plain.simplex(np.eye(n_rows)).T)
 
 
 class Simplex(BlockCoupling):

@@ -9,10 +9,10 @@ from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import is_foreign, like, namespace, take, to_host
+from .._arrays import beside, is_foreign, namespace, take, to_host
 from .._sums import Memory, Readout, Sums, sums_of_block
 from .._threads import block_rows, map_rows
-from .._validation import changed_parameters, commit, draft_of, freeze, validate_rows
+from .._validation import check_unchanged, commit, draft_of, freeze, validate_rows
 from ..features import OptimalPositiveRF, as_feature_map, in_range, prepared
 
 _BLOCK_ROWS = 1024
@@ -61,8 +61,9 @@ class KeySums:
             logs = np.log(self.sums.sums[some, :, 0] / self.weights[some, None])
         return top if (logs + self.sums.top[some] - top).min() > -_SPREAD else None
 
-    def merge(self, sums, weights, suits=True):
+    def merge(self, sums, weights, suits):
         """Return the sums with those of other rows, and whether their reference suited these."""
+        sums = Sums(to_host(sums.sums), to_host(sums.top))
         return replace(
             self,
             sums=sums if self.sums is None else self.sums.merge(sums),
@@ -82,46 +83,25 @@ class KeySums:
         values : ndarray of shape (n, n_values)
             What their features are multiplied with, the weight first.
         """
-        if is_foreign(X):
-            return self._add_foreign(X, groups, values)
-        n_groups, memory = len(self.weights), Memory()
-        width = self.maps[1].n_columns or 1
-        size = _block_size(self.maps[1], X.shape[0])
+        feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
+        size, map_blocks = _blocks_of(feature_map, X)
         # As many sums are held at a time as there are blocks in a batch.
-        n_held = _HELD_NUMBERS // (width * n_groups * (values.shape[1] + 1))
+        n_held = _HELD_NUMBERS // ((feature_map.n_columns or 1) * n_groups * (values.shape[1] + 1))
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
         # The first batches are small: they tell the scale of the others, if there is one.
-        start, length, total = 0, most if self.sums is not None else _BLOCK_ROWS, self
+        is_scaled = self.sums is not None or is_foreign(X)
+        start, length, total = 0, most if is_scaled else _BLOCK_ROWS, self
         while start < X.shape[0]:
-            own = [part[start : start + length] for part in (X, groups, values)]
-            reference = total.reference()
+            reference = None if is_foreign(X) else total.reference()
 
-            def sums(rows, own=own, reference=reference):
-                parts = (part[rows] for part in own)
-                return _block_sums(self.maps[1], *parts, n_groups, memory, reference)
+            def sums(rows, start=start, reference=reference):
+                rows = slice(rows.start + start, rows.stop + start)
+                own = X[rows, :], groups[rows], values[rows]
+                return _block_sums(feature_map, *own, n_groups, memory, reference)
 
-            for part in _map_rows(sums, own[0].shape[0], size, self.maps[1]):
+            for part in map_blocks(sums, min(length, X.shape[0] - start), size):
                 total = total.merge(*part)
             start, length = start + length, min(8 * length, most)
-        return total
-
-    def _add_foreign(self, X, groups, values):
-        """Do it for another library: products there, sums on the host."""
-        total, n_groups = self, len(self.weights)
-        for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS):
-            order = np.argsort(groups[rows], kind="stable")
-            own = take(X[rows, :], order)
-            features = self.maps[1](in_range(self.maps[1], own))
-            own_values = like(values[rows][order], features.values)
-            nothing = Sums.before(features, own_values)
-            bounds = np.searchsorted(groups[rows][order], np.arange(n_groups + 1))
-            parts = [
-                nothing.add(features.part(slice(a, b)), own_values[a:b, :]) if a < b else nothing
-                for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-            ]
-            sums = Sums.stack(parts)
-            weights = np.bincount(groups[rows], values[rows, 0], n_groups)
-            total = total.merge(Sums(to_host(sums.sums), to_host(sums.top)), weights)
         return total
 
     def query(self, X, function):
@@ -131,54 +111,46 @@ class KeySums:
         """
         feature_map = self.maps[0]
         n_groups, _, n_values = self.sums.sums.shape
-        joined = self.sums.joined()
-        if is_foreign(X):
-            joined = Sums(like(joined.sums, X), like(joined.top, X))
-        readout, memory = Readout(joined, feature_map.is_positive, n_values), Memory()
+        joined, memory = self.sums.joined().beside(X), Memory()
+        readout = Readout(joined, feature_map.is_positive, n_values)
 
         def answer(rows):
-            block = in_range(feature_map, X[rows, :] if is_foreign(X) else X[rows])
+            block = in_range(feature_map, X[rows, :])
             found = readout(feature_map, block, memory)
             found = namespace(found).reshape(found, (-1, n_groups, n_values))
             return function(found if is_foreign(X) else found.astype(np.float64), block)
 
-        if is_foreign(X):
-            parts = [answer(rows) for rows in gen_batches(X.shape[0], _FOREIGN_BLOCK_ROWS)]
-            return namespace(X).concat(parts, axis=0)
-        size = _block_size(feature_map, X.shape[0])
-        return np.concatenate(_map_rows(answer, X.shape[0], size, feature_map))
+        size, map_blocks = _blocks_of(feature_map, X)
+        parts = map_blocks(answer, X.shape[0], size)
+        return namespace(parts[0]).concat(parts, axis=0)
 
     def log_weights(self, X):
         """Return the logarithms of the weights that rows see of every group, (n, n_groups)."""
-        logs, groups = self.maps[0](X).values, range(len(self.weights))
-        parts = [Sums(self.sums.sums[group], self.sums.top[group]) for group in groups]
-        if is_foreign(X):
-            parts = [Sums(like(part.sums, logs), like(part.top, logs)) for part in parts]
+        logs = self.maps[0](X).values
+        parts = self.sums.beside(X).groups()
         return namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
 
 
-def _block_size(feature_map, n_rows):
+def _blocks_of(feature_map, X):
+    """Return the size of a block of rows, and what maps blocks: threads where they are allowed."""
+    if is_foreign(X):
+        return _FOREIGN_BLOCK_ROWS, _map_in_turn
     if not feature_map.is_parallel:
-        return _BLOCK_ROWS
-    return block_rows(n_rows, feature_map.n_columns)
+        return _BLOCK_ROWS, _map_in_turn
+    return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
-def _map_rows(function, n_rows, size, feature_map):
-    """Return [function(rows), ...] for blocks of rows, on threads where the map allows it."""
-    if feature_map.is_parallel:
-        return map_rows(function, n_rows, size)
-    return [function(block) for block in gen_batches(n_rows, size)]
+def _map_in_turn(function, n_rows, size):
+    return [function(rows) for rows in gen_batches(n_rows, size)]
 
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     """Return the sums of a block, whose rows are ordered by group to be slices."""
     order = np.argsort(groups, kind="stable")
-    X, groups, values = X[order], groups[order], values[order]
-    bounds = np.searchsorted(groups, np.arange(n_groups + 1))
-    weights = np.array([values[a:b, 0].sum() for a, b in zip(bounds[:-1], bounds[1:], strict=True)])
-    sums, suits = sums_of_block(
-        feature_map, in_range(feature_map, X), values, memory, bounds=bounds, reference=reference
-    )
+    bounds = np.searchsorted(groups[order], np.arange(n_groups + 1)).tolist()
+    weights = np.bincount(groups, values[:, 0], n_groups)
+    X, values = in_range(feature_map, take(X, order)), beside(values[order], X)
+    sums, suits = sums_of_block(feature_map, X, values, memory, bounds, reference)
     return sums, weights, suits or reference is None
 
 
@@ -227,9 +199,7 @@ class BaseKernelRegression(BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         if draft._fitted is not None:
-            changed = changed_parameters(self, draft._fitted.params)
-            if changed:
-                raise ValueError(f"partial_fit goes on where it began, but {changed}: call fit.")
+            check_unchanged(self, draft._fitted.params)
         return draft, X
 
     def _finish(self, draft, sums):

@@ -1,13 +1,12 @@
 """Classification by kernel regression, in time linear in the number of rows."""
 
-import array_api_compat
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import is_foreign, like, namespace, to_host
+from .._arrays import beside, is_foreign, like, namespace, to_host
 from .._sums import log_sum_exp
 from .._validation import drop_zero_weights
 from ._base import BaseKernelRegression
@@ -125,18 +124,16 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         first, classes = self._fitted is None, to_host(classes)
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        if classes is not None and len(classes) == 0:
+        if classes is None:
+            classes = self.classes_
+        elif len(classes) == 0:
             raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        if (
-            not first
-            and classes is not None
-            and not np.array_equal(np.unique(classes), self.classes_)
-        ):
+        classes = np.unique(classes)
+        if not (first or np.array_equal(classes, self.classes_)):
             raise ValueError(
-                f"classes={np.unique(classes)!r} is not the same as on the first call to "
-                f"partial_fit, which was {self.classes_!r}."
+                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
+                f"was {self.classes_!r}."
             )
-        classes = np.unique(classes) if first else self.classes_
         return self._add(X, y, classes, sample_weight, forget=False)
 
     def _add(self, X, y, classes, sample_weight, *, forget):
@@ -161,8 +158,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             targets = groups if y.dtype.kind == "f" else y
             sums = draft._fit_map(X, targets, sample_weight, len(classes))
         sums = sums.add(X, groups, weights[:, None])
-        before = getattr(draft, "class_weight_", 0.0)
-        draft.class_weight_ = before + np.bincount(groups, weights, len(classes))
+        draft.class_weight_ = sums.weights.copy()
         return self._finish(draft, sums)
 
     def _from_scores(self, X, function):
@@ -192,10 +188,8 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
 
         best = self._from_scores(X, best_of)
-        if is_foreign(best) and self.classes_.dtype.kind in "biuf":
-            place = {"device": array_api_compat.device(best)}
-            return namespace(best).asarray(self.classes_[to_host(best)], **place)
-        return self.classes_[to_host(best)]
+        labels = self.classes_[to_host(best)]
+        return beside(labels, best) if labels.dtype.kind in "biuf" else labels
 
     def score(self, X, y, sample_weight=None):
         """Return the accuracy of `predict`, computed on the host.

@@ -186,9 +186,8 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
     few = _few(rows.shape[0]), _few(keys.shape[0])
     for draw in range(_N_DRAWS):
         maps = fitted.redraw(random_state + draw).feature_maps_
-        sides = [
-            mapped(side, in_range(side, Z)) for side, Z in zip(maps, (rows, keys), strict=True)
-        ]
+        pairs = zip(maps, (rows, keys), strict=True)
+        sides = [mapped(side, in_range(side, Z)) for side, Z in pairs]
         logs, sign = log_estimate(*sides, is_exact=False)
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
             errors.append(np.linalg.norm(sign * np.exp(logs - top) - np.exp(log_exact - top)))

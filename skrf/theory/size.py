@@ -56,7 +56,7 @@ def n_components_for(mechanism, X, Y=None, *, rel_error):
 
     def is_enough(count):
         fitted = clone(mechanism).set_params(n_components=count * step, random_state=0)
-        fitted.fit(X, keys=None if Y is None else Y)
+        fitted.fit(X, keys=Y)
         return relative_error(fitted, rows, keys) <= rel_error
 
     high = 1

@@ -69,15 +69,19 @@ class PairGeometry:
         )
 
 
-@dataclass(frozen=True)
-class Exponential:
-    """D exp(A |w|^2 + B w.x - |x|^2) on both sides, A = (1 - 1/rho) / 8 (rho = 1: positive)."""
-
-    rho: float = 1.0
+class _InKernelUnits:
+    """A law in units of the squared kernel."""
 
     def log_scale(self, geometry):
         """Return log K^2."""
         return -geometry.difference2
+
+
+@dataclass(frozen=True)
+class Exponential(_InKernelUnits):
+    """D exp(A |w|^2 + B w.x - |x|^2) on both sides, A = (1 - 1/rho) / 8 (rho = 1: positive)."""
+
+    rho: float = 1.0
 
     def log_own(self, geometry):
         """Return log(exp(delta) - 1), delta = d log1p((1 - sqrt rho)^2/(2 sqrt rho)) + rho v^2."""
@@ -91,7 +95,7 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class Generalized:
+class Generalized(_InKernelUnits):
     """Real and imaginary part of D exp(A |w|^2 + B w.x + C |x|^2), complex A, s = 1 or -1.
 
     The pair term does not depend on A: tilting the norms by exp(2 A |w|^2) rescales the radial
@@ -112,17 +116,12 @@ class Generalized:
     s: int
     folded: bool = False
 
-    def log_scale(self, geometry):
-        """Return log K^2."""
-        return -geometry.difference2
-
     def log_own(self, geometry):
         """Return log(second moment / K^2 - 1)."""
         v2 = geometry.sum2 if self.s == 1 else geometry.difference2
         # K^2 exp(|x + s y|^2 (s + 1)/2 ...): -(s + 1) n + |Delta|^2 = -v2 for s = 1, v2 for -1.
-        return log_expm1(
-            np.maximum(self.log_second_moment(v2, geometry.n_features) - self.s * v2, 0)
-        )
+        excess = self.log_second_moment(v2, geometry.n_features) - self.s * v2
+        return log_expm1(np.maximum(excess, 0))
 
     def log_second_moment(self, v2, n_features):
         """Return log of exp((s + 1) n) times the second moment, at v2 = |x + s y|^2."""
@@ -149,7 +148,7 @@ class Generalized:
 
 
 @dataclass(frozen=True)
-class AxisExponential:
+class AxisExponential(_InKernelUnits):
     """Dense exponential features: the optimal positive map along each principal axis.
 
     Parameters
@@ -164,10 +163,6 @@ class AxisExponential:
     rho: np.ndarray
     log_penalty: float = 0.0
 
-    def log_scale(self, geometry):
-        """Return log K^2."""
-        return -geometry.difference2
-
     def log_own(self, geometry):
         """Return log(exp(delta) - 1), delta a sum over the axes; needs `weighted_sum2`."""
         root = np.sqrt(self.rho)
@@ -176,12 +171,8 @@ class AxisExponential:
 
 
 @dataclass(frozen=True)
-class Hyperbolic:
+class Hyperbolic(_InKernelUnits):
     """[exp(w.x - |x|^2), exp(-w.x - |x|^2)] / sqrt 2 on both sides."""
-
-    def log_scale(self, geometry):
-        """Return log K^2."""
-        return -geometry.difference2
 
     def log_own(self, geometry):
         """Return log(2 sinh(v^2 / 2)^2)."""
@@ -214,12 +205,8 @@ class Trigonometric:
 
 
 @dataclass(frozen=True)
-class RandomPhase:
+class RandomPhase(Trigonometric):
     """sqrt(2) cos(w.x + phase) on both sides, phase uniform: a sine-cosine pair in one column."""
-
-    def log_scale(self, geometry):
-        """Return 0."""
-        return np.zeros_like(geometry.difference2)
 
     def log_own(self, geometry):
         """Return log((1 - K^2)^2 / 2 + 1 / 2)."""

@@ -31,10 +31,6 @@ def hybrid_log_variance(mean, mean_square, log_first, log_second, covariance, lo
             np.log(np.maximum(1 - 2 * mean + mean_square, 0)) + log_second,
             np.log(np.abs(mixed)) + log_scale,
         ]
-        total, sign = logsumexp(
-            np.stack(logs),
-            axis=0,
-            b=np.stack([np.ones_like(mixed), np.ones_like(mixed), np.sign(mixed)]),
-            return_sign=True,
-        )
+        signs = [np.ones_like(mixed), np.ones_like(mixed), np.sign(mixed)]
+        total, sign = logsumexp(np.stack(logs), axis=0, b=np.stack(signs), return_sign=True)
     return np.where(sign > 0, total, -np.inf)

@@ -1,0 +1,392 @@
+"""Laws of the fitted map and of its consumers, on generated cases."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from instances import KERNELS, MECHANISMS, accepts, make
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+from skrf import KernelRegressionClassifier, KernelRegressor
+from skrf.attention import ApproxKernelAttention, GeneralizedMap
+from skrf.features import as_feature_map, in_range
+from skrf.graphical import ChainMRF, KernelHMM
+
+EPS = np.finfo(float).eps
+
+# The same cases in every run: a failure is one for everybody.
+generated = settings(
+    max_examples=400,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+names = st.sampled_from(sorted(MECHANISMS))
+kernels = st.sampled_from(KERNELS)
+seeds = st.integers(0, 2**31)
+
+
+def rows(seed, n=12, d=3):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def quiet(function, *args, **kwargs):
+    """Call without warnings of ranges: what is compared are values."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args, **kwargs)
+
+
+def state(estimator):
+    """Return what an estimator holds, to be compared later."""
+    return {name: id(value) for name, value in vars(estimator).items()}
+
+
+# ------------------------------------------------------------------ fits, all or nothing
+
+FAULTS = {
+    "NaN": lambda X: np.where(np.arange(X.size).reshape(X.shape) == 7, np.nan, X),
+    "width": lambda X: X[:, :1],
+    "text": lambda X: np.full(X.shape, "a"),
+    "axes": lambda X: X[0],
+    "nothing": lambda X: X[:0],
+}
+
+
+def fails(function, *args, **kwargs):
+    try:
+        quiet(function, *args, **kwargs)
+    except (ValueError, TypeError, AttributeError):
+        return True
+    return False
+
+
+@generated
+@given(names, st.sampled_from(sorted(FAULTS)), st.booleans(), seeds)
+def test_a_fit_of_a_mechanism_that_raises_changes_nothing(name, fault, was_fitted, seed):
+    X = rows(seed)
+    mechanism = make(name, n_components=24, random_state=0)
+    if was_fitted:
+        mechanism.fit(X)
+    before, wrong = state(mechanism), FAULTS[fault](X)
+    assert fails(mechanism.fit, wrong) or fault == "width"
+    if fault == "width":
+        # A fit to other data is one; a key of another width is not.
+        mechanism = mechanism.fit(X)
+        before = state(mechanism)
+        assert fails(mechanism.fit, X, keys=wrong)
+    assert state(mechanism) == before
+    if hasattr(mechanism, "partial_fit") and (was_fitted or fault != "width"):
+        assert fails(mechanism.partial_fit, wrong)
+        assert state(mechanism) == before
+    # Parameters fail late, after statistics.
+    if accepts(name, "coupling"):
+        broken = make(name, "iid", n_components=24, random_state=0).fit(X)
+        before = state(broken)
+        broken.coupling = BrokenCoupling()
+        assert fails(broken.fit, X)
+        broken.coupling = "iid"
+        assert state(broken) == before
+
+
+def test_the_statistics_of_a_failed_draw_are_forgotten():
+    mechanism = make("OptimalPositiveRF", BrokenCoupling(), random_state=0)
+    with pytest.raises(ValueError, match="cannot be drawn"):
+        mechanism.fit(rows(0))
+    assert vars(mechanism) == mechanism.get_params(deep=False)
+
+
+from skrf.projections import Coupling  # noqa: E402
+
+
+class BrokenCoupling(Coupling):
+    """Draws nothing: the last step of a fit fails."""
+
+    def draw(self, n_projections, n_features, rng):
+        raise ValueError("cannot be drawn")
+
+
+@generated
+@given(st.sampled_from([KernelRegressionClassifier, KernelRegressor]), st.booleans(), seeds)
+def test_a_fit_of_kernel_regression_that_raises_changes_nothing(kind, was_fitted, seed):
+    X, y = rows(seed), np.arange(12) % 2
+    model = kind(make("OptimalPositiveRF", n_components=8), random_state=0)
+    if was_fitted:
+        model.fit(X, y)
+    before = state(model)
+    for wrong, labels in ((FAULTS["NaN"](X), y), (X, y[:5]), (X, [None] * 12), (X[0], y)):
+        assert fails(model.fit, wrong, labels)
+        assert state(model) == before
+    if was_fitted:
+        proba = model.predict(X)
+        for wrong, labels in ((X[:, :2], y), (X, np.full(12, "x")), (X, np.ones((12, 3)))):
+            assert fails(model.partial_fit, wrong, labels)
+            assert state(model) == before
+        assert_array_equal(model.predict(X), proba)
+
+
+@generated
+@given(names, seeds)
+def test_what_was_fitted_counts_and_parameters_that_changed_are_named(name, seed):
+    X = rows(seed)
+    mechanism = make(name, n_components=24, sigma=0.5, random_state=0).fit(X)
+    expected = mechanism.transform(X), mechanism.exact_kernel(X), mechanism.is_positive
+    mechanism.set_params(sigma=3.0, n_components=12, kernel="softmax")
+    for value, before in zip(
+        (mechanism.transform(X), mechanism.exact_kernel(X), mechanism.is_positive),
+        expected,
+        strict=True,
+    ):
+        assert_array_equal(value, before)
+    assert mechanism.sigma_ == 0.5
+    if hasattr(mechanism, "partial_fit"):
+        with pytest.raises(ValueError, match="sigma=3.0 was 0.5"):
+            mechanism.partial_fit(X)
+    y = np.arange(12) % 2
+    model = KernelRegressionClassifier(make("PositiveRF", n_components=8), random_state=0)
+    kept = model.fit(X, y).predict_proba(X)
+    model.set_params(feature_map__n_components=4, sigma=2.0)
+    assert_array_equal(model.predict_proba(X), kept)
+    with pytest.raises(ValueError, match="feature_map__n_components=4 was 8"):
+        model.partial_fit(X, y)
+
+
+@generated
+@given(names, kernels, seeds)
+def test_copies_are_independent(name, kernel, seed):
+    X = rows(seed)
+    fitted = make(name, n_components=24, kernel=kernel, random_state=0).fit(X)
+    expected = quiet(fitted.transform, X)
+    for make_copy in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        other = make_copy(fitted)
+        assert_array_equal(quiet(other.transform, X), expected)
+        other.redraw(1)
+        assert_array_equal(quiet(fitted.transform, X), expected)
+        if hasattr(other, "partial_fit"):
+            quiet(other.partial_fit, 3 * X)
+        other.fit(X[:, :2])
+        assert_array_equal(quiet(fitted.transform, X), expected)
+    for value in vars(fitted).values():
+        assert not (isinstance(value, np.ndarray) and value.flags.writeable)
+    model = KernelRegressionClassifier(fitted, random_state=0).fit(X, np.arange(12) % 2)
+    kept = model.predict_proba(X)
+    copy.copy(model).partial_fit(X, np.arange(12) % 2)
+    assert_array_equal(model.predict_proba(X), kept)
+
+
+# ------------------------------------------------------------------ ranges
+
+
+def log_terms(mechanism, X, Y):
+    """Return logs of the absolute terms of all feature products, and their signs."""
+    sides = []
+    for feature_map, Z in zip(mechanism.feature_maps_, (X, Y), strict=True):
+        values, scale = feature_map(in_range(feature_map, Z))
+        if scale is None:
+            sides.append((values, np.ones_like(values)))
+        else:
+            with np.errstate(divide="ignore"):
+                sides.append((np.log(np.abs(values)) + scale, np.sign(values)))
+    (a, s), (b, t) = sides
+    return (
+        a[:, None] + b[None],
+        s[:, None] * t[None],
+        max(np.abs(x[np.isfinite(x)]).max() for x in (a, b)),
+    )
+
+
+@generated
+@given(names, kernels, st.floats(-3, 3), seeds)
+def test_the_estimate_of_the_kernel_is_the_sum_of_its_features(name, kernel, power, seed):
+    X, Y = rows(seed), rows(seed + 1, 9) + 0.3
+    mechanism = make(name, n_components=24, kernel=kernel, sigma=10.0**power, random_state=0)
+    mechanism.fit(X, keys=Y)
+    logs, signs, largest = log_terms(mechanism, X, Y)
+    expected, sign = logsumexp(logs, b=signs, axis=2, return_sign=True)
+    size = logsumexp(logs, axis=2)
+    with np.errstate(all="ignore"):
+        found = quiet(mechanism.approximate_kernel, X, Y)
+        truth = sign * np.exp(expected)
+        room = (1e-10 + 8 * EPS * largest) * np.exp(size)
+    is_normal = (np.abs(expected) < 700) & (size < 700)
+    assert (np.abs(found[is_normal] - truth[is_normal]) <= room[is_normal]).all()
+
+
+@generated
+@given(names, kernels, st.floats(-3, 3), seeds)
+def test_a_row_alone_is_the_row_of_its_batch(name, kernel, power, seed):
+    X = rows(seed)
+    mechanism = make(name, n_components=24, kernel=kernel, sigma=10.0**power, random_state=0)
+    feature_map = as_feature_map(mechanism.fit(X))
+    values, scale = feature_map(X)
+    largest = max(
+        np.abs(part[np.isfinite(part)]).max() for part in (values, scale) if part is not None
+    )
+    for i in (0, 7):
+        own, own_scale = feature_map(X[i : i + 1])
+        tolerance = 1e-10 + 8 * EPS * largest
+        assert_allclose(own[0], values[i], rtol=0, atol=tolerance * max(1, largest))
+        if scale is not None:
+            assert_allclose(own_scale[0], scale[i], rtol=tolerance, atol=tolerance)
+    if largest < 300:
+        single = quiet(mechanism.transform, X[:1])
+        assert_allclose(single, quiet(mechanism.transform, X)[:1], rtol=1e-9, atol=1e-300)
+
+
+def quotient(head, q, k, v, weights):
+    """Return the quotient of sums of the same features in unlimited range, and its tolerance."""
+    queries, keys = head
+    (a, s), (b, t) = queries(q), keys(k)
+    log = []
+    for values, scale in ((a, s), (b, t)):
+        if scale is None:
+            log.append((values, np.ones_like(values)))
+        else:
+            with np.errstate(divide="ignore"):
+                log.append((np.log(np.abs(values)) + scale, np.sign(values)))
+    (la, sa), (lb, sb) = log
+    out, room = np.zeros((len(q), v.shape[1])), np.zeros((len(q), 1))
+    for i in range(len(q)):
+        with np.errstate(divide="ignore"):
+            logs = la[i] + lb + np.log(weights[i])[:, None]
+        top = logs.max()
+        if np.isneginf(top):
+            continue
+        terms = sa[i] * sb * np.exp(logs - top)
+        total = terms.sum()
+        room[i] = np.inf  # all terms cancel
+        if total != 0:
+            out[i] = terms.sum(axis=1) @ v / total
+            room[i] = np.abs(terms).sum() / abs(total)
+    return out, room
+
+
+SIZES = st.sampled_from([1e-150, 1e-30, 1e-3, 1.0, 30.0, 1e6, 1e30, 1e100, 1e140])
+MAPS = {
+    **{name: make(name, n_components=24, random_state=0) for name in MECHANISMS},
+    "relu": GeneralizedMap(24, random_state=0),
+    "square": GeneralizedMap(24, nonlinearity="square", random_state=0),
+}
+
+
+def needs_data(name):
+    return getattr(MAPS[name], "needs_data", False)
+
+
+@generated
+@given(st.sampled_from(sorted(MAPS)), SIZES, SIZES, st.booleans(), st.booleans(), seeds)
+def test_attention_is_the_quotient_of_its_features(name, size, other, causal, is_masked, seed):
+    rng = np.random.default_rng(seed)
+    q, k = rng.normal(size=(2, 9, 4))
+    k[3], q[5] = k[3] * size, q[5] * other
+    v = rng.normal(size=(9, 2))
+    mask = rng.random((9, 9)) * (rng.random((9, 9)) < 0.7) if is_masked else None
+    attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=mask)
+    attention.fit(rng.normal(size=(20, 4)), rng.normal(size=(20, 4)))
+    out = quiet(attention, q, k, v)
+    assert np.isfinite(out).all()
+    weights = np.ones((9, 9)) if mask is None else mask
+    weights = np.tril(weights) if causal else weights
+    expected, room = quotient(attention.mechanisms_[0].feature_maps_, q, k, v, weights)
+    # Exponents of the size E are known to E eps.
+    largest = max(size, other, 1.0) ** 2 * 100
+    known = room * (1e-10 + 8 * EPS * largest) < 1e-2
+    bad = known & (np.abs(out - expected) > 4 * room * (1e-10 + 8 * EPS * largest))
+    assert not bad.any(), (out[bad.any(axis=1)], expected[bad.any(axis=1)])
+
+
+@generated
+@given(st.sampled_from(sorted(MAPS)), SIZES, st.sampled_from(["float64", "float32"]), seeds)
+def test_a_future_key_and_padding_change_nothing(name, size, dtype, seed):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.normal(size=(40, 4)).astype(dtype) for _ in range(3))
+    size = min(size, 1e30) if dtype == "float32" else size
+    attention = ApproxKernelAttention(MAPS[name], causal=True)
+    if needs_data(name):
+        attention.fit(q, k)
+    tolerance = 1e-8 if dtype == "float64" else 5e-3
+    before, changed = quiet(attention, q, k, v), k.copy()
+    changed[30] *= size
+    if not is_signed(name):
+        assert_allclose(quiet(attention, q, changed, v)[:30], before[:30], atol=tolerance, rtol=0)
+    padding = np.arange(40) == 30
+    values = v.copy()
+    values[30] *= size
+    for keys in (k, changed):
+        for operator in (attention, ApproxKernelAttention(MAPS[name]).fit(q, k)):
+            hidden = quiet(operator, q, keys, values, key_padding_mask=padding)
+            same = quiet(operator, q, np.where(padding[:, None], 0, k).astype(dtype), v,
+                         key_padding_mask=padding)  # fmt: skip
+            assert_array_equal(hidden, same)
+
+
+def is_signed(name):
+    """Denominators of maps with signs may be near zero, where rounding decides."""
+    return not (name in ("relu", "square") or getattr(MAPS[name], "is_positive", False))
+
+
+@generated
+@given(names, kernels, SIZES, st.sampled_from(["float64", "float32"]), seeds)
+def test_kernel_regression_is_finite_at_any_size(name, kernel, size, dtype, seed):
+    rng = np.random.default_rng(seed)
+    size = min(max(size, 1e-30), 1e30) if dtype == "float32" else size
+    X = (rng.normal(size=(30, 3)) * size).astype(dtype)
+    y = np.arange(30) % 3
+    mechanism = make(name, n_components=24, kernel=kernel, random_state=0)
+    model = KernelRegressionClassifier(mechanism).fit(X, y)
+    proba = quiet(model.predict_proba, X)
+    assert np.isfinite(proba).all()
+    assert_allclose(proba.sum(axis=1), 1, rtol=1e-5)
+    targets = rng.normal(size=30)
+    predicted = quiet(KernelRegressor(mechanism).fit(X, targets).predict, X)
+    assert np.isfinite(predicted).all()
+    assert predicted.min() >= targets.min() - 1e-6 and predicted.max() <= targets.max() + 1e-6
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_rows_beyond_the_range_are_named(name):
+    X = np.random.default_rng(0).normal(size=(8, 3))
+    mechanism = make(name, n_components=24, kernel="softmax", random_state=0).fit(X)
+    far = X.copy()
+    far[2] = 1e160
+    for function in (mechanism.transform, mechanism.approximate_kernel):
+        with pytest.raises(ValueError, match=r"X is too large .* largest entry of X is 1e\+160"):
+            function(far)
+    model = KernelRegressionClassifier(mechanism).fit(X, np.arange(8) % 2)
+    for function in (model.predict, lambda Z: model.partial_fit(Z, np.arange(8) % 2)):
+        with pytest.raises(ValueError, match="X is too large"):
+            function(far)
+    attention = ApproxKernelAttention(make(name, n_components=24, random_state=0)).fit(X, X)
+    for arguments, said in (((far, X, X), "q"), ((X, far, X), "k")):
+        with pytest.raises(ValueError, match=f"{said} is too large"):
+            attention(*arguments)
+
+
+# ------------------------------------------------------------------ graphical models
+
+
+@generated
+@given(seeds)
+def test_chains_see_the_arrays_as_they_are(seed):
+    E = rows(seed, 10) / 2
+    chain = ChainMRF(E, feature_map=make("OptimalPositiveRF", n_components=16), random_state=0)
+    first = chain.log_partition(9)
+    E *= 1.5
+    second = chain.log_partition(9)
+    assert second == ChainMRF(E, feature_map=chain.feature_map, random_state=0).log_partition(9)
+    assert first != second
+    chain.set_params(feature_map__n_components=8)
+    fresh = ChainMRF(E, feature_map=chain.feature_map, random_state=0)
+    assert chain.log_partition(9) == fresh.log_partition(9) != second
+    model = KernelHMM(E, E[:4], feature_map=make("PositiveRF", n_components=16), random_state=0)
+    symbols = np.arange(12) % 4
+    before = model.score(symbols)
+    E /= 1.5
+    again = KernelHMM(E, E[:4], feature_map=model.feature_map, random_state=0)
+    assert model.score(symbols) == again.score(symbols) != before
