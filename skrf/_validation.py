@@ -195,7 +195,7 @@ def check_unchanged(estimator, before):
     changed = ", ".join(
         f"{name}={value!r} was {before.get(name)!r}"
         for name, value in estimator.get_params().items()
-        if not _is_same(_snapshot(before.get(name)), value)
+        if _content(value) != _content(before.get(name))
     )
     if changed:
         raise ValueError(f"partial_fit goes on where it began, but {changed}: call fit.")
@@ -215,38 +215,25 @@ def remembered(owner, slot, given, make):
     make : callable
         Makes the value.
     """
-    kept = vars(owner).get(slot)
-    if kept is None or not _is_same(kept[0], given):
-        kept = _snapshot(given), make()
-        setattr(owner, slot, kept)
-    return kept[1]
+    content, (earlier, value) = _content(given), vars(owner).get(slot, (None, None))
+    if earlier != content:
+        value = make()
+        setattr(owner, slot, (content, value))
+    return value
 
 
-def _parts(value):
-    """Return what sequences and estimators are made of as a list, anything else unchanged."""
+def _content(value):
+    """Return what equals itself later only if the value still holds the same, bit for bit."""
+    if value is None or isinstance(value, (str, int, float)):
+        return type(value), value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_content, value))
     if hasattr(value, "get_params") and not isinstance(value, type):
-        return [type(value), *value.get_params().items()]
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _snapshot(value):
-    """Return what `_is_same` compares later, whatever happens to the value meanwhile."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    parts = _parts(value)
-    return [_snapshot(part) for part in parts] if isinstance(parts, list) else value
-
-
-def _is_same(kept, value):
-    """Tell whether a value is what it was when a snapshot was taken."""
-    value = _parts(value)
-    if kept is value:
-        return True
-    if isinstance(kept, np.ndarray) and isinstance(value, np.ndarray):
-        return kept.dtype == value.dtype and np.array_equal(kept, value)
-    if isinstance(kept, list) and isinstance(value, list):
-        return len(kept) == len(value) and all(map(_is_same, kept, value))
-    return type(kept) is type(value) and bool(kept == value)
+        return type(value), *map(_content, value.get_params().items())
+    if not hasattr(value, "__array__"):
+        return value
+    value = np.asarray(value)
+    return value.shape, value.dtype, value.tolist() if value.dtype.hasobject else value.tobytes()
 
 
 def freeze(value):

@@ -453,7 +453,7 @@ def test_pipelines_and_couplings_of_a_user_serve():
     own = OptimalPositiveRF(64, coupling=Simplex(), random_state=0)
     named = OptimalPositiveRF(64, coupling="simplex", random_state=0)
     assert_array_equal(*(ApproxKernelAttention(m)(q, k, v) for m in (own, named)))
-    with pytest.raises(ValueError, match="no parameter 'kernel'"):
+    with pytest.raises(ValueError, match="no parameter 'sigma'"):
         ApproxKernelAttention(Nystroem())(q, k, v)
 
 

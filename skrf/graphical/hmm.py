@@ -32,15 +32,6 @@ class FilterState:
 
     posterior: np.ndarray
     log_prob: float | np.ndarray
-    _model = None  # what the stream began with; not pickled
-
-    def of(self, model):
-        """Return the state as one of a model's."""
-        object.__setattr__(self, "_model", model)
-        return self
-
-    def __reduce__(self):
-        return FilterState, (self.posterior, self.log_prob)
 
 
 class KernelHMM(BaseEstimator):
@@ -335,10 +326,7 @@ class KernelHMM(BaseEstimator):
                 "filter_step needs normalization='local': a global normaliser depends on how long "
                 "the sequence will be."
             )
-        # A stream goes on with the model that it began with: arrays are not compared every time.
-        _, latest = vars(self).get("_kept", (None, None))
-        is_known = state is not None and state._model is latest is not None
-        model, symbols = latest if is_known else self._model, np.atleast_1d(symbol)
+        model, symbols = self._model, np.atleast_1d(symbol)
         _check_symbols(model, symbols)
         if state is None:
             predicted = np.broadcast_to(model.start, (len(symbols), len(model.start)))
@@ -357,8 +345,8 @@ class KernelHMM(BaseEstimator):
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
-            return FilterState(posterior[0], float(log_prob[0])).of(model)
-        return FilterState(posterior, log_prob).of(model)
+            return FilterState(posterior[0], float(log_prob[0]))
+        return FilterState(posterior, log_prob)
 
     def sample(self, n_samples=1, *, random_state=None):
         """Draw one sequence.
