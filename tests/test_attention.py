@@ -279,6 +279,39 @@ def test_collapse_is_said_and_only_then():
     assert attention.diagnose(6 * q, 6 * k, v).has_collapsed
 
 
+@both_modes
+@pytest.mark.parametrize("mask", [None, np.tri(6, 6, 3)])
+def test_queries_whose_weights_sum_to_0_get_0_and_a_warning(mask, causal):
+    map_ = GeneralizedMap(nonlinearity="relu", projection="identity")
+    attention = ApproxKernelAttention(map_, mask=mask, causal=causal)
+    q, k, v = np.abs(np.random.default_rng(0).normal(size=(3, 2, 6, 3)))
+    hidden = np.arange(6) < 1
+    expected = attention(q, k, v, key_padding_mask=hidden)
+    assert expected[:, 0].any() != causal  # without a key there is no warning
+    q[0, 2], q[1, :2] = -1, -1
+    with pytest.warns(FeatureCollapseWarning, match=rf"\({2 if causal else 3} of 12 queries\)"):
+        found = attention(q, k, v, key_padding_mask=hidden)
+    is_lost = (q < 0).all(axis=-1)
+    assert not found[is_lost].any()
+    assert_allclose(found[~is_lost], expected[~is_lost])
+    with pytest.warns(FeatureCollapseWarning, match="weights of their queries sum to 0"):
+        attention(q, k, v)
+
+
+def test_streams_warn_of_queries_whose_weights_sum_to_0():
+    map_ = GeneralizedMap(nonlinearity="relu", projection="identity")
+    attention = ApproxKernelAttention(map_, causal=True)
+    q, k, v = np.abs(np.random.default_rng(0).normal(size=(3, 2, 6, 3)))
+    _, state = attention.step(q, k, v, attention.init_state())
+    with pytest.warns(FeatureCollapseWarning, match=r"\(2 of 12 queries\)"):
+        # A key of before counts, though those of this step are padded.
+        attention.step(
+            np.where(np.arange(6)[:, None] == 3, -q, q),
+            *(k, v, state),
+            key_padding_mask=np.ones(6, dtype=bool),
+        )
+
+
 # ------------------------------------------------------------------ gradients
 
 

@@ -136,7 +136,7 @@ class Output:
     """
 
     def __init__(self, array=None):
-        self.array, self.parts = array, {}
+        self.array, self.parts, self.zeros = array, {}, []
 
     def put(self, rows, values):
         """Write rows, a slice of axis -2."""
@@ -146,11 +146,12 @@ class Output:
             self.array[..., rows, :] = values
 
     def put_quotients(self, rows, sums):
-        """Write numerators over denominators, the first of the sums; 0 in rows without any key."""
+        """Write numerators over denominators, the first of the sums; 0 where that is 0."""
         weight = sums[..., :1]
         if self.array is not None and weight.all():
             np.divide(sums[..., 1:], weight, out=self.array[..., rows, :], casting="same_kind")
             return
+        self.zeros.append((rows, weight[..., 0] == 0))
         # A division by infinity gives 0, and no gradient.
         divisor = namespace(sums).where(weight == 0, like(np.inf, sums), weight)
         self.put(rows, sums[..., 1:] / divisor)

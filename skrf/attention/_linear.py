@@ -169,6 +169,25 @@ def triangle(products):
 # ---------------------------------------------------------------- looking at it
 
 
+def count_lost(unit, sums, out, is_causal):
+    """Return how many queries got 0 because their weights sum to 0, though they see a key.
+
+    With a positive map there is none. `sums` are those over the keys of earlier calls, or None.
+    """
+    if unit.head.is_positive or not out.zeros:
+        return 0
+    xp = namespace(unit.q)
+    is_key = xp.ones_like(unit.k[..., 0]) if unit.hidden is None else ~unit.hidden
+    n_keys = xp.cumulative_sum(cast(is_key, xp.int64), axis=-1)
+    if sums is not None:
+        n_keys = n_keys + cast(xp.max(sums.top, axis=-1, keepdims=True) > -np.inf, xp.int64)
+    n_lost = 0
+    for rows, is_zero in out.zeros:
+        n_seen = n_keys[..., None, rows if is_causal else slice(-1, None)]
+        n_lost += int(xp.sum(cast(is_zero & (n_seen > 0), xp.int64)))
+    return n_lost
+
+
 def effective_features(unit, sums):
     """Return, on the host, the effective number of features of some queries that see a key.
 

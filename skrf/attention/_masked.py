@@ -29,9 +29,19 @@ _LEAST = 1e-280
 
 
 def masked(unit, mask, out):
-    """Write the masked attention of a unit of NumPy, which is worked on in float64."""
-    for g, (rows, values) in enumerate(_inputs(unit)):
-        out.array[g] = masked_attention(*rows, values, mask)[0]
+    """Write the masked attention of a unit of NumPy, which is worked on in float64.
+
+    Returns how many queries got 0 because their weights sum to 0, though they see a key.
+    """
+    n_lost = 0
+    for g, ((queries, keys), values) in enumerate(_inputs(unit)):
+        out.array[g], saved = masked_attention(queries, keys, values, mask)
+        if not unit.head.is_positive:
+            is_lost = np.ones(len(queries.values), dtype=bool)
+            for rows, denominators in saved:
+                is_lost[slice(None) if rows is None else rows] &= np.isinf(denominators)
+            n_lost += int(_see_a_key(np.flatnonzero(is_lost), keys, mask).sum())
+    return n_lost
 
 
 def masked_backward(unit, mask, gradient, found):
@@ -93,7 +103,7 @@ def masked_attention(queries, keys, values, mask):
         is_done = (sizes >= _LEAST * mask.largest) | (len(sums) == 1)
         zeros = np.flatnonzero(~is_done & (sizes == 0))
         if len(zeros):
-            is_done[zeros] = block.are_empty(block.rows[zeros])
+            is_done[zeros] = ~_see_a_key(block.rows[zeros], keys, mask)
         saved.append((block.rows, _divide(out, block.rows, sums, is_done)))
         stack += [rows for rows in np.array_split(block.rows[~is_done], 2) if len(rows)]
     return out, saved
@@ -127,6 +137,16 @@ def masked_attention_backward(queries, keys, values, mask, out, saved, grad_out)
             own = slopes[rows] / denominators[:, None]
             _Block(rows, queries, keys, mask).backward(extended, own, grads)
     return grads[0], grads[1], grads[2][:, :-1]
+
+
+def _see_a_key(rows, keys, mask):
+    """Tell which rows see a key that is not padded."""
+    is_key = keys.exponents.max(axis=1) > -np.inf
+    found = [np.zeros(0, dtype=bool)]
+    for part in blocks(len(rows), mask.block_rows):
+        seen = mask.seen(rows[part])
+        found.append(mask.entries(rows[part], seen[is_key[seen]]).any(axis=1))
+    return np.concatenate(found)
 
 
 def _divide(out, rows, sums, is_done):
@@ -251,15 +271,6 @@ class _Block:
                 # Terms may cancel: how large they may be tells whether they are seen.
                 sizes += np.sum((abs(self.factors) @ abs(K).T) * weights, axis=1)
         return sums, sums[:, -1] if self.keys.scale is None else sizes
-
-    def are_empty(self, rows):
-        """Tell which rows have no key left, because all that they see are padded."""
-        is_empty = np.ones(len(rows), dtype=bool)
-        for part in self.parts:
-            seen = self.seen[part]
-            seen = seen[self.keys.exponents[seen].max(axis=1) > -np.inf]
-            is_empty &= ~self.mask.entries(rows, seen).any(axis=1)
-        return is_empty
 
     def backward(self, extended, by_sums, grads):
         """Add the gradients, given those of the sums (B, e + 1)."""

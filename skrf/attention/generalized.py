@@ -35,7 +35,7 @@ class GeneralizedMap(BaseEstimator):
 
     The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y): a
     kernel of its own, not softmax. Weights are never negative; a query whose features are all 0
-    (relu) attends to nothing and gets 0.
+    (relu) attends to nothing and gets 0, with a warning.
 
     Parameters
     ----------

@@ -215,11 +215,13 @@ class ApproxKernelAttention(BaseEstimator):
         -----
         FeatureCollapseWarning
             Where a typical query is carried by fewer than two features; not looked for under a
-            mask, and not for maps that are not positive.
+            mask, and not for maps that are not positive. With those, where the weights of a query
+            sum to 0, so that its output is 0.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
-        out, _, effective = self._attend(groups, heads)
+        out, _, effective, n_lost = self._attend(groups, heads)
+        _warn_of_lost(n_lost, groups)
         typical = math.inf if effective is None else float(np.median(effective))
         # With a single key the output is its value, whatever the features.
         if typical < _FEW_FEATURES and groups.k.shape[1] > 1:
@@ -233,7 +235,7 @@ class ApproxKernelAttention(BaseEstimator):
         return groups.ungroup(out)
 
     def _attend(self, groups, heads, states=None):
-        """Return output, sums by set, and effective numbers of features of some queries or None."""
+        """Return output, sums by set, effective features of some queries or None, and lost ones."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
         out = None
         if not is_foreign(groups.q):
@@ -242,21 +244,22 @@ class ApproxKernelAttention(BaseEstimator):
         def attend(unit, sets):
             output = Output(None if out is None else out[sets])
             if mask is not None:
-                masked(unit, mask, output)
-                return sets, output, None, None
+                return sets, output, None, None, masked(unit, mask, output)
+            before = None if not states else _state_of(states, sets)
             if self.causal:
-                before = None if not states else _state_of(states, sets)
                 sums = _linear.causal(unit, before, output, size)
             else:
                 sums = _linear.absorb(unit, size)
                 _linear.query(unit, sums, output, size)
-            return sets, output, sums, _linear.effective_features(unit, sums)
+            n_lost = _linear.count_lost(unit, before, output, self.causal)
+            return sets, output, sums, _linear.effective_features(unit, sums), n_lost
 
         found = for_each_unit(groups, heads, attend)
-        sets, outputs, after, effective = zip(*found, strict=True)
+        sets, outputs, after, effective, n_lost = zip(*found, strict=True)
         known = [part for part in effective if part is not None]
         out = joined(groups, sets, outputs) if out is None else out
-        return out, zip(sets, after, strict=True), np.concatenate(known) if known else None
+        effective = np.concatenate(known) if known else None
+        return out, zip(sets, after, strict=True), effective, sum(n_lost)
 
     def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
@@ -361,7 +364,8 @@ class ApproxKernelAttention(BaseEstimator):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
         _check_state(state, groups, heads)
-        out, after, _ = self._attend(groups, heads, state.heads)
+        out, after, _, n_lost = self._attend(groups, heads, state.heads)
+        _warn_of_lost(n_lost, groups)
         states = {}
         for sets, sums in after:
             if isinstance(sets, list):
@@ -419,7 +423,7 @@ class ApproxKernelAttention(BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
-        out, _, effective = self._attend(groups, heads)
+        out, _, effective, _ = self._attend(groups, heads)
         outputs = [to_host(out)]
         for draw in range(1, _DIAGNOSED_DRAWS):
             redrawn = {id(head): Head(_redrawn(head.mechanism, draw)) for head in heads}
@@ -506,6 +510,18 @@ def _check_state(state, groups, heads):
         raise ValueError(
             f"state was made for {expected[0]} sets of keys, {expected[1]} features and values "
             f"of width {expected[2] - 1}; got {given[0]}, {given[1]} and {given[2] - 1}."
+        )
+
+
+def _warn_of_lost(n_lost, groups):
+    """Warn of queries whose weights sum to 0, called by what the user calls."""
+    if n_lost:
+        warnings.warn(
+            f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
+            f"{math.prod(groups.q.shape[:-1])} queries): the features of feature_map have signs "
+            "or zeros. Take a positive map, such as OptimalPositiveRF, or more features.",
+            FeatureCollapseWarning,
+            stacklevel=3,
         )
 
 
