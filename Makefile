@@ -35,7 +35,7 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-venv
 demo: $(VENV)/.stamp-examples
 	$(VENV)/bin/python examples/uci_grid_search.py
 
-# One BLAS and OpenMP thread a worker: two workers with two threads each would wait for each
+# One BLAS and OpenMP thread per worker: two workers with two threads each would wait for each
 # other on two cores.
 test: export OMP_NUM_THREADS ?= 1
 test: export OPENBLAS_NUM_THREADS ?= 1

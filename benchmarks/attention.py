@@ -270,7 +270,7 @@ class Measurements:
         return median(shared), self.fastest_time(*case) / self.fastest_time(*base)
 
 
-# ---------------------------------------------------------------- what is said about them
+# ---------------------------------------------------------------- report
 
 
 def table(measured):

@@ -3,7 +3,7 @@
 python benchmarks/attention.py --error [--quick] [--std S]
 
 Relative error |out - exact| / |exact| (Frobenius) of bidirectional attention, one head, on five
-kinds of inputs. A seed sets both inputs and draw; what is told is the mean over seeds and its
+kinds of inputs. A seed sets both inputs and draw; what is printed is the mean over seeds and its
 standard error. Beside the features stands the plain mean of the values, which looks at no query:
 an error above its own says that the features have collapsed. With --std 1 they do on most of
 these inputs, whose logits have standard deviations of 1 and more in 32 dimensions; --std 0.5 is
@@ -143,7 +143,7 @@ def slope(components, errors):
     return np.polyfit(np.log(components), np.log(errors.mean(axis=1)), 1)[0]
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- report
 
 
 def table(components, errors):

@@ -4,10 +4,10 @@
     python benchmarks/speed.py --only transform,hadamard,regression,search,start --rounds 25
 
 Every figure is a ratio taken inside one run: methods alternate in shuffled order, and both the
-median over rounds of the ratio and the ratio of the fastest repetitions are told. The verdict is
+median over rounds of the ratio and the ratio of the fastest repetitions are printed. The verdict is
 that of the fastest: on a shared or virtual machine the scheduler at times puts two threads on one
 core, which doubles the time of either side at random. As many threads are used as the environment
-allows, and the number is told. Memory is that of a fresh process, from the operating system.
+allows, and the number is printed. Memory is that of a fresh process, from the operating system.
 
 Prints a table; writes benchmarks/results/speed.json, speed.csv and speed.png. The Walsh-Hadamard
 transform is compared with the package fht-cpu of the extra `bench`, where it is installed.

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
 
-def is_foreign(X):
+def is_array_api(X):
     """Tell whether X is an array of a library other than NumPy (and not sparse)."""
     return (
         not isinstance(X, np.ndarray)
@@ -25,12 +25,12 @@ def is_foreign(X):
 
 def namespace(X):
     """Return the array-API namespace of X; NumPy for NumPy and sparse input."""
-    return array_api_compat.array_namespace(X) if is_foreign(X) else np
+    return array_api_compat.array_namespace(X) if is_array_api(X) else np
 
 
 def to_host(X):
-    """Return a foreign array as a NumPy array of the same dtype; anything else unchanged."""
-    if not is_foreign(X):
+    """Return an array of another library as NumPy of the same dtype; anything else unchanged."""
+    if not is_array_api(X):
         return X
     if array_api_compat.is_torch_array(X):
         return X.numpy(force=True)
@@ -41,7 +41,7 @@ def to_host(X):
 
 def beside(values, X, **dtype):
     """Return host `values` in the library and on the device of X."""
-    if not is_foreign(X):
+    if not is_array_api(X):
         return np.asarray(values, **dtype)
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy("K")  # libraries may share memory, and fitted arrays are read-only
@@ -50,7 +50,7 @@ def beside(values, X, **dtype):
 
 def like(values, X):
     """Return host `values` in the library, on the device and in the dtype of X."""
-    if not is_foreign(X):
+    if not is_array_api(X):
         return np.asarray(values, dtype=X.dtype)
     return beside(values, X, dtype=X.dtype)
 
@@ -59,14 +59,14 @@ def cast(X, dtype):
     """Return X in a dtype of its library; X itself where it has that."""
     if X.dtype == dtype:
         return X
-    return namespace(X).astype(X, dtype) if is_foreign(X) else X.astype(dtype)
+    return namespace(X).astype(X, dtype) if is_array_api(X) else X.astype(dtype)
 
 
 def take(X, rows):
     """Return rows of X, chosen along its first axis by integers of its library or of the host."""
-    if not is_foreign(X):
+    if not is_array_api(X):
         return X[rows]
-    rows = rows if is_foreign(rows) else beside(rows, X)
+    rows = rows if is_array_api(rows) else beside(rows, X)
     return namespace(X).take(X, rows, axis=0)
 
 
@@ -82,7 +82,7 @@ def columns(parts):
 
 def squared_norms(X):
     """Return the squared Euclidean norm of every row of a dense array."""
-    if is_foreign(X):
+    if is_array_api(X):
         return namespace(X).sum(X * X, axis=1)
     return np.einsum("ij,ij->i", X, X)
 
@@ -116,7 +116,7 @@ def largest_norm2(X):
 
 def largest_entry(X):
     """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
-    if is_foreign(X):
+    if is_array_api(X):
         xp = namespace(X)
         return float(constant(xp.max(xp.abs(X))))
     low, high = float(X.min()), float(X.max())
@@ -159,7 +159,7 @@ def arithmetic(X):
 
     NumPy's come in place: a fresh array costs as much as the operation.
     """
-    return Pure if is_foreign(X) else InPlace
+    return Pure if is_array_api(X) else InPlace
 
 
 class Kept(dict):
@@ -167,7 +167,7 @@ class Kept(dict):
 
     def like(self, X, make):
         """Return what `make()` returns on the host, in the library, device and dtype of X."""
-        if not is_foreign(X):
+        if not is_array_api(X):
             key = X.dtype
         elif array_api_compat.is_torch_array(X) and namespace(X).is_inference_mode_enabled():
             return like(make(), X)  # such tensors cannot be used where gradients are wanted

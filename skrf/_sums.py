@@ -22,7 +22,7 @@ from ._arrays import (
     beside,
     cast,
     constant,
-    is_foreign,
+    is_array_api,
     largest_entry,
     like,
     namespace,
@@ -153,7 +153,7 @@ def log_product(A, B, *, is_exact=True):
     tiny = _TINY if A.dtype == xp.float64 else _TINY / 8
     lost = logs < (tiny if is_exact else -np.inf)
     for i in np.flatnonzero(to_host(xp.any(lost, axis=1))).tolist():
-        if is_foreign(A):
+        if is_array_api(A):
             again = log_sum_exp(own_a[i, :][:, None] + own_b, axis=0)
             row = xp.where(lost[i, :], again, logs[i, :])
             logs = xp.concat([logs[:i, :], row[None, :], logs[i + 1 :, :]], axis=0)
@@ -365,7 +365,7 @@ class Memory:
             xp = namespace(X)
             flat = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
             return flat.map(lambda array: xp.reshape(array, (*X.shape[:-1], array.shape[-1])))
-        if is_foreign(X):
+        if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
         if feature_map.n_columns is None:
@@ -460,7 +460,7 @@ class Readout:
         Of positive maps first with the exponents as they are: that spares two passes, and is right
         where all totals come out far inside the range of the dtype.
         """
-        if not self.is_positive or is_foreign(X):
+        if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:

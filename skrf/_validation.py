@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import assert_all_finite, check_random_state
+
+# Private names of scikit-learn are imported here only.
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions  # noqa: F401
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -17,7 +20,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ._arrays import is_foreign, namespace, take, to_host
+from ._arrays import is_array_api, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
 _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
@@ -54,8 +57,8 @@ def validate_rows(estimator, X, *, reset, name="X"):
     array or csr matrix
         The rows in the library of X.
     """
-    if is_foreign(X):
-        return _validate_foreign(estimator, X, reset=reset, name=name)
+    if is_array_api(X):
+        return _validate_array_api(estimator, X, reset=reset, name=name)
     if not reset and _is_plain(estimator, X):
         # What check_array asks of such an array, without what it asks of others.
         assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
@@ -89,7 +92,7 @@ def _canonical(rows):
     return rows
 
 
-def _validate_foreign(estimator, X, *, reset, name):
+def _validate_array_api(estimator, X, *, reset, name):
     xp = namespace(X)
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array for {name}, got {X.ndim}D array instead.")
@@ -141,7 +144,7 @@ def drop_zero_weights(sample_weight, X, *others):
         return (None, X, *others)
     with _naming("sample_weight"):
         # Of X it reads the number of rows: those of other libraries stay where they are.
-        rows = np.empty((X.shape[0], 0)) if is_foreign(X) else X
+        rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
         weights = to_host(sample_weight)
         weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
     if weights.min() < 0:

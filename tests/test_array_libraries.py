@@ -48,8 +48,8 @@ def mechanism(name, params):
 def test_mechanisms(library, name, params, dtype):
     rows, keys = X.astype(dtype), Y.astype(dtype)
     ours = mechanism(name, params).fit(rows, keys=keys)
-    foreign, others = library.array(rows), library.array(keys)
-    theirs = mechanism(name, params).fit(foreign, keys=others)
+    arrays, others = library.array(rows), library.array(keys)
+    theirs = mechanism(name, params).fit(arrays, keys=others)
     if hasattr(ours, "omega_"):
         assert_array_equal(theirs.omega_, ours.omega_)
     calls = {"transform": 1, "transform_keys": 1, "exact_kernel": 2, "approximate_kernel": 2}
@@ -62,8 +62,8 @@ def test_mechanisms(library, name, params, dtype):
         tolerance = {"rtol": 1e-3, "atol": 1e-3}
     for method, n_inputs in calls.items():
         expected = getattr(ours, method)(*(rows, keys)[:n_inputs])
-        values = getattr(theirs, method)(*(foreign, others)[:n_inputs])
-        library.assert_same(values, expected, foreign, **tolerance, err_msg=method)
+        values = getattr(theirs, method)(*(arrays, others)[:n_inputs])
+        library.assert_same(values, expected, arrays, **tolerance, err_msg=method)
 
 
 def test_fit_takes_weights_of_the_library(library):
@@ -108,7 +108,7 @@ WEIGHTS = RNG.integers(0, 3, size=150) / 2
 
 
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("skrf.regression._base._FOREIGN_BLOCK_ROWS", 64)
+    monkeypatch.setattr("skrf.regression._base._DEVICE_BLOCK_ROWS", 64)
 
 
 @every_feature_map
@@ -123,30 +123,30 @@ def test_classifier(library, feature_map, labels, dtype, monkeypatch):
         ours.set_params(random_state=None, feature_map__optimalpositiverf__random_state=0)
     theirs = skrf.KernelRegressionClassifier(**ours.get_params(deep=False))
     ours.fit(rows, y, WEIGHTS)
-    foreign, is_text = library.array(rows), y.dtype.kind == "U"
+    arrays, is_text = library.array(rows), y.dtype.kind == "U"
     own_y = y if is_text else library.array(y)
-    theirs.fit(foreign, own_y, library.array(WEIGHTS))
+    theirs.fit(arrays, own_y, library.array(WEIGHTS))
     for method in ("predict_proba", "predict_log_proba", "decision_function"):
-        values = getattr(theirs, method)(foreign)
-        assert_scores(library, values, getattr(ours, method)(rows), foreign, dtype)
-    predicted = theirs.predict(foreign)
+        values = getattr(theirs, method)(arrays)
+        assert_scores(library, values, getattr(ours, method)(rows), arrays, dtype)
+    predicted = theirs.predict(arrays)
     assert isinstance(predicted, np.ndarray) == is_text
     found = predicted if is_text else library.host(predicted)
     assert found.dtype == y.dtype
     # In float32 a tie may fall the other way.
     assert np.mean(found == ours.predict(rows)) >= (1 if dtype == "float64" else 0.99)
-    assert theirs.score(foreign, own_y) == pytest.approx(ours.score(rows, y), abs=0.01)
+    assert theirs.score(arrays, own_y) == pytest.approx(ours.score(rows, y), abs=0.01)
     # The model itself is NumPy's: it predicts for NumPy arrays as well.
     assert_scores(None, theirs.predict_proba(rows), ours.predict_proba(rows), rows, dtype)
 
 
-def assert_scores(library, values, expected, foreign, dtype):
+def assert_scores(library, values, expected, arrays, dtype):
     tolerance = TOLERANCE["float64"] if dtype == "float64" else {"rtol": 2e-3, "atol": 2e-4}
     if library is None:
         assert_allclose(values, expected, **tolerance)
         return
     # -inf where a map with signs gives no class a positive score: rounding may decide which.
-    library.assert_same(values, expected, foreign, **tolerance)
+    library.assert_same(values, expected, arrays, **tolerance)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 30.0])
@@ -160,11 +160,11 @@ def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
         classes = library.array(np.arange(4))
         theirs.partial_fit(library.array(ROWS[part]), y[part], classes=classes)
     assert_array_equal(theirs.classes_, [0, 1, 2, 3])
-    foreign = library.array(ROWS)
+    arrays = library.array(ROWS)
     # No row was seen of class 3; at the large sigma shares underflow, and logarithms do not.
     for method in ("predict_proba", "decision_function"):
-        expected, values = getattr(ours, method)(ROWS), getattr(theirs, method)(foreign)
-        library.assert_same(values, expected, foreign, **TOLERANCE["float64"])
+        expected, values = getattr(ours, method)(ROWS), getattr(theirs, method)(arrays)
+        library.assert_same(values, expected, arrays, **TOLERANCE["float64"])
     assert (expected < -800).any() == (sigma > 1)
 
 
@@ -200,18 +200,18 @@ def test_regressor(library, feature_map, shape, dtype, monkeypatch):
         model.set_params(optimalpositiverf__random_state=0)
     ours = KernelRegressor(model, random_state=random_state).fit(rows, y, WEIGHTS)
     theirs = KernelRegressor(model, random_state=random_state)
-    foreign = library.array(rows)
-    theirs.fit(foreign, library.array(y), WEIGHTS)
-    values, expected = theirs.predict(foreign), ours.predict(rows)
-    assert_scores(library, values, expected, foreign, dtype)
-    assert theirs.score(foreign, library.array(y)) == pytest.approx(ours.score(rows, y), abs=1e-3)
+    arrays = library.array(rows)
+    theirs.fit(arrays, library.array(y), WEIGHTS)
+    values, expected = theirs.predict(arrays), ours.predict(rows)
+    assert_scores(library, values, expected, arrays, dtype)
+    assert theirs.score(arrays, library.array(y)) == pytest.approx(ours.score(rows, y), abs=1e-3)
 
 
 def test_products_with_features_stay_in_the_library(library, monkeypatch):
     fetched = []
 
     def recorded(values, to_host=skrf._arrays.to_host):
-        if skrf._arrays.is_foreign(values):
+        if skrf._arrays.is_array_api(values):
             fetched.append(tuple(values.shape))
         return to_host(values)
 
@@ -260,12 +260,12 @@ def inputs(scale, dtype="float64", length=150, seed=0):
 
 
 def compare(library, attention, parts, padding, dtype):
-    foreign = [library.array(part) for part in parts]
+    arrays = [library.array(part) for part in parts]
     for mask in (None, padding):
         expected = attention(*parts, key_padding_mask=mask)
         for given in (mask, None if mask is None else library.array(mask)):
-            out = attention(*foreign, key_padding_mask=given)
-            library.assert_same(out, expected, foreign[0], **TOLERANCE[dtype])
+            out = attention(*arrays, key_padding_mask=given)
+            library.assert_same(out, expected, arrays[0], **TOLERANCE[dtype])
 
 
 @every_attention_map
@@ -296,29 +296,29 @@ def test_attention_of_large_inputs(library, name, causal, dtype):
 @every_direction
 def test_what_else_attention_does(library, causal):
     *parts, padding = inputs(0.5)
-    foreign = [library.array(part) for part in parts]
+    arrays = [library.array(part) for part in parts]
     attention = ApproxKernelAttention(OptimalPositiveRF(32, random_state=0), causal=causal)
-    matrix = attention.attention_matrix(*foreign[:2], key_padding_mask=padding)
+    matrix = attention.attention_matrix(*arrays[:2], key_padding_mask=padding)
     expected = attention.attention_matrix(*parts[:2], key_padding_mask=padding)
-    library.assert_same(matrix, expected, foreign[0], **TOLERANCE["float64"])
-    theirs, ours = attention.diagnose(*foreign), attention.diagnose(*parts)
+    library.assert_same(matrix, expected, arrays[0], **TOLERANCE["float64"])
+    theirs, ours = attention.diagnose(*arrays), attention.diagnose(*parts)
     assert theirs.relative_error == pytest.approx(ours.relative_error, rel=1e-9)
     assert_allclose(theirs.effective_features, ours.effective_features, rtol=1e-10)
     flat = [library.array(part[0, 0]) for part in parts]
     expected = attention(*(part[0, 0] for part in parts))
     library.assert_same(attention(*flat), expected, flat[0], **TOLERANCE["float64"])
     with pytest.raises(TypeError, match="backward takes NumPy arrays"):
-        attention.backward(*foreign, foreign[2])
+        attention.backward(*arrays, arrays[2])
     with pytest.raises(TypeError, match="Allowed for other libraries: causal and key_padding_mask"):
-        ApproxKernelAttention(mask=np.ones((150, 150)))(*foreign)
+        ApproxKernelAttention(mask=np.ones((150, 150)))(*arrays)
     with pytest.raises(TypeError, match="q, k and v must be arrays of one library"):
-        attention(foreign[0], parts[1], parts[2])
+        attention(arrays[0], parts[1], parts[2])
     with pytest.raises(ValueError, match="k contains NaN"):
-        attention(foreign[0], foreign[1] * float("nan"), foreign[2])
+        attention(arrays[0], arrays[1] * float("nan"), arrays[2])
     with pytest.raises(ValueError, match="v has an empty axis: shape \\(2, 2, 150, 0\\)"):
-        attention(*foreign[:2], foreign[2][..., :0])
+        attention(*arrays[:2], arrays[2][..., :0])
     with pytest.raises(TypeError, match="q must hold real numbers"):
-        attention(foreign[0] + 0j, *foreign[1:])
+        attention(arrays[0] + 0j, *arrays[1:])
 
 
 @pytest.mark.parametrize("name", ["OptimalPositiveRF", "RFFSampler"])
@@ -328,18 +328,18 @@ def test_streams(library, name, is_fitted, dtype):
     q, k, v, padding = inputs(0.5, dtype)
     attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=True)
     attention = attention.fit(q, k) if is_fitted else attention
-    foreign = [library.array(part) for part in (q, k, v)]
+    arrays = [library.array(part) for part in (q, k, v)]
     expected = attention(q, k, v, key_padding_mask=padding)
     state = attention.init_state()
     for start in (0, 1, 64, 140):
         now = slice(start, {0: 1, 1: 64, 64: 140}.get(start))
-        chunk = [part[:, :, now, :] for part in foreign]
+        chunk = [part[:, :, now, :] for part in arrays]
         out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
-        library.assert_same(out, expected[:, :, now], foreign[0], **TOLERANCE[dtype])
+        library.assert_same(out, expected[:, :, now], arrays[0], **TOLERANCE[dtype])
     with pytest.raises(ValueError, match="state was made by another library than NumPy"):
         attention.step(q, k, v, state)
     with pytest.raises(ValueError, match="state was made for 4 sets of keys"):
-        attention.step(*(part[:1, ...] for part in foreign), state)
+        attention.step(*(part[:1, ...] for part in arrays), state)
 
 
 @every_direction
@@ -347,15 +347,15 @@ def test_streams(library, name, is_fitted, dtype):
 @pytest.mark.parametrize("scale", [0.5, 50.0])
 def test_exact_attention(library, causal, dtype, scale):
     *parts, padding = inputs(scale, dtype)
-    foreign = [library.array(part) for part in parts]
+    arrays = [library.array(part) for part in parts]
     masks = None, np.tri(150, 150, 20, dtype=bool), np.random.default_rng(0).random((150, 150))
     for mask in masks:
         given = None if mask is None else library.array(mask)
         for padded in (None, padding):
             options = {"causal": causal, "key_padding_mask": padded, "block_size": 64}
             expected = exact_attention(*parts, mask=mask, **options)
-            out = exact_attention(*foreign, mask=given, **options)
-            library.assert_same(out, expected, foreign[0], **TOLERANCE[dtype])
+            out = exact_attention(*arrays, mask=given, **options)
+            library.assert_same(out, expected, arrays[0], **TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(

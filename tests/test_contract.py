@@ -721,7 +721,7 @@ def test_pandas_output_set_globally(name):
         assert_allclose(nested.fit(table, y).predict_proba(table), expected_nested, **CLOSE)
 
 
-def test_pandas_output_of_a_foreign_feature_map():
+def test_pandas_output_of_a_map_of_another_package():
     model = KernelRegressionClassifier(Nystroem(n_components=10, random_state=0))
     expected = clone(model).fit(X, y).predict_proba(X)
     with sklearn.config_context(transform_output="pandas"):

@@ -452,7 +452,7 @@ def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
     expected = model.predict(sequence, algorithm="viterbi")
     logs = log_weights(model, sequence)
     assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
-    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states a block
+    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states per block
     assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
 
 

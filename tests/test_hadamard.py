@@ -76,9 +76,9 @@ def test_simplex_product(dtype, n):
 
 def test_plain_kernels_follow_the_standard():
     X = np.random.default_rng(0).normal(size=(3, 96))
-    foreign = array_api_strict.asarray(X)
+    given = array_api_strict.asarray(X)
     for function in (plain.hadamard, plain.simplex):
-        np.testing.assert_allclose(np.asarray(function(foreign)), function(X), rtol=1e-13)
+        np.testing.assert_allclose(np.asarray(function(given)), function(X), rtol=1e-13)
 
 
 def test_choice_of_kernel(monkeypatch):
@@ -141,9 +141,9 @@ def test_multiply(coupling, m, d, monkeypatch):
         np.testing.assert_allclose(result, X @ matrix.T, rtol=0, atol=2e-4)
 
 
-def test_foreign_arrays_and_gradients(monkeypatch):
+def test_other_arrays_and_gradients(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(hadamard, "_FOREIGN_BLOCK", 64)
+    monkeypatch.setattr(hadamard, "_DEVICE_BLOCK", 64)
     projection = draw("simplex", 40, 14)
     matrix = projection.dense()
     X = np.random.default_rng(1).normal(size=(9, 14))

@@ -153,7 +153,7 @@ class Measurements:
         return {int(chunk): [record[chunk] for record in own] for chunk in own[0]}
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- report
 
 
 def table(measured):

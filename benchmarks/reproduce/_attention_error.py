@@ -19,7 +19,7 @@ COMPONENTS, QUICK_COMPONENTS = (16, 32, 64, 128, 256, 512), (16, 64, 256)
 STDS, QUICK_STDS = (0.5, 1.0), (0.5,)  # of q and k, against the number of features
 SWEPT_STDS, QUICK_SWEPT_STDS = (0.125, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4), (0.25, 0.5, 1.0)
 SWEPT_COMPONENTS = 128
-# Closed forms of orthogonal maps are series, a few microseconds a pair: some queries, all keys.
+# Closed forms of orthogonal maps are series, a few microseconds per pair: some queries, all keys.
 CLOSED_ROWS, QUICK_CLOSED_ROWS = 128, 16
 
 # The maps of the papers do not centre; the library's do by default.
@@ -168,7 +168,7 @@ def run(options):
     save_figure(figure, options.results, name, docs=options.docs and not quick, dpi=80)
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- report
 
 
 def cell(values):

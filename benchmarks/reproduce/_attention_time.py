@@ -173,7 +173,7 @@ class Measurements:
         return lengths[len(faster) - faster[::-1].index(False) if False in faster else 0]
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- report
 
 
 def table(measured):

@@ -318,7 +318,7 @@ formula for the variance does not give the stated gain there.
 
 
 def plot(found, regimes, sigmas):
-    """Draw a column a regime; non-positive maps above, positive ones below."""
+    """Draw one column per regime; non-positive maps above, positive ones below."""
     figure, axes = plt.subplots(
         2,
         len(regimes),

@@ -78,7 +78,7 @@ METHODS = {
     "optimal positive iid": OptimalPositiveRF(N_COMPONENTS, coupling="iid"),
     "generalized": GeneralizedExponentialRF(N_COMPONENTS),
     "generalized iid": GeneralizedExponentialRF(N_COMPONENTS, coupling="iid"),
-    # One parameter for all columns is what the paper has, one a column is ours.
+    # One parameter for all columns is what the paper has, one per column is ours.
     "Poisson": PoissonRF(N_COMPONENTS, per_feature=False),
     "Poisson+": PoissonRF(N_COMPONENTS, positive=True, per_feature=False),
     "geometric": GeometricRF(N_COMPONENTS, per_feature=False),

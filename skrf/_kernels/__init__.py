@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from .._arrays import is_foreign
+from .._arrays import is_array_api
 from . import plain
 
 # Loading numba and the cached kernels takes about 0.4 s; the compiled transform saves 1.5 to 7 ns
@@ -39,7 +39,7 @@ def choose(X, work):
     module
         `plain` or `cpu`.
     """
-    if is_foreign(X) or X.dtype not in (np.float32, np.float64):
+    if is_array_api(X) or X.dtype not in (np.float32, np.float64):
         return plain
     if f"{__name__}.cpu" in sys.modules or work >= LARGE:
         from . import cpu
@@ -49,7 +49,7 @@ def choose(X, work):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side, one amplitude a row.
+    """Write [cos P * a, sin P * a] side by side, one amplitude per row.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ def _sine_cosine(products, amplitude, out):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side into `out`, one amplitude a row."""
+    """Write [cos P * a, sin P * a] side by side into `out`, one amplitude per row."""
     # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns.
     is_ready = products.flags.c_contiguous and out.flags.c_contiguous
     kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .._arrays import is_foreign, like, namespace
+from .._arrays import is_array_api, like, namespace
 
 # Hadamard matrices that are no power of two: order b = q + 1 (q = 11, 19) or 2 (q + 1) (q = 13).
 PALEY_BASES = (12, 20, 28)
@@ -154,8 +154,8 @@ def project(X, diagonals, lengths, simplices, out=None):
     """
     xp = namespace(X)
     (n, d), order = X.shape, diagonals.shape[2]
-    # Arrays of other libraries are told where their zeros live; NumPy needs no such word.
-    place = {"device": X.device} if is_foreign(X) else {}
+    # Other libraries need the device of new zeros; NumPy has none.
+    place = {"device": X.device} if is_array_api(X) else {}
     padding = xp.zeros((n, order - d), dtype=X.dtype, **place)
     parts = []
     for k, layers in enumerate(diagonals):
@@ -178,7 +178,7 @@ def project(X, diagonals, lengths, simplices, out=None):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude a row."""
+    """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude per row."""
     m = products.shape[1]
     for function, part in ((np.cos, out[:, :m]), (np.sin, out[:, m:])):
         function(products, out=part)

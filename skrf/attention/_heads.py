@@ -7,7 +7,7 @@ padding, so that numerator and denominator are one product.
 
 import numpy as np
 
-from .._arrays import arithmetic, cast, is_foreign, like, namespace, take
+from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
 from .._sums import Memory, Rows
 from .._threads import run_all
 from ..features import as_feature_map, needs_double
@@ -117,7 +117,7 @@ def unit_of(groups, heads, sets):
 
 def for_each_unit(groups, heads, function):
     """Return [function(unit, sets), ...] for every unit; NumPy's go on threads."""
-    if is_foreign(groups.q):
+    if is_array_api(groups.q):
         sharing = {}
         for u, head in enumerate(heads):
             sharing.setdefault(id(head), []).append(u)

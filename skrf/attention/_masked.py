@@ -5,7 +5,7 @@ A_ij = sum_f q_if k_jf. There are two ways to it:
 
 - by columns: W multiplies k_f * v_c for every feature f and value c. Time and memory are those of
   products with W. Such a product rounds by a share of its largest keys, so rows that see only
-  small ones are told by an estimate of their error, and go the other way.
+  small ones are found by an estimate of their error, and go the other way.
 - by rows: blocks of rows of W and A are formed, in time L S. For positive features all terms
   are nonnegative, so nothing cancels.
 

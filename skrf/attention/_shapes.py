@@ -11,7 +11,7 @@ from numbers import Real
 import array_api_compat
 import numpy as np
 
-from .._arrays import beside, cast, is_foreign, largest_entry, like, namespace, to_host
+from .._arrays import beside, cast, is_array_api, largest_entry, like, namespace, to_host
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -41,7 +41,7 @@ class HeadGroups:
     leading: tuple[int, ...]
 
     def ungroup(self, rows):
-        """Put rows of shape (U, G, L, n), one a query, back behind the leading axes of q."""
+        """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
         return namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
 
     def on_host(self):
@@ -130,7 +130,7 @@ def check_flag(name, value):
 
 def _as_floats(inputs):
     """Return the inputs as arrays of one floating type: float32 if all are, else float64."""
-    if any(is_foreign(values) for values in inputs.values()):
+    if any(is_array_api(values) for values in inputs.values()):
         arrays, xp = inputs, _common_namespace(inputs)
     else:
         arrays, xp = {name: _as_array(name, values) for name, values in inputs.items()}, np

@@ -4,7 +4,7 @@ import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 
-from .._arrays import arithmetic, cast, is_foreign, largest_entry, like, namespace, to_host
+from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, namespace, to_host
 from .._sums import peaked, transposed
 from .._validation import check_integer
 from ._heads import Output, blocks
@@ -81,7 +81,7 @@ def exact_attention(
     dtype = _dtype_of_logits(heads, scale, mask)
     q, k, v = (cast(part, dtype) for part in (heads.q, heads.k, heads.v))
     given = scale, causal, mask, block_size
-    if is_foreign(q):
+    if is_array_api(q):
         padding = None if heads.padding is None else heads.padding[:, None, :]
         out = _attend(q, k[:, None, :, :], v[:, None, :, :], padding, *given, Output())
         return heads.ungroup(cast(out, heads.q.dtype))

@@ -7,11 +7,10 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._arrays import cast, constant, largest_norm2, like, namespace
 from .._sums import Rows
-from .._validation import draw_seed
+from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
 from ..projections import COUPLINGS, Coupling, DenseProjection
 

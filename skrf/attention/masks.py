@@ -17,7 +17,7 @@ class ToeplitzMask:
     entry for query i and key j is the weight of the offset i - j, axis by axis: a relative
     position encoding. It multiplies the attention matrix, so a bias b inside the exponential
     is a weight ``exp(b)``. For L positions a product with it takes a multiple of ``L log(L)``
-    operations a column, and memory linear in L.
+    operations per column, and memory linear in L.
 
     Parameters
     ----------

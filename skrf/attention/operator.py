@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from .._arrays import is_foreign, like, to_host
+from .._arrays import is_array_api, like, to_host
 from .._sums import Sums
 from .._threads import run_all
 from .._validation import check_integer, draw_seed, remembered
@@ -238,7 +238,7 @@ class ApproxKernelAttention(BaseEstimator):
         """Return output, sums by set, effective features of some queries or None, and lost ones."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
         out = None
-        if not is_foreign(groups.q):
+        if not is_array_api(groups.q):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(unit, sets):
@@ -286,7 +286,7 @@ class ApproxKernelAttention(BaseEstimator):
             For feature maps whose gradients are not known (discrete and hybrid ones).
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        if is_foreign(groups.q):
+        if is_array_api(groups.q):
             raise TypeError(
                 f"backward takes NumPy arrays, got {type(q)!r}. Convert them, or let torch "
                 "differentiate a call."
@@ -451,7 +451,7 @@ class ApproxKernelAttention(BaseEstimator):
     def _mask(self, groups):
         if self.mask is None:
             return None
-        if is_foreign(groups.q):
+        if is_array_api(groups.q):
             raise TypeError(
                 f"mask={type(self.mask).__name__} works on NumPy arrays, got {type(groups.q)!r}. "
                 "Allowed for other libraries: causal and key_padding_mask; or convert q, k and v."
@@ -500,8 +500,8 @@ def _check_state(state, groups, heads):
     """Raise unless a state has seen nothing, or what these inputs continue."""
     if not state.heads:
         return
-    is_other = is_foreign(state.heads[0].sums)
-    if is_other != is_foreign(groups.q):
+    is_other = is_array_api(state.heads[0].sums)
+    if is_other != is_array_api(groups.q):
         made = "another library than NumPy" if is_other else "NumPy"
         raise ValueError(f"state was made by {made}; got {type(groups.q)!r}.")
     expected = (len(state.heads), *state.heads[0].sums.shape)

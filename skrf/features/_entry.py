@@ -16,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from .._arrays import is_foreign, like, to_host
+from .._arrays import is_array_api, like, to_host
 from .._sums import Rows
 from .._validation import validate_rows
 from ._map import FeatureMap, in_range
@@ -191,7 +191,7 @@ class TransformerMap(FeatureMap):
 
 def _in_library(rows, X):
     """Return rows of the host in the library of X."""
-    return rows.map(lambda array: like(array, X)) if is_foreign(X) else rows
+    return rows.map(lambda array: like(array, X)) if is_array_api(X) else rows
 
 
 @dataclass(frozen=True, eq=False)

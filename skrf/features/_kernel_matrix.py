@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import is_foreign, like, namespace, squared_distances, squared_norms, to_host
+from .._arrays import is_array_api, like, namespace, squared_distances, squared_norms, to_host
 from .._sums import log_estimate, signed_product
 from .._validation import validate_rows
 from ._map import as_dtype, in_range, mapped
@@ -40,7 +40,7 @@ class KernelMatrixMixin:
         X, Y = self._pair(X, Y)
         logs = self._spec._log_exact_kernel(X, Y, self.sigma_)
         # Distances are made on the host.
-        logs = like(logs, X) if is_foreign(X) and not is_foreign(logs) else logs
+        logs = like(logs, X) if is_array_api(X) and not is_array_api(logs) else logs
         return logs if log else self._flagged(_exp(logs), X, "kernel values")
 
     def approximate_kernel(self, X, Y=None):
@@ -67,7 +67,7 @@ class KernelMatrixMixin:
         X, Y = self._pair(X, Y)
         sides = (self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")
         queries, keys = (mapped(side, in_range(side, Z, name)) for side, Z, name in sides)
-        if is_foreign(X) and not self.is_positive:
+        if is_array_api(X) and not self.is_positive:
             values, scale = signed_product(queries, keys)
             values = values * _exp(scale)
         else:
@@ -101,7 +101,7 @@ class KernelMatrixMixin:
         """
         X, Y = self._pair(X, Y)
         logs = self._fitted.spec._log_variance(self._fitted, X, Y)
-        if is_foreign(X):
+        if is_array_api(X):
             logs = like(logs, X)
         return logs if log else self._flagged(_exp(logs), X, "variances")
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import cast, constant, is_foreign, largest_entry, namespace
+from .._arrays import cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
 from ._coordinates import LARGEST_NORM
@@ -187,7 +187,7 @@ def mapped(feature_map, X, *, plain=False, look=None):
     look : callable, default=None
         Called with every block of features of the host.
     """
-    if is_foreign(X):
+    if is_array_api(X):
         rows = feature_map(X)
         return rows.plain() if plain else rows
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)

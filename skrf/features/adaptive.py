@@ -13,13 +13,13 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from .._arrays import to_host
 from .._sums import log_sum_exp
+from .._validation import Interval, StrOptions
 from ..projections import DenseProjection
 from ._clusters import cluster_centers, spatial_order
 from ._docs import document
@@ -42,7 +42,7 @@ class Mixture:
     rho : ndarray of shape (d,)
         Roots of the dense part: its variances along the axes are (1 + 1/rho) / 2.
     axes : ndarray of shape (d, d)
-        Those axes, one a row.
+        Those axes, one per row.
     centers : ndarray of shape (C, d)
         mu_c; may be empty where a = 1.
     tau : float

@@ -21,13 +21,14 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _kernels
-from .._arrays import is_foreign, namespace, to_host
+from .._arrays import is_array_api, namespace, to_host
 from .._validation import (
+    Interval,
+    StrOptions,
     check_unchanged,
     commit,
     draft_of,
@@ -568,17 +569,17 @@ class BaseRandomFeatures(
 
     def _features(self, X, *, keys, name):
         feature_map, X, dtype = self._rows(X, keys=keys, name=name)
-        if not (feature_map.is_positive or is_foreign(X)):
+        if not (feature_map.is_positive or is_array_api(X)):
             _kernels.load(X, X.shape[0] * feature_map.n_columns)
         found = [(False, False)]
 
         def look(features):
             if not self._fitted.spec._is_bounded:
-                is_positive = feature_map.is_positive and not is_foreign(features)
+                is_positive = feature_map.is_positive and not is_array_api(features)
                 found.append(_flaws(features, is_positive))
 
         features = mapped(feature_map, X, plain=True, look=look)
-        if features.dtype != dtype or is_foreign(features):
+        if features.dtype != dtype or is_array_api(features):
             features = as_dtype(features, dtype)
             look(features)
         has_vanished, has_overflowed = (any(flaw) for flaw in zip(*found, strict=True))

@@ -315,7 +315,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     rho_ : ndarray of shape (n_features,)
         The root rho* of every principal axis.
     rotation_ : ndarray of shape (n_features, n_features)
-        The principal axes of x + y, one a row.
+        The principal axes of x + y, one per row.
 
     Raises
     ------

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
 from .._arrays import Kept, like, squared_norms
+from .._validation import StrOptions
 from ..projections import COUPLINGS, PROJECTIONS, Coupling, DenseProjection, Projection
 from ._coordinates import Coordinates
 from ._map import FeatureMap

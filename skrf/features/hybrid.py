@@ -2,7 +2,7 @@
 
 K_hat = lam_hat P + (1 - lam_hat) T joins a positive estimate P, accurate for distant pairs, and a
 trigonometric one T, accurate for close pairs. The coefficients are products of features, so the
-combination is one linear map whose columns are products; it is built in O(nd + md + mn) a row.
+combination is one linear map whose columns are products; it is built in O(nd + md + mn) per row.
 """
 
 import math
@@ -11,11 +11,11 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from .. import variances
 from .._arrays import columns, like, namespace
 from .._sums import Rows
+from .._validation import Interval, StrOptions
 from ..projections import DenseProjection, Projection
 from ._clustered import Clustered
 from ._docs import document

@@ -181,7 +181,7 @@ class DenseExponential(PositiveNonlinearity):
     A : ndarray of shape (d,)
         Eigenvalues of A, at most 0.
     axes : ndarray of shape (d, d)
-        Eigenvectors of A, one a row.
+        Eigenvectors of A, one per row.
     """
 
     A: np.ndarray

@@ -1,9 +1,9 @@
 """Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
+from .._validation import StrOptions
 from ._docs import document
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import Exponential, Hyperbolic, Regularized

@@ -54,7 +54,7 @@ class Matern:
     nu: float
 
     def frequencies(self, rows, rng):
-        """Return frequencies made of standard normal rows; one chi square a row."""
+        """Return frequencies made of standard normal rows; one chi square per row."""
         chi2 = rng.chisquare(2 * self.nu, size=len(rows))
         return rows * np.sqrt(2 * self.nu / chi2)[:, None]
 

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from .. import variances
+from .._validation import StrOptions
 from ..projections import DenseProjection
 from ._coordinates import Coordinates
 from ._docs import document

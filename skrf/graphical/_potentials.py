@@ -1,7 +1,7 @@
 """Pairwise potentials exp(u.v) of two sets of embeddings, as products of positive features.
 
 Everything in this package works on the logarithms of two matrices: psi(u, v) = sum_f left_f(u)
-right_f(v). The exact kernel is the case of one feature a column: left_f(u) = psi(u, f), right the
+right_f(v). The exact kernel is the case of one feature per column: left_f(u) = psi(u, f), right the
 identity. So there is one algorithm for both, and the exact one is its test.
 """
 

@@ -87,7 +87,7 @@ class Model:
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
         # Sums over all symbols of what a state emits: 1 where emissions are normalised.
         self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
-        self._log_emissions = None  # a symbol a row
+        self._log_emissions = None  # one symbol per row
         if n * n_symbols <= _EMISSION_ENTRIES:
             self._log_emissions = self._make_log_emissions(np.arange(n_symbols))
             self._kept_weights = self._weights(self._log_emissions)

@@ -7,10 +7,17 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._sums import log_sum_exp
-from .._validation import check_integer, commit, draft_of, draw_seed, remembered
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_integer,
+    commit,
+    draft_of,
+    draw_seed,
+    remembered,
+)
 from ._learning import learn
 from ._potentials import check_embeddings, fitted_maps
 from ._recursions import LEAST, Model

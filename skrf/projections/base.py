@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import Kept, is_foreign
+from .._arrays import Kept, is_array_api
 
 
 class Projection(ABC):
@@ -64,7 +64,7 @@ class DenseProjection(Projection):
         matrix = self._kept.like(X, lambda: self.matrix).T
         if out is not None:
             return np.matmul(X, matrix, out=out)
-        return X @ matrix if is_foreign(X) else np.asarray(X @ matrix)
+        return X @ matrix if is_array_api(X) else np.asarray(X @ matrix)
 
     def after(self, matrix):
         """Return the projection with the matrix multiplied in."""

@@ -1,4 +1,4 @@
-"""Projections of O(d) numbers a block: products of Walsh-Hadamard matrices and random diagonals.
+"""Projections of O(d) numbers per block: products of Walsh-Hadamard matrices and random diagonals.
 
 A block is W = D S R of the order d' >= d, the least that has a fast transform. Inputs are padded
 with zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1
@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from .. import _kernels
-from .._arrays import Kept, is_foreign, like, namespace
+from .._arrays import Kept, is_array_api, like, namespace
 from .._kernels.plain import next_order
 from .base import Coupling, Projection
 from .norms import chi_norms
@@ -27,7 +27,7 @@ _LAYERS = 3
 # Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device
 # that wants larger pieces.
 _BLOCK = 2**18
-_FOREIGN_BLOCK = 2**22
+_DEVICE_BLOCK = 2**22
 
 
 @dataclass(eq=False, repr=False)
@@ -102,23 +102,23 @@ class HadamardProjection(Projection):
     def _transformed(self, X):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
-        foreign = is_foreign(X)
+        is_other = is_array_api(X)
         # The precision of an array that may be another library's; `project` moves them to it.
         dtype = np.float32 if "float32" in str(X.dtype) else np.float64
         diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
         kernel = _kernels.choose(X, n * diagonals.size)
-        size = max(1, (_FOREIGN_BLOCK if foreign else _BLOCK) // self.order)
+        size = max(1, (_DEVICE_BLOCK if is_other else _BLOCK) // self.order)
         matrix = None if self.matrix is None else like(self.matrix, X)
         X = X.tocsr() if sp.issparse(X) else X
-        out = None if foreign else np.empty((n, m), X.dtype)
+        out = None if is_other else np.empty((n, m), X.dtype)
         parts = []
         for rows in gen_batches(n, size):
             part = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
             if matrix is not None:
                 part = part @ matrix.T
-            target = None if foreign else out[rows]
+            target = None if is_other else out[rows]
             parts.append(kernel.project(part, diagonals, lengths, self.simplices, target))
-        return namespace(X).concat(parts, axis=0) if foreign else out
+        return namespace(X).concat(parts, axis=0) if is_other else out
 
     def _diagonals(self):
         # H / sqrt(order) is orthogonal: the root goes into every diagonal, so that no layer grows.

@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
-from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import beside, is_foreign, namespace, take, to_host
+from .._arrays import beside, is_array_api, namespace, take, to_host
 from .._sums import Memory, Readout, Sums, sums_of_block
 from .._threads import block_rows, map_rows
-from .._validation import check_unchanged, commit, draft_of, freeze, validate_rows
+from .._validation import HasMethods, check_unchanged, commit, draft_of, freeze, validate_rows
 from ..features import OptimalPositiveRF, as_feature_map, in_range, prepared
 
 _BLOCK_ROWS = 1024
-_FOREIGN_BLOCK_ROWS = 2**14  # a device wants larger pieces
+_DEVICE_BLOCK_ROWS = 2**14  # a device wants larger pieces
 # Of blocks whose sums are held at a time.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SPREAD = 23.0  # groups on one scale may differ by e^23, which is 1e10
@@ -89,10 +88,10 @@ class KeySums:
         n_held = _HELD_NUMBERS // ((feature_map.n_columns or 1) * n_groups * (values.shape[1] + 1))
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
         # The first batches are small: they tell the scale of the others, if there is one.
-        is_scaled = self.sums is not None or is_foreign(X)
+        is_scaled = self.sums is not None or is_array_api(X)
         start, length, total = 0, most if is_scaled else _BLOCK_ROWS, self
         while start < X.shape[0]:
-            reference = None if is_foreign(X) else total.reference()
+            reference = None if is_array_api(X) else total.reference()
 
             def sums(rows, start=start, reference=reference):
                 rows = slice(rows.start + start, rows.stop + start)
@@ -118,7 +117,7 @@ class KeySums:
             block = in_range(feature_map, X[rows, :])
             found = readout(feature_map, block, memory)
             found = namespace(found).reshape(found, (-1, n_groups, n_values))
-            return function(found if is_foreign(X) else found.astype(np.float64), block)
+            return function(found if is_array_api(X) else found.astype(np.float64), block)
 
         size, map_blocks = _blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
@@ -133,8 +132,8 @@ class KeySums:
 
 def _blocks_of(feature_map, X):
     """Return the size of a block of rows, and what maps blocks: threads where they are allowed."""
-    if is_foreign(X):
-        return _FOREIGN_BLOCK_ROWS, _map_in_turn
+    if is_array_api(X):
+        return _DEVICE_BLOCK_ROWS, _map_in_turn
     if not feature_map.is_parallel:
         return _BLOCK_ROWS, _map_in_turn
     return block_rows(X.shape[0], feature_map.n_columns), map_rows

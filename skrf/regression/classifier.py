@@ -6,7 +6,7 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import beside, is_foreign, like, namespace, to_host
+from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
 from .._validation import drop_zero_weights
 from ._base import BaseKernelRegression
@@ -267,7 +267,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         rows = np.flatnonzero(to_host(xp.any(is_zero, axis=1)))
         if not len(rows):
             return logs
-        if is_foreign(logs):
+        if is_array_api(logs):
             exact = self._fitted.log_weights(block)
             return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
         exact = self._fitted.log_weights(block[rows])
