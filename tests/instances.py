@@ -76,7 +76,7 @@ def altered(mechanism, *, draw=None, **learned):
 COMBINATIONS = [(name, coupling) for name in MECHANISMS for coupling in couplings(name)]
 
 # Those of the plain contract: sides agree, statistics merge, rows are weighted, the number of
-# projections depends on n_components alone. The others (test_zoo.py) each depart from it somewhere.
+# projections depends on n_components alone. The others each depart from it somewhere.
 PLAIN = (
     "RFFSampler",
     "PositiveRF",

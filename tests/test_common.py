@@ -46,7 +46,7 @@ def unweighted(estimator):
 
 
 # scikit-learn skips the one check with array_api_dispatch=True unless SCIPY_ARRAY_API is set before
-# SciPy is loaded; test_contract.py runs it in a process of its own. The warning that is ignored is
+# SciPy is loaded; test_containers.py runs it in its own process. The warning that is ignored is
 # Nystroem's: the checks' data have fewer rows than its default n_components.
 @pytest.mark.filterwarnings("ignore:n_components > n_samples:UserWarning")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=unweighted)

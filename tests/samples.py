@@ -1,0 +1,16 @@
+"""Rows with keys of their own, and mechanisms fitted to both."""
+
+import numpy as np
+from instances import make
+
+
+def data(n=30, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.round(rng.normal(0.3, 0.5, (n, d)), 3) * (rng.random((n, d)) < 0.7)
+
+
+X, Y = data(), data(20, seed=1) + 0.2
+
+
+def fitted(name, rows=X, keys=Y, **params):
+    return make(name, **{"n_components": 24, "random_state": 0, **params}).fit(rows, keys=keys)

@@ -1,0 +1,194 @@
+"""AdaptiveRF: weights, counts, centres and labels."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from samples import X, Y, fitted
+from sklearn.base import clone
+
+from skrf import AdaptiveRF, KernelRegressionClassifier, KernelRegressor
+from skrf.features._clusters import spatial_order
+from skrf.features.adaptive import Mixture
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_adaptive_weights_make_every_component_exact(share):
+    """Gauss-Hermite over each component of the mixture: mean 1 of exp(w.z - |z|^2/2) p/q."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    weights = weights / weights.sum()
+    centers = np.array([[1.5], [-0.5]])
+    mixture = Mixture(np.array([0.6]), np.eye(1), centers, 0.9, share)
+    parts = [(share, nodes * np.sqrt((1 + 1 / 0.6) / 2))]
+    parts += [((1 - share) / 2, center[0] + 0.9 * nodes) for center in centers]
+    for z in (-0.7, 0.0, 1.2):
+        total = 0.0
+        for part_share, w in parts:
+            log_ratio = -(w**2) / 2 - mixture.log_density(w[:, None])
+            total += part_share * (weights @ np.exp(w * z - z**2 / 2 + log_ratio))
+        # The ratio is not a polynomial: 120 nodes leave 1e-6.
+        assert_allclose(total, 1.0, atol=1e-6)
+
+
+def test_adaptive_counts_are_systematic():
+    mixture = Mixture(np.ones(1), np.eye(1), 1e6 * np.arange(1.0, 4.0)[:, None], 1.0, 0.25)
+    counts = np.zeros(4)
+    draws = 400
+    for seed in range(draws):
+        rows = mixture.draw(np.zeros((10, 1)), np.random.default_rng(seed))
+        drawn = np.bincount((rows[:, 0] / 1e6).astype(int), minlength=4)
+        assert drawn.sum() == 10 and (abs(drawn - 2.5) < 1).all()
+        counts += drawn
+    # A count is 2 or 3: standard error 0.5 / 20 of the mean, four of them allowed.
+    assert_allclose(counts / draws, 2.5, atol=0.1)
+
+
+def test_adaptive_with_share_one_is_dense():
+    adaptive = fitted("AdaptiveRF", keys=None, share=1.0, coupling="orthogonal")
+    dense = fitted("DenseExponentialRF", keys=None)
+    assert_allclose(adaptive.transform(Y), dense.transform(Y), rtol=1e-9)
+    assert adaptive.centers_.shape[0] == 0 and adaptive.choice_scores_ == {}
+
+
+def test_adaptive_centers_stand_in_spatial_order():
+    points = np.random.default_rng(0).normal(size=(64, 2))
+    order = spatial_order(points)
+    assert_array_equal(np.sort(order), np.arange(64))
+    widest = points.var(axis=0).argmax()
+    assert points[order[:32], widest].max() <= points[order[32:], widest].min()
+    assert_array_equal(spatial_order(np.zeros((3, 2))), np.arange(3))
+    step = np.linalg.norm(np.diff(points[order], axis=0), axis=1).mean()
+    assert step < 0.7 * np.linalg.norm(np.diff(points, axis=0), axis=1).mean()
+
+
+@pytest.mark.parametrize(("centers", "expected"), [("kmeans", 24), ("random", 30), ("none", 0)])
+def test_adaptive_places_its_centers(centers, expected):
+    adaptive = fitted("AdaptiveRF", keys=None, centers=centers)
+    assert len(adaptive.centers_) == expected and adaptive.share_ == (0.1 if expected else 1.0)
+    if centers == "random":
+        twice = 2 * adaptive.sigma_ * (X - adaptive.offset_)
+        assert_allclose(np.sort(adaptive.centers_, axis=0), np.sort(twice, axis=0), atol=1e-12)
+
+
+def test_rows_that_agree_to_rounding_are_one():
+    """K-means would warn that it finds fewer clusters."""
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(5, 4))
+    rows = np.repeat(few, 12, axis=0) * (1 + 1e-15 * rng.normal(size=(60, 4)))
+    centers = AdaptiveRF(16, centers="kmeans", random_state=0).fit(rows).centers_
+    assert centers.shape == (5, 4)
+    assert AdaptiveRF(16, centers="kmeans").fit(rows[:12]).centers_.shape[0] <= 12
+
+
+def test_adaptive_choice_is_the_least_score():
+    adaptive = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
+    assert set(adaptive.choice_scores_) == {"kmeans", "none"}
+    best = min(adaptive.choice_scores_, key=adaptive.choice_scores_.get)
+    assert adaptive.share_ == (1.0 if best == "none" else 0.1)
+    assert np.isfinite(list(adaptive.choice_scores_.values())).all()
+    again = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
+    assert_array_equal(again.omega_, adaptive.omega_)
+
+
+def test_adaptive_centers_of_classes():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["a", "b", "c"], [60, 39, 1])
+    Z = rng.normal(size=(100, 2)) + 6 * (labels == "b")[:, None]
+    mechanism = AdaptiveRF(20, sigma=2.0, random_state=0)
+    adaptive = mechanism.fit(Z, labels)
+    assert set(adaptive.choice_scores_) == {"classes", "none"}
+    assert len(adaptive.centers_) == 20
+    # By size, at least one each: the centres of a class lie among its rows, in its turn.
+    middle = adaptive.centers_ / 2 / adaptive.sigma_ + adaptive.offset_
+    assert (middle[:11].max(axis=1) < 3.5).all() and (middle[12:19].min(axis=1) > 1).all()
+    assert_allclose(middle[19], Z[99], rtol=1e-12)
+    # Labels that cannot be used are ignored, or refused where they were asked for.
+    plain = clone(mechanism).fit(Z)
+    for y in (rng.normal(size=100), np.arange(100)):
+        assert_array_equal(clone(mechanism).fit(Z, y).omega_, plain.omega_)
+        with pytest.raises(ValueError, match="centers='classes' needs discrete class labels"):
+            clone(mechanism).set_params(centers="classes").fit(Z, y)
+    with pytest.raises(ValueError, match="keys given"):
+        clone(mechanism).set_params(centers="classes").fit(Z, labels, keys=Z)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        clone(mechanism).fit(Z, labels[:-1])
+
+
+def test_adaptive_centers_are_sums_of_a_query_and_a_key_it_attends_to():
+    """Softmax attention goes to long keys, wherever the query stands."""
+    rng = np.random.default_rng(0)
+    queries = 0.05 * rng.normal(size=(300, 2)) + [1, 0]
+    keys = np.r_[0.05 * rng.normal(size=(299, 2)), [[9.0, 0.0]]]
+    adaptive = AdaptiveRF(16, kernel="softmax", centers="kmeans", center=False, random_state=0)
+    adaptive.fit(queries, keys=keys)
+    # exp(9) against 299 times exp(0): nearly all attention goes to the one long key.
+    share = np.mean(np.abs(adaptive.centers_ - [10, 0]).max(axis=1) < 0.5)
+    assert share > 0.5
+    own = AdaptiveRF(8, kernel="softmax", centers="classes", center=False, random_state=0)
+    labels = np.repeat([0, 1], 150)
+    assert len(own.fit(keys, labels).centers_) == 8
+    assert np.abs(own.centers_[:, 0]).max() > 8  # a short row attends to the long one
+
+
+def test_labels_of_every_container():
+    """One column is what it holds; what is no list of labels is ignored."""
+    rng = np.random.default_rng(0)
+    Z, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    expected = AdaptiveRF(16, random_state=0).fit(Z, y).omega_
+    names = np.array(["no", "yes"])[y]
+    for labels in (y[:, None], y == 1, y.tolist(), names, names.astype(object)):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, labels).omega_, expected)
+    plain = AdaptiveRF(16, random_state=0).fit(Z)
+    for several in (
+        y.astype(float),
+        np.c_[y, y],
+        sp.csr_array(np.c_[y, 1 - y]),
+        sp.csr_matrix(y[:, None]),
+    ):
+        assert_array_equal(AdaptiveRF(16, random_state=0).fit(Z, several).omega_, plain.omega_)
+    for wrong in ({"n_components": "many"}, {"n_centers": -1, "centers": "classes"}):
+        with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
+            AdaptiveRF(**wrong).fit(Z, y)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        plain.fit(Z, np.where(y, np.nan, 1.0))
+    with pytest.raises(ValueError, match="X contains NaN"):
+        plain.fit(np.full_like(Z, np.nan), y)
+    assert "_labels" not in vars(plain)
+
+
+def test_whole_targets_are_not_classes():
+    """A regressor's map must not cluster within each value; a classifier's may, whatever type."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(90, 3))
+    y = np.arange(90) % 3
+    mechanism = AdaptiveRF(16, random_state=0)
+    plain, labelled = clone(mechanism).fit(Z).omega_, clone(mechanism).fit(Z, y).omega_
+    for estimator, expected in (
+        (KernelRegressor(mechanism), plain),
+        (KernelRegressionClassifier(mechanism), labelled),
+    ):
+        for targets in (y, y.astype(float)):
+            assert_array_equal(clone(estimator).fit(Z, targets).feature_map_.omega_, expected)
+    asked = clone(mechanism).set_params(centers="classes").fit(Z, y.astype(float))
+    assert_array_equal(asked.omega_, clone(asked).fit(Z, y).omega_)
+
+
+def test_labels_make_adaptive_kernel_regression_more_accurate():
+    """Two interleaved classes of small clusters: plain centres mix them."""
+    rng = np.random.default_rng(0)
+    spots = rng.uniform(size=(60, 3)) * 6
+    group = rng.integers(60, size=1200)
+    Z, y = spots[group] + 0.25 * rng.normal(size=(1200, 3)), group % 2
+    gains = []
+    for seed in range(12):
+        scores = [
+            KernelRegressionClassifier(
+                AdaptiveRF(32, sigma=4.0, centers=centers, random_state=seed)
+            )
+            .fit(Z[:800], y[:800])
+            .score(Z[800:], y[800:])
+            for centers in ("classes", "kmeans")
+        ]
+        gains.append(scores[0] - scores[1])
+    # Seen: 0.10 with a standard error of 0.01; without labels 0.
+    assert np.mean(gains) > 0.05

@@ -1,0 +1,86 @@
+"""Generalised and dense exponential features: their families, axes and sizes."""
+
+import numpy as np
+import pytest
+from instances import altered
+from numpy.testing import assert_allclose, assert_array_equal
+from samples import X, data, fitted
+
+from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler, variances
+from skrf.features.exponential import balancing_map, fit_generalized, optimal_rho
+
+
+def test_generalized_contains_its_family():
+    rows = data(40, 3, seed=5)
+    generalized = fitted("GeneralizedExponentialRF", rows, None, n_components=20)
+    for s, other in ((-1, RFFSampler(20)), (1, PositiveRF(10)), (1, OptimalPositiveRF(10))):
+        other = other.set_params(random_state=0).fit(rows)
+        A = complex(getattr(other, "A_", 0.0))
+        generalized = altered(generalized, A_=A, s_=s, n_projections=10)
+        assert_allclose(
+            generalized.approximate_kernel(rows), other.approximate_kernel(rows), rtol=1e-12
+        )
+        assert_allclose(
+            generalized.kernel_variance(rows, log=True)[0, 1:],
+            other.kernel_variance(rows, log=True)[0, 1:],
+            rtol=1e-7,
+        )
+
+
+@pytest.mark.parametrize("n_features", [1, 4, 64])
+@pytest.mark.parametrize("sums", [(0.1, 0.1), (8.0, 8.0), (1.0, 60.0), (60.0, 1.0), (300.0, 300.0)])
+def test_generalized_is_never_worse_than_its_members(n_features, sums):
+    means = {1: sums[0], -1: sums[1]}
+    norms2 = sum(sums) / 2
+
+    def objective(A, s):
+        law = variances.Generalized(A, s)
+        return law.log_second_moment(means[s], n_features) - (s + 1) * norms2
+
+    best = objective(*fit_generalized(means, norms2, n_features))
+    optimal = (1 - 1 / optimal_rho(means[1], n_features)) / 8
+    for A, s in ((0j, -1), (0j, 1), (complex(optimal), 1)):
+        assert best <= objective(A, s) + 1e-8 * (1 + abs(best))
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e4, 1e6, 1e9])
+def test_generalized_fits_data_of_any_size(scale):
+    """Steps of the line search left the half plane for a third of such data."""
+    for seed in range(10):
+        rows = scale * np.random.default_rng(seed).normal(size=(20, 4))
+        generalized = fitted("GeneralizedExponentialRF", rows, rows[:5] + scale)
+        assert np.isfinite(generalized.A_) and 1 - 8 * generalized.A_.real > 0
+        assert np.isfinite(generalized.feature_maps_[0](rows[:3]).values).all()
+
+
+def test_dense_with_equal_axes_is_optimal_positive():
+    # The four corners of a square and of its negative: a covariance that is a multiple of I.
+    rows = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    dense = fitted("DenseExponentialRF", rows, None)
+    optimal = OptimalPositiveRF(24, random_state=0).fit(rows)
+    assert_allclose(dense.rho_, optimal.rho_, rtol=1e-12)
+    assert_allclose(dense.transform(rows), optimal.transform(rows), rtol=1e-10)
+
+
+def test_dense_follows_the_axes_of_the_data():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    rows = rng.normal(size=(400, 3)) * [3.0, 1.0, 0.1] @ turn
+    dense = fitted("DenseExponentialRF", rows, None)
+    second_moment = 2 * np.cov(rows.T, bias=True)
+    found = dense.rotation_ @ second_moment @ dense.rotation_.T
+    assert_allclose(found, np.diag(np.diagonal(found)), atol=1e-10)
+    expected = [optimal_rho(value, 1) for value in np.diagonal(found)]
+    assert_allclose(dense.rho_, expected, rtol=1e-10)
+
+
+def test_balancing_gives_one_covariance_and_keeps_products():
+    rng = np.random.default_rng(0)
+    Cx, Cy = (A @ A.T for A in rng.normal(size=(2, 4, 4)))
+    S, inverse = balancing_map(Cx, Cy)
+    assert_allclose(S.T @ inverse, np.eye(4), atol=1e-10)
+    assert_allclose(S @ Cx @ S.T, inverse @ Cy @ inverse.T, rtol=1e-4, atol=1e-4)
+    for nothing in (balancing_map(0 * Cx, Cy), balancing_map(Cx, 0 * Cy)):
+        assert_array_equal(nothing, [np.eye(4), np.eye(4)])
+    with pytest.raises(ValueError, match="asymmetric=True.*softmax.*gaussian"):
+        DenseExponentialRF(asymmetric=True).fit(X)

@@ -1,0 +1,71 @@
+"""HybridRF: columns, formula and blocks."""
+
+import numpy as np
+import pytest
+from instances import make
+from numpy.testing import assert_allclose
+from samples import X, Y, fitted
+
+from skrf import HybridRF, PositiveRF, RFFSampler
+
+
+def test_a_single_cluster_is_its_base():
+    hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
+    positive = PositiveRF(24, random_state=0).fit(X)
+    assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-10)
+    assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
+def test_hybrid_columns_are_counted_as_documented(name):
+    for n_components in (7, 24, 100, 333):
+        reference = fitted(name, n_components=n_components)
+        m, n = reference.omega_.shape[0], reference.n_coefficients_
+        positive = 2 * m if name.endswith("hyperbolic") else m
+        if name.endswith("gaussian"):
+            expected = positive + 2 * n * (positive + 2 * m)
+        else:
+            expected = (n + 1) * (positive + 2 * m)
+        assert reference.n_components_ == expected <= n_components
+        assert reference.transform(X).shape == (30, expected)
+    with pytest.raises(ValueError, match="n_components=7.*n_coefficients=5"):
+        fitted(name, n_components=7, n_coefficients=5)
+
+
+def test_hybrid_equals_its_formula():
+    for name in ("HybridRF", "HybridRF-gaussian"):
+        reference = fitted(name, keys=None, n_components=100)
+        rows = X - reference.offset_
+        positive = PositiveRF(len(reference.omega_), random_state=0).fit(X)
+        trigonometric = RFFSampler(2 * len(reference.omega_), random_state=0).fit(X)
+        P, T = positive.approximate_kernel(X), trigonometric.approximate_kernel(X)
+        taus = reference._fitted.queries.taus.dense()
+        if name == "HybridRF":
+            signs = np.where(rows @ taus.T < 0, -1.0, 1.0)
+            weight = (1 - signs @ signs.T / len(taus)) / 2
+        else:
+            angles = rows @ taus.T
+            weight = 1 - np.cos(angles[:, None] - angles).mean(axis=2)
+        assert_allclose(
+            reference.approximate_kernel(X), weight * P + (1 - weight) * T, rtol=1e-9, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("recenter", [True, False])
+def test_a_pair_of_rows_meets_in_one_block(recenter):
+    name = "HybridRF-clustered" if recenter else "HybridRF-complex"
+    reference = fitted(name, n_components=48)
+    width = 48 // 4
+    used = [
+        (np.abs(rows).reshape(len(rows), 4, width) > 0).any(axis=2)
+        for rows in (reference.transform(X), reference.transform_keys(Y))
+    ]
+    assert ((used[0][:, None] & used[1]).sum(axis=2) == 1).all()
+    with pytest.raises(ValueError, match="sample_weight.*clustered"):
+        make(name).fit(X, sample_weight=np.ones(30))
+
+
+def test_wrong_bases_are_named():
+    for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
+        with pytest.raises(ValueError, match="'base'.*hyperbolic"):
+            HybridRF(base=base).fit(X)

@@ -1,0 +1,123 @@
+"""Exact and estimated kernels, and what mechanisms claim about their errors."""
+
+import warnings
+
+import numpy as np
+import pytest
+from contract import (
+    CLOSE,
+    COMBINATIONS,
+    KNOWN_COUPLINGS,
+    MECHANISMS,
+    X,
+    Y,
+    every_kernel,
+    every_mechanism,
+    every_positive,
+    mechanism,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+
+from skrf import PositiveRF
+
+
+@every_mechanism
+@every_kernel
+def test_claims_hold(name, kernel):
+    fitted = mechanism(name, kernel=kernel, sigma=0.7, n_components=200).fit(X, keys=Y)
+    features = fitted.transform(Y)
+    assert (features > 0).all() == fitted.is_positive
+    assert hasattr(fitted, "log_transform") == fitted.is_positive
+    assert hasattr(fitted, "log_transform_keys") == fitted.is_positive
+    assert np.array_equal(features, fitted.transform_keys(Y)) == fitted.is_symmetric
+    if fitted.is_positive:
+        assert_allclose(np.exp(fitted.log_transform(Y)), features, **CLOSE)
+        assert_allclose(np.exp(fitted.log_transform_keys(Y)), fitted.transform_keys(Y), **CLOSE)
+    assert fitted.is_unbiased == ("regularized" not in name)
+
+
+@every_mechanism
+@pytest.mark.parametrize("sigma", [0.3, "scale"])
+def test_exact_kernels_are_those_of_scikit_learn(name, sigma):
+    gaussian = mechanism(name, sigma=sigma).fit(X, keys=Y)
+    assert_allclose(gaussian.exact_kernel(X, Y), rbf_kernel(X, Y, gamma=gaussian.gamma_), **CLOSE)
+    assert_allclose(np.diagonal(gaussian.exact_kernel(X)), 1.0, rtol=1e-15)
+    softmax = mechanism(name, sigma=sigma, kernel="softmax").fit(X, keys=Y)
+    assert_allclose(
+        softmax.exact_kernel(X, Y), np.exp(softmax.sigma_**2 * linear_kernel(X, Y)), **CLOSE
+    )
+
+
+@every_mechanism
+@every_kernel
+def test_approximate_kernel_is_the_product_of_features(name, kernel):
+    fitted = mechanism(name, kernel=kernel).fit(X, keys=Y)
+    assert_allclose(
+        fitted.approximate_kernel(X, Y), fitted.transform(X) @ fitted.transform_keys(Y).T, **CLOSE
+    )
+    assert_allclose(fitted.approximate_kernel(X), fitted.approximate_kernel(X, X), **CLOSE)
+
+
+@every_positive
+def test_the_estimate_survives_where_features_underflow(name):
+    # At sigma = 100 the features of these rows are below e^-2000, but those of near pairs are not
+    # negligible against each other: the estimate on the log scale is the sum of exponents.
+    fitted = mechanism(name, sigma=100.0).fit(X, keys=Y)
+    logs = fitted.log_transform(X)[:, None] + fitted.log_transform_keys(Y)
+    top = logs.max(axis=2)
+    expected = np.exp(top + np.log(np.exp(logs - top[:, :, None]).sum(axis=2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert_allclose(fitted.approximate_kernel(X, Y), expected, rtol=1e-8)
+    assert np.isfinite(logs).all()
+
+
+def test_a_shared_shift_of_the_data_changes_nothing_when_centred():
+    shift = np.array([3.0, -2.0, 0.5, 1.0, 4.0])
+    for name in MECHANISMS:
+        here, there = mechanism(name).fit(X), mechanism(name).fit(X + shift)
+        moved = there.approximate_kernel(X + shift)
+        assert_allclose(moved, here.approximate_kernel(X), rtol=1e-8)
+    plain = PositiveRF(n_components=12, center=False, random_state=0)
+    moved = clone(plain).fit(X + shift).approximate_kernel(X + shift)
+    assert not np.allclose(moved, plain.fit(X).approximate_kernel(X), rtol=0.1)
+
+
+@every_positive
+@every_kernel
+def test_without_centring_the_offset_is_zero(name, kernel):
+    fitted = mechanism(name, kernel=kernel, center=False).fit(X, keys=Y)
+    assert_array_equal(fitted.offset_, np.zeros(5))
+    assert_allclose(
+        fitted.transform(np.zeros((1, 5))).shape, mechanism(name).fit(X).transform(X[:1]).shape
+    )
+    centred = mechanism(name, kernel=kernel).fit(X - X.mean(axis=0))
+    plain = mechanism(name, kernel=kernel, center=False).fit(X - X.mean(axis=0))
+    assert_allclose(plain.transform(Y), centred.transform(Y), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "coupling"), COMBINATIONS)
+@every_kernel
+def test_variances_are_known_or_say_what_is(name, coupling, kernel):
+    fitted = mechanism(name, coupling=coupling, kernel=kernel, sigma=0.7).fit(X, keys=Y)
+    used = coupling or fitted.coupling
+    if used not in KNOWN_COUPLINGS:
+        with pytest.raises(NotImplementedError) as caught:
+            fitted.kernel_variance(X, Y)
+        for word in (repr(used), *map(repr, KNOWN_COUPLINGS)):
+            assert word in str(caught.value)
+        return
+    plain, logs = fitted.kernel_variance(X, Y), fitted.kernel_variance(X, Y, log=True)
+    assert plain.shape == logs.shape == (30, 20)
+    assert (plain > 0).all() and np.isfinite(logs).all()
+    assert_allclose(np.log(plain), logs, rtol=1e-10, atol=1e-10)
+    assert fitted.kernel_variance_is_exact_ is True
+    assert_allclose(fitted.kernel_variance(X), fitted.kernel_variance(X, X), **CLOSE)
+
+
+def test_the_variance_of_an_exact_estimate_is_zero():
+    fitted = mechanism("RFFSampler").fit(X)
+    assert_array_equal(np.diagonal(fitted.kernel_variance(X)), np.zeros(30))
+    assert_array_equal(np.diagonal(fitted.kernel_variance(X, log=True)), np.full(30, -np.inf))
