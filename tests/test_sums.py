@@ -1,0 +1,187 @@
+"""Sums on a log scale against exact arithmetic, at any size and in any order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+from numpy.testing import assert_allclose
+
+from skrf._sums import (
+    Readout,
+    Rows,
+    Sums,
+    added,
+    differences,
+    finite,
+    lifted,
+    log_estimate,
+    log_product,
+    log_sum_exp,
+    lowered,
+)
+
+generated = settings(max_examples=60, deadline=None)
+sizes = st.sampled_from([0.0, 1.0, 30.0, 700.0, 1e5, 1e150])
+seeds = st.integers(0, 2**32 - 1)
+every_kind = pytest.mark.parametrize("kind", ["positive", "by row", "by feature"])
+
+
+def rows_of(kind, seed, size, n, m=4):
+    """Return Rows whose exponents are of a size, some features of them zero."""
+    rng = np.random.default_rng(seed)
+    logs = size * rng.normal(size=(n, 1 if kind == "by row" else m))
+    if kind != "by row":
+        logs[rng.random(logs.shape) < 0.2] = -np.inf
+    return Rows(logs) if kind == "positive" else Rows(rng.uniform(-1, 1, (n, m)), logs)
+
+
+def exactly(rows):
+    """Return the features in unlimited range and 50 digits."""
+    rows = rows.map(np.array)
+    scale = np.broadcast_to(rows.exponents, rows.values.shape)
+    factors = np.ones_like(rows.values) if rows.scale is None else rows.values
+    with mp.workdps(50):
+        return np.vectorize(lambda f, e: mpf(f) * mp.exp(mpf(float(e))), otypes=[object])(
+            factors, scale
+        )
+
+
+def attended(queries, keys, values):
+    """Return quotients (n, c - 1) of exact sums, and how much cancels in them."""
+    with mp.workdps(50):
+        terms = exactly(queries)[:, None, :] * exactly(keys)
+        products, sizes = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
+        numerators, denominators = products @ values[:, 1:].astype(object), products.sum(axis=1)
+        loss = sizes.sum(axis=1) / np.array([abs(d) or mpf(1) for d in denominators])
+        quotients = numerators / np.array([d or mpf("inf") for d in denominators])[:, None]
+    return quotients.astype(float), loss.astype(float)
+
+
+def quotients(sums):
+    return sums[:, 1:] / np.where(sums[:, :1] == 0, np.inf, sums[:, :1])
+
+
+def values_of(seed, n):
+    return np.column_stack([np.ones(n), np.random.default_rng(seed).uniform(-1, 1, (n, 2))])
+
+
+@every_kind
+@given(seeds, sizes, sizes)
+@generated
+def test_quotients_are_those_of_unlimited_range(kind, seed, of_queries, of_keys):
+    queries, keys = rows_of(kind, seed, of_queries, 3), rows_of(kind, seed + 1, of_keys, 5)
+    values = values_of(seed, 5)
+    expected, loss = attended(queries, keys, values)
+    sums = added(None, keys.map(np.array), values)
+    is_right, rounding = loss < 1e4, 8 * np.finfo(float).eps * (of_queries + of_keys)
+    readout = Readout(sums, kind == "positive")
+    for found in (
+        sums.weigh(queries.map(np.array)),
+        readout(None, np.zeros((3, 1)), _Given(queries)),
+    ):
+        assert np.isfinite(found).all()
+        if rounding < 1e-6:  # beyond, sums of two exponents have no digits left
+            close = {"rtol": 0, "atol": (1e-10 + rounding) * loss[is_right].max(initial=1)}
+            assert_allclose(quotients(found)[is_right], expected[is_right], **close)
+
+
+class _Given:
+    """Memory that holds the rows already."""
+
+    def __init__(self, rows):
+        self.held = rows
+
+    def rows(self, feature_map, X, lower=None):
+        values, scale = self.held.map(np.array)
+        return Rows(values if lower is None else values - lower, scale)
+
+
+@every_kind
+@given(seeds, sizes)
+@generated
+def test_any_order_of_adding_and_merging_is_the_same_sum(kind, seed, size):
+    keys, values = rows_of(kind, seed, size, 6), values_of(seed, 6)
+    whole = added(None, keys.map(np.array), values)
+    parts = [
+        added(None, keys.part([i]).map(np.array), values[[i]])
+        for i in np.random.default_rng(seed).permutation(6)
+    ]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    left, right = parts[0].merge(parts[1]).merge(parts[2]), parts[0].merge(parts[1].merge(parts[2]))
+    for one, other in ((whole, merged), (left, right)):
+        assert np.array_equal(one.top, other.top)
+        assert_allclose(one.sums, other.sums, rtol=1e-12, atol=1e-12)
+
+
+@every_kind
+def test_sums_change_neither_their_object_nor_their_argument(kind):
+    keys, values = rows_of(kind, 0, 10.0, 6), values_of(0, 6)
+    first, second = (
+        added(None, keys.part(half).map(np.array), values[half])
+        for half in (slice(0, 3), slice(3, 6))
+    )
+    before = [array.copy() for sums in (first, second) for array in (sums.sums, sums.top)]
+    first.merge(second), first.at(second.top)
+    first.add(keys.part(slice(3, 6)).map(np.array), values[3:])
+    first.weigh(keys.map(np.array)), first.balanced()
+    after = [array for sums in (first, second) for array in (sums.sums, sums.top)]
+    for one, other in zip(before, after, strict=True):
+        assert np.array_equal(one, other)
+
+
+@every_kind
+@pytest.mark.parametrize("size", [1.0, 400.0])
+def test_slopes_are_derivatives_of_the_factors(kind, size):
+    rows = rows_of(kind, 3, size, 4)
+    rows = rows.map(finite)  # a feature that is zero has no logarithm to differentiate
+    top = rows.exponents.max(axis=0)
+    step = 1e-6
+    for function in (lowered, lifted):
+        factors, slopes = function(rows.map(np.array), top)
+        if function is lifted and kind == "positive":
+            # The largest of a row is taken out of both.
+            largest = (rows.values + top).max(axis=-1, keepdims=True)
+            moved = np.exp(rows.values + step + top - largest)
+        elif function is lifted and kind == "by row":
+            moved = rows.values + step  # a scale of a whole row drops out
+            assert_allclose(slopes, 1.0)
+        else:
+            moved = function(Rows(rows.values + step, rows.scale).map(np.array), top)[0]
+        assert_allclose((moved - factors) / step, slopes * np.ones_like(moved), atol=1e-5)
+
+
+@given(seeds, st.sampled_from([1.0, 30.0, 700.0, 1e5]))
+@generated
+def test_products_in_logarithms_keep_their_digits(seed, size):
+    one, other = rows_of("positive", seed, size, 4), rows_of("positive", seed + 1, size, 5)
+    exact = exactly(one) @ exactly(other).T
+    with mp.workdps(50):
+        logs = np.vectorize(lambda x: float(mp.log(x)) if x else -np.inf)(exact)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    assert_allclose(log_product(one.values, other.values.T), logs, **close)
+    assert_allclose(log_estimate(one, other)[0], logs, **close)
+
+
+@pytest.mark.parametrize("size", [1.0, 700.0, 1e5])
+def test_signed_products_have_logs_and_signs(size):
+    one, other = rows_of("by row", 0, size, 4), rows_of("by row", 1, size, 5)
+    exact = exactly(one) @ exactly(other).T
+    logs, signs = log_estimate(one, other)
+    with mp.workdps(50):
+        assert_allclose(logs, np.vectorize(lambda x: float(mp.log(abs(x))))(exact), rtol=1e-10)
+    assert np.array_equal(signs, np.vectorize(lambda x: float(mp.sign(x)))(exact))
+
+
+def test_infinite_exponents_are_never_subtracted_from_each_other():
+    nothing = np.full(3, -np.inf)
+    with np.errstate(all="raise"):
+        assert np.array_equal(finite(nothing), np.zeros(3))
+        assert np.array_equal(differences(nothing, nothing), nothing)
+        assert log_sum_exp(nothing) == -np.inf
+        empty = Sums(np.zeros((3, 2)), nothing)
+        assert not empty.merge(empty).sums.any()
+        assert not empty.weigh(Rows(np.zeros((2, 3)))).any()
+        assert np.array_equal(empty.log_weigh(np.zeros((2, 3))), np.full(2, -np.inf))
