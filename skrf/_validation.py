@@ -23,6 +23,8 @@ from sklearn.utils.validation import (
 from ._arrays import is_array_api, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
+_PLAIN = {type(None), bool, int, float, str}
+_NAMES = {}  # of the parameters of classes of estimators
 _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
 
 
@@ -227,16 +229,21 @@ def remembered(owner, slot, given, make):
 
 def _content(value):
     """Return what equals itself later only if the value still holds the same, bit for bit."""
-    if value is None or isinstance(value, (str, int, float)):
-        return type(value), value
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_content, value))
-    if hasattr(value, "get_params") and not isinstance(value, type):
-        return type(value), *map(_content, value.get_params().items())
-    if not hasattr(value, "__array__"):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
-    value = np.asarray(value)
-    return value.shape, value.dtype, value.tolist() if value.dtype.hasobject else value.tobytes()
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.shape, value.dtype, value.tobytes()
+    if kind in (list, tuple):
+        return [part if type(part) in _PLAIN else _content(part) for part in value]
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        if kind not in _NAMES:  # to read a signature takes long
+            _NAMES[kind] = tuple(value.get_params(deep=False))
+        return kind, _content([getattr(value, name) for name in _NAMES[kind]])
+    if hasattr(value, "__array__"):
+        value = np.asarray(value)
+        return _content(value) if not value.dtype.hasobject else value.tolist()
+    return kind, value
 
 
 def freeze(value):

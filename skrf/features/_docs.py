@@ -27,9 +27,9 @@ coupling : {%(couplings)s} or Coupling, default="orthogonal"
 projection : {"dense", "hadamard"}, default="dense"
     How the projections are held. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
     random signs: O(log n_features) operations per row and projection instead of O(n_features), and
-    a few numbers per projection instead of n_features. Choose it from about 256 features on. Its rows
-    are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of its
-    variance is known. It has the couplings "iid" (rows at random angles, not independent),
+    a few numbers per projection instead of n_features. Choose it from about 256 features on. Its
+    rows are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of
+    its variance is known. It has the couplings "iid" (rows at random angles, not independent),
     "orthogonal" and "simplex", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k columns, and
     needs more than 12 features. The results of small and of large calls may differ by rounding:
     large ones are compiled.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from numbers import Integral, Real
+from operator import attrgetter
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -109,6 +110,8 @@ class KernelHMM(BaseEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
     }
+    # Not get_params, which reads the signature anew: every filter step comes through here.
+    _given = property(attrgetter(*_parameter_constraints))
     _fitted = None  # a Model, after `fit`
 
     def __init__(
@@ -174,8 +177,6 @@ class KernelHMM(BaseEstimator):
 
     @property
     def _given_model(self):
-        # Not get_params, which reads the signature anew: every filter step comes through here.
-        given = tuple(getattr(self, name) for name in self._parameter_constraints)
 
         def make():
             self._validate_params()
@@ -183,7 +184,7 @@ class KernelHMM(BaseEstimator):
             maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
             return Model(embeddings, maps, start, self._is_local, self._dtype)
 
-        return remembered(self, "_kept", given, make)
+        return remembered(self, "_kept", self._given, make)
 
     @property
     def _is_local(self):
