@@ -25,6 +25,8 @@ def is_array_api(X):
 
 def namespace(X):
     """Return the array-API namespace of X; NumPy for NumPy and sparse input."""
+    if isinstance(X, np.ndarray):
+        return np
     return array_api_compat.array_namespace(X) if is_array_api(X) else np
 
 

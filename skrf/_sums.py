@@ -30,6 +30,7 @@ from ._arrays import (
 )
 from ._threads import Scratch
 
+_SMALL_RISE = 30.0  # of exponents, that no dtype minds
 _TINY = -690.0  # logs of sums below this have lost digits, or all of them
 _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: where sums on a scale that was guessed lie that far
@@ -64,7 +65,7 @@ class Rows(NamedTuple):
 
     def map(self, function):
         """Return a function of the values, and of the scale where there is one."""
-        return Rows(*(None if array is None else function(array) for array in self))
+        return Rows(function(self.values), None if self.scale is None else function(self.scale))
 
     def plain(self):
         """Return the features themselves, which may overflow."""
@@ -193,12 +194,12 @@ def lifted(rows, top):
 
     NumPy's are overwritten. A scale of a whole row drops out of its quotient.
     """
+    if rows.scale is not None and rows.scale.shape[-1] == 1:
+        return rows.values, namespace(rows.scale).ones_like(rows.scale)
     exponents = cast(top[..., None, :], rows.values.dtype)
     own = peaked(arithmetic(rows.values).add(rows.exponents, exponents))
     if rows.scale is None:
         return own, own
-    if own.shape[-1] == 1:
-        return rows.values, own
     return arithmetic(rows.values).multiply(rows.values, own), own
 
 
@@ -244,7 +245,9 @@ class Sums:
 
     @classmethod
     def stack(cls, parts):
-        """Return sums of several groups with a leading axis for them."""
+        """Return sums of several groups with a leading axis for them; None if they are."""
+        if parts[0] is None:
+            return None
         xp = namespace(parts[0].sums)
         sums, tops = (xp.stack([getattr(part, name) for part in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
@@ -286,8 +289,14 @@ class Sums:
         return xp.maximum(self.top, cast(highest, xp.float64))
 
     def rise(self, rows, end):
-        """Return how far exponents rise between a first row and `end`, inf where that had none."""
+        """Return how far exponents rise between a first row and `end`, inf where that had none.
+
+        At times an upper bound: the rise from before the first row, where that is small.
+        """
         xp = namespace(self.top)
+        bound = float(xp.max(-differences(self.top, end)))
+        if bound <= _SMALL_RISE:
+            return bound
         rise = -differences(self.raised(rows.part(slice(0, 1))), end)
         return float(xp.max(xp.where(end > -np.inf, rise, like(0.0, rise))))
 

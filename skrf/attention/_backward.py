@@ -111,13 +111,11 @@ def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
     Sums
         For the positions before.
     """
-    starts = []
-    for block in blocks(unit.k.shape[-2], size):
-        starts.append((block, sums))
+    starts, parts = [sums], blocks(unit.k.shape[-2], size)
+    for block in parts[:-1]:
         sums = added(sums, unit.key_rows(block), unit.values(block))
-    if later is None:
-        later = Sums(0.0 * sums.sums, sums.top)
-    for block, start in reversed(starts):
+        starts.append(sums)
+    for block, start in zip(reversed(parts), reversed(starts), strict=True):
         later = _block(unit, block, start, gradient[..., block, :], found, later)
     return later
 
@@ -129,6 +127,8 @@ def _block(unit, block, sums, gradient, found, later):
     for rows, step in reversed(list(steps_of(unit, block, sums))):
         own = slice(rows.start - block.start, rows.stop - block.start)
         by_found = by_sums_of(step.found, gradient[..., own, :])
+        if later is None:
+            later = Sums(0.0 * step.far, step.top)
         state = later.sums * xp.exp(differences(step.top, later.top))[..., None]
         for part, near, earlier in reversed(step.parts):
             left, right = step.left[..., part, :], step.right[..., part, :]

@@ -86,8 +86,8 @@ class Unit:
 
     @property
     def _takes_guesses(self):
-        # Only NumPy's twin spares the passes for the largest exponents.
-        return self.head.is_positive and isinstance(self.q, np.ndarray)
+        # Only NumPy's twin spares the passes for the largest exponents, for single sets.
+        return self.head.is_positive and isinstance(self.q, np.ndarray) and self.k.ndim == 2
 
     def level(self, sums):
         """Return the exponents that serve blocks of keys after these sums, or None."""

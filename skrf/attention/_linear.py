@@ -4,6 +4,8 @@ All sums are those of `skrf._sums`: every denominator is at least 1, or exp(-lim
 blocks, so nothing is divided by zero and no epsilon is added.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from .._arrays import cast, constant, namespace, to_host
@@ -152,18 +154,17 @@ def safe_parts(sums, keys):
         sums = Sums(sums.sums, top)
 
 
-_TRIANGLES = {}
-
-
 def triangle(products):
     """Return products with those of later keys 0; NumPy's are overwritten."""
     if not isinstance(products, np.ndarray):
         return namespace(products).tril(products)
-    key = products.shape[-1], products.dtype
-    if key not in _TRIANGLES and key[0] == CAUSAL_ROWS:
-        _TRIANGLES[key] = np.tri(key[0], dtype=products.dtype)
-    products *= _TRIANGLES[key] if key in _TRIANGLES else np.tri(key[0], dtype=products.dtype)
+    products *= _ones_below(products.shape[-1], products.dtype)
     return products
+
+
+@lru_cache(maxsize=16)
+def _ones_below(n, dtype):
+    return np.tri(n, dtype=dtype)
 
 
 # ---------------------------------------------------------------- looking at it

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from .._arrays import cast, constant, largest_norm2, like, namespace
+from .._arrays import cast, constant, largest_entry, like, namespace
 from .._sums import Rows
 from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
@@ -201,10 +201,13 @@ class NonlinearMap(FeatureMap):
 
     @staticmethod
     def _size(values):
-        """Return the largest absolute value of every row, 1 where all are 0; a constant."""
-        xp = namespace(values)
+        """Return what every row is divided by: its largest absolute value, or 1 if that is fine."""
+        xp, low, high = namespace(values), 1e-9, 1e9
+        if xp is np and low < values.min() and values.max() < high:
+            return np.ones((len(values), 1), dtype=values.dtype)
         size = constant(xp.max(xp.abs(values), axis=1, keepdims=True))
-        return xp.where(size > 0, size, like(1.0, size))
+        is_extreme = (size > high) | ((size < low) & (size > 0))
+        return xp.where(is_extreme, size, like(1.0, size))
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values."""
@@ -219,6 +222,6 @@ class NonlinearMap(FeatureMap):
         return by_products @ like(self.projection.dense(), X)
 
     def exponent_bound(self, X):
-        """Return the largest squared norm of a product's rows, where it is not small."""
-        norm2 = largest_norm2(X) * float(self.projection.squared_norms.max())
+        """Return a bound of the squared norms of a product's rows, where it is not small."""
+        norm2 = X.shape[-1] * largest_entry(X) ** 2 * float(self.projection.squared_norms.max())
         return norm2 if norm2 > 1e30 else 0.0

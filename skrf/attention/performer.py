@@ -13,6 +13,7 @@ from scipy.special import log_softmax, ndtr
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from .._sums import Sums
 from .._threads import run_all
 from .._validation import check_integer, draw_seed
 from . import _backward, _linear
@@ -22,6 +23,9 @@ from .generalized import GeneralizedMap
 from .operator import ApproxKernelAttention, needs_data
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
+
+# Features of a chunk, up to which all heads go at once: Python's time for an operation is longer.
+_TOGETHER = 2**13
 
 
 class Performer:
@@ -334,29 +338,34 @@ class Performer:
         projected = [self._linear(f"{layer}.{name}", x) for name in ("query", "key", "value")]
         q, k, v = (self._split(part) for part, _ in projected)
         pulls = [pull for _, pull in projected]
-        joined = np.empty_like(v)
-        after = [None] * len(q)
+        joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
+        units = [all_heads] if length * self._head.keys.n_columns <= _TOGETHER else range(len(q))
 
         def unit(u):
-            return Unit(self._head, q[u : u + 1], k[u], v[u])
+            return Unit(self._head, q[u, ..., None, :, :], k[u], v[u])
+
+        def sums(parts, u):
+            return Sums.stack(parts) if u is all_heads else parts[u]
 
         def attend(u):
-            after[u] = _linear.causal(unit(u), states[u], Output(joined[u : u + 1]))
+            return _linear.causal(unit(u), sums(states, u), Output(joined[u, ..., None, :, :]))
 
-        run_all(attend, range(len(q)))
+        after = run_all(attend, units)
+        after = after[0].groups() if units[0] is all_heads else after
         out, pull_out = self._linear(f"{layer}.output", self._join(joined, x.shape))
 
         def pull_back(by_out, sweeps, gradients):
             gradient = self._split(pull_out(by_out, gradients))
             by_q, by_k, by_v = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-            before = [None] * len(q)
 
             def sweep(u):
-                own = unit(u)
-                found = Gradients(own, (by_q[u : u + 1], by_k[u], by_v[u]))
-                before[u] = _backward.causal(own, states[u], gradient[u : u + 1], found, sweeps[u])
+                own, found_q = unit(u), by_q[u, ..., None, :, :]
+                found = Gradients(own, (found_q, by_k[u], by_v[u]))
+                given = gradient[u, ..., None, :, :]
+                return _backward.causal(own, sums(states, u), given, found, sums(sweeps, u))
 
-            run_all(sweep, range(len(q)))
+            before = run_all(sweep, units)
+            before = before[0].groups() if units[0] is all_heads else before
             by_x = sum(
                 pull(self._join(part, x.shape), gradients)
                 for pull, part in zip(pulls, (by_q, by_k, by_v), strict=True)
