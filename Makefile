@@ -10,11 +10,12 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test test-lowest lint docs bench clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
+	@echo "make test-lowest   run them with the oldest versions of everything that are allowed"
 	@echo "make lint   check style and formatting"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
@@ -42,6 +43,19 @@ test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.stamp-tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS)
 
+# SciPy 1.15 and scikit-learn 1.6 need SCIPY_ARRAY_API before scikit-learn's own checks are imported.
+test-lowest:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-lowest $(VENV)-lowest/.stamp-lowest
+	SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+		$(VENV)-lowest/bin/python -m pytest -n $(WORKERS)
+
+$(VENV)/.stamp-lowest: pyproject.toml $(VENV)/.stamp-venv
+	@echo "Installing the lowest versions into $(VENV)"
+	@grep -oE '^    "[^"]+>=[^",]+' pyproject.toml | tr -d ' "' | sed 's/>=/==/' | sort -u \
+		> $(VENV)/lowest.txt
+	@$(PIP) -e ".[tests]" -c $(VENV)/lowest.txt
+	@touch $@
+
 lint: $(VENV)/.stamp-lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -56,4 +70,4 @@ bench:
 	env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS $(VENV)-bench/bin/python benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench docs/_build
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest docs/_build

@@ -14,7 +14,13 @@ from sklearn.base import (
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import facts  # noqa: E402
+
 import skrf  # noqa: E402 (the working tree, installed or not)
+
+Path(__file__).with_name("guide").joinpath("_facts.txt").write_text(facts.as_rst())
 
 project = "scikit-random-features"
 author = "The scikit-random-features developers"

@@ -20,7 +20,7 @@ kernel : {"gaussian", "softmax"}, default="gaussian"
     exp(-sigma^2 |x - y|^2 / 2), or exp(sigma^2 x.y).
 
 [coupling]
-coupling : {%(couplings)s} or Coupling, default="orthogonal"
+coupling : {%(couplings)s} or Coupling, default="%(default)s"
     Joint law of the projections; every single one is standard normal.
 
 [projection]
@@ -94,6 +94,9 @@ def document(cls):
     if cls.__doc__ is None:  # python -OO
         return cls
     lines, shared = [], _paragraphs()
+    if "coupling" in inspect.signature(cls).parameters:
+        default = inspect.signature(cls).parameters["coupling"].default
+        shared["coupling"] = shared["coupling"].replace("%(default)s", default)
     for line in inspect.cleandoc(cls.__doc__).splitlines():
         indent = line[: len(line) - len(line.lstrip())]
         for name, text in shared.items():

@@ -122,7 +122,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
     %(kernel)s
-    %(coupling)s Here the default is "simplex".
+    %(coupling)s
     %(center)s
     %(random_state)s
 
