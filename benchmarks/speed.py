@@ -1,7 +1,7 @@
 """Measure the speed and memory of transforms, kernel regression, searches and the start.
 
     make bench                                  everything, about three minutes
-    python benchmarks/speed.py --only transform,hadamard,regression,search,start --rounds 25
+    python benchmarks/speed.py --only transform,attention --rounds 25   some parts
 
 Every figure is a ratio taken inside one run: methods alternate in shuffled order, and both the
 median over rounds of the ratio and the ratio of the fastest repetitions are printed. The verdict is
@@ -169,6 +169,46 @@ def measure_hadamard(rounds):
                 judge(f"{what}: ours / fht-cpu", times["ours"], times["peer"], 1.7, at_most=True)
 
 
+def measure_attention(rounds):
+    """Attention against a floor: four products and two exponentials in blocks of 1,024 rows."""
+    import numpy as np
+
+    from skrf import ApproxKernelAttention, OptimalPositiveRF
+    from skrf._threads import run_all
+
+    length, n_heads, width, n_features, size = 4096, 8, 64, 256, 1024
+    blocks = [slice(start, start + size) for start in range(0, length, size)]
+    for dtype, bound in ((np.float64, 1.25), (np.float32, 1.4)):
+        rng = np.random.default_rng(0)
+        q, k, v = (rng.normal(size=(3, n_heads, length, width)) / 2).astype(dtype)
+        matrix = (rng.normal(size=(width, n_features)) / 3).astype(dtype)
+        unfitted = ApproxKernelAttention(OptimalPositiveRF(n_features, random_state=0))
+        fitted = ApproxKernelAttention(OptimalPositiveRF(n_features, random_state=0)).fit(q, k)
+        out, rooms = np.empty_like(v), np.empty((n_heads, size, n_features), dtype)
+
+        def head(h, q=q, k=k, v=v, matrix=matrix, out=out, rooms=rooms):
+            room, sums, extended = rooms[h], 0.0, np.ones((size, width + 1), q.dtype)
+            for rows in blocks:
+                np.exp(np.matmul(k[h, rows], matrix, out=room), out=room)
+                extended[:, 1:] = v[h, rows]
+                sums = sums + room.T @ extended
+            for rows in blocks:
+                np.exp(np.matmul(q[h, rows], matrix, out=room), out=room)
+                found = room @ sums
+                np.divide(found[:, 1:], found[:, :1], out=out[h, rows])
+
+        methods = {
+            "fitted": lambda q=q, k=k, v=v, call=fitted: call(q, k, v),
+            "unfitted": lambda q=q, k=k, v=v, call=unfitted: call(q, k, v),
+            "floor": lambda head=head: run_all(head, range(n_heads)),
+        }
+        times, name = alternate(methods, rounds), np.dtype(dtype).name
+        for what, own in (("fitted", bound), ("unfitted", bound + 0.35)):
+            judge(
+                f"attention, {what} / floor, {name}", times[what], times["floor"], own, at_most=True
+            )
+
+
 def measure_regression(rounds):
     """KernelRegressionClassifier on a million rows against SGD on random features, in children."""
     import numpy as np
@@ -325,6 +365,7 @@ def draw(path):
 PARTS = {
     "transform": measure_transform,
     "hadamard": measure_hadamard,
+    "attention": measure_attention,
     "regression": measure_regression,
     "search": measure_search,
     "start": measure_start,
