@@ -159,10 +159,10 @@ class PairStatistics:
     keys: Moments
 
     @classmethod
-    def of(cls, X, keys=None, sample_weight=None, **options):
-        """Return the statistics of queries X (weighted) and keys (X itself by default)."""
+    def of(cls, X, keys=None, sample_weight=None, key_weight=None, **options):
+        """Return the weighted statistics of queries X and keys (X itself by default)."""
         queries = Moments.of(X, sample_weight, **options)
-        return cls(queries, queries if keys is None else Moments.of(keys, **options))
+        return cls(queries, queries if keys is None else Moments.of(keys, key_weight, **options))
 
     def merge(self, other):
         """Return the statistics of both sets of pairs; associative to rounding."""

@@ -26,29 +26,11 @@ ESTIMATORS = [
     KernelRegressor(RFFSampler()),
 ]
 
-WEIGHT_CHECKS = (
-    "check_sample_weights_pandas_series",
-    "check_sample_weights_not_an_array",
-    "check_sample_weights_list",
-    "check_all_zero_sample_weights_error",
-    "check_sample_weights_shape",
-    "check_sample_weights_not_overwritten",
-    "check_sample_weight_equivalence_on_dense_data",
-    "check_sample_weight_equivalence_on_sparse_data",
-)
-
-
-def unweighted(estimator):
-    """Return the checks that give sample weights to clustered features, which refuse them."""
-    if getattr(estimator, "coefficients", None) != "clustered":
-        return {}
-    return dict.fromkeys(WEIGHT_CHECKS, "clusters are not weighted: sample_weight raises")
-
 
 # scikit-learn skips the one check with array_api_dispatch=True unless SCIPY_ARRAY_API is set before
 # SciPy is loaded; test_containers.py runs it in its own process. The warning that is ignored is
 # Nystroem's: the checks' data have fewer rows than its default n_components.
 @pytest.mark.filterwarnings("ignore:n_components > n_samples:UserWarning")
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=unweighted)
+@parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_check(estimator, check):
     check(estimator)

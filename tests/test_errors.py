@@ -17,11 +17,6 @@ X = np.random.default_rng(0).normal(size=(20, 4))
 y = np.arange(20) % 3
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
-WEIGHTED = [
-    name
-    for name in MECHANISMS
-    if name != "AdaptiveRF" and make(name).get_params().get("coefficients") != "clustered"
-]
 
 
 class Message:
@@ -235,7 +230,7 @@ def weight_faults():
 every_weight_fault = pytest.mark.parametrize("kind", weight_faults())
 
 
-@pytest.mark.parametrize("name", WEIGHTED)
+@every_mechanism
 @every_weight_fault
 def test_faulty_weights(name, kind):
     weights, words = weight_faults()[kind]
@@ -250,16 +245,6 @@ def test_faulty_weights(name, kind):
 def test_faulty_weights_of_estimators(estimator, kind):
     weights, words = weight_faults()[kind]
     Message(lambda: estimator().fit(X, y, sample_weight=weights)).names("sample_weight", *words)
-
-
-def test_weights_are_refused_where_rows_are_selected():
-    adaptive = make("AdaptiveRF")
-    with pytest.raises(TypeError, match="sample_weight"):
-        adaptive.fit(X, sample_weight=np.ones(20))
-    clustered = make("HybridRF-clustered")
-    Message(lambda: clustered.fit(X, sample_weight=np.ones(20))).names(
-        "sample_weight", "coefficients", "'clustered'", "None"
-    )
 
 
 # ------------------------------------------------------------------ estimators

@@ -17,7 +17,6 @@ from skrf import OptimalPositiveRF
 from skrf.features.exponential import optimal_rho
 from skrf.statistics import Moments, PairStatistics
 
-CLUSTERED = ("HybridRF-clustered", "HybridRF-complex")
 
 # Name: (centre, spread) of data; each is seen by one fit.
 DATA = {
@@ -221,8 +220,6 @@ def test_rho_of_a_fit_is_the_root_of_the_fitted_mean(name, center, sigma):
 
 
 MERGEABLE = [name for name in MECHANISMS if hasattr(make(name, sigma="scale"), "partial_fit")]
-# Adaptive and clustered maps select rows and take no weights.
-WEIGHTED = [name for name in MECHANISMS if not name.startswith(("Adaptive", *CLUSTERED))]
 
 
 def test_mergeable_mechanisms_are_found():
@@ -263,7 +260,7 @@ def test_partial_fit_in_batches_equals_fit(name, form):
 
 
 @pytest.mark.parametrize("form", ["dense", "csr"])
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_rows_of_weight_zero_count_as_removed(name, form):
     X = data("standard", n=20)
     weights = np.random.default_rng(1).uniform(0.5, 2, size=20)

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from .. import variances
 from .._arrays import columns, like, namespace, squared_distances
 from ..projections import DenseProjection, Projection
-from ._clusters import cluster_centers
+from ._clusters import cluster_centers, on_grid, representatives
 from ._coordinates import Coordinates
 from ._map import FeatureMap, signed_rows
 
@@ -126,23 +126,24 @@ class Clustered:
     def learn_from_rows(self, spec, learned, sample):
         """Add the centres of both sides."""
         rng = sample.rng_of_rows()
-        queries = self._chosen(spec, learned, sample.queries, rng)
-        learned.query_centers_ = cluster_centers(queries, learned.clusters, rng)
+        queries = self._chosen(spec, learned, sample.queries, sample.weights, rng)
+        learned.query_centers_ = _centers(*queries, learned.clusters, rng)
         others, learned.key_centers_ = queries, learned.query_centers_
         if sample.keys is not sample.queries:
-            others = self._chosen(spec, learned, sample.keys, rng)
-            learned.key_centers_ = cluster_centers(others, learned.clusters, rng)
+            others = self._chosen(spec, learned, sample.keys, sample.key_weights, rng)
+            learned.key_centers_ = _centers(*others, learned.clusters, rng)
         centers = learned.query_centers_, learned.key_centers_
         learned.stretches = None
         if not self._recentres(spec):
             learned.stretches = _stretches(queries, others, *centers)
 
     @staticmethod
-    def _chosen(spec, learned, X, rng):
-        if X.shape[0] > _CLUSTER_ROWS:
-            X = X[rng.choice(X.shape[0], _CLUSTER_ROWS, replace=False)]
+    def _chosen(spec, learned, X, weights, rng):
+        """Return rows of one side, at most 20,000, as they are projected, and their weights."""
+        chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
         # In float64 before they are shifted: the same choices for float32 rows.
-        return spec._coordinates(learned).on_host(X.astype(np.float64, copy=False))
+        X = X[chosen].astype(np.float64, copy=False)
+        return spec._coordinates(learned).on_host(X), weights
 
     def assemble(self, spec, learned, draw):
         """Return the maps of both sides."""
@@ -172,6 +173,12 @@ class Clustered:
         return -geometry.difference2 + log_own
 
 
+def _centers(points, weights, n_clusters, rng):
+    """Return the centres of clusters of points."""
+    grid, origin, step = on_grid(points)
+    return origin + step * cluster_centers(grid, weights, n_clusters, rng)
+
+
 def _invert(values):
     """Return 1 / values where they are not 0, and 0 there."""
     return np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
@@ -189,13 +196,21 @@ def _pairs_of_clusters(queries, others, query_centers, key_centers):
 
 
 def _stretches(queries, others, *centers):
-    """Return the diagonals of M by pair of clusters: (real, imaginary) of queries and of keys."""
+    """Return the diagonals of M by pair of clusters: (real, imaginary) of queries and of keys.
+
+    Queries and others are points and their weights.
+    """
     table = {}
-    for a, b, in_a, in_b in _pairs_of_clusters(queries, others, *centers):
-        x, y = queries[in_a], others[in_b]
-        squares = [np.maximum(np.mean(points**2, axis=0), _FLOOR) for points in (x, y)]
+    (points, weights), (other_points, other_weights) = queries, others
+    for a, b, in_a, in_b in _pairs_of_clusters(points, other_points, *centers):
+        sides = (points[in_a], weights[in_a]), (other_points[in_b], other_weights[in_b])
+        means = [np.average(rows, axis=0, weights=own) for rows, own in sides]
+        squares = [
+            np.maximum(np.average(rows**2, axis=0, weights=own), _FLOOR) for rows, own in sides
+        ]
         size = (squares[1] / squares[0]) ** 0.25
-        is_imaginary = x.mean(axis=0) * y.mean(axis=0) > 0
+        # Means of nothing but rounding have no sign.
+        is_imaginary = means[0] * means[1] > _FLOOR * np.sqrt(squares[0] * squares[1])
         real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
         # 1 / (i r) = -i / r.
         table[a, b] = (real, imaginary), (_invert(real), -_invert(imaginary))

@@ -1,17 +1,136 @@
-"""Centres and their order for the mechanisms that look at single rows."""
+"""Rows, centres and their order for the mechanisms that look at single rows.
+
+Equal rows count once, with the sum of their weights, and stand in lexicographic order: then weights
+are repetitions in every choice that follows, and the order of the input does not matter.
+"""
+
+import math
+from itertools import pairwise
 
 import numpy as np
+import scipy.sparse as sp
 
-_SAME = 1e-7  # of the widest column
+# Step of the grid, of the widest column: no simple fraction, for data on a lattice of their own.
+_STEP = math.sqrt(2) * 1e-10
+_SAME = 1000  # steps, about the rounding of a distance
+_LEAST_WEIGHT = 1e-30  # of the largest: k-means divides by sums of weights
 
 
-def cluster_centers(points, n_clusters, rng):
-    """Return k-means centres, never more than there are distinct points.
+def unique_rows(X, weights=None, labels=None):
+    """Return the rows that differ in lexicographic order, with weights and labels.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+        The rows.
+    weights : ndarray of shape (n,), default=None
+        Their weights; None is 1 for every row.
+    labels : ndarray of shape (n,), default=None
+        Codes 0, 1, ...; equal rows of different labels differ.
+
+    Returns
+    -------
+    tuple
+        The rows, the sums of the weights of equal ones, and the labels.
+    """
+    codes = _row_codes(X)
+    if labels is not None:
+        codes = codes * (labels.max() + 1) + labels
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    totals = np.bincount(inverse, weights).astype(np.float64)
+    return X[first], totals, None if labels is None else labels[first]
+
+
+def _row_codes(X):
+    """Return numbers that compare as the rows do in lexicographic order."""
+    column = X[:, [0]].toarray() if sp.issparse(X) else X[:, 0]
+    values, codes = np.unique(column.ravel(), return_inverse=True)
+    tied = np.bincount(codes)[codes] > 1
+    if tied.any():  # the first column tells most rows of floats apart
+        ranks = np.zeros_like(codes)
+        ranks[tied] = np.unique(_row_keys(X[tied]), return_inverse=True)[1]
+        codes = codes * (ranks.max() + 1) + ranks
+    return codes
+
+
+def _row_keys(X):
+    """Return a string of bytes for each row that compares as the row does.
+
+    Rows compare by the first entry in which they differ. An entry that is not 0 is above or below
+    any later one by its sign, the more so the earlier it stands; the end of a row counts as 0.
+    """
+    X = sp.csr_array(X, copy=True)
+    X.eliminate_zeros()
+    X.sort_indices()
+    values, ranks = np.unique(X.data, return_inverse=True)
+    places = np.where(X.data > 0, X.shape[1] - X.indices, X.indices - X.shape[1])
+    codes = np.insert(places.astype(np.int64) * len(values) + ranks, X.indptr[1:], 0)
+    numbers = (codes - codes.min()).astype(">i8")
+    ends = X.indptr.astype(np.int64) + np.arange(len(X.indptr))
+    return np.array([numbers[a:b].tobytes() for a, b in pairwise(ends)], dtype=object)
+
+
+def systematic_counts(weights, total, rng):
+    """Return how often each item is drawn, in all `total` times, by systematic sampling.
+
+    Every count is its expectation, rounded up or down.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n,)
+        In proportion to which items are drawn.
+    total : int
+        Number of draws.
+    rng : Generator
+        Source of the single number that decides.
+    """
+    edges = np.floor(total * np.cumsum(weights / np.sum(weights)) + rng.uniform())
+    edges[-1] = total
+    return np.diff(edges, prepend=0).astype(int)
+
+
+def representatives(weights, most, rng):
+    """Return the numbers and weights of rows, at most `most`, that stand for all.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n,)
+        Weights of the rows.
+    most : int
+        Number of rows from which on some are drawn, by their weights.
+    rng : Generator
+        Source of the draw.
+    """
+    if len(weights) <= most:
+        return np.arange(len(weights)), weights / weights.max()
+    counts = systematic_counts(weights, most, rng)
+    return np.flatnonzero(counts), counts[counts > 0].astype(np.float64)
+
+
+def on_grid(points):
+    """Return points in steps of a fine grid, its origin, and the step.
+
+    K-means meets ties (of two points that are each other's neighbours, either may become a centre);
+    on the grid the last digits of points, which differ between sparse and dense rows, decide none.
 
     Parameters
     ----------
     points : ndarray of shape (n, d)
         The points.
+    """
+    step = _STEP * np.ptp(points, axis=0).max() or 1.0
+    return np.round((points - points[0]) / step), points[0], step
+
+
+def cluster_centers(grid, weights, n_clusters, rng):
+    """Return k-means centres, never more than there are distinct points.
+
+    Parameters
+    ----------
+    grid : ndarray of shape (n, d)
+        The points, in steps of a grid.
+    weights : ndarray of shape (n,)
+        Their weights.
     n_clusters : int
         Number of centres wanted.
     rng : Generator
@@ -19,13 +138,15 @@ def cluster_centers(points, n_clusters, rng):
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
     # Points that agree to about the rounding of a distance are one: k-means cannot part them.
-    step = _SAME * np.ptp(points, axis=0).max() or 1.0
-    first = np.unique(np.round((points - points[0]) / step), axis=0, return_index=True)[1]
+    first = np.unique(np.round(grid / _SAME), axis=0, return_index=True)[1]
     if len(first) <= n_clusters:
-        return np.unique(points[first], axis=0)
+        return np.unique(grid[first], axis=0)
     from sklearn.cluster import KMeans  # 12 MB that most users never need
 
-    return KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit(points).cluster_centers_
+    # Nor do the last digits of weights decide ties: those of a common factor.
+    shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT).astype(np.float32)
+    found = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
+    return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
 
 
 def spatial_order(points):

@@ -61,12 +61,13 @@ def median_distance(sample):
     apart = distances > 0
     if not apart.any():
         return 0.0
-    return _weighted_median(distances[apart], np.outer(weights, weights)[pairs][apart])
+    return weighted_median(distances[apart], np.outer(weights, weights)[pairs][apart])
 
 
-def _weighted_median(values, weights):
+def weighted_median(values, weights):
     """Return the median of values that are each repeated as often as their weight says."""
     order = np.argsort(values)
     shares = np.cumsum(weights[order])
-    sides = [np.searchsorted(shares, shares[-1] / 2, side) for side in ("left", "right")]
+    half, room = shares[-1] / 2, shares[-1] * _RELATIVE_ROUNDING
+    sides = np.searchsorted(shares, [half - room, half + room])
     return float(np.mean(values[order[sides]]))

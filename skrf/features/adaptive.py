@@ -6,6 +6,7 @@ when both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense prop
 the weights, with normal bumps around centres.
 """
 
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from types import SimpleNamespace
 
@@ -21,8 +22,15 @@ from .._arrays import to_host
 from .._sums import log_sum_exp
 from .._validation import Interval, StrOptions
 from ..projections import DenseProjection
-from ._clusters import cluster_centers, spatial_order
+from ._clusters import (
+    cluster_centers,
+    on_grid,
+    representatives,
+    spatial_order,
+    systematic_counts,
+)
 from ._docs import document
+from ._sigma import weighted_median
 from .base import CHOICE, OMEGA, rng_of
 from .exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import WeightedExponential
@@ -68,9 +76,7 @@ class Mixture:
         m, n_centers = len(noise), len(self.centers)
         shares = np.full(n_centers + 1, (1 - self.share) / max(n_centers, 1))
         shares[0] = self.share
-        edges = np.floor(m * np.cumsum(shares) + rng.uniform())
-        edges[-1] = m
-        component = np.searchsorted(edges, np.arange(m), side="right")
+        component = np.repeat(np.arange(n_centers + 1), systematic_counts(shares, m, rng))
         dense = component == 0
         rows = np.empty_like(noise)
         # The symmetric root: with equal scales the noise is scaled and not turned.
@@ -111,9 +117,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         away, and keeps the one whose row sums of the kernel (over the rows of the own class) are
         closest to the exact ones.
     n_centers : int, default=None
-        Number of bumps, never more than there are rows; None takes n_components clusters, or
-        1,024 random rows and at least n_components. Classes get clusters by their size, and at
-        least one each.
+        Number of bumps, never more than there are different rows; None takes n_components
+        clusters, or 1,024 random rows and at least n_components. Classes get clusters by their
+        size, and at least one each.
     tau : float or "auto", default="auto"
         Standard deviation of the bumps.
     share : float in (0, 1] or "auto", default="auto"
@@ -176,6 +182,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
     _known_errors = "bound", "'iid', 'orthogonal'"
+    _looks_at_rows = True
 
     def __init__(
         self,
@@ -204,8 +211,10 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    def fit(self, X, y=None, *, keys=None):
+    def fit(self, X, y=None, sample_weight=None, *, keys=None):
         """Fit the dense proposal, choose the mixture, and draw.
+
+        Weights count as repetitions: of two equal rows and one of weight 2 the same is made.
 
         Parameters
         ----------
@@ -215,6 +224,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             Class labels of X, which say where projections are wanted; ignored where they are not
             discrete or where keys are given. Floats are taken for targets of a regression and are
             ignored unless ``centers="classes"``.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the queries, at least 0; a row of weight 0 counts as removed.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
             Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
             have the length of X, and a Pipeline does not transform them.
@@ -224,37 +235,36 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self : object
             The fitted mechanism.
         """
-        self._validate_params()
+        if y is not None and keys is None:
+            check_consistent_length(X, y)
+        return self._fit(X, sample_weight, keys, before=None, y=y)
+
+    def _labels(self, y, kept, keys):
         labels = None
         if keys is None:
             # Whole numbers among floats are more often targets than classes.
             floats = self.centers == "classes"
-            labels = _class_codes(y, X, self._count_centers(), floats=floats)
+            labels = _class_codes(y, kept, self._count_centers(), floats=floats)
         if self.centers == "classes" and labels is None:
             raise ValueError(
                 f"centers='classes' needs discrete class labels y, at most {self._count_centers()} "
                 f"(n_centers or n_components) different ones, and keys=None; got y={y!r:.60} and "
                 f"keys {'given' if keys is not None else 'None'}. Or take centers='kmeans'."
             )
-        return self._fit(X, None, keys, before=None, labels=labels)
-
-    def _is_mergeable(self):
-        return False
+        return labels if self.centers in ("auto", "classes") else None
 
     # ---------------------------------------------------------------- choosing the mixture
 
     def _learn_from_rows(self, learned, sample):
         rng = sample.rng_of_rows()
-        queries, labels = self._chosen(learned, sample.queries, sample.labels, rng, keys=False)
-        others = queries
+        queries = others = self._chosen(learned, sample, rng, keys=False)
         if sample.keys is not sample.queries:
-            others, _ = self._chosen(learned, sample.keys, None, rng, keys=True)
-        log_key_weights = self._log_key_weights(learned, others)
-        candidates = self._candidates(learned, queries, others, log_key_weights, labels, rng)
+            others = self._chosen(learned, sample, rng, keys=True)
+        candidates = self._candidates(learned, queries, others, rng)
         learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            score = _RowSumScore(queries, others, log_key_weights, labels, rng)
+            score = _RowSumScore(queries, others, rng)
             pilot = rng_of(sample.seed, CHOICE)
             for name, mixture in candidates.items():
                 learned.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
@@ -266,60 +276,60 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _count_centers(self):
         return self.n_centers or self.n_components
 
-    def _chosen(self, learned, X, labels, rng, *, keys):
-        """Return rows of one side, at most 20,000, as they are projected, and their labels."""
-        if X.shape[0] > _CENTER_ROWS:
-            chosen = np.sort(rng.choice(X.shape[0], _CENTER_ROWS, replace=False))
-            X, labels = X[chosen], None if labels is None else labels[chosen]
+    def _chosen(self, learned, sample, rng, *, keys):
+        """Return rows of one side, at most 20,000, as they are projected."""
+        X, weights, labels = sample.queries, sample.weights, sample.labels
+        if keys:
+            X, weights, labels = sample.keys, sample.key_weights, None
+        chosen, weights = representatives(weights, _CENTER_ROWS, rng)
         # In float64 before they are shifted: the same choices for float32 rows.
-        X = X.astype(np.float64, copy=False)
-        return self._coordinates(learned, keys=keys).on_host(X), labels
+        X = X[chosen].astype(np.float64, copy=False)
+        points = self._coordinates(learned, keys=keys).on_host(X)
+        log_factors = np.zeros(len(points))
+        if self.kernel == "softmax":
+            # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
+            shift = learned.sigma * learned.offset_
+            log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
+        return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
 
-    def _candidates(self, learned, queries, others, log_key_weights, labels, rng):
+    def _candidates(self, learned, queries, others, rng):
         axes = learned.rho_, learned.rotation_
         none = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
-        is_point = not np.ptp(np.vstack([queries, others]), axis=0).any()
+        is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
         if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
         share = _SHARE if self.share == "auto" else float(self.share)
         if self.kernel == "gaussian" and others is queries:
-            sums = 2 * queries  # a row is its own nearest neighbour
+            sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
-            chosen = rng.permutation(len(queries))[:_PILOT_ROWS]
-            sums = _near_sums(queries[chosen], others, log_key_weights, rng)
-            labels = None if labels is None else labels[chosen]
+            sums = _near_sums(queries.drawn(_PILOT_ROWS, rng), others, rng)
         tau = 1.0 if self.tau == "auto" else float(self.tau)
         kind = self.centers
         if kind == "auto":
-            kind = "kmeans" if labels is None else "classes"
-        centers = self._place_centers(kind, sums, labels, rng)
-        candidates = {kind: Mixture(*axes, centers, tau, share)}
+            kind = "kmeans" if sums.labels is None else "classes"
+        candidates = {kind: Mixture(*axes, self._place_centers(kind, sums, rng), tau, share)}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
 
-    def _place_centers(self, kind, points, labels, rng):
+    def _place_centers(self, kind, points, rng):
         """Return centres, in spatial order within classes: systematic counts then spread evenly."""
+        weights, wanted = points.weights, self._count_centers()
+        grid, origin, step = on_grid(points.rows)
         if kind == "random":
-            wanted = self.n_centers or max(self.n_components, _RANDOM_CENTERS)
-            parts = [points[rng.permutation(len(points))[:wanted]]]
+            wanted = min(self.n_centers or max(wanted, _RANDOM_CENTERS), len(grid))
+            parts = [np.repeat(grid, systematic_counts(weights, wanted, rng), axis=0)]
         elif kind == "kmeans":
-            parts = [cluster_centers(points, self._count_centers(), rng)]
+            parts = [cluster_centers(grid, weights, wanted, rng)]
         else:
-            sizes = np.bincount(labels)
+            classes = [points.labels == k for k in range(points.labels.max() + 1)]
+            sizes = np.array([weights[own].sum() for own in classes])
             parts = [
-                cluster_centers(points[labels == k], count, rng)
-                for k, count in enumerate(_proportional_counts(sizes, self._count_centers()))
-                if sizes[k]
+                cluster_centers(grid[own], weights[own], count, rng)
+                for own, count in zip(classes, _proportional_counts(sizes, wanted), strict=True)
+                if own.any()
             ]
-        return np.vstack([part[spatial_order(part)] for part in parts])
-
-    def _log_key_weights(self, learned, others):
-        """Return the log of what the kernel multiplies key j with: |y|^2 / 2 for softmax."""
-        if self.kernel != "softmax":
-            return np.zeros(len(others))
-        # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
-        return np.sum(others**2, axis=1) / 2 + others @ (learned.sigma * learned.offset_)
+        return origin + step * np.vstack([part[spatial_order(part)] for part in parts])
 
     # ---------------------------------------------------------------- drawing
 
@@ -349,26 +359,61 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return False
 
 
-def _near_sums(queries, others, log_key_weights, rng):
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Rows of one side, each of which may stand for many.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        Scaled and shifted.
+    weights : ndarray of shape (n,)
+        How many rows each stands for, up to a common factor.
+    log_factors : ndarray of shape (n,)
+        Log of what the kernel multiplies key j with: |y|^2 / 2 for softmax, else 0.
+    labels : ndarray of shape (n,) or None
+        Classes.
+    """
+
+    rows: np.ndarray
+    weights: np.ndarray
+    log_factors: np.ndarray
+    labels: np.ndarray | None
+
+    def __len__(self):
+        return len(self.rows)
+
+    def drawn(self, most, rng):
+        """Return at most `most` of the rows, which stand for all."""
+        chosen, weights = representatives(self.weights, most, rng)
+        labels = None if self.labels is None else self.labels[chosen]
+        return _Points(self.rows[chosen], weights, self.log_factors[chosen], labels)
+
+    @property
+    def log_multipliers(self):
+        """Log of what multiplies the Gaussian kernel of each key in a sum over keys."""
+        return self.log_factors + np.log(self.weights)
+
+
+def _near_sums(queries, others, rng):
     """Return points x + y near which features are wanted: y drawn from x's attention."""
 
     def drawn(rows):
-        logs = log_key_weights - cdist(rows, others, "sqeuclidean") / 2
+        logs = others.log_multipliers - cdist(rows, others.rows, "sqeuclidean") / 2
         return (logs + rng.gumbel(size=logs.shape)).argmax(axis=1)
 
-    chosen = [drawn(queries[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
-    return queries + others[np.concatenate(chosen)]
+    chosen = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
+    return replace(queries, rows=queries.rows + others.rows[np.concatenate(chosen)])
 
 
-def _class_codes(y, X, most, *, floats):
-    """Return labels 0, 1, ... of discrete y with at most `most` different values, else None.
+def _class_codes(y, kept, most, *, floats):
+    """Return labels 0, 1, ... of the kept rows of y, else None.
 
-    Floating y counts as discrete only with `floats`.
+    Labels are discrete values, at most `most` different ones, floats only with `floats`.
     """
     if y is None or sp.issparse(y):
         return None
-    y = np.asarray(to_host(y))
-    check_consistent_length(X, y)
+    y = np.asarray(to_host(y))[kept]
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
@@ -382,35 +427,35 @@ def _class_codes(y, X, most, *, floats):
 def _proportional_counts(sizes, total):
     """Split `total` by the sizes, at least one each."""
     extra = (total - len(sizes)) * np.cumsum(sizes) / np.sum(sizes)
-    return 1 + np.diff(np.round(extra), prepend=0).astype(int)
+    # Halves are halves whatever the weights' common factor.
+    return 1 + np.diff(np.round(np.round(extra, 9)), prepend=0).astype(int)
 
 
 class _RowSumScore:
     """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
 
-    With labels, sums run over the rows of the query's class.
+    With labels, sums run over the rows of the query's class. Rows and sums are weighted, and a
+    query is left out of its sum with its whole weight.
 
     Parameters
     ----------
-    queries, others : ndarray of shape (n, d)
-        Scaled, shifted queries and keys; the same object where a row is its own key.
-    log_key_weights : ndarray of shape (n,)
-        Log of what multiplies the Gaussian kernel of each key.
-    labels : ndarray of shape (n,) or None
-        Classes of rows that are their own keys.
+    queries, others : _Points
+        Queries and keys; the same object where a row is its own key.
     rng : Generator
         Source of the subsample.
     """
 
-    def __init__(self, queries, others, log_key_weights, labels, rng):
+    def __init__(self, queries, others, rng):
         self.is_self = others is queries
-        chosen = rng.permutation(len(queries))[:_PILOT_ROWS]
-        self.queries = queries[chosen]
-        self.labels = np.zeros(len(chosen), int) if labels is None else labels[chosen]
+        self.queries = self.others = queries.drawn(_PILOT_ROWS, rng)
+        self.labels = self.queries.labels
+        if self.labels is None:
+            self.labels = np.zeros(len(self.queries), int)
         if not self.is_self:
-            chosen = rng.permutation(len(others))[:_PILOT_ROWS]
-        self.others, self.log_key_weights = others[chosen], log_key_weights[chosen]
-        logs = self.log_key_weights - cdist(self.queries, self.others, "sqeuclidean") / 2
+            self.others = others.drawn(_PILOT_ROWS, rng)
+        logs = cdist(self.queries.rows, self.others.rows, "sqeuclidean")
+        logs *= -0.5
+        logs += self.others.log_multipliers
         if self.is_self:
             np.fill_diagonal(logs, -np.inf)
             logs[self.labels[:, None] != self.labels] = -np.inf
@@ -421,9 +466,9 @@ class _RowSumScore:
         m = len(rows)
         queries, keys = (
             points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
-            for points in (self.queries, self.others)
+            for points in (self.queries.rows, self.others.rows)
         )
-        keys = keys + self.log_key_weights[:, None]
+        keys = keys + self.others.log_multipliers[:, None]
         logs = np.empty(len(queries))
         for label in np.unique(self.labels):
             own = self.labels == label
@@ -435,4 +480,7 @@ class _RowSumScore:
                 logs = logs + np.log(np.maximum(-np.expm1(itself - logs), 0.0))
         # Rows without any neighbour have no finite truth and say nothing.
         says = np.isfinite(self.exact)
-        return float(np.median(np.abs(logs[says] - self.exact[says]))) if says.any() else np.inf
+        if not says.any():
+            return np.inf
+        errors = np.abs(logs[says] - self.exact[says])
+        return weighted_median(errors, self.queries.weights[says])

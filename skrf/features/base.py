@@ -9,10 +9,11 @@ immutable `Fitted`. Consumers hold the feature maps.
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import update_wrapper
 from inspect import signature
 from numbers import Integral, Real
 from operator import attrgetter
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 from sklearn.base import (
@@ -38,6 +39,7 @@ from .._validation import (
     validate_rows,
 )
 from ..statistics import PairStatistics
+from ._clusters import unique_rows
 from ._kernel_matrix import KernelMatrixMixin
 from ._map import FeatureMap, as_dtype, in_range, mapped
 from ._sigma import resolve_sigma
@@ -67,6 +69,8 @@ class Sample:
         Seed of the fit.
     labels : ndarray of shape (n,) or None, default=None
         Class codes of the queries.
+    key_weights : ndarray of shape (n_keys,) or None, default=None
+        Positive weights of the keys.
     """
 
     queries: object
@@ -74,6 +78,20 @@ class Sample:
     weights: np.ndarray | None
     seed: int
     labels: np.ndarray | None = None
+    key_weights: np.ndarray | None = None
+
+    def distinct(self):
+        """Return the rows that differ, in lexicographic order, weighted by how often they occur."""
+        queries, weights, labels = unique_rows(self.queries, self.weights, self.labels)
+        keys, key_weights = queries, weights
+        if self.keys is not self.queries:
+            keys, key_weights, _ = unique_rows(self.keys)
+        return Sample(queries, keys, weights, self.seed, labels, key_weights)
+
+    def statistics(self, **options):
+        """Return the `PairStatistics` of both sides."""
+        keys = None if self.keys is self.queries else self.keys
+        return PairStatistics.of(self.queries, keys, self.weights, self.key_weights, **options)
 
     def rng_of_rows(self):
         """Return the generator of the stream that subsamples are drawn from."""
@@ -150,8 +168,31 @@ class Fitted:
         return {name: value for name, value in both.items() if name.endswith("_")}
 
 
-def _has_mergeable_parameters(mechanism):
-    return mechanism._spec._is_mergeable()
+class MergeableOnly:
+    """A method that is there only where batches can be merged; its absence tells why.
+
+    Parameters
+    ----------
+    method : callable
+        The method.
+    """
+
+    def __init__(self, method):
+        self.fn = method
+        update_wrapper(self, method)
+
+    def __get__(self, mechanism, owner=None):
+        if mechanism is None:
+            return self.fn
+        obstacle = mechanism._spec._obstacle_to_merging()
+        if obstacle is not None:
+            name = type(mechanism).__name__
+            raise AttributeError(
+                f"{name} has no {self.fn.__name__} here: it learns {obstacle}, which cannot be "
+                "had batch by batch. Call fit on all rows or on a sample of them, or take a "
+                "mechanism that learns from sums alone, such as DenseExponentialRF(sigma='scale')."
+            )
+        return MethodType(self.fn, mechanism)
 
 
 class BaseRandomFeatures(
@@ -167,6 +208,7 @@ class BaseRandomFeatures(
         "random_state": ["random_state"],
     }
     _needs_full_statistics = _needs_sizes = False
+    _looks_at_rows = False  # one by one, which then have weights
     _is_bounded = False  # no feature can vanish with all of its row, or overflow
     _fitted = None
 
@@ -229,11 +271,21 @@ class BaseRandomFeatures(
 
     columns_per_projection = 1  # number of columns that one makes
 
-    def _is_mergeable(self):
-        """Tell whether the parameters are functions of mergeable statistics."""
-        return self.sigma != "median"
+    def _obstacle_to_merging(self):
+        """Return what is learnt that is no function of mergeable statistics; None where all is."""
+        if self._looks_at_rows:
+            return "centres of clusters"
+        return "sigma='median'" if self.sigma == "median" else None
 
     needs_data = False  # whether no member of the family does without
+
+    def _labels(self, y, kept, keys):
+        """Return class codes of the kept rows of y; None where labels do not count."""
+
+    def _sample(self, X, keys, weights, seed, labels=None):
+        """Return the rows that parameters are learnt from."""
+        sample = Sample(X, X if keys is None else keys, weights, seed, labels)
+        return sample.distinct() if self._looks_at_rows else sample
 
     def _forget_data(self, learned):
         """Set parameters learnt from nothing to those of the member that needs no data."""
@@ -292,13 +344,13 @@ class BaseRandomFeatures(
         """
         return self._fit(X, sample_weight, keys, before=None)
 
-    @available_if(_has_mergeable_parameters)
+    @MergeableOnly
     def partial_fit(self, X, y=None, sample_weight=None, *, keys=None):
         """Add a batch to the statistics and update the parameters.
 
         Statistics and parameters equal those of `fit` on all batches together, to rounding. The
         random numbers are drawn at the first call and kept. Absent with ``sigma="median"``, for
-        which no mergeable statistic exists.
+        which no mergeable statistic exists, and where single rows count.
 
         Parameters
         ----------
@@ -325,19 +377,20 @@ class BaseRandomFeatures(
             check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
-    def _fit(self, X, sample_weight, keys, *, before, labels=None):
+    def _fit(self, X, sample_weight, keys, *, before, y=None):
         self._validate_params()
         self._sizes()
         draft = draft_of(self, forget=before is None)
         X = to_host(validate_rows(draft, X, reset=before is None))
-        sample_weight, X = drop_zero_weights(sample_weight, X)
+        sample_weight, X, kept = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
         if keys is not None:
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
         seed = draw_seed(self.random_state) if before is None else before.seed
-        statistics = PairStatistics.of(X, keys, sample_weight, full=self._needs_full_statistics)
+        labels = self._labels(y, kept, keys)
+        sample = self._sample(X, keys, sample_weight, seed, labels)
+        statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
-        sample = Sample(X, X if keys is None else keys, sample_weight, seed, labels)
         spec = draft_of(self) if before is None else before.spec
         draft._set(Fitted.to(spec, statistics, sample, before=before))
         return commit(self, draft)
@@ -420,10 +473,8 @@ class BaseRandomFeatures(
         """
         fitted = self._known
         spec = fitted.spec
-        statistics = PairStatistics.of(
-            X, keys, full=spec._needs_full_statistics, sizes=spec._needs_sizes
-        )
-        sample = Sample(X, X if keys is None else keys, None, fitted.seed)
+        sample = spec._sample(X, keys, None, fitted.seed)
+        statistics = sample.statistics(full=spec._needs_full_statistics, sizes=spec._needs_sizes)
         return self._with(Fitted.to(spec, statistics, sample, before=fitted))
 
     # ---------------------------------------------------------------- fitted attributes

@@ -324,9 +324,9 @@ class GeometricRF(DiscreteRandomFeatures):
     True
     """
 
-    def _is_mergeable(self):
-        # The mean of |x - c| cannot be had from merged statistics when c moves.
-        return super()._is_mergeable() and not self._is_centered
+    def _obstacle_to_merging(self):
+        # c moves with every batch.
+        return "the mean of |x - c|" if self._is_centered else super()._obstacle_to_merging()
 
     def _learn(self, learned, statistics):
         super()._learn(learned, statistics)

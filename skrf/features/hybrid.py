@@ -372,17 +372,11 @@ class HybridRF(CenteredRandomFeatures):
         """Whether no member of the family does without statistics of data."""
         return self.coefficients == "clustered"
 
-    def _is_mergeable(self):
-        is_median = self.coefficients == "gaussian" and self.tau == "median"
-        return super()._is_mergeable() and not (self.needs_data or is_median)
+    _looks_at_rows = needs_data
 
-    def _fit(self, X, sample_weight, keys, *, before):
-        if self.needs_data and sample_weight is not None:
-            raise ValueError(
-                "sample_weight is not allowed with coefficients='clustered', whose clusters are "
-                "not weighted: pass None."
-            )
-        return super()._fit(X, sample_weight, keys, before=before)
+    def _obstacle_to_merging(self):
+        is_median = self.coefficients == "gaussian" and self.tau == "median"
+        return "tau='median'" if is_median else super()._obstacle_to_merging()
 
     def _learn_from_rows(self, learned, sample):
         self._family.learn_from_rows(self, learned, sample)
