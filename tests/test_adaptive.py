@@ -3,13 +3,24 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, Y, fitted
+from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
-from skrf import AdaptiveRF, KernelRegressionClassifier, KernelRegressor
-from skrf.features._clusters import spatial_order
-from skrf.features.adaptive import Mixture
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    GeometricRF,
+    HybridRF,
+    KernelRegressionClassifier,
+    KernelRegressor,
+    OptimalPositiveRF,
+)
+from skrf.features._clusters import representatives, spatial_order, unique_rows
+from skrf.features.adaptive import Mixture, _near_sums, _Points, _RowSumScore
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -78,6 +89,104 @@ def test_rows_that_agree_to_rounding_are_one():
     centers = AdaptiveRF(16, centers="kmeans", random_state=0).fit(rows).centers_
     assert centers.shape == (5, 4)
     assert AdaptiveRF(16, centers="kmeans").fit(rows[:12]).centers_.shape[0] <= 12
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(st.integers(1, 40), st.integers(1, 4), st.booleans(), st.integers(0, 2**31))
+def test_equal_rows_count_once_in_lexicographic_order(n, d, is_labelled, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.choice([-2.5, -1.0, -0.0, 0.0, 1e-9, 3.0], size=(n, d))
+    weights = rng.uniform(0.5, 2, size=n)
+    labels = rng.integers(0, 3, n) if is_labelled else None
+    both = rows if labels is None else np.c_[rows, labels]
+    expected, inverse = np.unique(both, axis=0, return_inverse=True)
+    for container in (np.asarray, sp.csr_array, sp.csr_matrix):
+        found, totals, codes = unique_rows(container(rows), weights, labels)
+        found = found.toarray() if sp.issparse(found) else found
+        assert_array_equal(found, expected[:, :d])
+        assert_allclose(totals, np.bincount(inverse.ravel(), weights), rtol=1e-12)
+        assert labels is None or np.array_equal(codes, expected[:, d])
+    assert_array_equal(unique_rows(rows, None, labels)[1], np.bincount(inverse.ravel()))
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights():
+    rng = np.random.default_rng(0)
+    weights = rng.exponential(size=50)
+    chosen, shares = representatives(weights, 50, rng)
+    assert_array_equal(chosen, np.arange(50))
+    assert_allclose(shares, weights / weights.max(), rtol=1e-15)
+    for most in (1, 7, 49):
+        chosen, counts = representatives(weights, most, rng)
+        assert counts.sum() == most and (counts > 0).all()
+        drawn = np.zeros(50)
+        drawn[chosen] = counts
+        assert (abs(drawn - most * weights / weights.sum()) < 1).all()
+
+
+def test_weights_move_centers():
+    """One centre is the weighted mean; a class that has lost its weight has none."""
+    rng = np.random.default_rng(0)
+    Z, weights = rng.normal(size=(60, 2)), rng.uniform(size=60)
+    one = AdaptiveRF(16, centers="kmeans", n_centers=1, center=False, random_state=0)
+    own = one.fit(Z, sample_weight=weights).centers_
+    assert_allclose(own, 2 * np.average(Z, axis=0, weights=weights)[None], atol=1e-9)
+    labels = np.arange(60) % 3
+    classes = AdaptiveRF(2, centers="classes", random_state=0)
+    with pytest.raises(ValueError, match="at most 2"):
+        classes.fit(Z, labels)
+    assert len(classes.fit(Z, labels, sample_weight=1.0 * (labels > 0)).centers_) == 2
+    # Of 27 centres beyond one each a class gets its share of the weight: 5.4, 5.4 and 16.2.
+    shares = AdaptiveRF(30, centers="classes", share=0.5, random_state=0)
+    far = Z + 100 * (labels == 2)[:, None]
+    heavy = shares.fit(far, labels, sample_weight=np.where(labels == 2, 3.0, 1.0))
+    assert len(heavy.centers_) == 30 and (heavy.centers_[:, 0] > 0).sum() == 17
+
+
+def test_attention_goes_to_keys_by_their_weights():
+    """Two keys at one distance, of weights 1 and 3."""
+    queries = _Points(np.zeros((4000, 1)), np.ones(4000), np.zeros(4000), None)
+    keys = _Points(np.array([[-1.0], [1.0]]), np.array([0.2, 0.6]), np.zeros(2), None)
+    near = _near_sums(queries, keys, np.random.default_rng(0)).rows
+    # Standard error 0.007, 4.4 of them allowed.
+    assert_allclose(np.mean(near == 1), 0.75, atol=0.03)
+    assert_array_equal(np.unique(near), [-1, 1])
+
+
+def test_scores_leave_out_all_equal_rows():
+    """Weighted sums over other rows of the class, against repeated rows pair by pair."""
+    rng = np.random.default_rng(0)
+    rows, weights, labels = rng.normal(size=(20, 2)), rng.integers(1, 5, 20), np.arange(20) % 2
+    points = _Points(rows, weights / weights.max(), np.zeros(20), labels)
+    score = _RowSumScore(points, points, rng)
+    mixture = Mixture(np.ones(2), np.eye(2), rows, 1.0, 0.2)
+    drawn = mixture.draw(rng.normal(size=(30, 2)), rng)
+    log_weights = -np.sum(drawn**2, axis=1) / 2 - mixture.log_density(drawn)
+    group = np.repeat(np.arange(20), weights)
+    X, own = rows[group], labels[group]
+    exact = np.exp(-cdist(X, X, "sqeuclidean") / 2)
+    F = np.exp(X @ drawn.T + log_weights / 2 - np.sum(X**2, axis=1)[:, None])
+    counts = (group[:, None] != group) & (own[:, None] == own)
+    errors = np.log((F @ F.T / 30 * counts).sum(axis=1)) - np.log((exact * counts).sum(axis=1))
+    assert_allclose(score(mixture, drawn, log_weights), np.median(np.abs(errors)), rtol=1e-10)
+
+
+def test_partial_fit_tells_why_it_is_absent():
+    for mechanism, learnt in (
+        (AdaptiveRF(), "centres of clusters"),
+        (HybridRF(coefficients="clustered"), "centres of clusters"),
+        (HybridRF(coefficients="gaussian"), "tau='median'"),
+        (AdaptiveRF(sigma="median"), "centres of clusters"),
+        (GeometricRF(per_feature=False), "the mean of"),
+        (OptimalPositiveRF(sigma="median"), "sigma='median'"),
+    ):
+        assert not hasattr(mechanism, "partial_fit")
+        with pytest.raises(AttributeError) as caught:
+            mechanism.partial_fit(X)
+        message = str(caught.value)
+        assert message.startswith(f"{type(mechanism).__name__} has no partial_fit")
+        for words in (learnt, "Call fit on all rows", "DenseExponentialRF(sigma='scale')"):
+            assert words in message
+    assert hasattr(DenseExponentialRF(sigma="scale"), "partial_fit")
 
 
 def test_adaptive_choice_is_the_least_score():

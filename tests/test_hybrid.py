@@ -63,6 +63,25 @@ def test_a_pair_of_rows_meets_in_one_block(recenter):
     assert ((used[0][:, None] & used[1]).sum(axis=2) == 1).all()
 
 
+@pytest.mark.parametrize("recenter", [True, False])
+def test_weights_move_clusters_and_stretches(recenter):
+    """With one cluster the centre is the weighted mean, and M is made of weighted squares."""
+    rng = np.random.default_rng(0)
+    Z, weights = rng.uniform(0, 1, size=(60, 2)), rng.exponential(size=60)
+    keys = np.repeat(rng.uniform(-2, -1, size=(20, 2)), [1, 3] * 10, axis=0)
+    hybrid = HybridRF(
+        16, coefficients="clustered", n_clusters=1, recenter=recenter, center=False, random_state=0
+    ).fit(Z, sample_weight=weights, keys=keys)
+    assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
+    assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)
+    stretches = hybrid._fitted.queries.stretches
+    if not recenter:
+        (real, imaginary), _ = stretches[0, 0]
+        squares = np.average(Z**2, axis=0, weights=weights)
+        assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)
+        assert not imaginary.any()
+
+
 def test_wrong_bases_are_named():
     for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
         with pytest.raises(ValueError, match="'base'.*hyperbolic"):

@@ -17,7 +17,6 @@ from skrf import OptimalPositiveRF
 from skrf.features.exponential import optimal_rho
 from skrf.statistics import Moments, PairStatistics
 
-
 # Name: (centre, spread) of data; each is seen by one fit.
 DATA = {
     "standard": (0.0, 1.0),

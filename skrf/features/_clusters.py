@@ -54,20 +54,22 @@ def _row_codes(X):
 
 
 def _row_keys(X):
-    """Return a string of bytes for each row that compares as the row does.
-
-    Rows compare by the first entry in which they differ. An entry that is not 0 is above or below
-    any later one by its sign, the more so the earlier it stands; the end of a row counts as 0.
-    """
+    """Return a string of bytes for each row that compares as the row does."""
+    if not sp.issparse(X):
+        bits = (X.astype(np.float64) + 0.0).view(np.int64)  # no -0
+        bits = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).astype(">i8")
+        return bits.view(f"V{8 * X.shape[1]}").ravel()
+    # Rows compare by the first entry in which they differ. One that is not 0 is above or below all
+    # later ones by its sign, the more so the earlier it stands; the end of a row counts as 0.
     X = sp.csr_array(X, copy=True)
     X.eliminate_zeros()
     X.sort_indices()
     values, ranks = np.unique(X.data, return_inverse=True)
     places = np.where(X.data > 0, X.shape[1] - X.indices, X.indices - X.shape[1])
     codes = np.insert(places.astype(np.int64) * len(values) + ranks, X.indptr[1:], 0)
-    numbers = (codes - codes.min()).astype(">i8")
-    ends = X.indptr.astype(np.int64) + np.arange(len(X.indptr))
-    return np.array([numbers[a:b].tobytes() for a, b in pairwise(ends)], dtype=object)
+    packed = (codes - codes.min()).astype(">i8").tobytes()
+    ends = 8 * (X.indptr.astype(np.int64) + np.arange(len(X.indptr)))
+    return np.array([packed[a:b] for a, b in pairwise(ends.tolist())], dtype=object)
 
 
 def systematic_counts(weights, total, rng):
