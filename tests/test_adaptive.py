@@ -20,7 +20,7 @@ from skrf import (
     OptimalPositiveRF,
 )
 from skrf.features._clusters import representatives, spatial_order, unique_rows
-from skrf.features.adaptive import Mixture, _near_sums, _Points, _RowSumScore
+from skrf.features.adaptive import Mixture, _near_sums, _Points, _proportional_counts, _RowSumScore
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -121,6 +121,13 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
         drawn = np.zeros(50)
         drawn[chosen] = counts
         assert (abs(drawn - most * weights / weights.sum()) < 1).all()
+
+
+def test_classes_get_clusters_by_their_shares():
+    """Halves are rounded as halves, whatever the common factor of the weights."""
+    for factor in np.random.default_rng(0).uniform(0.1, 10, size=100):
+        sizes = factor * np.array([1.0, 2.0, 3.0])
+        assert_array_equal(_proportional_counts(sizes, 6), [1, 3, 2])
 
 
 def test_weights_move_centers():

@@ -82,6 +82,19 @@ def test_weights_move_clusters_and_stretches(recenter):
         assert not imaginary.any()
 
 
+def test_rounding_decides_no_stretch():
+    """The mean of a single cluster is 0, which any weights know to rounding alone."""
+    Z = np.random.default_rng(0).normal(size=(30, 3))
+    rows = np.r_[Z, -Z]
+    hybrid = HybridRF(16, coefficients="clustered", n_clusters=1, recenter=False, random_state=0)
+    for factor in (1.0, 0.1, 0.7):
+        for exact in (rows, np.round(rows)):
+            hybrid.fit(exact, sample_weight=np.full(60, factor))
+            (real, imaginary), _ = hybrid._fitted.queries.stretches[0, 0]
+            assert_allclose(imaginary, 1, rtol=1e-12)
+            assert not real.any()
+
+
 def test_wrong_bases_are_named():
     for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
         with pytest.raises(ValueError, match="'base'.*hyperbolic"):

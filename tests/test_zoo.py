@@ -151,8 +151,10 @@ def test_weights_are_repetitions(name, kernel, side, kind, sigma, n_components, 
     weights = rng.integers(0, 5, n)
     weights[0] += not weights.any()
     y = rng.integers(0, 4, n) if side == "labels" else None
-    keys = np.round(rng.normal(size=(12, 3)), 1) if side == "keys" else None
-    mechanism = make(name, n_components=n_components, sigma=sigma, kernel=kernel, random_state=0)
+    keys = rng.normal(size=(8, 3))[rng.integers(8, size=12)] if side == "keys" else None
+    params = {"n_clusters": 3} if accepts(name, "n_clusters") else {}
+    params |= {"n_components": n_components, "sigma": sigma, "kernel": kernel, "random_state": 0}
+    mechanism = make(name, **params)
 
     def fit(chosen, sample_weight, own_keys=keys, container=np.asarray):
         own_keys = own_keys if own_keys is None else container(own_keys)
@@ -172,6 +174,7 @@ def test_weights_are_repetitions(name, kernel, side, kind, sigma, n_components, 
     assert_same_map(fit(every, factor * weights), weighted, 1e-9)
     assert_same_map(fit(every, weights, container=sp.csr_array), weighted, 1e-9)
     assert weighted.statistics_.queries.weight == weights.sum()
+    assert weighted.statistics_.keys.weight == (weights.sum() if keys is None else 12)
 
 
 @every_clustered

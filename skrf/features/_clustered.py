@@ -209,8 +209,8 @@ def _stretches(queries, others, *centers):
             np.maximum(np.average(rows**2, axis=0, weights=own), _FLOOR) for rows, own in sides
         ]
         size = (squares[1] / squares[0]) ** 0.25
-        # Means of nothing but rounding have no sign.
-        is_imaginary = means[0] * means[1] > _FLOOR * np.sqrt(squares[0] * squares[1])
+        # Means of nothing but rounding have no sign: they count as equal.
+        is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0] * squares[1])
         real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
         # 1 / (i r) = -i / r.
         table[a, b] = (real, imaginary), (_invert(real), -_invert(imaginary))
