@@ -130,6 +130,19 @@ def test_classes_get_clusters_by_their_shares():
         assert_array_equal(_proportional_counts(sizes, 6), [1, 3, 2])
 
 
+def test_rounding_decides_no_cluster():
+    """Corners of a cube tie in every step of k-means: a common factor of weights parts none."""
+    rng = np.random.default_rng(1)
+    corners = np.array(np.meshgrid([0, 1], [0, 1], [0, 1])).reshape(3, -1).T
+    adaptive = AdaptiveRF(5, centers="kmeans", random_state=0)
+    for _ in range(15):
+        weights = rng.integers(1, 8, size=8)
+        expected = adaptive.fit(corners, sample_weight=weights).centers_
+        for factor in rng.uniform(0.1, 10, size=10):
+            own = adaptive.fit(corners, sample_weight=factor * weights).centers_
+            assert_allclose(own, expected, atol=1e-9)
+
+
 def test_weights_move_centers():
     """One centre is the weighted mean; a class that has lost its weight has none."""
     rng = np.random.default_rng(0)
