@@ -1,6 +1,8 @@
 """Chains, trees and hidden Markov models against enumeration and dense computations."""
 
 import itertools
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from skrf import AdaptiveRF, OptimalPositiveRF, PoissonRF, PositiveRF, RFFSampler
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF, _learning, _recursions
+from skrf.graphical.hmm import FilterState
 
 RNG = np.random.default_rng(0)
 MAPS = {
@@ -299,6 +303,22 @@ def log_weights(model, symbols):
     return logs
 
 
+def log_weights_of(model, symbols):
+    """Return what `log_weights` does, where the tables' exponentials leave the range of floats."""
+    own, logs = model._model, 0.0
+    move, emit = (
+        logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+        for channel in (own.transition, own.emission)
+    )
+    n, length = len(emit), len(symbols)
+    for t, symbol in enumerate(symbols):
+        values = (own.log_start if t == 0 else 0) + emit[:, symbol]
+        logs = logs + values.reshape([-1 if i == t else 1 for i in range(length)])
+        if t:
+            logs = logs + move.reshape([n if i in (t - 1, t) else 1 for i in range(length)])
+    return logs
+
+
 @both_norms
 @every_start
 @every_map
@@ -401,7 +421,7 @@ def test_log_space_is_the_same(normalization):
     model = hmm("adaptive", "embedding", normalization=normalization)
     sequence = np.random.default_rng(1).integers(4, size=40)
     own = model._model
-    posteriors, log_norms = own._log_filtered(sequence)
+    posteriors, log_norms = zip(*own._log_filtered(sequence), strict=True)
     norms = [norm[0] for _, _, norm in own.filtered_together([sequence])]
     assert_allclose(np.exp(posteriors), own.filtered(sequence), rtol=1e-9)
     assert_allclose(log_norms, norms, rtol=1e-9)
@@ -427,6 +447,53 @@ def test_unlikely_symbols_go_through_log_space():
     assert_allclose(model.predict_proba([0, 1]), [[1, 0], [0, 1]], atol=1e-12)
     with pytest.raises(FloatingPointError, match="too unlikely"):
         model.filter_step(1, model.filter_step(0))
+
+
+def emitters_that_differ(first, later, dtype=np.float64):
+    """Return a model of two states that stay: the second emits symbol 0 at e^first, the first
+    emits symbol 1 at e^later."""
+    eye = np.eye(2, dtype=dtype)
+    emitters = np.array([[0, later], [first, 0]], dtype=dtype)
+    return KernelHMM(2000 * eye, eye, targets=eye, emitters=emitters, feature_map="exact")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first", "later"), [(np.float64, -760, -460), (np.float32, -110, -50)]
+)
+def test_what_has_underflowed_counts_when_it_grows_later(dtype, first, later):
+    """No single step is unlikely, but after three the state that was lost explains all of them."""
+    model = emitters_that_differ(first, later, dtype)
+    sequence = [0, 1, 1, 1]
+    assert_allclose(model.score(sequence), np.log(0.5) + first, rtol=1e-6)
+    assert_allclose(model.predict_proba(sequence), np.tile([0, 1], (4, 1)), atol=1e-6)
+    # From the end: symbol 1 first, then what only the other state explains.
+    assert_allclose(model.predict_proba(sequence[::-1]), np.tile([0, 1], (4, 1)), atol=1e-6)
+    state, steps = None, 0
+    with pytest.raises(FloatingPointError, match="too unlikely"):
+        for symbol in sequence:
+            state = model.filter_step(symbol, state)
+            steps += 1
+            assert_allclose(state.log_prob, model.score(sequence[:steps]), rtol=1e-6)
+    assert steps >= 2
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_global_normalisers_of_large_embeddings_go_through_log_space(dtype):
+    rng = np.random.default_rng(1)
+    E, S, T = ((rng.standard_normal((n, 1)) * 50).astype(dtype) for n in (3, 2, 3))
+    model = KernelHMM(E, S, targets=T, feature_map="exact", normalization="global")
+    every = list(itertools.product(range(2), repeat=3))
+    logs = np.array([logsumexp(log_weights_of(model, x)) for x in every])
+    expected = logs - logsumexp(logs)
+    found = [model.score(x) for x in every]
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert np.isfinite(model.report()["transition"]).all()
+
+
+def test_float32_starts_keep_their_range():
+    """A start of 1e-60 is 0 in float32; only that state emits what is seen."""
+    model = emitters_that_differ(-200, -200, np.float32).set_params(start_prob=[1e-60, 1.0])
+    assert_allclose(model.score([0]), np.log(1e-60), rtol=1e-6)
 
 
 def test_segments_of_the_posterior_change_nothing():
@@ -497,6 +564,39 @@ def test_gradients_are_those_of_differences(name, start):
         assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("start", ["given", "embedding"])
+def test_gradients_in_log_space_are_the_same(start):
+    own = hmm("adaptive", start)._model
+    fast, slow = _learning._counts(own, [X]), _learning._log_counts(own, X)
+    assert_allclose(slow[0], fast[0], rtol=1e-12)
+    for part, expected in zip(slow[1], fast[1], strict=True):
+        assert_allclose(part, expected, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("scale", [3.0, 30.0, 300.0])
+@pytest.mark.parametrize("name", ["exact", "optimal"])
+def test_gradients_of_large_embeddings_are_finite(name, scale):
+    """No NumPy warning, and the gradient is that of differences, however unlikely the symbols."""
+    rng = np.random.default_rng(0)
+    E, T, M, S = (scale * rng.normal(size=(n, 2)) for n in (3, 3, 3, 4))
+    own = {"targets": T, "emitters": M, "start_embedding": E[0] / 2}
+    model = KernelHMM(E, S, **own, feature_map=MAPS[name])
+    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4)]
+    log_prob, found = _learning.gradients(first, sequences)
+    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    step = 1e-6 / scale
+    for role, value in first.embeddings.items():
+        direction = rng.normal(size=value.shape)
+        values = []
+        for sign in (1, -1):
+            moved = {**first.embeddings, role: value + sign * step * direction}
+            other = type(first)(moved, first.maps, first.given_start, True)
+            values.append(sum(norm for part in sequences for _, norm in other._log_filtered(part)))
+        expected = (values[0] - values[1]) / (2 * step)
+        size = np.abs(found[role]).max() + scale
+        assert_allclose(np.sum(found[role] * direction), expected, atol=1e-4 * size)
+
+
 def test_gradients_add_up_over_batches(monkeypatch):
     """Neither the number of sequences side by side nor that of samples in a product matters."""
     own = hmm("optimal", "embedding")._model
@@ -550,7 +650,8 @@ def test_float32_embeddings_give_float32_probabilities(start):
     other = model.filter_step(2, wide.filter_step(1))
     assert other.posterior.dtype == np.float32
     assert_allclose(other.posterior, state.posterior, rtol=1e-5)
-    fitted = clone(model).set_params(max_iter=2).fit(sequence)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        fitted = clone(model).set_params(max_iter=2).fit(sequence)
     assert fitted.states_.dtype == np.float64
     assert fitted.predict_proba(X).dtype == np.float32
     # One array of float64 makes all of them float64.
@@ -587,7 +688,8 @@ def test_fit_climbs_and_keeps_a_model():
         8, 6, 3, feature_map=OptimalPositiveRF(32), max_iter=40, random_state=0
     )
     before = model.score(symbols, lengths)
-    fitted = clone(model).fit(symbols, lengths)
+    with pytest.warns(ConvergenceWarning, match="max_iter=40"):
+        fitted = clone(model).fit(symbols, lengths)
     assert fitted.score(symbols, lengths) > before + 20
     assert_allclose(fitted.history_[-1], fitted.score(symbols, lengths), rtol=1e-8)
     assert (np.diff(fitted.history_) > -1e-6).all()
@@ -595,11 +697,140 @@ def test_fit_climbs_and_keeps_a_model():
     _, move, emit = dense_hmm(fitted)
     assert_allclose(move.sum(axis=1), 1, rtol=1e-10)
     assert_allclose(emit.sum(axis=1), 1, rtol=1e-10)
-    again = clone(model).fit(symbols, lengths=lengths)
+    with pytest.warns(ConvergenceWarning):
+        again = clone(model).fit(symbols, lengths=lengths)
     assert_array_equal(again.states_, fitted.states_)
     # Roles that share embeddings keep sharing them.
-    tied = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=3).fit(X)
+    with pytest.warns(ConvergenceWarning):
+        tied = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=3).fit(X)
     assert tied.states_ is tied.targets_ or np.array_equal(tied.states_, tied.targets_)
+
+
+def climbing(**params):
+    """Return an unfitted model, and symbols that it can learn."""
+    truth = KernelHMM.from_random(3, 4, 2, scale=2.0, feature_map="exact", random_state=1)
+    symbols, _ = truth.sample(60, random_state=0)
+    given = {"feature_map": "exact", "tol": 1e-3, **params}
+    return KernelHMM.from_random(3, 4, 2, scale=0.5, random_state=0, **given), symbols
+
+
+def test_convergence_is_what_the_optimiser_says(monkeypatch):
+    model, symbols = climbing()
+    assert model.fit(symbols).converged_ and model.n_iter_ < 100  # without a warning
+    gradients = _learning.gradients
+    calls = []
+
+    def downhill(own, sequences):
+        log_prob, found = gradients(own, sequences)
+        return log_prob, {role: -value for role, value in found.items()}
+
+    def lost(own, sequences):
+        log_prob, found = gradients(own, sequences)
+        calls.append(log_prob)
+        if len(calls) > 4:
+            found["states"] = found["states"] * np.nan
+        return log_prob, found
+
+    for replaced, params, said in (
+        (gradients, {"max_iter": 2}, "fit reached max_iter=2 "),
+        (downhill, {}, "fit stopped after 0 iterations at a failed line search"),
+        (lost, {}, r"fit stopped after \d iterations at a gradient that is not finite"),
+    ):
+        monkeypatch.setattr(_learning, "gradients", replaced)
+        model, symbols = climbing(**params)
+        with pytest.warns(ConvergenceWarning, match=said) as caught:
+            model.fit(symbols)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert model.converged_ is False
+        monkeypatch.setattr(_learning, "gradients", gradients)
+        assert np.isfinite(model.score(symbols))
+        if model.history_:
+            assert_allclose(model.score(symbols), model.history_[-1])
+    # A warning that is an error leaves everything as it was.
+    model, symbols = climbing(max_iter=2)
+    before = dict(vars(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConvergenceWarning):
+            model.fit(symbols)
+    assert vars(model) == before
+
+
+def test_the_best_of_several_starts_is_kept(monkeypatch):
+    one, symbols = climbing()
+    one.fit(symbols)
+    ends, climb = [], _learning.scipy.optimize.minimize
+
+    def minimize(objective, vector, **options):
+        result = climb(objective, vector, **options)
+        ends.append((vector, result))
+        return result
+
+    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    model, _ = climbing(n_init=6)
+    model.fit(symbols)
+    starts, results = zip(*ends, strict=True)
+    assert_array_equal(results[0].x[: one.states_.size], one.states_.ravel())
+    best = min(results, key=lambda result: result.fun)
+    assert best.fun < results[0].fun and len({result.fun for result in results}) > 2
+    assert_array_equal(model.states_.ravel(), best.x[: model.states_.size])
+    assert_allclose(model.history_[-1], -best.fun * len(symbols), rtol=1e-12)
+    assert model.n_iter_ == best.nit
+    # The others have the root mean square of the first, for each role.
+    parts = np.split(np.array(starts), np.cumsum([6, 8, 6]), axis=1)
+    for part in parts:
+        sizes = np.sqrt(np.square(part).mean(axis=1))
+        assert 0.6 < sizes[1:].mean() / sizes[0] < 1.4
+    # random_state gives the starts.
+    again, _ = climbing(n_init=6)
+    assert again.fit(symbols).history_ == model.history_
+
+
+def test_only_the_start_that_is_returned_warns(monkeypatch):
+    climb, results = _learning.scipy.optimize.minimize, []
+    model, symbols = climbing(n_init=4)
+
+    def minimize(objective, vector, **options):
+        result = climb(objective, vector, **options)
+        result.status = statuses[len(results)]
+        results.append(result.fun)
+        return result
+
+    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    statuses = [0] * 4
+    best = np.argmin(model.fit(symbols) and results)
+    for status in (0, 1, 2):
+        results.clear()
+        statuses = [2 if status == 0 else 0] * 4
+        statuses[best] = status
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(symbols)
+        assert model.converged_ == (status == 0)
+        said = [str(warning.message) for warning in caught]
+        assert len(said) == (status > 0)
+        assert all({1: "max_iter", 2: "line search"}[status] in text for text in said)
+
+
+def test_a_fit_that_raises_changes_nothing():
+    for make in (
+        lambda: hmm("exact"),
+        lambda: hmm("optimal", max_iter=0),
+        lambda: hmm("optimal", n_init=0),
+        lambda: hmm(normalization="global"),
+        lambda: climbing()[0].fit([0, 1, 0, 2]),
+    ):
+        model = make()
+        before = dict(vars(model))
+        for wrong in ([0, 9], [0.5], "a", np.ma.array([0, 1])):
+            with pytest.raises((ValueError, TypeError)):
+                model.fit(wrong)
+            assert vars(model).keys() == before.keys()
+            assert all(vars(model)[name] is value for name, value in before.items())
+    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+        discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
+        discrete.fit(X)
+    assert vars(discrete).keys() == discrete.get_params(deep=False).keys()
 
 
 def test_hmmlearn_agrees():
@@ -640,6 +871,120 @@ def test_hmm_refuses():
     discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
     with pytest.raises(NotImplementedError, match="Gradients are not known"):
         discrete.fit(X)
+
+
+# ------------------------------------------------------------------ what is refused
+
+INTEGERS = (2.9, 2.0, True, -1, "a", None, np.nan, 1j, [1.5], np.ma.array(2), np.float32(2.9))
+SEQUENCES = ([], "a", 5.0, [0, 1.5], [True], [-1], [7], [[0, 1], [1]], np.ma.array([0, 1]), {})
+TABLES_REFUSED = (
+    "a", 5, [], [[]], [1.0, 2.0], [[1, 2], [3]], {}, np.ma.array(STATES), STATES * np.nan,
+    STATES * np.inf, STATES + 1j, STATES * 1e160, np.full((5, 3), "a"), STATES[None], STATES[:0],
+)  # fmt: skip
+SHARES = ("a", 5, [], [[]], [0.5], [np.nan] * 5, ["a"] * 5, np.ma.array(PRIOR), PRIOR + 1j, {})
+SEEDS = ("a", -1, 1.5, [], {}, np.random.default_rng(0))
+FILTER = hmm("exact").filter_step(0)
+FILTERED = (
+    "a", 5, FILTER.posterior, FilterState(FILTER.posterior[:2], 0.0), FilterState("a", 0.0),
+    FilterState(-FILTER.posterior, 0.0), FilterState(FILTER.posterior * np.nan, 0.0),
+    FilterState(0 * FILTER.posterior, 0.0), FilterState(FILTER.posterior, "a"),
+    FilterState(FILTER.posterior, None), FilterState(FILTER.posterior, np.zeros(3)),
+    FilterState(np.ma.array(FILTER.posterior), 0.0), FilterState([[1], [2, 3]], 0.0),
+)  # fmt: skip
+
+
+def refused():
+    """Yield (call, parameter, values that it refuses)."""
+    chain, tree = ChainMRF(STATES, feature_map="exact"), TreeMRF(EDGES, STATES, feature_map="exact")
+    model, params = hmm("exact"), {"states": STATES, "symbols": SYMBOLS, "feature_map": "exact"}
+
+    def made(name, method, *args):
+        return name, lambda value: getattr(KernelHMM(**{**params, name: value}), method)(*args)
+
+    for name, call in (
+        ("length", chain.log_partition),
+        ("length", chain.marginals),
+        ("length", chain.sample),
+        ("length", lambda value: chain.edge_marginals(value, 0)),
+        ("position", lambda value: chain.edge_marginals(3, value)),
+        ("n", lambda value: chain.sample(3, value)),
+        ("n", tree.sample),
+        ("i", lambda value: tree.edge_marginals(value, 0)),
+        ("j", lambda value: tree.edge_marginals(1, value)),
+        ("n_samples", model.sample),
+        ("n_states", model.report),
+        ("n_states", lambda value: KernelHMM.from_random(value, 3)),
+        ("n_symbols", lambda value: KernelHMM.from_random(3, value)),
+        ("width", lambda value: KernelHMM.from_random(3, 3, value)),
+        ("symbol", model.filter_step),
+        made("max_iter", "fit", X),
+        made("n_init", "fit", X),
+    ):
+        yield call, name, INTEGERS
+    for name, call in (
+        ("X", model.score),
+        ("X", model.predict),
+        ("X", model.predict_proba),
+        ("X", clone(model).fit),
+        ("lengths", lambda value: model.score(X, value)),
+        ("lengths", lambda value: clone(model).fit(X, value)),
+        ("symbol", model.filter_step),
+        ("paths", chain.log_prob),
+        ("assignments", tree.log_prob),
+    ):
+        yield call, name, SEQUENCES
+    yield lambda value: TreeMRF(value, STATES).log_partition(), "edges", SEQUENCES[1:]
+    for name, call in (
+        ("embeddings", lambda value: ChainMRF(value).log_partition(3)),
+        ("embeddings", lambda value: TreeMRF(EDGES, value).log_partition()),
+        (
+            "embeddings[1]",
+            lambda value: TreeMRF(EDGES, [STATES, value, *[STATES] * 3]).log_partition(),
+        ),
+        ("later", lambda value: ChainMRF(STATES, value, feature_map="exact").log_partition(3)),
+        *(made(role, "score", X) for role in ("states", "symbols", "targets", "emitters")),
+        made("start_embedding", "score", X),
+    ):
+        yield call, name, TABLES_REFUSED
+    yield made("start_prob", "score", X)[1], "start_prob", SHARES
+    yield lambda value: TreeMRF(EDGES, STATES, value).log_partition(), "unary", SHARES
+    yield (
+        lambda value: TreeMRF(EDGES, STATES, [PRIOR, value, *[PRIOR] * 3]).log_partition(),
+        "unary[1]",
+        SHARES,
+    )
+    for call in (
+        lambda value: chain.sample(3, random_state=value),
+        lambda value: tree.sample(3, random_state=value),
+        lambda value: model.sample(3, random_state=value),
+        lambda value: model.report(random_state=value),
+        lambda value: KernelHMM.from_random(3, 4, random_state=value),
+        lambda value: ChainMRF(STATES, random_state=value).log_partition(3),
+        lambda value: TreeMRF(EDGES, STATES, random_state=value).log_partition(),
+        lambda value: KernelHMM(STATES, SYMBOLS, random_state=value).score(X),
+    ):
+        yield call, "random_state", SEEDS
+    yield lambda value: model.filter_step(0, value), "state", FILTERED
+    yield (
+        lambda value: KernelHMM.from_random(3, 4, scale=value),
+        "scale",
+        ("a", None, -1, np.nan, np.inf, True),
+    )
+
+
+def test_what_makes_no_sense_is_refused_by_name():
+    silent, unnamed, count = [], [], 0
+    for call, name, values in refused():
+        for value in values:
+            count += 1
+            try:
+                call(value)
+            except (ValueError, TypeError) as error:
+                if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
+                    unnamed.append((name, value, str(error)))
+            else:
+                silent.append((name, value))
+    assert (silent, unnamed) == ([], []) and count > 400
 
 
 def test_a_model_of_many_states_holds_no_matrix_of_states_by_states():

@@ -3,14 +3,27 @@
 import numpy as np
 import scipy.optimize
 import scipy.sparse
+from sklearn.utils import check_random_state
 
-from ._recursions import Model
+from .._sums import log_columns
+from .._validation import draw_seed
+from ._recursions import LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
-def learn(first, sequences, max_iter, tol):
+_ENDS = {
+    1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
+    "itself: raise max_iter, or tol if that is enough.",
+    2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
+    "raises the log likelihood by more than rounding. Raise tol={tol}.",
+    None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
+    "embeddings of about 1.",
+}
+
+
+def learn(first, sequences, n_init, random_state, *, max_iter, tol):
     """Return a model whose embeddings have the largest likelihood near those of another.
 
     Parameters
@@ -19,6 +32,10 @@ def learn(first, sequences, max_iter, tol):
         Where to begin; its feature maps are kept.
     sequences : list of ndarray
         Symbols.
+    n_init : int
+        Number of starts. The others are normal, with the root mean squares of the first.
+    random_state : int, RandomState instance or None
+        Source of the other starts.
     max_iter : int
         Largest number of iterations.
     tol : float
@@ -27,11 +44,11 @@ def learn(first, sequences, max_iter, tol):
     Returns
     -------
     model : Model
-        At the learnt embeddings.
+        At the embeddings of the start that came highest.
     history : list of float
-        Log likelihood after every iteration.
-    converged : bool
-        Whether the iterations ended before their limit.
+        Its log likelihood after every iteration.
+    trouble : str or None
+        Why it ended, where it did not converge.
     """
     # Roles that share an array keep sharing it.
     arrays = {}
@@ -40,7 +57,6 @@ def learn(first, sequences, max_iter, tol):
             arrays.setdefault(id(value), (value, []))[1].append(role)
     arrays = list(arrays.values())
     n_symbols = sum(map(len, sequences))
-    history, latest = [], {}
 
     def model_at(vector, dtype=np.float64):
         embeddings, start = dict(first.embeddings), 0
@@ -50,56 +66,148 @@ def learn(first, sequences, max_iter, tol):
             embeddings.update(dict.fromkeys(roles, part))
         return Model(embeddings, first.maps, first.given_start, True, dtype)
 
-    def objective(vector):
-        log_prob, found = gradients(model_at(vector), sequences)
-        if not np.isfinite(log_prob):
-            return np.inf, np.zeros_like(vector)  # the line search turns back
-        latest["log_prob"] = log_prob
-        flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
-        return -log_prob / n_symbols, -np.concatenate(flat) / n_symbols
+    def climb(vector):
+        """Return where L-BFGS ends, the log likelihoods on the way there, and how it ended."""
+        history, latest, reached = [], [], [vector]
 
-    result = scipy.optimize.minimize(
-        objective,
-        np.concatenate([value.ravel() for value, _ in arrays]),
-        jac=True,
-        method="L-BFGS-B",
-        callback=lambda vector: history.append(latest["log_prob"]),
-        options={"maxiter": max_iter, "ftol": tol, "gtol": 0.0},
-    )
-    return model_at(result.x, first.dtype), history, bool(result.nit < max_iter)
+        def objective(vector):
+            # What is not finite would end L-BFGS as if it had converged.
+            _check_finite(vector)
+            log_prob, found = gradients(model_at(vector), sequences)
+            flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
+            gradient = np.concatenate(flat) / n_symbols
+            _check_finite(log_prob, gradient)
+            latest[:] = [log_prob]
+            return -log_prob / n_symbols, -gradient
+
+        def keep(vector):
+            history.extend(latest)
+            reached[:] = [vector.copy()]
+
+        options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": tol, "gtol": 0.0}
+        try:
+            status = scipy.optimize.minimize(
+                objective, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
+            ).status
+        except FloatingPointError:
+            status = None
+        return reached[0], history, status
+
+    starts = [np.concatenate([value.ravel() for value, _ in arrays])]
+    if n_init > 1:
+        rng = check_random_state(draw_seed(random_state))
+        sizes = [np.full(value.size, np.sqrt(np.mean(np.square(value)))) for value, _ in arrays]
+        starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
+    ends = [climb(vector) for vector in starts]
+    vector, history, status = max(ends, key=lambda end: end[1][-1] if end[1] else -np.inf)
+    trouble = None
+    if status != 0:
+        trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
+    return model_at(vector, first.dtype), history, trouble
+
+
+def _check_finite(*values):
+    if not all(np.isfinite(value).all() for value in values):
+        raise FloatingPointError("not finite")
 
 
 def gradients(model, sequences):
-    """Return the log probability and its gradients with respect to the embeddings.
-
-    The log probability is NaN, and the gradients are not finite, where it needs log space.
-    """
-    move, emit = model.transition, model.emission
-    by_R, by_T, by_start = (np.zeros_like(part) for part in (move.R, move.T, model.start))
-    n_symbols = len(model.embeddings["symbols"])
-    counts = np.zeros((len(model.start), n_symbols))
-    total = 0.0
+    """Return the log probability and its gradients with respect to the embeddings."""
+    log_prob, total = 0.0, None
     for batch in _batches(model, sequences):
-        steps = list(model.filtered_together(batch))
-        total += sum(log_norms.sum() for _, _, log_norms in steps)
-        for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps):
-            if earlier is None:
-                by_start += weighed.sum(axis=0)
-            else:
-                by_R += earlier.T @ ahead
-                by_T += (earlier @ move.R).T @ weighed
-            one_hot = np.ones(len(symbols)), symbols, np.arange(len(symbols) + 1)
-            chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), n_symbols))
-            counts += (chosen.T @ posteriors).T
-    emissions = np.exp(model.log_emissions(np.arange(n_symbols))).T
-    ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=counts > 0)
+        for own, counts in _counts_of(model, batch):
+            log_prob += own
+            total = counts if total is None else list(map(np.add, total, counts))
+    of_symbols, *counts = total
+    channels = [model.transition, model.start_channel, model.emission]
+    counts += _emission_counts(model, of_symbols)
     found = dict.fromkeys(model.embeddings, 0.0)
-    _pull(model, found, emit, ratio @ emit.T.T, emit.R.T @ ratio)
-    _pull(model, found, move, by_R, by_T)
-    if model.start_channel is not None:
-        first = model.start_channel
-        _pull(model, found, first, (first.T @ by_start)[None], np.outer(first.R[0], by_start))
-    return float(total), found
+    for channel, own in zip(channels, zip(counts[::2], counts[1::2], strict=True), strict=True):
+        if channel is not None:
+            _pull(model, found, channel, *own)
+    return float(log_prob), found
+
+
+# What `gradients` adds up are expected counts given all symbols: of a state with a symbol, of a
+# state with the feature it leaves through, and of a feature with the state it leads to; the latter
+# two for transitions and for the start. They are bounded by the number of symbols, however small
+# the probabilities are that they are made of.
+
+
+def _counts_of(model, batch):
+    """Yield log probabilities and expected counts that make up those of some sequences."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        log_prob, counts = _counts(model, batch)
+    length = sum(map(len, batch))
+    # Posteriors sum to 1, unless messages from the end have underflowed.
+    if all(np.isfinite(part).all() for part in counts) and np.isclose(counts[0].sum(), length):
+        yield log_prob, counts
+    elif len(batch) > 1:
+        for sequence in batch:
+            yield from _counts_of(model, [sequence])
+    else:
+        yield _log_counts(model, batch[0])
+
+
+def _no_counts(model):
+    """Return zeros for counts of symbols, transitions and starts."""
+    move = model.transition
+    shape = len(model.start), len(model.embeddings["symbols"])
+    first = np.zeros((1, len(move.T)))
+    return [np.zeros(shape), np.zeros_like(move.R), np.zeros_like(move.T), first, 0 * move.T]
+
+
+def _counts(model, batch):
+    """Return the log probability and expected counts of sequences, from products of matrices."""
+    move, first = model.transition, model.start_channel
+    counts, by_R, by_T, *of_start = _no_counts(model)
+    by_start = np.zeros(len(model.start))
+    steps = list(model.filtered_together(batch))
+    for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps):
+        if earlier is None:
+            by_start += weighed.sum(axis=0)
+        else:
+            by_R += earlier.T @ ahead
+            by_T += (earlier @ move.R).T @ weighed
+        one_hot = np.ones(len(symbols)), symbols, np.arange(len(symbols) + 1)
+        chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), counts.shape[1]))
+        counts += (chosen.T @ posteriors).T
+    if first is not None:
+        of_start = first.R * (first.T @ by_start), first.T * np.outer(first.R[0], by_start)
+    log_prob = sum(log_norms.sum() for _, _, log_norms in steps)
+    return log_prob, [counts, move.R * by_R, move.T * by_T, *of_start]
+
+
+def _log_counts(model, sequence):
+    """Return what `_counts` does for one sequence, all in log space: slow."""
+    log_prob, found = 0.0, _no_counts(model)
+    for t, before, posterior, ahead, weighed, log_norm in model.log_smoothed(sequence):
+        log_prob += log_norm
+        found[0][:, sequence[t]] += np.exp(posterior)
+        channel, left, right = model.transition, *found[1:3]
+        if t == 0:
+            channel, left, right = model.start_channel, *found[3:]
+            before = np.zeros(1)
+        if channel is not None:
+            left += np.exp(before[:, None] + channel.log_R + ahead)
+            through = log_columns(channel.log_R, before)
+            right += np.exp(through[:, None] + channel.log_T + weighed)
+    return log_prob, found
+
+
+def _emission_counts(model, counts):
+    """Return expected counts of states with features, and of features with symbols."""
+    emit = model.emission
+    logs = model.log_emissions(np.arange(counts.shape[1])).T
+    emissions = np.exp(logs)
+    is_known = emissions > LEAST[model.dtype]
+    ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=is_known)
+    by_left, by_right = emit.R * (ratio @ emit.T.T), emit.T * (emit.R.T @ ratio)
+    for z, x in np.argwhere((counts > 0) & ~is_known):
+        shares = counts[z, x] * np.exp(emit.log_R[z] + emit.log_T[:, x] - logs[z, x])
+        by_left[z] += shares
+        by_right[:, x] += shares
+    return [by_left, by_right]
 
 
 def _batches(model, sequences):
@@ -141,11 +249,9 @@ def _backward(model, steps):
             back = ahead @ move.R.T
 
 
-def _pull(model, found, channel, by_R, by_T):
-    """Add gradients with respect to the matrices of a channel, pulled back to the embeddings."""
-    by_log_R = channel.R * by_R
+def _pull(model, found, channel, by_log_R, by_log_T):
+    """Add gradients with respect to the logs of a channel's matrices, pulled to the embeddings."""
     by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
-    by_log_T = channel.T * by_T
     by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
     by_right = (by_log_T + channel.T * by_sums[:, None]).T
     left, right = channel.roles

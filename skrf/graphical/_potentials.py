@@ -8,11 +8,13 @@ identity. So there is one algorithm for both, and the exact one is its test.
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
-from .._validation import draw_seed
+from .._validation import _naming, draw_seed
 from ..features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
+
+_LARGEST = 1e140  # entries of embeddings, whose products are finite
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,43 @@ class Factors:
         return log_product(self.left, self.right.T)
 
 
+def as_array(name, value, dtype=None):
+    """Return a value as an array of any shape, or raise naming it: entries may be NaN."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array: missing entries have no meaning here.")
+    if isinstance(value, (np.ndarray, np.integer)) and dtype is None:
+        return np.asarray(value)
+    with _naming(name):
+        if dtype is None:
+            return np.asarray(value)
+        return check_array(
+            value,
+            dtype=dtype,
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+        )
+
+
 def check_embeddings(embeddings, name="embeddings", width=None):
     """Return embeddings as a float64 array, or raise naming them."""
-    embeddings = check_array(embeddings, dtype=np.float64, input_name=name)
+    with _naming(name), np.errstate(invalid="ignore"):  # inf - inf
+        embeddings = check_array(
+            as_array(name, embeddings, np.float64), dtype=np.float64, input_name=name
+        )
+    largest = np.abs(embeddings).max()
+    if largest > _LARGEST:
+        raise ValueError(f"{name} must hold entries up to {_LARGEST:g}, got one of {largest:.4g}.")
     if width is not None and embeddings.shape[1] != width:
         raise ValueError(f"{name} has width {embeddings.shape[1]}; {width} is needed.")
     return embeddings
+
+
+def as_generator(random_state):
+    """Return a RandomState, or raise naming the parameter."""
+    with _naming("random_state"):
+        return check_random_state(random_state)
 
 
 def fitted_maps(feature_map, left, right, random_state):
@@ -78,7 +111,7 @@ def fitted_maps(feature_map, left, right, random_state):
         reserved=("sigma", "kernel"),
         hint="Scale the embeddings, and take a positive mechanism of skrf",
         is_deep=True,
-        seed=lambda own: draw_seed(random_state) if own is None else own,
+        seed=lambda own: draw_seed(as_generator(random_state)) if own is None else own,
         sigma=1.0,
         kernel="softmax",
     )

@@ -15,6 +15,8 @@ _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept
 _VITERBI_ENTRIES = 2**22
 # Sums below this go through log space: what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
+_SHARE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-4}  # so little of a sum may be lost
+_ANY = -1  # the symbol that stands for all: its emissions are sums over symbols
 
 
 class Channel:
@@ -53,6 +55,12 @@ class Channel:
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
         self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
 
+    def least(self):
+        """Return a lower bound of log psi - log_scale over all pairs of states."""
+        by_left = (self.log_R + self.log_T.min(axis=1)).max(axis=1)
+        by_right = (self.log_R.min(axis=0)[:, None] + self.log_T).max(axis=0)
+        return max(by_left.min(), by_right.min())
+
 
 class Model:
     """Channels of given embeddings and maps, and the recursions over sequences.
@@ -78,19 +86,28 @@ class Model:
         shared = is_local, dtype
         self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
         self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
-        self.start, self.start_channel = given_start.astype(dtype, copy=False), None
-        if embeddings["start_embedding"] is not None:
+        self.start_channel = None
+        if embeddings["start_embedding"] is None:
+            with np.errstate(divide="ignore"):
+                self.log_start = np.log(given_start)
+        else:
             self.start_channel = Channel(move, embeddings, ("start_embedding", "targets"), *shared)
-            self.start = (self.start_channel.R @ self.start_channel.T)[0]
-        with np.errstate(divide="ignore"):
-            self.log_start = np.log(self.start)
+            self.log_start = log_product(self.start_channel.log_R, self.start_channel.log_T)[0]
+        self.start = np.exp(self.log_start).astype(dtype, copy=False)
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
         # Sums over all symbols of what a state emits: 1 where emissions are normalised.
         self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
         self._log_emissions = None  # one symbol per row
         if n * n_symbols <= _EMISSION_ENTRIES:
-            self._log_emissions = self._make_log_emissions(np.arange(n_symbols))
+            own = self._make_log_emissions(np.arange(n_symbols))
+            self._log_emissions = np.vstack([own, self.log_totals])
             self._kept_weights = self._weights(self._log_emissions)
+        # Shares of a posterior are at least of the size of the least values. Where that is beyond
+        # the range of floats, what has underflowed may outgrow the rest some symbols later: a step
+        # then loses up to `floor`, and filters carry along what there would be with it.
+        self.floor = 0.0
+        if self.transition.least() + self.emission.least() < np.log(LEAST[dtype]):
+            self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
 
     def _make_log_emissions(self, symbols):
         with np.errstate(invalid="ignore"):  # as in `predicted`
@@ -104,19 +121,47 @@ class Model:
         """Return log emission values of symbols, (len(symbols), n_states)."""
         if self._log_emissions is not None:
             return self._log_emissions[symbols]
+        if symbols[0] == _ANY:
+            return np.broadcast_to(self.log_totals, (len(symbols), len(self.start)))
         found, where = np.unique(symbols, return_inverse=True)
         return self._make_log_emissions(found)[where]
 
     def predicted(self, posterior):
         """Return the next state's distribution before its symbol."""
         # Single-precision BLAS at times raises the flag for finite numbers (unused lanes of small
-        # products); a NaN of ours is found by `_weighed`.
+        # products); a NaN of ours is found by `updated`.
         with np.errstate(invalid="ignore"):
             return (posterior @ self.transition.R) @ self.transition.T
 
-    def updated(self, predicted, symbols):
-        """Return posteriors after symbols, and the log of what they were divided by."""
-        return self._weighed(predicted, *self.emissions(symbols))
+    def updated(self, symbols, posterior=None, upper=None):
+        """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
+
+        Bounds are None where nothing that underflows counts; the log is NaN where it may.
+        """
+        if posterior is None:
+            predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
+        else:
+            predicted = self.predicted(posterior)
+        weights, top = self.emissions(symbols)
+        after = np.multiply(weights, predicted, out=None if self.floor else weights)
+        total = after.sum(axis=1, keepdims=True, dtype=np.float64)
+        # What has underflowed counts where so little is left that it is a share of it. NaN says
+        # so, and the callers go through log space.
+        total = np.where(total > LEAST[self.dtype], total, np.nan)
+        after *= 1 / total
+        if self.floor:
+            if upper is not None:
+                predicted = self.predicted(upper)
+            with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
+                weights = (weights + self.floor) * (1 / total)
+                upper = (weights * (predicted + self.floor)).astype(self.dtype)
+            is_known = self._is_little(upper.sum(axis=1), 1.0)
+            total = np.where(is_known[:, None], total, np.nan)
+        return after, upper, np.log(total[:, 0]) + top
+
+    def _is_little(self, upper, sums):
+        """Tell whether what has underflowed is a negligible share of sums, given upper bounds."""
+        return upper - sums <= _SHARE[self.dtype] * sums
 
     def emissions(self, symbols):
         """Return emission values of symbols over the largest of each, and the logs of these."""
@@ -131,16 +176,6 @@ class Model:
         np.subtract(logs, top[:, None], out=weights, casting="same_kind")
         return np.exp(weights, out=weights), top
 
-    def _weighed(self, predicted, weights, top):
-        """Return what `updated` does; overwrites weights."""
-        weights *= predicted
-        total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
-        # What has underflowed counts where so little is left that it is a share of it. NaN says
-        # so, and the callers go through log space.
-        total = np.where(total > LEAST[self.dtype], total, np.nan)
-        weights *= 1 / total
-        return weights, np.log(total[:, 0]) + top
-
     # ---------------------------------------------------------------- recursions
 
     def forward(self, sequences):
@@ -152,7 +187,7 @@ class Model:
             totals[: len(log_norms)] += log_norms
         totals = totals[np.argsort(order)]
         for i in np.flatnonzero(np.isnan(totals)):
-            totals[i] = self._log_filtered(sequences[i])[1].sum()
+            totals[i] = sum(log_norm for _, log_norm in self._log_filtered(sequences[i]))
         return totals + self._log_scales(lengths)
 
     def _log_scales(self, lengths):
@@ -172,48 +207,47 @@ class Model:
         for row, part in enumerate(sequences):
             padded[: len(part), row] = part
         counts = np.count_nonzero(np.arange(lengths[0])[:, None] < lengths, axis=1)
+        upper = None
         for symbols, count in zip(padded, counts, strict=True):
-            symbols = symbols[:count]
-            if posterior is None:
-                predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
-            else:
-                predicted = self.predicted(posterior[: len(symbols)])
-            posterior, log_norms = self.updated(predicted, symbols)
-            yield symbols, posterior, log_norms
+            before = (None if part is None else part[:count] for part in (posterior, upper))
+            posterior, upper, log_norms = self.updated(symbols[:count], *before)
+            yield symbols[:count], posterior, log_norms
 
     def _log_filtered(self, sequence):
-        """Return log posteriors given the past and log normalisers, all in log space: slow."""
-        log_emissions, logs = self.log_emissions(np.asarray(sequence)), self.log_start
-        posteriors = np.empty_like(log_emissions)
-        log_norms = np.empty(len(sequence))
-        for t, own in enumerate(log_emissions):
+        """Yield log posteriors given the past and log normalisers, all in log space: slow."""
+        logs = self.log_start
+        for t in range(len(sequence)):
             if t:
-                through = log_columns(self.transition.log_R, posteriors[t - 1])
+                through = log_columns(self.transition.log_R, logs)
                 logs = log_columns(self.transition.log_T, through)
-            log_norms[t] = log_sum_exp(logs + own)
-            posteriors[t] = logs + own - log_norms[t]
-        return posteriors, log_norms
+            logs = logs + self.log_emissions(sequence[t : t + 1])[0]
+            log_norm = log_sum_exp(logs)
+            logs = differences(logs, log_norm)
+            yield logs, float(log_norm)
 
-    def _log_posteriors(self, sequence):
-        """Yield (t, posterior) from the end as `posteriors` does, all in log space: slow."""
-        posteriors, _ = self._log_filtered(sequence)
+    def log_smoothed(self, sequence):
+        """Yield what gradients add up, from the end, all in log space: slow.
+
+        These are t, log posteriors given the past up to t - 1 (None for t = 0), log posteriors
+        given all symbols, log messages that reach the features of a transition to t and what
+        those are sums of, and the log normaliser of t.
+        """
+        steps = list(self._log_filtered(sequence))
         back = np.zeros(len(self.start))
         for t in range(len(sequence) - 1, -1, -1):
-            logs = posteriors[t] + back
-            yield t, np.exp(logs - log_sum_exp(logs))
-            own = self.log_emissions(sequence[t : t + 1])[0]
-            ahead = log_columns(self.transition.log_T.T, own + back)
+            posterior, log_norm = steps[t]
+            weighed = self.log_emissions(sequence[t : t + 1])[0] - log_norm + back
+            ahead = log_columns(self.transition.log_T.T, weighed)
+            yield t, steps[t - 1][0] if t else None, posterior + back, ahead, weighed, log_norm
             back = log_columns(self.transition.log_R.T, ahead)
-            back -= back.max()
 
     def log_normalisers(self, lengths):
         """Return the log sum over all symbols and paths, for every length."""
-        lengths, posterior = np.asarray(lengths), None
-        weights, top = self._weights(self.log_totals[None])
-        log_norms = np.empty(lengths.max())
-        for t in range(len(log_norms)):
-            predicted = self.start[None] if posterior is None else self.predicted(posterior)
-            posterior, log_norms[t : t + 1] = self._weighed(predicted, weights.copy(), top)
+        lengths = np.asarray(lengths)
+        longest = np.full(lengths.max(), _ANY)
+        log_norms = [own[0] for _, _, own in self.filtered_together([longest])]
+        if np.isnan(log_norms).any():
+            log_norms = [own for _, own in self._log_filtered(longest)]
         return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
 
     def filtered(self, sequence, before=None):
@@ -229,36 +263,48 @@ class Model:
         A sequence that needs log space is begun again there.
         """
         size = max(1, int(np.sqrt(len(sequence))))
-        starts, before = [], None
-        for begin in range(0, len(sequence), size):
-            starts.append((begin, before))
-            before = self.filtered(sequence[begin : begin + size], before)[-1:]
-        back = np.ones(len(self.start), dtype=self.dtype)
-        for begin, before in reversed(starts):
-            posteriors = self.filtered(sequence[begin : begin + size], before)
+        before = {0: None}
+        for t, (_, posterior, log_norms) in enumerate(self.filtered_together([sequence]), 1):
+            if np.isnan(log_norms[0]):
+                yield from self._log_posteriors(sequence)
+                return
+            if t % size == 0:
+                before[t] = posterior
+        back = np.ones((2 if self.floor else 1, len(self.start)), dtype=self.dtype)
+        for begin in reversed(range(0, len(sequence), size)):
+            posteriors = self.filtered(sequence[begin : begin + size], before[begin])
             for t in reversed(range(begin, begin + len(posteriors))):
-                product = posteriors[t - begin] * back
-                total = product.sum()
-                if not total > LEAST[self.dtype]:
+                with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
+                    products = posteriors[t - begin] * back
+                    total, *upper = products.sum(axis=1)
+                    is_known = not upper or self._is_little(upper[0], total)
+                if not (total > LEAST[self.dtype] and is_known):
                     yield from self._log_posteriors(sequence)
                     return
-                yield t, product / total
+                yield t, products[0] / total
                 back = self._back(back, sequence[t])
 
     def _back(self, back, symbol):
-        """Return the scaled backward message one position earlier."""
+        """Return scaled backward messages one position earlier: one, and an upper bound of it."""
         weights, _ = self.emissions(np.array([symbol]))
-        with np.errstate(invalid="ignore"):  # as in `predicted`
-            ahead = self.transition.T @ (weights[0] * back)
-            back = self.transition.R @ ahead
-        top = back.max()
-        return back / (top if top > 0 else 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `predicted`; bounds may grow
+            weighed, lost = weights * back, self.floor * back[1:]
+            weighed[1:] += lost
+            back = (weighed @ self.transition.T.T) @ self.transition.R.T
+            back[1:] += lost.max(initial=0.0)
+            top = back[0].max()
+            return back / (top if top > 0 else 1.0)
+
+    def _log_posteriors(self, sequence):
+        """Yield what `posteriors` does, all in log space: slow."""
+        for t, _, posterior, *_ in self.log_smoothed(sequence):
+            yield t, np.exp(posterior - log_sum_exp(posterior))
 
     def viterbi(self, sequence):
         """Return the most probable path; never more than a block of transitions at a time."""
         n = len(self.start)
         rows = max(1, _VITERBI_ENTRIES // n)
-        pointers = np.empty((len(sequence), n), dtype=np.int32)
+        pointers = np.zeros((len(sequence), n), dtype=np.int32)
         best = self.log_start + self.log_emissions(sequence[:1])[0]
         for t in range(1, len(sequence)):
             top = np.full(n, -np.inf)

@@ -2,11 +2,17 @@
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
 from .._validation import check_integer, remembered
-from ._potentials import check_embeddings, draw_rows, factors, fitted_maps
+from ._potentials import (
+    as_array,
+    as_generator,
+    check_embeddings,
+    draw_rows,
+    factors,
+    fitted_maps,
+)
 
 
 class ChainMRF(BaseEstimator):
@@ -83,10 +89,13 @@ class ChainMRF(BaseEstimator):
         float or ndarray
             One value a length.
         """
-        lengths, where = np.unique(np.asarray(length), return_inverse=True)
-        lengths = [check_integer("length", int(n)) for n in lengths]
-        values = np.array([self._log_partition(n) for n in lengths])[where]
-        return values if np.ndim(length) else float(values)
+        lengths = as_array("length", length)
+        if lengths.size == 0:
+            raise ValueError(f"length must hold integers >= 1, got {length!r}.")
+        wanted = [check_integer("length", n) for n in lengths.ravel().tolist()]
+        known = {n: self._log_partition(n) for n in set(wanted)}
+        values = np.array([known[n] for n in wanted], dtype=np.float64).reshape(lengths.shape)
+        return values if lengths.ndim else float(values)
 
     def _log_partition(self, length):
         pair, transfer = self._model
@@ -121,7 +130,7 @@ class ChainMRF(BaseEstimator):
             Log probabilities under the approximate potentials, which are normalised.
         """
         pair, _ = self._model
-        paths = np.asarray(paths)
+        paths = as_array("paths", paths)
         if paths.ndim not in (1, 2) or paths.size == 0 or paths.dtype.kind not in "iu":
             raise ValueError(
                 "paths must be integers of shape (length,) or (n_paths, length), got shape "
@@ -184,7 +193,8 @@ class ChainMRF(BaseEstimator):
             Sums to 1.
         """
         pair, _ = self._model
-        if not 0 <= position < check_integer("length", length) - 1:
+        length = check_integer("length", length, 2)
+        if check_integer("position", position, 0) > length - 2:
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
         from_left, from_right = self._sides(length)
         logs = pair.matrix()
@@ -212,8 +222,8 @@ class ChainMRF(BaseEstimator):
             States.
         """
         pair, _ = self._model
-        rng = check_random_state(random_state)
-        paths = np.empty((n, check_integer("length", length)), dtype=int)
+        rng = as_generator(random_state)
+        paths = np.empty((check_integer("n", n), check_integer("length", length)), dtype=int)
         if length == 1:
             paths[:, 0] = rng.randint(len(pair.left), size=n)
             return paths

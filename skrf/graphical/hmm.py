@@ -1,15 +1,15 @@
 """Hidden Markov models with kernel transitions and emissions, linear in the number of states."""
 
+import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
 from operator import attrgetter
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from .._sums import log_sum_exp
+from .._sums import log_sum_exp, peaked
 from .._validation import (
     Interval,
     StrOptions,
@@ -20,10 +20,11 @@ from .._validation import (
     remembered,
 )
 from ._learning import learn
-from ._potentials import check_embeddings, fitted_maps
+from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
+_OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class FilterState:
         Distribution of the current state given all symbols so far.
     log_prob : float or ndarray of shape (n_sequences,)
         Log probability of the symbols so far.
+    upper : ndarray of shape (n_sequences, n_states), default=None
+        What the posterior would be with all that may have underflowed so far, where embeddings are
+        so large that it may count.
     """
 
     posterior: np.ndarray
     log_prob: float | np.ndarray
+    upper: np.ndarray | None = None
 
 
 class KernelHMM(BaseEstimator):
@@ -77,8 +82,11 @@ class KernelHMM(BaseEstimator):
         Iterations of `fit`.
     tol : float, default=1e-6
         `fit` stops where the log likelihood gains less than this share of itself.
+    n_init : int, default=1
+        Starts of `fit`, the best of which is kept: the first from the given embeddings, the others
+        from normal ones of their root mean square.
     random_state : int, RandomState instance or None, default=None
-        Source of the features' draw, where the map has none.
+        Source of the features' draw, where the map has none, and of the other starts.
 
     Attributes
     ----------
@@ -88,7 +96,7 @@ class KernelHMM(BaseEstimator):
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` stopped before `max_iter`.
+        Whether `fit` ended by `tol`; else it warned of the reason.
 
     Examples
     --------
@@ -108,10 +116,11 @@ class KernelHMM(BaseEstimator):
         "normalization": [StrOptions({"local", "global"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
     }
     # Not get_params, which reads the signature anew: every filter step comes through here.
-    _given = property(attrgetter(*_parameter_constraints))
+    _given = property(attrgetter(*_OF_MODEL))
     _fitted = None  # a Model, after `fit`
 
     def __init__(
@@ -127,6 +136,7 @@ class KernelHMM(BaseEstimator):
         normalization="local",
         max_iter=100,
         tol=1e-6,
+        n_init=1,
         random_state=None,
     ):
         self.states = states
@@ -139,6 +149,7 @@ class KernelHMM(BaseEstimator):
         self.normalization = normalization
         self.max_iter = max_iter
         self.tol = tol
+        self.n_init = n_init
         self.random_state = random_state
 
     @classmethod
@@ -163,7 +174,11 @@ class KernelHMM(BaseEstimator):
         KernelHMM
             The model.
         """
-        rng = check_random_state(random_state)
+        for name, value in (("n_states", n_states), ("n_symbols", n_symbols), ("width", width)):
+            check_integer(name, value)
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale < np.inf:
+            raise ValueError(f"scale must be a finite number >= 0, got {scale!r}.")
+        rng = as_generator(random_state)
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
         embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
         return cls(**embeddings, random_state=draw_seed(rng), **params)
@@ -177,7 +192,6 @@ class KernelHMM(BaseEstimator):
 
     @property
     def _given_model(self):
-
         def make():
             self._validate_params()
             embeddings = self._check_embeddings()
@@ -210,7 +224,7 @@ class KernelHMM(BaseEstimator):
         if self.start_embedding is not None:
             if self.start_prob is not None:
                 raise ValueError("Give start_embedding or start_prob, not both.")
-            start = np.atleast_2d(self.start_embedding)
+            start = np.atleast_2d(as_array("start_embedding", self.start_embedding, np.float64))
             found["start_embedding"] = check_embeddings(start, "start_embedding", width)
             if len(start) != 1:
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
@@ -220,7 +234,7 @@ class KernelHMM(BaseEstimator):
         n = len(embeddings["states"])
         if self.start_prob is None:
             return np.full(n, 1 / n) if self._is_local else np.ones(n)
-        start = np.asarray(self.start_prob, dtype=np.float64)
+        start = as_array("start_prob", self.start_prob, np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
                 f"start_prob must hold {n} probabilities that sum to 1, got shape "
@@ -256,7 +270,7 @@ class KernelHMM(BaseEstimator):
             The log probability.
         """
         model = self._model
-        sequences = _check_symbols(model, X, lengths)
+        sequences = _check_sequences(model, X, lengths)
         total = float(model.forward(sequences).sum())
         if not self._is_local:
             total -= float(model.log_normalisers([len(part) for part in sequences]).sum())
@@ -278,7 +292,7 @@ class KernelHMM(BaseEstimator):
             Rows sum to 1.
         """
         model = self._model
-        sequences = _check_symbols(model, X, lengths)
+        sequences = _check_sequences(model, X, lengths)
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
         for t, posterior in _posteriors(model, sequences):
             out[t] = posterior
@@ -306,7 +320,7 @@ class KernelHMM(BaseEstimator):
         if algorithm not in ("posterior", "viterbi"):
             raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
         model = self._model
-        sequences = _check_symbols(model, X, lengths)
+        sequences = _check_sequences(model, X, lengths)
         if algorithm == "viterbi":
             return np.concatenate([model.viterbi(part) for part in sequences])
         out = np.empty(sum(map(len, sequences)), dtype=int)
@@ -334,18 +348,17 @@ class KernelHMM(BaseEstimator):
                 "filter_step needs normalization='local': a global normaliser depends on how long "
                 "the sequence will be."
             )
-        model, symbols = self._model, np.atleast_1d(symbol)
-        _check_symbols(model, symbols)
-        if state is None:
-            predicted = np.broadcast_to(model.start, (len(symbols), len(model.start)))
-            log_prob = 0.0
-        else:
-            posterior = np.atleast_2d(state.posterior).astype(model.dtype, copy=False)
-            if len(posterior) != len(symbols):
-                raise ValueError(f"state is of {len(posterior)} streams, symbol of {len(symbols)}.")
-            predicted, log_prob = model.predicted(posterior), np.atleast_1d(state.log_prob)
-        posterior, log_norms = model.updated(predicted, symbols)
+        model = self._model
+        symbols = np.atleast_1d(as_array("symbol", symbol))
+        symbols = _check_symbols(model, symbols, "symbol")
+        before, log_prob = (), 0.0
+        if state is not None:
+            before, log_prob = _check_state(model, state, len(symbols))
+        posterior, upper, log_norms = model.updated(symbols, *before)
         if np.isnan(log_norms).any():
+            given = model.start if state is None else before[0]
+            if not ((given >= 0).all() and np.allclose(given.sum(axis=-1), 1, atol=1e-3)):
+                raise ValueError(f"state must hold probabilities that sum to 1, got {state!r}.")
             raise FloatingPointError(
                 f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
                 "of the distribution is left. Score the whole sequence instead, or take smaller "
@@ -353,8 +366,8 @@ class KernelHMM(BaseEstimator):
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
-            return FilterState(posterior[0], float(log_prob[0]))
-        return FilterState(posterior, log_prob)
+            return FilterState(posterior[0], float(log_prob[0]), upper)
+        return FilterState(posterior, log_prob, upper)
 
     def sample(self, n_samples=1, *, random_state=None):
         """Draw one sequence.
@@ -374,7 +387,7 @@ class KernelHMM(BaseEstimator):
             States.
         """
         check_integer("n_samples", n_samples)
-        symbols, states = self._model.sample(n_samples, check_random_state(random_state))
+        symbols, states = self._model.sample(n_samples, as_generator(random_state))
         return symbols[:, None], states
 
     def report(self, n_states=200, *, random_state=None):
@@ -394,14 +407,14 @@ class KernelHMM(BaseEstimator):
             distributions that follow each state (locally normalised).
         """
         model = self._model
-        rows = check_random_state(random_state).permutation(len(model.embeddings["states"]))
-        rows = np.sort(rows[:n_states])
+        rows = as_generator(random_state).permutation(len(model.start))
+        rows = np.sort(rows[: check_integer("n_states", n_states)])
         found = {}
         for name, channel in (("transition", model.transition), ("emission", model.emission)):
             left, right = (model.embeddings[role] for role in channel.roles)
             logs = left[rows] @ right.T
             exact = np.exp(logs - log_sum_exp(logs)[:, None])
-            shares = channel.R[rows] @ channel.T
+            shares = peaked(channel.log_R[rows]) @ channel.T
             shares = shares / shares.sum(axis=1, keepdims=True)
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
         return found
@@ -411,7 +424,7 @@ class KernelHMM(BaseEstimator):
     def fit(self, X, lengths=None):
         """Learn the embeddings: gradient ascent on the exact likelihood of the low-rank model.
 
-        The features are drawn and fitted once, at the first embeddings, and kept; L-BFGS moves the
+        The features are drawn and fitted once, at the given embeddings, and kept; L-BFGS moves the
         embeddings.
 
         Parameters
@@ -432,14 +445,26 @@ class KernelHMM(BaseEstimator):
             For ``normalization="global"``.
         NotImplementedError
             For feature maps whose gradients are not known (discrete ones).
+
+        Warns
+        -----
+        ConvergenceWarning
+            Where the best start did not converge: it reached `max_iter`, its line search failed, or
+            a gradient was not finite.
         """
+        self._validate_params()
+        n_starts = check_integer("n_init", self.n_init)
+        limits = {"max_iter": check_integer("max_iter", self.max_iter), "tol": self.tol}
         if not self._is_local:
             raise ValueError("fit needs normalization='local'; got 'global'.")
-        first = self._given_model
-        sequences = _check_symbols(first, X, lengths)
         draft = draft_of(self)
-        learnt = learn(first, sequences, self.max_iter, self.tol)
-        draft._fitted, draft.history_, draft.converged_ = learnt
+        first = draft._given_model
+        sequences = _check_sequences(first, X, lengths)
+        learnt = learn(first, sequences, n_starts, self.random_state, **limits)
+        draft._fitted, draft.history_, trouble = learnt
+        draft.converged_ = trouble is None
+        if trouble:
+            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=2)
         for role, value in draft._fitted.embeddings.items():
             setattr(draft, f"{role}_", value)
         return commit(self, draft)
@@ -452,30 +477,53 @@ class KernelHMM(BaseEstimator):
         return len(self.history_)
 
 
-def _check_symbols(model, X, lengths=None):
-    """Return sequences of symbols."""
-    X = np.asarray(X)
-    if X.ndim == 2 and X.shape[1] == 1:
-        X = X[:, 0]
-    if X.ndim != 1 or X.size == 0 or X.dtype.kind not in "iu":
+def _check_symbols(model, symbols, name="X"):
+    """Return symbols as integers of shape (n,)."""
+    symbols = as_array(name, symbols)
+    if symbols.ndim == 2 and symbols.shape[1] == 1:
+        symbols = symbols[:, 0]
+    if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
-            f"X must hold integers in shape (n_samples, 1) or (n_samples,), got {X.shape} "
-            f"of dtype {X.dtype}."
+            f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got "
+            f"{symbols.shape} of dtype {symbols.dtype}."
         )
     n_symbols = len(model.embeddings["symbols"])
-    if X.min() < 0 or X.max() >= n_symbols:
+    if symbols.min() < 0 or symbols.max() >= n_symbols:
         raise ValueError(
-            f"X has unknown symbols: known are 0 to {n_symbols - 1}, got values from {X.min()} "
-            f"to {X.max()}."
+            f"{name} has unknown symbols: known are 0 to {n_symbols - 1}, got values from "
+            f"{symbols.min()} to {symbols.max()}."
         )
+    return symbols
+
+
+def _check_sequences(model, X, lengths=None):
+    """Return sequences of symbols."""
+    X = _check_symbols(model, X)
     if lengths is None:
         return [X]
-    lengths = np.asarray(lengths)
+    lengths = as_array("lengths", lengths)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise ValueError(f"lengths must be integers >= 1, got {lengths!r}.")
     if lengths.sum() != len(X):
         raise ValueError(f"lengths sum to {lengths.sum()}, but X has {len(X)} samples.")
     return np.split(X, np.cumsum(lengths)[:-1])
+
+
+def _check_state(model, state, n_streams):
+    """Return the posterior of a `FilterState` with its bound, and its log probability."""
+    if not isinstance(state, FilterState):
+        raise TypeError(f"state must be what filter_step returned, or None, got {state!r}.")
+    posterior = np.atleast_2d(as_array("state", state.posterior))
+    log_prob = np.atleast_1d(as_array("state", state.log_prob))
+    if len(posterior) != n_streams:
+        raise ValueError(f"state is of {len(posterior)} streams, symbol of {n_streams}.")
+    shapes = (n_streams, len(model.start)), (n_streams,)
+    kinds = posterior.dtype.kind + log_prob.dtype.kind
+    if (posterior.shape, log_prob.shape) != shapes or kinds.strip("fiu"):
+        raise ValueError(
+            f"state must hold a posterior and a log_prob of shapes {shapes}, got {state!r}."
+        )
+    return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 
 
 def _posteriors(model, sequences):

@@ -2,11 +2,17 @@
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from .._sums import log_columns, log_sum_exp
-from .._validation import remembered
-from ._potentials import check_embeddings, draw_rows, factors, fitted_maps
+from .._validation import _naming, check_integer, remembered
+from ._potentials import (
+    as_array,
+    as_generator,
+    check_embeddings,
+    draw_rows,
+    factors,
+    fitted_maps,
+)
 
 
 class TreeMRF(BaseEstimator):
@@ -79,23 +85,33 @@ class TreeMRF(BaseEstimator):
 
     def _check_embeddings(self, n_variables):
         given = self.embeddings
-        if given.ndim == 2 if isinstance(given, np.ndarray) else np.ndim(given[0]) == 1:
+        if getattr(given, "ndim", 0) == 2:
+            return [check_embeddings(given)] * n_variables
+        with _naming("embeddings"):
+            given = list(given)
+            is_one = bool(given) and np.ndim(given[0]) == 1
+        if is_one:
             return [check_embeddings(given)] * n_variables
         if len(given) != n_variables:
             raise ValueError(
                 f"embeddings has {len(given)} arrays; the edges name {n_variables} variables."
             )
-        width = np.shape(given[0])[-1]
-        return [check_embeddings(part, f"embeddings[{i}]", width) for i, part in enumerate(given)]
+        tables = []
+        for i, part in enumerate(given):
+            width = tables[0].shape[1] if tables else None
+            tables.append(check_embeddings(part, f"embeddings[{i}]", width))
+        return tables
 
     def _check_unary(self, tables):
         if self.unary is None:
             return [np.zeros(len(table)) for table in tables]
-        if len(self.unary) != len(tables):
-            raise ValueError(f"unary has {len(self.unary)} entries; {len(tables)} are needed.")
+        with _naming("unary"):
+            given = list(self.unary)
+        if len(given) != len(tables):
+            raise ValueError(f"unary has {len(given)} entries; {len(tables)} are needed.")
         checked = []
-        for i, (values, table) in enumerate(zip(self.unary, tables, strict=True)):
-            values = np.asarray(values, dtype=np.float64)
+        for i, (values, table) in enumerate(zip(given, tables, strict=True)):
+            values = as_array(f"unary[{i}]", values, np.float64)
             if values.shape != (len(table),):
                 raise ValueError(
                     f"unary[{i}] must have shape {(len(table),)}, one value a state, got "
@@ -145,7 +161,7 @@ class TreeMRF(BaseEstimator):
             Log probabilities under the approximate potentials, which are normalised.
         """
         order, parents, unary, pairs = self._model
-        states = np.asarray(assignments)
+        states = as_array("assignments", assignments)
         sizes = np.array([len(values) for values in unary])
         if states.dtype.kind not in "iu" or states.ndim not in (1, 2):
             raise ValueError(
@@ -198,7 +214,10 @@ class TreeMRF(BaseEstimator):
         ndarray of shape (n_i, n_j)
             Sums to 1.
         """
-        _, parents, _, pairs = self._model
+        order, parents, _, pairs = self._model
+        for name, value in (("i", i), ("j", j)):
+            if check_integer(name, value, 0) >= len(order):
+                raise ValueError(f"{name} must lie in 0 to {len(order) - 1}, got {value!r}.")
         for child, parent in ((j, i), (i, j)):
             if parents.get(child, -1) == parent:
                 rest = self._all_beliefs()[1][child]
@@ -206,7 +225,7 @@ class TreeMRF(BaseEstimator):
                 logs = rest[:, None] + pairs[child].matrix() + below
                 joint = np.exp(logs - log_sum_exp(logs.ravel()))
                 return joint if parent == i else joint.T
-        raise ValueError(f"There is no edge between {i!r} and {j!r}.")
+        raise ValueError(f"i and j must have an edge; there is no edge between {i!r} and {j!r}.")
 
     def sample(self, n=1, *, random_state=None):
         """Draw assignments, exactly from the model of the approximate potentials.
@@ -224,9 +243,9 @@ class TreeMRF(BaseEstimator):
             States.
         """
         order, parents, _, pairs = self._model
-        rng = check_random_state(random_state)
+        rng = as_generator(random_state)
         beliefs, features = self._upward()
-        states = np.empty((n, len(order)), dtype=int)
+        states = np.empty((check_integer("n", n), len(order)), dtype=int)
         root = beliefs[order[0]]
         states[:, order[0]] = draw_rows(np.broadcast_to(root, (n, len(root))), rng)
         for i in order[1:]:
@@ -238,7 +257,7 @@ class TreeMRF(BaseEstimator):
 
 def _rooted(edges):
     """Return variables in an order from a root, and the parent of every other one."""
-    edges = np.asarray(edges)
+    edges = as_array("edges", edges)
     if edges.size == 0:
         return [0], {}
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
