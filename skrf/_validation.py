@@ -4,6 +4,7 @@ import copy
 import re
 from contextlib import contextmanager
 from numbers import Integral
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +25,7 @@ from ._arrays import is_array_api, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
 _PLAIN = {type(None), bool, int, float, str}
-_NAMES = {}  # of the parameters of classes of estimators
+_PARAMETERS = {}  # what reads those of a class of estimators
 _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
 
 
@@ -233,13 +234,17 @@ def _content(value):
     if kind in _PLAIN:
         return value
     if kind is np.ndarray and not value.dtype.hasobject:
-        return value.shape, value.dtype, value.tobytes()
+        return value.shape, value.dtype.char, value.tobytes()
     if kind in (list, tuple):
         return [part if type(part) in _PLAIN else _content(part) for part in value]
+    if kind in _PARAMETERS:
+        return kind, _content(_PARAMETERS[kind](value))
     if hasattr(value, "get_params") and not isinstance(value, type):
-        if kind not in _NAMES:  # to read a signature takes long
-            _NAMES[kind] = tuple(value.get_params(deep=False))
-        return kind, _content([getattr(value, name) for name in _NAMES[kind]])
+        names = tuple(value.get_params(deep=False))
+        if len(names) < 2:
+            return kind, _content([getattr(value, name) for name in names])
+        _PARAMETERS[kind] = attrgetter(*names)  # to read a signature takes long
+        return _content(value)
     if hasattr(value, "__array__"):
         value = np.asarray(value)
         return _content(value) if not value.dtype.hasobject else value.tolist()

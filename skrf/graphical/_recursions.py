@@ -82,6 +82,7 @@ class Model:
     def __init__(self, embeddings, maps, given_start, is_local, dtype=np.float64):
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
         self.dtype = dtype = np.dtype(dtype)
+        self.is_double = dtype == np.float64
         move, emit = maps
         shared = is_local, dtype
         self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
@@ -130,6 +131,8 @@ class Model:
         """Return the next state's distribution before its symbol."""
         # Single-precision BLAS at times raises the flag for finite numbers (unused lanes of small
         # products); a NaN of ours is found by `updated`.
+        if self.is_double:
+            return (posterior @ self.transition.R) @ self.transition.T
         with np.errstate(invalid="ignore"):
             return (posterior @ self.transition.R) @ self.transition.T
 
