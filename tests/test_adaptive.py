@@ -100,7 +100,7 @@ def test_equal_rows_count_once_in_lexicographic_order(n, d, is_labelled, seed):
     labels = rng.integers(0, 3, n) if is_labelled else None
     both = rows if labels is None else np.c_[rows, labels]
     expected, inverse = np.unique(both, axis=0, return_inverse=True)
-    for container in (np.asarray, sp.csr_array, sp.csr_matrix):
+    for container in (np.asarray, np.asfortranarray, sp.csr_array, sp.csr_matrix):
         found, totals, codes = unique_rows(container(rows), weights, labels)
         found = found.toarray() if sp.issparse(found) else found
         assert_array_equal(found, expected[:, :d])
@@ -150,6 +150,10 @@ def test_weights_move_centers():
     one = AdaptiveRF(16, centers="kmeans", n_centers=1, center=False, random_state=0)
     own = one.fit(Z, sample_weight=weights).centers_
     assert_allclose(own, 2 * np.average(Z, axis=0, weights=weights)[None], atol=1e-9)
+    # Rows of next to no weight say next to nothing, without a warning.
+    own = one.fit(Z, sample_weight=np.where(np.arange(60) < 30, 1e-300, 1e300)).centers_
+    assert_allclose(own, 2 * Z[30:].mean(axis=0)[None], atol=1e-9)
+    assert AdaptiveRF(16).fit(Z, sample_weight=np.geomspace(1e-300, 1e300, 60)).choice_scores_
     labels = np.arange(60) % 3
     classes = AdaptiveRF(2, centers="classes", random_state=0)
     with pytest.raises(ValueError, match="at most 2"):

@@ -56,7 +56,7 @@ def _row_codes(X):
 def _row_keys(X):
     """Return a string of bytes for each row that compares as the row does."""
     if not sp.issparse(X):
-        bits = (X.astype(np.float64) + 0.0).view(np.int64)  # no -0
+        bits = (X.astype(np.float64, order="C") + 0.0).view(np.int64)  # no -0
         bits = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).astype(">i8")
         return bits.view(f"V{8 * X.shape[1]}").ravel()
     # Rows compare by the first entry in which they differ. One that is not 0 is above or below all
@@ -104,7 +104,9 @@ def representatives(weights, most, rng):
         Source of the draw.
     """
     if len(weights) <= most:
-        return np.arange(len(weights)), weights / weights.max()
+        # Their logs are wanted: none is 0.
+        shares = np.maximum(weights / weights.max(), np.finfo(float).tiny)
+        return np.arange(len(weights)), shares
     counts = systematic_counts(weights, most, rng)
     return np.flatnonzero(counts), counts[counts > 0].astype(np.float64)
 
