@@ -25,7 +25,8 @@ def log_mean_squared_error(law, geometry, n_projections, blocks, cosine):
     Parameters
     ----------
     law : object
-        A law of `skrf.variances.gaussian`: ``log_scale``, ``log_own`` and ``pair``.
+        A law of `skrf.variances.gaussian`: ``log_scale``, ``log_own`` and ``pair``. Where it has
+        ``linear_part``, its pairs leave out that share of cosine times the own term.
     geometry : PairGeometry
         The pairs of inputs.
     n_projections : int
@@ -43,14 +44,17 @@ def log_mean_squared_error(law, geometry, n_projections, blocks, cosine):
     log_own = law.log_own(geometry) - np.log(n_projections)
     # Pair terms in units of the own term: neither an enormous nor a tiny variance is lost.
     unit = np.where(np.isneginf(log_own), np.inf, log_own)
-    gain = sum(
-        count * rows * (rows - 1) / n_projections**2 * law.pair(geometry, cosine(rows), unit)
-        for rows, count in blocks.items()
-        if rows > 1
-    )
+    gain, cosines, left = 0.0, 0.0, 1.0
+    for rows, count in blocks.items():
+        if rows > 1:
+            t, share = cosine(rows), count * rows * (rows - 1) / n_projections**2
+            gain = gain + share * law.pair(geometry, t, unit)
+            cosines += count * rows * (t / (1 / (rows - 1)))  # of a simplex -count * rows, exactly
+    if hasattr(law, "linear_part"):
+        left = 1 + cosines / n_projections * law.linear_part(geometry)
     # A gain of -1 (an exact estimate) may be missed by rounding.
     with np.errstate(divide="ignore"):
-        return law.log_scale(geometry) + log_own + np.log1p(np.maximum(gain, -1.0))
+        return law.log_scale(geometry) + log_own + np.log(np.maximum(left + gain, 0.0))
 
 
 def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):
@@ -64,9 +68,9 @@ def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):
     v2 = np.asarray(v2, dtype=np.float64)
     u = v2.ravel()
     unit = np.broadcast_to(log_unit, v2.shape).ravel()
-    if cosine <= 0:
-        # The term lies in [-1, 0] and is below rounding against an own term above e^60.
-        u = np.minimum(u, 60.0)
+    # The term lies in [-1, 0] for a cosine that is not positive, and is below rounding against an
+    # own term above e^60. Otherwise it grows like the own term, but not for long: lengths differ.
+    u = np.minimum(u, 60.0 if cosine <= 0 else 60.0 + n_features)
     order = np.argsort(u, kind="stable")
     out = np.empty_like(u)
     start = 0

@@ -13,10 +13,12 @@ random features, theorem 3.4.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from .._arrays import squared_distances
+from ._hypergeometric import log_hyp0f1
 from .coupling import cosine_pair, exponential_pair
+
+_NEAR = 4.0  # |x + y|^2 up to which the series of `Regularized` serves
 
 
 def log_expm1(t):
@@ -221,49 +223,72 @@ class RandomPhase(Trigonometric):
 class Regularized:
     """Positive features whose projections all have the length sqrt(d).
 
-    The mean is a lower kernel, exp(-n) F(d v^2 / 4) with F = 0F1(; d/2; .), and two rows at
-    cosine t have |omega_i + omega_j|^2 = 2 d (1 + t): every pair term is exact.
+    The mean is a lower kernel, exp(-n) F(v^2 / 2) with F(u) = 0F1(; d/2; d u / 2), and two rows at
+    cosine t have |omega_i + omega_j|^2 = 2 d (1 + t), hence the second moment F((1 + t) v^2): every
+    pair term is exact. Near v = 0 a series takes their differences. The projections of a simplex
+    block add up to nothing, so that there t times the own term would cancel: `pair` leaves it out.
     """
 
     def log_scale(self, geometry):
         """Return the log of the squared lower kernel."""
-        return 2 * (self._log_series(geometry, 0.5) - geometry.norms2)
+        grown = np.sqrt(geometry.n_features * geometry.sum2)
+        return 2 * (self._log_moment(geometry, 0.5) + grown - geometry.norms2)
 
     def log_own(self, geometry):
         """Return the log of the one-projection variance."""
-        return log_expm1(self._log_excess(geometry, 1.0))
+        far = log_expm1(np.maximum(self._log_excess(geometry, 1.0), 0.0))
+        with np.errstate(divide="ignore"):
+            near = np.log(_near_series(geometry)) + self._log_unit(geometry)
+        return np.where(geometry.sum2 <= _NEAR, near, far)
 
     def pair(self, geometry, cosine, log_unit=0.0):
-        """Return the pair term over exp(log_unit)."""
+        """Return the pair term over exp(log_unit), less its linear part."""
         excess = self._log_excess(geometry, cosine)
-        return np.where(
-            excess > 0,
-            -np.expm1(-np.abs(excess)) * np.exp(np.maximum(excess, 0) - log_unit),
-            np.expm1(np.minimum(excess, 0)) * np.exp(-np.asarray(log_unit)),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # near 0
+            far = np.exp(excess - log_unit) - np.exp(-np.asarray(log_unit))
+        near = _near_series(geometry, cosine) * np.exp(self._log_unit(geometry) - log_unit)
+        return np.where(geometry.sum2 <= _NEAR, near, far)
+
+    def linear_part(self, geometry):
+        """Return the share of cosine times the own term that `pair` leaves out."""
+        return (geometry.sum2 <= _NEAR).astype(float)
+
+    def _log_moment(self, geometry, factor):
+        """Return log F(factor v^2) less what it grows by, sqrt(2 factor d) v."""
+        d = geometry.n_features
+        return log_hyp0f1(d / 2, factor * d / 2 * geometry.sum2)
 
     def _log_excess(self, geometry, cosine):
-        return self._log_series(geometry, 1 + cosine) - 2 * self._log_series(geometry, 0.5)
+        """Return log(F((1 + t) v^2) / F(v^2 / 2)^2); both grow alike for t = 1."""
+        grown = np.sqrt(2 * geometry.n_features * geometry.sum2) * (
+            np.sqrt(1 + cosine) - np.sqrt(2)
+        )
+        moments = self._log_moment(geometry, 1 + cosine), self._log_moment(geometry, 0.5)
+        return moments[0] - 2 * moments[1] + grown
 
-    @staticmethod
-    def _log_series(geometry, factor):
-        """Return log 0F1(; d/2; factor d v^2 / 2), by its series of positive terms."""
-        d = geometry.n_features
-        z = factor * d * geometry.sum2.ravel() / 2
-        out = np.empty_like(z)
-        for start in range(0, len(z), 1024):
-            part = z[start : start + 1024]
-            last = int(3 * np.sqrt(part.max()) + 60)
-            k = np.arange(1, last + 1)
-            with np.errstate(divide="ignore"):
-                logs = k * np.log(part)[:, None]
-            logs -= gammaln(k + 1) + gammaln(d / 2 + k) - gammaln(d / 2)
-            top = np.maximum(logs.max(axis=1), 0.0)
-            tail = np.exp(logs - top[:, None]).sum(axis=1)
-            out[start : start + 1024] = np.where(
-                top > 0, top + np.log(np.exp(-top) + tail), np.log1p(tail)
-            )
-        return out.reshape(geometry.sum2.shape)
+    def _log_unit(self, geometry):
+        """Return the log of the unit of the series, v^2 / F(v^2 / 2)^2."""
+        grown = np.sqrt(geometry.n_features * geometry.sum2)
+        with np.errstate(divide="ignore"):
+            return np.log(geometry.sum2) - 2 * (self._log_moment(geometry, 0.5) + grown)
+
+
+def _near_series(geometry, cosine=None):
+    """Return (F((1 + t) v^2) - F(v^2 / 2)^2) / v^2 for v^2 up to 4, as a power series.
+
+    Without a cosine that of the own term, t = 1; with one that of the pair term less t times the
+    own term. F(v^2 / 2)^2 is the mean over two independent directions.
+    """
+    d = geometry.n_features
+    k, steps = np.arange(1, 51), np.arange(50)
+    independent = np.cumsum(np.log1p(steps / np.maximum(d - 1 + steps, 1)))
+    terms = 2.0**k - np.exp(independent)
+    if cosine is not None:
+        with np.errstate(divide="ignore"):
+            terms = np.expm1(k * np.log1p(cosine)) - np.expm1(independent) - cosine * terms
+        terms[0] = 0.0
+    sizes = np.cumprod(d / ((d + 2 * steps) * k))
+    return np.polynomial.polynomial.polyval(np.minimum(geometry.sum2, _NEAR), terms * sizes)
 
 
 def log_trigonometric_variance(log_kernel, log_double, folded=False):
