@@ -12,6 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
+LARGEST = 1e150  # its square still is a float
+_NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more than 3 digits
+_PAIRS = 2**12  # pairs of sparse rows that are subtracted at a time
+
 
 def is_array_api(X):
     """Tell whether X is an array of a library other than NumPy (and not sparse)."""
@@ -92,15 +96,48 @@ def squared_norms(X):
 def squared_distances(X, Y, sign=-1):
     """Return |x + sign y|^2 for every pair of rows, in float64 on the host.
 
-    Dense rows are subtracted before they are squared: the usual expansion loses all digits where
-    two rows nearly agree, and closed-form variances are asked for exactly there.
+    Rows are subtracted before they are squared: the usual expansion loses all digits where two
+    rows nearly agree, and closed-form variances are asked for exactly there. Of sparse rows that
+    holds for the pairs that need it.
     """
     X, Y = to_host(X), to_host(Y)
-    if sp.issparse(X) or sp.issparse(Y):
-        from sklearn.metrics.pairwise import euclidean_distances  # megabytes that only this needs
+    if not (sp.issparse(X) or sp.issparse(Y)):
+        return cdist(X.astype(np.float64), -sign * Y.astype(np.float64), "sqeuclidean")
+    X, Y = (sp.csr_array(Z, dtype=np.float64) for Z in (X, Y))
+    sizes = np.add.outer(*(Z.multiply(Z).sum(axis=1) for Z in (X, Y)))
+    squares = sizes + 2 * sign * (X @ Y.T).toarray()
+    near = np.nonzero(squares < _NEAR * sizes)
+    for start in range(0, len(near[0]), _PAIRS):
+        i, j = (indices[start : start + _PAIRS] for indices in near)
+        difference = X[i] + sign * Y[j]
+        squares[i, j] = difference.multiply(difference).sum(axis=1)
+    return squares
 
-        return euclidean_distances(X, -sign * Y, squared=True).astype(np.float64)
-    return cdist(X.astype(np.float64), -sign * Y.astype(np.float64), "sqeuclidean")
+
+def less_offset(X, offset):
+    """Return sparse rows less an offset; the columns in which it is not 0 become dense.
+
+    Parameters
+    ----------
+    X : csr matrix of shape (n, d)
+        Rows.
+    offset : ndarray of shape (d,)
+        What is subtracted, in the dtype of X.
+    """
+    columns = np.flatnonzero(offset)
+    if not len(columns):
+        return X
+    n, d = X.shape
+    dense = X[:, columns].toarray() - like(offset[columns], X)
+    others = offset[X.indices] == 0
+    entry_rows = np.repeat(np.arange(n), np.diff(X.indptr))
+    parts = (
+        (X.data[others], dense.ravel()),
+        (entry_rows[others], np.repeat(np.arange(n), len(columns))),
+        (X.indices[others], np.tile(columns, n)),
+    )
+    data, rows, indices = map(np.concatenate, parts)
+    return sp.csr_array((data, (rows, indices)), shape=(n, d))
 
 
 def largest_norm2(X):

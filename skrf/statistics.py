@@ -1,11 +1,13 @@
 """What mechanisms learn from data: weighted moments of queries and keys that can be merged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
+
+from ._arrays import less_offset
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
@@ -13,7 +15,7 @@ _FAR = 100.0  # squared distance of a shift from the mean, in variances
 
 @dataclass(frozen=True)
 class Moments:
-    """Weight, mean and centred second moments of a set of rows.
+    """Weight, mean and covariance of a set of rows.
 
     Law: ``merge`` is associative and commutative to rounding, and the moments of a concatenation
     are the merge of the moments of its parts.
@@ -22,10 +24,12 @@ class Moments:
     ----------
     weight : float
         Sum of the weights of the rows.
-    mean : ndarray of shape (d,)
-        Weighted mean, float64.
-    scatter : ndarray of shape (d,) or (d, d)
-        Weighted sum of squared deviations from the mean (of their outer products when square).
+    origin : ndarray of shape (d,)
+        A point near the rows, float64. Far from zero the mean alone would not hold their digits.
+    step : ndarray of shape (d,)
+        Weighted mean less the origin.
+    covariance : ndarray of shape (d, d) or (d,)
+        Weighted mean of the outer products of deviations from the mean, or of their squares alone.
     minimum : ndarray of shape (d,)
         Smallest entry of every column.
     mean_absolute : ndarray of shape (d,)
@@ -33,8 +37,9 @@ class Moments:
     """
 
     weight: float
-    mean: np.ndarray
-    scatter: np.ndarray
+    origin: np.ndarray
+    step: np.ndarray
+    covariance: np.ndarray
     minimum: np.ndarray
     mean_absolute: np.ndarray
 
@@ -44,45 +49,52 @@ class Moments:
 
         With ``sizes=False`` minimum and mean absolute value are left out: NaN.
         """
-        if not sp.issparse(X):
-            return _dense(X, sample_weight, full, sizes)
-        weights = np.ones(X.shape[0]) if sample_weight is None else sample_weight
-        blocks = gen_batches(X.shape[0], _BLOCK_ROWS)
-        return reduce(cls.merge, (_sparse_block(X[rows], weights[rows], full) for rows in blocks))
+        weights, exponent = sample_weight, 0
+        if weights is not None:
+            # A common factor, taken out as a power of two, neither overflows nor underflows.
+            exponent = np.frexp(weights.max())[1]
+            weights = np.ldexp(weights, -exponent)
+        if sp.issparse(X):
+            found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
+        else:
+            found = _dense(X, weights, full, sizes)
+        return replace(found, weight=float(np.ldexp(found.weight, exponent)))
 
     def merge(self, other):
         """Return the moments of the union of two disjoint sets of rows."""
         weight = self.weight + other.weight
-        step = other.mean - self.mean
+        apart = other.origin - self.origin + (other.step - self.step)
         share = other.weight / weight
-        product = np.outer(step, step) if self.scatter.ndim == 2 else step * step
+        between = np.outer(apart, apart) if self.covariance.ndim == 2 else apart * apart
+        within = self.covariance + share * (other.covariance - self.covariance)
         return Moments(
             weight,
-            self.mean + share * step,
-            self.scatter + other.scatter + self.weight * share * product,
+            self.origin,
+            self.step + share * apart,
+            within + share * (1 - share) * between,
             np.minimum(self.minimum, other.minimum),
             self.mean_absolute + share * (other.mean_absolute - self.mean_absolute),
         )
 
     @property
-    def variances(self):
-        """Variance of every column, shape (d,)."""
-        scatter = np.diagonal(self.scatter) if self.scatter.ndim == 2 else self.scatter
-        return scatter / self.weight
+    def mean(self):
+        """Weighted mean, shape (d,)."""
+        return self.origin + self.step
 
     @property
-    def covariance(self):
-        """Covariance matrix, shape (d, d); needs moments made with ``full=True``."""
-        return self.scatter / self.weight
+    def variances(self):
+        """Variance of every column, shape (d,)."""
+        return np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
 
     def mapped(self, matrix):
         """Return the moments of matrix @ x; needs moments made with ``full=True``.
 
         Minimum and mean absolute value of a linear image are not known: NaN.
         """
-        unknown = np.full_like(self.mean, np.nan)
-        scatter = matrix @ self.scatter @ matrix.T
-        return Moments(self.weight, matrix @ self.mean, scatter, unknown, unknown)
+        unknown = np.full_like(self.step, np.nan)
+        covariance = matrix @ self.covariance @ matrix.T
+        places = matrix @ self.origin, matrix @ self.step
+        return Moments(self.weight, *places, covariance, unknown, unknown)
 
     @property
     def entry_variance(self):
@@ -108,41 +120,50 @@ def _dense(X, weights, full, sizes):
             else:
                 squares = squares + np.einsum("i,ij,ij->j", own, deviations, deviations)
         step = total / weight
-        scatter = squares - weight * (np.outer(step, step) if full else step * step)
+        covariance = squares / weight - (np.outer(step, step) if full else step * step)
         # Digits are lost where the shift is far from the mean: then again with the mean itself.
-        spread = np.diagonal(scatter) if full else scatter
-        if (weight * step * step <= _FAR * spread).all():
+        spread = np.diagonal(covariance) if full else covariance
+        if (step * step <= _FAR * spread).all():
             break
         shift = shift + step
     if not sizes:
-        return Moments(weight, shift + step, scatter, *np.full((2, d), np.nan))
+        return Moments(weight, shift, step, covariance, *np.full((2, d), np.nan))
     sizes = sum(w[block] @ np.abs(X[block].astype(np.float64)) for block in blocks)
     minimum = X.min(axis=0).astype(np.float64)
-    return Moments(weight, shift + step, scatter, minimum, sizes / weight)
+    return Moments(weight, shift, step, covariance, minimum, sizes / weight)
 
 
-def _sparse_block(X, weights, full):
-    X = X.tocsr().astype(np.float64)
-    n, d = X.shape
-    weight = float(weights.sum())
-    entry_weight = np.repeat(weights, np.diff(X.indptr))
+def _sparse(X, weights, full):
+    X = X.tocsr()
+    blocks = list(gen_batches(X.shape[0], _BLOCK_ROWS))
+    stored, total = (
+        sum(_column_sums(X[block], weights[block], power) for block in blocks) for power in (0, 1)
+    )
+    # In columns that hold most of the weight the mean may be far beyond the spread.
+    weight = weights.sum()
+    origin = np.where(stored > weight / 2, total / weight, 0.0)
+    parts = (_sparse_block(X[block], weights[block], origin, full) for block in blocks)
+    return reduce(Moments.merge, parts)
 
-    def column_sums(values):
-        return np.bincount(X.indices, weights=values, minlength=d)
 
-    mean = column_sums(entry_weight * X.data) / weight
+def _sparse_block(X, weights, origin, full):
+    X, weight = X.astype(np.float64), float(weights.sum())
     minimum = X.min(axis=0).toarray().ravel()
-    mean_absolute = column_sums(entry_weight * np.abs(X.data)) / weight
+    mean_absolute = _column_sums(abs(X), weights, 1) / weight
+    X = less_offset(X, origin)
+    step = _column_sums(X, weights, 1) / weight
     if full:
-        weighted = sp.csr_array((entry_weight * X.data, X.indices, X.indptr), shape=X.shape)
-        scatter = (weighted.T @ X).toarray() - weight * np.outer(mean, mean)
+        covariance = (X.multiply(weights[:, None] / weight).T @ X).toarray() - np.outer(step, step)
     else:
-        squares = column_sums(entry_weight * (X.data - mean[X.indices]) ** 2)
-        # The weight of zeros: none in full columns, where the sums differ by rounding alone.
-        is_full = np.bincount(X.indices, minlength=d) == n
-        missing = np.where(is_full, 0.0, weight - column_sums(entry_weight))
-        scatter = squares + missing * mean**2
-    return Moments(weight, mean, scatter, minimum, mean_absolute)
+        # Constant columns may miss 0 by rounding.
+        covariance = np.maximum(_column_sums(X, weights, 2) / weight - step * step, 0.0)
+    return Moments(weight, origin, step, covariance, minimum, mean_absolute)
+
+
+def _column_sums(X, weights, power):
+    """Return weighted sums of powers of the entries that every column stores."""
+    entry_weights = np.repeat(weights, np.diff(X.indptr))
+    return np.bincount(X.indices, entry_weights * X.data**power, minlength=X.shape[1])
 
 
 @dataclass(frozen=True)
@@ -166,7 +187,10 @@ class PairStatistics:
 
     def merge(self, other):
         """Return the statistics of both sets of pairs; associative to rounding."""
-        return PairStatistics(self.queries.merge(other.queries), self.keys.merge(other.keys))
+        queries = self.queries.merge(other.queries)
+        if self.keys is self.queries and other.keys is other.queries:
+            return PairStatistics(queries, queries)
+        return PairStatistics(queries, self.keys.merge(other.keys))
 
     @property
     def midpoint(self):

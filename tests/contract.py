@@ -58,7 +58,7 @@ def assert_same_parameters(one, other):
 def assert_same_statistics(one, other):
     for side in ("queries", "keys"):
         ours, theirs = getattr(one.statistics_, side), getattr(other.statistics_, side)
-        for part in ("weight", "mean", "scatter"):
+        for part in ("weight", "mean", "covariance"):
             assert_allclose(getattr(ours, part), getattr(theirs, part), **CLOSE, err_msg=part)
 
 

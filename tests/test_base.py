@@ -247,7 +247,7 @@ def test_keys_have_statistics_of_their_own(name, convert):
     rows = np.asarray(convert(Y).astype(np.float64) if convert is np.float32 else Y)
     assert_allclose(fitted.statistics_.queries.mean, X.mean(axis=0), **CLOSE)
     assert_allclose(fitted.statistics_.keys.mean, rows.mean(axis=0), **CLOSE)
-    assert_allclose(fitted.statistics_.keys.scatter, rows.var(axis=0) * len(rows), **CLOSE)
+    assert_allclose(fitted.statistics_.keys.covariance, rows.var(axis=0), **CLOSE)
     if hasattr(fitted, "offset_"):
         assert_allclose(fitted.offset_, (X.mean(axis=0) + rows.mean(axis=0)) / 2, **CLOSE)
     assert_same_statistics(mechanism(name).fit(X), mechanism(name).fit(X, keys=X))

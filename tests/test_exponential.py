@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from instances import altered
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, data, fitted
@@ -79,8 +80,69 @@ def test_balancing_gives_one_covariance_and_keeps_products():
     Cx, Cy = (A @ A.T for A in rng.normal(size=(2, 4, 4)))
     S, inverse = balancing_map(Cx, Cy)
     assert_allclose(S.T @ inverse, np.eye(4), atol=1e-10)
-    assert_allclose(S @ Cx @ S.T, inverse @ Cy @ inverse.T, rtol=1e-4, atol=1e-4)
+    ridged = (C + 1e-3 * np.trace(C) / 4 * np.eye(4) for C in (Cx, Cy))
+    x, y = (A @ C @ A.T for A, C in zip((S, inverse), ridged, strict=True))
+    assert_allclose(x, y, rtol=1e-10, atol=1e-10)
     for nothing in (balancing_map(0 * Cx, Cy), balancing_map(Cx, 0 * Cy)):
         assert_array_equal(nothing, [np.eye(4), np.eye(4)])
     with pytest.raises(ValueError, match="asymmetric=True.*softmax.*gaussian"):
         DenseExponentialRF(asymmetric=True).fit(X)
+
+
+def asymmetric(**params):
+    return DenseExponentialRF(
+        12, asymmetric=True, kernel="softmax", sigma=0.7, random_state=0, **params
+    )
+
+
+def test_without_keys_nothing_is_balanced():
+    plain = asymmetric().set_params(asymmetric=False).fit(X)
+    parts = asymmetric().partial_fit(X[:9]).partial_fit(X[9:])
+    for own in (asymmetric().fit(X), parts):
+        assert own.is_symmetric
+        for method in ("log_transform", "log_transform_keys"):
+            values, expected = (getattr(each, method)(X) for each in (own, plain))
+            assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
+    assert_array_equal(asymmetric().fit(X).log_transform(X), plain.log_transform(X))
+    assert not asymmetric().fit(X, keys=2 * X).is_symmetric
+
+
+def uneven_sets(kind, d, rng):
+    """Return queries and keys with directions in which one of them hardly varies, or not at all."""
+    X, Y = rng.normal(size=(2, 60, d))
+    if kind == "flat":
+        X = X[:, :3] @ rng.normal(size=(3, d))
+        Y = Y[:, :2] @ rng.normal(size=(2, d))
+    elif kind == "few rows":
+        X, Y = X[:5], Y[:4]
+    elif kind == "columns of many sizes":
+        X, Y = X * np.logspace(-4, 1, d), Y * np.logspace(1, -4, d)
+    elif kind == "one-hot":
+        X, Y = (np.eye(d)[rng.integers(0, d, 60)] for _ in range(2))
+    elif kind == "far":
+        X, Y = X + 30, Y - 20
+    elif kind == "constant keys":
+        Y = np.full_like(Y, 0.1)
+    return X, Y
+
+
+@pytest.mark.parametrize("d", [3, 8, 40])
+@pytest.mark.parametrize(
+    "kind", ["flat", "few rows", "columns of many sizes", "one-hot", "far", "constant keys"]
+)
+def test_balancing_does_not_depend_on_order_batches_or_containers(kind, d):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, Y = uneven_sets(kind, d, rng)
+        fitted, batches = asymmetric().fit(X, keys=Y), asymmetric()
+        for rows, keys in zip(np.array_split(X, 3), np.array_split(Y, 3), strict=True):
+            batches.partial_fit(rows, keys=keys)
+        others = {
+            "order": asymmetric().fit(rng.permutation(X), keys=rng.permutation(Y)),
+            "sparse": asymmetric().fit(sp.csr_array(X), keys=sp.csr_array(Y)),
+            "batches": batches,
+        }
+        for name, other in others.items():
+            for method, rows in (("log_transform", X), ("log_transform_keys", Y)):
+                values, expected = (getattr(own, method)(rows) for own in (other, fitted))
+                assert_allclose(values, expected, rtol=0, atol=1e-9, err_msg=name)

@@ -35,7 +35,7 @@ def data(name, n=40, d=3, seed=0):
 def assert_same_moments(a, b, rtol=1e-12):
     assert a.weight == pytest.approx(b.weight, rel=rtol)
     np.testing.assert_allclose(a.mean, b.mean, rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(a.scatter, b.scatter, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(a.covariance, b.covariance, rtol=rtol, atol=rtol)
 
 
 def pick(X, form):
@@ -80,6 +80,54 @@ def test_weights_are_repetitions(form, full):
 def test_moments_of_float32_are_summed_in_float64():
     X = (1e3 + np.random.default_rng(0).normal(size=(5000, 2))).astype(np.float32)
     assert_same_moments(Moments.of(X), Moments.of(X.astype(np.float64)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("offset", [1e4, 1e7, 1e9])
+def test_statistics_far_from_the_origin_keep_their_digits(offset, form, weighted, full):
+    # Sixteenths of whole numbers: nothing is rounded where the offset is added.
+    rng = np.random.default_rng(0)
+    near = np.round(16 * rng.normal(size=(3000, 3))) / 16
+    near[:, 2] -= near[:, 0] / 2
+    weights = rng.uniform(0.1, 3, size=3000) if weighted else None
+    X, stored = near + offset * np.array([1.0, -1.0, 0.0]), near != 0
+    found = Moments.of(pick(X, form), weights, full=full)
+    expected = Moments.of(near, weights, full=full)
+    assert stored[:, 2].sum() < 3000
+    np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.mean, expected.mean + X[0] - near[0], rtol=1e-15, atol=1e-13)
+    parts = np.split(np.arange(3000), [1, 700, 2999])
+    own = (None if weights is None else weights[part] for part in parts)
+    batches = [
+        Moments.of(pick(X[part], form), w, full=full) for part, w in zip(parts, own, strict=True)
+    ]
+    for order in (batches, batches[::-1]):
+        merged = reduce(Moments.merge, order)
+        np.testing.assert_allclose(merged.covariance, expected.covariance, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1e-307, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("size", [1e-140, 1.0, 1e140])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_a_common_factor_of_weights_changes_nothing_but_their_sum(form, size, factor):
+    X, weights = size * data("standard"), np.random.default_rng(1).uniform(0.5, 1, size=40)
+    found, expected = (Moments.of(pick(X, form), w) for w in (factor * weights, weights))
+    assert found.weight == pytest.approx(factor * expected.weight, rel=1e-14)
+    for part in ("mean", "covariance", "minimum", "mean_absolute"):
+        np.testing.assert_allclose(getattr(found, part), getattr(expected, part), rtol=1e-13)
+    both = found.merge(Moments.of(pick(-X, form), factor * weights))
+    np.testing.assert_allclose(both.mean, 0, atol=1e-13 * size)
+    np.testing.assert_allclose(both.variances, expected.variances + expected.mean**2, rtol=1e-12)
+
+
+def test_a_pair_of_one_set_stays_one():
+    parts = [PairStatistics.of(data("standard", seed=seed)) for seed in (0, 1)]
+    merged = parts[0].merge(parts[1])
+    assert merged.keys is merged.queries
+    other = PairStatistics.of(data("standard"), data("standard", seed=1))
+    assert parts[0].merge(other).keys.weight == other.merge(parts[0]).keys.weight == 80
 
 
 @pytest.mark.parametrize("full", [False, True])

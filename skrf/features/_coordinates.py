@@ -8,15 +8,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from .._arrays import (
+    LARGEST,
     largest_entry,
     largest_norm2,
+    less_offset,
     like,
     namespace,
     squared_norms,
     to_host,
 )
 
-LARGEST_NORM = 1e150  # its square still is a float
+LARGEST_SINGLE = 1e30  # exponents from which on float32 rows are mapped in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,14 @@ class Coordinates:
 
     def __call__(self, X):
         """Return the rows of X, ready to be projected."""
-        return ScaledRows(self._mapped(X), self.sigma, self.offset if self.is_shifted else None)
+        X, offset = self._mapped(X), self.offset if self.is_shifted else None
+        if self.is_shifted and sp.issparse(X):
+            # Linearity would cancel the digits of rows far from the origin. Only columns that most
+            # rows store can be far beyond their spread: they are shifted first.
+            n_entries = np.bincount(X.indices, minlength=X.shape[1])
+            first = np.where(n_entries > X.shape[0] / 2, offset, 0.0)
+            X, offset = less_offset(X, first), offset - first
+        return ScaledRows(X, self.sigma, offset)
 
     def write(self, X, out):
         """Write the rows of X, a NumPy array, into `out` and return it."""
@@ -75,13 +84,13 @@ class Coordinates:
 
     def on_host(self, X):
         """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
-        return self(X).on_host()
+        return self(to_host(X).astype(np.float64, copy=False)).on_host()
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows, before the shift where that counts.
 
         Of float32 rows it is at most four times too large; of others it is only as sharp as it
-        has to be to tell whether it exceeds the square of `LARGEST_NORM`.
+        has to be to tell whether it exceeds the square of `LARGEST`.
 
         Parameters
         ----------
@@ -100,12 +109,17 @@ class Coordinates:
             else:
                 norm2 = largest_norm2(X)
             norm2 *= self.sigma * self.sigma
-        bound = self._with_shift(norm2)
-        if bound <= LARGEST_NORM**2 or sp.issparse(X):
+        bound = max(self._with_shift(norm2), self._least_bound)
+        if bound <= LARGEST**2 or sp.issparse(X):
             return bound
         if self.is_softmax:
             return self._with_shift(largest_norm2(X) * self.sigma * self.sigma)
         return largest_norm2(ScaledRows(X, self.sigma, self.offset).values)
+
+    @cached_property
+    def _least_bound(self):
+        """Where sigma, or entries that it makes about 1, are no normal float32, that of float64."""
+        return 0.0 if 1e-25 < self.sigma < 1e25 else LARGEST_SINGLE
 
     def _with_shift(self, norm2):
         if not self.is_shifted:

@@ -10,13 +10,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import cast, constant, is_array_api, largest_entry, namespace
+from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
-from ._coordinates import LARGEST_NORM
+from ._coordinates import LARGEST_SINGLE
 
-# Exponents from which on float32 rows are mapped in float64: for their digits, or for their range.
-_PRECISE_NORM2, _LARGEST_SINGLE = 256.0, 1e30
+_PRECISE_NORM2 = 256.0  # exponents from which on float32 rows are mapped in float64 for digits
 _SMALL = 2**16  # entries below which threads cost more than they save
 
 
@@ -144,14 +143,14 @@ def needs_double(feature_map, X, name="X", *, is_precise=True):
     """
     flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
     bound = feature_map.exponent_bound(flat)
-    if not bound <= LARGEST_NORM**2:
-        if not math.isfinite(_largest(X)):
+    if not bound <= LARGEST**2:
+        if not math.isfinite(largest_entry(X)):
             raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
         raise ValueError(
             f"{name} is too large for its features: scaled and shifted rows must not be longer "
-            f"than {LARGEST_NORM:g}. The largest entry of {name} is {_largest(X):.4g}."
+            f"than {LARGEST:g}. The largest entry of {name} is {largest_entry(X):.4g}."
         )
-    return bound >= (_PRECISE_NORM2 if is_precise else _LARGEST_SINGLE)
+    return bound >= (_PRECISE_NORM2 if is_precise else LARGEST_SINGLE)
 
 
 def in_range(feature_map, X, name="X", *, is_precise=True):
@@ -164,10 +163,6 @@ def as_dtype(features, dtype):
     """Return features with the dtype of the rows that were given; they may leave its range."""
     with np.errstate(over="ignore"):
         return cast(features, dtype)
-
-
-def _largest(X):
-    return largest_entry(X.data if hasattr(X, "indptr") else X)
 
 
 def mapped(feature_map, X, *, plain=False, look=None):

@@ -246,12 +246,12 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 
     def _learn(self, learned, statistics):
         learned.balance = None
-        if self.asymmetric:
-            if self.kernel != "softmax":
-                raise ValueError(
-                    f"asymmetric=True balances x.y and needs kernel='softmax', got "
-                    f"kernel={self.kernel!r}."
-                )
+        if self.asymmetric and self.kernel != "softmax":
+            raise ValueError(
+                f"asymmetric=True balances x.y and needs kernel='softmax', got "
+                f"kernel={self.kernel!r}."
+            )
+        if self.asymmetric and statistics.keys is not statistics.queries:
             learned.balance = balancing_map(
                 statistics.queries.covariance,
                 statistics.keys.covariance,
@@ -374,9 +374,13 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         return self.coupling == "iid" or learned.n_features == 1
 
 
+# Of the mean variance, added to all: directions in which a set hardly varies are those of rounding,
+# and would come out otherwise for other orders and batches of the same rows.
+_RIDGE = 1e-3
 # Of the mean square, added to variances that are balanced: those of rounding would stretch means
 # by many orders of magnitude, and nothing would be left of the digits.
 _FLOOR = 1e-10
+_ROUNDING = 1e-18  # of the floor: constant rows have no larger variance
 
 
 def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0.0):
@@ -385,7 +389,7 @@ def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0
     Parameters
     ----------
     query_covariance, key_covariance : ndarray of shape (d, d)
-        Covariances of queries and keys.
+        Covariances of queries and keys; a ridge of a thousandth of their mean variance is added.
     query_floor, key_floor : float
         Added to all their variances.
 
@@ -394,16 +398,14 @@ def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0
     tuple of ndarray of shape (d, d)
         S and its inverse transpose; identities where one of the sets does not vary.
     """
-    d = len(query_covariance)
-    sides = (query_covariance, query_floor), (key_covariance, key_floor)
-    if min(np.trace(C) for C, _ in sides) <= 0:
-        return np.eye(d), np.eye(d)
-    Cx, Cy = (C + (1e-6 * np.trace(C) / d + floor) * np.eye(d) for C, floor in sides)
-    root, inverse_root = _symmetric_power(Cx, 0.5), _symmetric_power(Cx, -0.5)
-    G = inverse_root @ _symmetric_power(root @ Cy @ root, 0.5) @ inverse_root
-    return _symmetric_power(G, 0.5), _symmetric_power(G, -0.5)
-
-
-def _symmetric_power(matrix, power):
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * np.maximum(values, np.finfo(float).tiny) ** power) @ vectors.T
+    identity, roots = np.eye(len(query_covariance)), []
+    for C, floor in ((query_covariance, query_floor), (key_covariance, key_floor)):
+        variance = np.trace(C) / len(C)
+        if variance <= _ROUNDING * floor:
+            return identity, identity
+        roots.append(np.linalg.cholesky(C + (_RIDGE * variance + floor) * identity))
+    # S'S = Z Z' with Z = X^-T U D^(1/2) solves S'S Cx S'S = Cy, for Cx = X X', Cy = Y Y' and
+    # X'Y = U D V'. Singular values of factors keep twice the digits of eigenvalues of products.
+    left, sizes, _ = np.linalg.svd(roots[0].T @ roots[1])
+    axes, stretch, _ = np.linalg.svd(np.linalg.solve(roots[0].T, left * np.sqrt(sizes)))
+    return (axes * stretch) @ axes.T, (axes / stretch) @ axes.T
