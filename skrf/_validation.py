@@ -1,7 +1,10 @@
 """Checks at the public edge: inputs, weights and the wording of their errors."""
 
 import copy
+import math
 import re
+import sys
+import warnings
 from contextlib import contextmanager
 from numbers import Integral
 from operator import attrgetter
@@ -21,7 +24,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ._arrays import is_array_api, namespace, take, to_host
+from ._arrays import LARGEST, is_array_api, largest_entry, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
 _PLAIN = {type(None), bool, int, float, str}
@@ -126,6 +129,18 @@ def _same_width(estimator, rows, name):
         )
 
 
+def check_range(name, rows):
+    """Raise unless all entries are finite and statistics of their squares can be had."""
+    largest = largest_entry(rows)
+    if not math.isfinite(largest):
+        raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+    if largest > LARGEST:
+        raise ValueError(
+            f"{name} is too large for its statistics: entries must be at most {LARGEST:g}. The "
+            f"largest entry of {name} is {largest:.4g}."
+        )
+
+
 def drop_zero_weights(sample_weight, X, *others):
     """Validate weights and leave out the rows of weight zero: they count as removed.
 
@@ -165,6 +180,45 @@ def drop_zero_weights(sample_weight, X, *others):
 def draw_seed(random_state):
     """Return the one integer that is taken from a ``random_state``."""
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+_SHOWN = set()  # texts and places
+
+
+def warn_once_a_place(text):
+    """Give a RuntimeWarning that points at the line which called skrf, itself or by scikit-learn.
+
+    Where the filter in force is "default" a text is shown once for a line. Python sees to that
+    itself, but forgets what it has shown whenever somebody enters `warnings.catch_warnings`, as
+    scikit-learn does in every validation: a search would repeat the text for every fit.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _package(frame) in ("skrf", "sklearn", "joblib"):
+        level, frame = level + 1, frame.f_back
+    if _action(text, frame) == "default":
+        place = text, frame.f_code.co_filename, frame.f_lineno
+        if place in _SHOWN:
+            return
+        _SHOWN.add(place)
+    warnings.warn(text, RuntimeWarning, level + 1)
+
+
+def _package(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def _action(text, frame):
+    """Return what the filters in force do with a RuntimeWarning that points at a frame."""
+    name = frame.f_globals.get("__name__", "")
+    for action, message, category, module, line in warnings.filters:
+        if (
+            (message is None or message.match(text))
+            and issubclass(RuntimeWarning, category)
+            and (module is None or module.match(name))
+            and line in (0, frame.f_lineno)
+        ):
+            return action
+    return "default"
 
 
 # ---------------------------------------------------------------- fitting, all or nothing

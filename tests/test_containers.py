@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from contract import (
     CLOSE,
+    MECHANISMS,
     POSITIVE,
     X,
     Y,
@@ -22,7 +23,7 @@ from contract import (
     one_warning,
     parameters,
 )
-from instances import accepts
+from instances import accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 
 # ------------------------------------------------------------------ containers
@@ -108,6 +109,71 @@ def test_centring_does_not_densify(name):
     assert peak < 40e6
 
 
+FAR = [*MECHANISMS, "DenseExponentialRF", "GeneralizedExponentialRF", "HybridRF"]
+
+
+@pytest.mark.parametrize("name", FAR)
+@every_kernel
+@pytest.mark.parametrize("offset", [1e4, 1e7, 1e9])
+@pytest.mark.parametrize("gaps", [0.0, 0.03, 0.7])
+def test_sparse_rows_far_from_the_origin_equal_dense_ones(name, kernel, offset, gaps):
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(60, 5)) + offset) * (rng.random((60, 5)) >= gaps)
+    fits = [
+        make(name, n_components=24, sigma=0.5, kernel=kernel, random_state=0).fit(convert(rows))
+        for convert in (np.array, sp.csr_array)
+    ]
+    for attribute in ("offset_", "rho_", "A_"):
+        # With gaps, some variances are below the rounding of others.
+        if hasattr(fits[0], attribute) and not (name.startswith("Dense") and gaps):
+            assert_allclose(*(getattr(fit, attribute) for fit in fits), rtol=1e-9)
+    for some in (rows, rows[:1], rows[7:9]):
+        for fit in fits:
+            feature_map = fit.feature_maps_[0]
+            dense, sparse = (feature_map(convert(some)) for convert in (np.array, sp.csr_array))
+            for ours, theirs in zip(dense, sparse, strict=True):
+                if ours is not None:
+                    # Angles of signed maps are as exact as products with the largest rows.
+                    is_far = gaps > 0 or not hasattr(fit, "offset_")
+                    largest = max(np.abs(dense.exponents).max(), offset * is_far)
+                    room = 1e-10 + 16 * np.finfo(float).eps * largest
+                    assert_allclose(theirs, ours, rtol=0, atol=room)
+    if kernel == "gaussian":
+        dense, sparse = (fits[0].exact_kernel(Z, log=True) for Z in (rows, sp.csr_array(rows)))
+        assert_allclose(sparse, dense, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF", "HybridRF"])
+def test_a_full_column_does_not_make_the_others_dense(name):
+    rows = sp.random_array((500, 100_000), density=1e-4, rng=0, format="lil")
+    rows[:, 3] = 1e9
+    rows = rows.tocsr()
+    tracemalloc.start()
+    features = make(name, n_components=8, sigma=1.0).fit(rows).transform(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.isfinite(features).all() and peak < 60e6
+
+
+@every_mechanism
+@every_kernel
+@pytest.mark.parametrize("size", [1e-40, 1e-30, 1e-19, 1e19, 1e30])
+def test_float32_rows_of_any_size_are_mapped_as_float64_rows(name, kernel, size):
+    # Here sigma or its square, the rows or their squares are no normal float32.
+    low = (X * size).astype(np.float32)
+    fitted = mechanism(name, kernel=kernel, sigma=0.8 / size).fit(low)
+    method = "log_transform" if name in POSITIVE else "transform"
+    for convert in (np.array, sp.csr_array):
+        values = getattr(fitted, method)(convert(low))
+        expected = getattr(fitted, method)(convert(low.astype(np.float64)))
+        assert values.dtype == np.float32
+        assert_allclose(values, expected, rtol=2e-5, atol=2e-5)
+    for matrix in ("exact_kernel", "approximate_kernel", "kernel_variance"):
+        if (name, matrix) != ("SimplexRFPlus", "kernel_variance"):
+            values, expected = (getattr(fitted, matrix)(Z) for Z in (low, low.astype(np.float64)))
+            assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
+
+
 @every_mechanism
 def test_inputs_are_left_alone(name, tmp_path):
     weights = np.arange(30.0)
@@ -185,7 +251,7 @@ def test_other_libraries_give_float64_for_whole_numbers(library):
 
 def test_other_libraries_warn_of_vanished_rows(library):
     fitted = mechanism("PositiveRF").fit(X)
-    with one_warning("vanished", "sigma=1 "):
+    with one_warning("Rows of features of X vanished in ", "float64, in PositiveRF"):
         features = fitted.transform(library.array(1e3 + X))
     assert not library.host(features).any()
 

@@ -3,12 +3,14 @@
 scikit-learn's own messages stand for the contents of X; keys, Y and sample_weight are named.
 """
 
+import inspect
 import re
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from instances import MECHANISMS, accepts, make
+from sklearn.base import clone
 
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
 from skrf.projections import COUPLINGS
@@ -60,6 +62,25 @@ def test_sigma_is_positive_and_finite(name, value):
     message = Message(lambda: make(name, sigma=value).fit(X))
     message.names("sigma", repr(value), "scale", "median", "float")
     assert "range (0.0, " in message.text
+
+
+@every_mechanism
+def test_gamma_is_told_to_be_sigma(name):
+    message = Message(lambda: make(name, gamma=0.2), TypeError)
+    message.names("gamma", "0.2", "sigma = sqrt(2 gamma)")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gama'"):
+        make(name, gama=0.2)
+    # What scikit-learn asks of a constructor is what it was.
+    unfitted = make(name)
+    kind = type(unfitted)
+    assert (
+        list(inspect.signature(kind).parameters)
+        == list(inspect.signature(kind.__init__).parameters)[1:]
+    )
+    assert "gamma" not in unfitted.get_params()
+    assert clone(unfitted).get_params() == unfitted.get_params()
+    with pytest.raises(ValueError, match="Invalid parameter 'gamma'"):
+        unfitted.set_params(gamma=0.2)
 
 
 @every_mechanism

@@ -1,9 +1,11 @@
 """Exact and estimated kernels, and what mechanisms claim about their errors."""
 
+import re
 import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from contract import (
     CLOSE,
     COMBINATIONS,
@@ -16,6 +18,8 @@ from contract import (
     every_positive,
     mechanism,
 )
+from instances import COMBINATIONS as ALL_COMBINATIONS
+from instances import make
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
@@ -115,6 +119,38 @@ def test_variances_are_known_or_say_what_is(name, coupling, kernel):
     assert_allclose(np.log(plain), logs, rtol=1e-10, atol=1e-10)
     assert fitted.kernel_variance_is_exact_ is True
     assert_allclose(fitted.kernel_variance(X), fitted.kernel_variance(X, X), **CLOSE)
+
+
+@pytest.mark.parametrize(("name", "coupling"), ALL_COMBINATIONS)
+def test_whether_a_variance_is_exact_is_unknown_where_it_is(name, coupling):
+    fitted = make(name, coupling, n_components=24, random_state=0).fit(X)
+    try:
+        fitted.kernel_variance(X)
+    except NotImplementedError as error:
+        with pytest.raises(NotImplementedError, match=re.escape(str(error))):
+            fitted.kernel_variance_is_exact_  # noqa: B018
+    else:
+        assert isinstance(fitted.kernel_variance_is_exact_, bool)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_sparse_pairs_that_nearly_agree_have_an_exact_kernel(size):
+    rows = size * X
+    rows[10:] = rows[:20] * (1 + 1e-9 * np.arange(20)[:, None])
+    fitted = mechanism("RFFSampler", sigma=1e9 / size).fit(rows)
+    dense = fitted.exact_kernel(rows, log=True)
+    for convert in (sp.csr_array, sp.csc_array):
+        assert_allclose(fitted.exact_kernel(convert(rows), log=True), dense, rtol=1e-12, atol=0)
+    assert_allclose(fitted.exact_kernel(rows, sp.csr_array(rows[:4]), log=True), dense[:, :4])
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
+def test_rows_beyond_the_range_are_named(kernel):
+    fitted = mechanism("OptimalPositiveRF", kernel=kernel).fit(X)
+    for method in ("exact_kernel", "approximate_kernel", "kernel_variance"):
+        for rows, said in (((1e160 * X, Y), "X"), ((X, -1e160 * Y), "Y")):
+            with pytest.raises(ValueError, match=f"{said} is too large .* entry of {said} is"):
+                getattr(fitted, method)(*rows)
 
 
 def test_the_variance_of_an_exact_estimate_is_zero():

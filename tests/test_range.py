@@ -1,11 +1,17 @@
 """Features that vanish or overflow: one warning each, logarithms instead."""
 
+import os
+import subprocess
+import sys
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from contract import POSITIVE, X, Y, every_mechanism, every_positive, mechanism, one_warning
-from instances import KERNELS, couplings
+from instances import KERNELS, couplings, make
 from numpy.testing import assert_array_equal
+from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skrf import SimplexRF
 
@@ -17,11 +23,11 @@ def test_vanished_rows_give_one_warning_a_call(name, dtype, convert):
     fitted = mechanism(name, sigma=2.5).fit(X)
     far = X.astype(dtype)
     far[[0, 3, 4]] = 400.0
-    words = (type(fitted).__name__, "sigma=2.5", f"norm {400 * np.sqrt(5):.4g}", "log_transform")
-    with one_warning(*words, "X"):
+    words = (type(fitted).__name__, np.dtype(dtype).name, "smaller sigma", "log_transform")
+    with one_warning(*words, "Rows of features of X vanished"):
         features = fitted.transform(convert(far))
     assert features.dtype == dtype and not features[[0, 3, 4]].any()
-    with one_warning(*words, "Y"):
+    with one_warning(*words, "Rows of features of Y vanished"):
         fitted.transform_keys(convert(far))
     with one_warning(*words):
         mechanism(name, sigma=2.5).set_output(transform="default").fit(X).transform(convert(far))
@@ -46,11 +52,10 @@ def test_softmax_overflow_gives_one_warning_a_call(name):
     # Centred, positive features too are near exp(|sigma x|^2 / 2) here.
     far = X + 100.0
     fitted = mechanism(name, kernel="softmax", sigma=0.5).fit(far)
-    largest = np.sqrt((far**2).sum(axis=1).max())
     methods = ["transform", "transform_keys", "exact_kernel", "approximate_kernel"]
     methods += ["kernel_variance"] if name != "SimplexRFPlus" else []
     for method in methods:
-        with one_warning("overflow", "sigma=0.5 ", f"norm {largest:.4g}", type(fitted).__name__):
+        with one_warning("overflowed in float64", "smaller sigma", type(fitted).__name__):
             assert not np.isfinite(getattr(fitted, method)(far)).all()
     if name in POSITIVE:
         logs = fitted.log_transform(far)
@@ -70,6 +75,67 @@ def test_log_features_are_finite_at_every_scale(name, sigma, size, dtype):
     for kernel in KERNELS:
         fitted = mechanism(name, kernel=kernel, sigma=sigma).fit((size * X).astype(dtype))
         assert np.isfinite(fitted.log_transform((size * Y).astype(dtype))).all()
+
+
+def test_the_default_filter_shows_a_warning_once_a_search():
+    program = """
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from skrf import OptimalPositiveRF, RFFSampler
+
+X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+X[::4] *= 1e4
+model = make_pipeline(OptimalPositiveRF(8, random_state=0), LogisticRegression(max_iter=2000))
+sigmas = {"optimalpositiverf__sigma": [2.0, 3.0, 5.0, 8.0]}
+GridSearchCV(model, sigmas, cv=3).fit(X, y)
+for sigma in (1.0, 2.0, 3.0):
+    # One place.
+    RFFSampler(8, kernel="softmax", sigma=sigma, random_state=0).fit(X).transform(X / sigma)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "default::RuntimeWarning", "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Rows of features of X vanished in float64") == 1, done.stderr
+    assert done.stderr.count("Features of X overflowed in float64") == 1, done.stderr
+
+
+def advice(sigma, rows, far, name="OptimalPositiveRF"):
+    fitted = make(name, n_components=8, sigma=sigma, random_state=0).fit(rows)
+    with pytest.warns(RuntimeWarning, match="^Rows of features of X vanished in float64") as caught:
+        fitted.transform(far)
+    return str(caught[0].message)
+
+
+def test_the_advice_helps():
+    rows = np.random.default_rng(0).normal(size=(200, 30)) * 100
+    rows[0] *= 10
+    text = advice(1.0, rows, rows)
+    assert "standardised inputs" in text and "Normalizer" in text
+    standard = StandardScaler().fit_transform(rows)
+    text = advice(20.0, standard, standard)
+    assert "standardise" not in text and "Normalizer" in text
+    assert "standardise" not in advice(20.0, standard / 4, standard)
+    # What it says is enough.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for better, sigma in ((Normalizer().transform(rows), 10.0), (standard, 0.4)):
+            assert np.linalg.norm(sigma * better, axis=1).max() < 14
+            make("PositiveRF", n_components=8, sigma=sigma, random_state=0).fit_transform(better)
+    small = make("PositiveRF", n_components=8, sigma=20.0, random_state=0).fit(standard)
+    assert np.isfinite(small.log_transform(standard)).all()
+
+
+def test_the_advice_is_the_same_text_for_other_data():
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    texts = {advice(sigma, rows, size * rows) for sigma in (1.0, 3.0) for size in (1e3, 1e4)}
+    assert len(texts) == 1
 
 
 def test_coupling_simplex_suits_the_optimal_map():

@@ -669,7 +669,7 @@ def test_transform_warns_once_where_rows_of_digits_vanish(name, digits):
     rows = digits[0]["raw"]
     fitted = make(name, n_components=50, sigma=10.0, random_state=0).fit(rows)
     assert (fitted.log_transform(rows).max(axis=1) < -104).any()
-    with pytest.warns(RuntimeWarning, match=r"vanished .* sigma=10 .* norm 76\.9") as caught:
+    with pytest.warns(RuntimeWarning, match="Rows of features of X vanished in float32") as caught:
         features = fitted.transform(rows)
     assert len(caught) == 1
     assert features.dtype == np.float32 and np.isfinite(features).all()

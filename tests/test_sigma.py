@@ -1,9 +1,12 @@
 """The multiplier of the inputs: notations, and what data make of it."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from contract import X, Y, data, every_mechanism, mechanism, y
+from numpy.testing import assert_allclose
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.svm import SVC
 
@@ -59,6 +62,53 @@ def test_scale_survives_small_and_large_data():
     for size in (1e-8, 1e8):
         fitted = RFFSampler(sigma="scale").fit(size * X)
         assert fitted.sigma_ == pytest.approx(np.sqrt(2 / (5 * X.var())) / size, rel=1e-12)
+
+
+@pytest.mark.parametrize("convert", [np.array, sp.csr_array])
+@pytest.mark.parametrize("factor", [1e-300, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("sigma", ["scale", "median"])
+def test_a_common_factor_of_weights_does_not_matter(sigma, factor, convert):
+    weights = np.random.default_rng(0).uniform(0.5, 1, size=30)
+    expected = RFFSampler(sigma=sigma).fit(X, sample_weight=weights).sigma_
+    found = RFFSampler(sigma=sigma).fit(convert(X), sample_weight=factor * weights)
+    assert found.sigma_ == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("sigma", ["scale", "median"])
+@pytest.mark.parametrize("convert", [np.array, sp.csr_array])
+@every_mechanism
+def test_data_of_any_size_resolve_right_or_are_named(name, convert, sigma):
+    expected = mechanism(name, sigma=sigma).fit(X)
+    method = "log_transform" if expected.is_positive else "transform"
+    for power in (-320, -300, -200, -161, -155, -149, -143, -20, 20, 140, 149, 151, 155, 200, 307):
+        size = 10.0**power
+        rows = size * np.array([0.5, 1.0, 1.0, 1.0, 1.0]) * X
+        unit = mechanism(name, sigma=sigma).fit(np.array([0.5, 1.0, 1.0, 1.0, 1.0]) * X)
+        fitted = mechanism(name, sigma=sigma)
+        if -145 < power < 150:
+            fitted.fit(convert(rows))
+            assert fitted.sigma_ * size == pytest.approx(unit.sigma_, rel=1e-12)
+            values = getattr(fitted, method)(convert(rows))
+            assert_allclose(values, getattr(unit, method)(rows / size), rtol=1e-9, atol=1e-9)
+        else:
+            largest = f"The largest entry of X is {np.abs(rows).max():.4g}."
+            with pytest.raises(ValueError, match=re.escape(largest)):
+                fitted.fit(convert(rows))
+
+
+def test_rows_that_nearly_agree_are_named_where_sigma_would_leave_its_range():
+    rows = np.zeros((4, 2))
+    rows[:, 0] = np.arange(4) * 1e-160
+    rows[0, 1] = 1e-144
+    for sigma in ("scale", "median"):
+        rows[:, 1] = 0 if sigma == "median" else rows[:, 1]
+        with pytest.raises(ValueError, match=f"X is out of the range of sigma='{sigma}'"):
+            RFFSampler(sigma=sigma).fit(rows * 1e-8)
+
+
+def test_sigma_may_be_a_number_of_any_kind():
+    for value in (np.float32(0.5), np.float16(0.5), np.float64(0.5), np.int64(2), 2):
+        assert RFFSampler(4, sigma=value, random_state=0).fit(X).sigma_ == value
 
 
 @pytest.mark.parametrize("sigma", ["scale", "median"])

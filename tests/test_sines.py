@@ -102,5 +102,5 @@ def test_flaws_in_any_block_are_said():
     X = np.zeros((40_000, 4))
     X[39_999] = 60.0
     mechanism = OptimalPositiveRF(16, center=False, random_state=0).fit(X[:10] + 0.1)
-    with pytest.warns(RuntimeWarning, match="rows of features of X vanished"):
+    with pytest.warns(RuntimeWarning, match="Rows of features of X vanished in float64"):
         mechanism.transform(X)

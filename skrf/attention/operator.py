@@ -11,14 +11,14 @@ from sklearn.base import BaseEstimator, clone
 from .._arrays import is_array_api, like, to_host
 from .._sums import Sums
 from .._threads import run_all
-from .._validation import check_integer, draw_seed, remembered
+from .._validation import check_integer, check_range, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, fit_to, prepared
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, Output, for_each_unit, joined
 from ._masked import masked, masked_backward
-from ._shapes import check_finite, check_flag, check_qkv, check_scale
+from ._shapes import check_flag, check_qkv, check_scale
 from .generalized import GeneralizedMap
 from .masks import as_mask
 
@@ -540,7 +540,7 @@ def _adapted(prototype, groups, sets):
     width = groups.k.shape[-1]
     sets = sets[0] if len(sets) == 1 else sets  # a single one is not copied
     queries, keys = groups.q[sets].reshape(-1, width), groups.k[sets].reshape(-1, width)
-    check_finite("q", queries), check_finite("k", keys)
+    check_range("q", queries), check_range("k", keys)
     if groups.padding is not None:
         keys = keys[~groups.padding[sets].ravel()]
     if not needs_data(prototype):

@@ -1,15 +1,15 @@
 """Matrices of a fitted mechanism: the kernel, its estimate, and the variance of the estimate."""
 
-import warnings
-
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import is_array_api, like, namespace, squared_distances, squared_norms, to_host
+from .._arrays import cast, is_array_api, like, namespace, squared_distances
 from .._sums import log_estimate, signed_product
-from .._validation import validate_rows
-from ._map import as_dtype, in_range, mapped
+from .._validation import validate_rows, warn_once_a_place
+from ._map import as_dtype, in_range, mapped, needs_double
+
+_STANDARD = 1.01  # mean square of the entries of standardised inputs, with room for rounding
 
 
 class KernelMatrixMixin:
@@ -39,9 +39,10 @@ class KernelMatrixMixin:
         """
         X, Y = self._pair(X, Y)
         logs = self._spec._log_exact_kernel(X, Y, self.sigma_)
-        # Distances are made on the host.
-        logs = like(logs, X) if is_array_api(X) and not is_array_api(logs) else logs
-        return logs if log else self._flagged(_exp(logs), X, "kernel values")
+        if is_array_api(X):
+            # Distances are made on the host.
+            logs = cast(logs, X.dtype) if is_array_api(logs) else like(logs, X)
+        return logs if log else self._flagged(_exp(logs), "Kernel values overflowed")
 
     def approximate_kernel(self, X, Y=None):
         """Return the estimate of the kernel made of the features of X and Y.
@@ -73,7 +74,7 @@ class KernelMatrixMixin:
         else:
             logs, sign = log_estimate(queries, keys)
             values = sign * _exp(logs)
-        return self._flagged(as_dtype(values, X.dtype), X, "kernel estimates")
+        return self._flagged(as_dtype(values, X.dtype), "Kernel estimates overflowed")
 
     def kernel_variance(self, X, Y=None, *, log=False):
         """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
@@ -103,42 +104,50 @@ class KernelMatrixMixin:
         logs = self._fitted.spec._log_variance(self._fitted, X, Y)
         if is_array_api(X):
             logs = like(logs, X)
-        return logs if log else self._flagged(_exp(logs), X, "variances")
+        return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
     @property
     def kernel_variance_is_exact_(self):
         """Whether `kernel_variance` is the variance itself and not an upper bound."""
         fitted = self._known
+        middle = fitted.statistics.queries.mean[None, :]
+        fitted.spec._log_variance(fitted, middle, middle)  # raises where it is not known
         return fitted.spec._variance_is_exact(fitted.learned)
 
     def _pair(self, X, Y):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        return X, (X if Y is None else validate_rows(self, Y, reset=False, name="Y"))
+        Y = X if Y is None else validate_rows(self, Y, reset=False, name="Y")
+        for side, Z, name in ((self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")):
+            needs_double(side, Z, name)
+        return X, Y
 
     def _log_exact_kernel(self, X, Y, sigma):
         """Return the log kernel of all pairs of rows."""
+        # In float64 before they are scaled: sigma and products may leave the range of float32.
+        X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
         if self.kernel == "softmax":
             product = X @ Y.T
-            return (product.toarray() if sp.issparse(product) else product) * sigma**2
-        return squared_distances(X, Y) * (-(sigma**2) / 2)
+            return product.toarray() if sp.issparse(product) else product
+        return squared_distances(X, Y) / -2
 
-    def _flagged(self, values, X, what):
+    def _flagged(self, values, what):
         """Return values, with a warning where some overflowed."""
-        xp = namespace(values)
-        if not bool(xp.all(xp.isfinite(values))):
-            self._warn_of_range(X, f"{what} overflowed")
+        if not bool(namespace(values).all(namespace(values).isfinite(values))):
+            self._warn_of_range(what, values.dtype)
         return values
 
-    def _warn_of_range(self, X, what):
-        norms = (X.multiply(X)).sum(axis=1) if sp.issparse(X) else squared_norms(X)
-        largest = float(to_host(norms).max()) ** 0.5
-        warnings.warn(
-            f"{type(self).__name__}: {what} in the output's dtype at sigma={self.sigma_:.4g} and "
-            f"largest input norm {largest:.4g}. Take a smaller sigma or standardise the inputs"
-            + ("; log_transform stays finite." if self.is_positive else "."),
-            RuntimeWarning,
-            stacklevel=4,
+    def _warn_of_range(self, what, dtype):
+        """Warn in words that are the same for all data: Python shows such a text once a place."""
+        queries = self._fitted.statistics.queries
+        advice = ["a smaller sigma", "rows of unit norm (scikit-learn's Normalizer)"]
+        if np.mean(queries.variances + queries.mean**2) > _STANDARD:
+            advice.append("standardised inputs")
+        if self.is_positive:
+            advice.append("log_transform, which stays finite")
+        warn_once_a_place(
+            f"{what} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row should "
+            f"not be above 10 or so. Take {', '.join(advice[:-1])} or {advice[-1]}."
         )
 
 

@@ -1,11 +1,15 @@
 """What sigma="scale" and sigma="median" stand for."""
 
+import math
+
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import pdist
 
+from .._arrays import LARGEST, largest_entry, squared_distances
+
 _MEDIAN_ROWS = 1000
-_LARGEST_SIGMA = 1e150  # its square still is a float
+_SMALLEST = 1e-145  # the square of its rounding still is a float
 _RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with room
 
 
@@ -22,40 +26,49 @@ def resolve_sigma(mechanism, statistics, sample):
         The rows themselves.
     """
     sigma = mechanism.sigma
-    if sigma == "scale":
-        queries = statistics.queries
-        variance = queries.entry_variance
-        # Constant data have the variance of rounding, which would make an enormous sigma.
-        is_constant = variance <= _RELATIVE_ROUNDING**2 * np.mean(queries.mean**2)
-        gamma = 1.0 if is_constant else 1 / (len(queries.mean) * variance)
-        return float(np.sqrt(2 * gamma))
-    if sigma == "median":
-        median = median_distance(sample)
-        return float(np.sqrt(2.0)) if median == 0 else 1 / median
-    if sigma > _LARGEST_SIGMA:
+    if isinstance(sigma, str):
+        return _of_data(sigma, statistics.queries, sample)
+    # A float before it is compared: sigma may be a float32.
+    if float(sigma) > LARGEST:
         raise ValueError(
             f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
-            f"float in the range (0.0, {_LARGEST_SIGMA}]. Got {sigma!r} instead."
+            f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
         )
     return float(sigma)
+
+
+def _of_data(rule, queries, sample):
+    """Return what "scale" or "median" stands for."""
+    if rule == "scale":
+        # Constant data have the variance of rounding, which would make an enormous sigma.
+        least = _RELATIVE_ROUNDING**2 * np.mean(queries.mean**2)
+        spread = math.sqrt(len(queries.mean) * queries.entry_variance / 2)
+        is_constant = queries.entry_variance <= least
+    else:
+        spread = median_distance(sample)
+        is_constant = spread == 0
+    largest = largest_entry(sample.queries)
+    if 0 < largest < _SMALLEST or not (is_constant or 1 / LARGEST <= spread < np.inf):
+        raise ValueError(
+            f"X is out of the range of sigma={rule!r}: entries of X must not all be below "
+            f"{_SMALLEST:g}, and sigma must come out between 0 and {LARGEST:g}, not as one "
+            f"over {spread:.4g}. The largest entry of X is {largest:.4g}."
+        )
+    return math.sqrt(2.0) if is_constant else 1 / spread
 
 
 def median_distance(sample):
     """Return the median distance of at most 1,000 queries that differ; 0 where none do."""
     X = sample.queries
     weights = np.ones(X.shape[0]) if sample.weights is None else sample.weights
+    weights = weights / weights.max()  # products of tiny or huge ones would leave the range
     if X.shape[0] > _MEDIAN_ROWS:
         chosen = sample.rng_of_rows().choice(X.shape[0], _MEDIAN_ROWS, replace=False)
         rows = np.sort(chosen)
         X, weights = X[rows], weights[rows]
     pairs = np.triu_indices(X.shape[0], 1)
     if sp.issparse(X):
-        X = X.astype(np.float64)
-        products = (X @ X.T).toarray()
-        norms = np.diagonal(products)
-        # Equal rows have equal products, so their distance comes out as 0 and is left out.
-        squares = np.add.outer(norms, norms) - 2 * products
-        distances = np.sqrt(np.maximum(squares[pairs], 0))
+        distances = np.sqrt(squared_distances(X, X)[pairs])
     else:
         distances = pdist(np.asarray(X, dtype=np.float64))
     apart = distances > 0

@@ -9,7 +9,7 @@ immutable `Fitted`. Consumers hold the feature maps.
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from inspect import signature
 from numbers import Integral, Real
 from operator import attrgetter
@@ -30,6 +30,7 @@ from .._arrays import is_array_api, namespace, to_host
 from .._validation import (
     Interval,
     StrOptions,
+    check_range,
     check_unchanged,
     commit,
     draft_of,
@@ -195,6 +196,21 @@ class MergeableOnly:
         return MethodType(self.fn, mechanism)
 
 
+def _telling_of_gamma(init):
+    """Return a constructor that says what the ``gamma`` of scikit-learn's kernels is called."""
+
+    @wraps(init)
+    def checked(self, *args, **params):
+        if "gamma" in params and "gamma" not in signature(init).parameters:
+            raise TypeError(
+                f"{type(self).__name__} has no parameter 'gamma', got gamma={params['gamma']!r}. "
+                "Give sigma = sqrt(2 gamma) instead."
+            )
+        init(self, *args, **params)
+
+    return checked
+
+
 class BaseRandomFeatures(
     KernelMatrixMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
 ):
@@ -215,6 +231,8 @@ class BaseRandomFeatures(
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         cls._allowed = {**cls._allowed, **vars(cls).get("_parameter_constraints", {})}
+        if "__init__" in vars(cls):
+            cls.__init__ = _telling_of_gamma(cls.__init__)
         names = signature(cls.__init__).parameters
         cls._parameter_constraints = {n: own for n, own in cls._allowed.items() if n in names}
 
@@ -383,8 +401,10 @@ class BaseRandomFeatures(
         draft = draft_of(self, forget=before is None)
         X = to_host(validate_rows(draft, X, reset=before is None))
         sample_weight, X, kept = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
+        check_range("X", X)
         if keys is not None:
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
+            check_range("keys", keys)
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
@@ -635,9 +655,9 @@ class BaseRandomFeatures(
             look(features)
         has_vanished, has_overflowed = (any(flaw) for flaw in zip(*found, strict=True))
         if has_vanished:
-            self._warn_of_range(X, f"rows of features of {name} vanished")
+            self._warn_of_range(f"Rows of features of {name} vanished", dtype)
         elif has_overflowed:
-            self._warn_of_range(X, f"features of {name} overflowed")
+            self._warn_of_range(f"Features of {name} overflowed", dtype)
         return features
 
     def __sklearn_tags__(self):

@@ -197,13 +197,14 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
     size = np.linalg.norm(np.exp(log_exact - top))
     try:
         predicted = relative_error(fitted, rows, keys)
+        is_exact = fitted.kernel_variance_is_exact_
     except NotImplementedError:
-        predicted = float("nan")
+        predicted, is_exact = float("nan"), False
     return Comparison(
         name,
         clone(mechanism),
         predicted,
-        bool(fitted.kernel_variance_is_exact_),
+        is_exact,
         float(np.median(errors) / size),
         float(np.median(log_errors)),
         bool(fitted.is_positive),
