@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from contextlib import contextmanager
-from numbers import Integral
+from numbers import Integral, Real
 from operator import attrgetter
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
 
 
 @contextmanager
-def _naming(name):
+def naming(name):
     """Put the name of the input in front of errors that do not tell it."""
     try:
         yield
@@ -72,7 +72,7 @@ def validate_rows(estimator, X, *, reset, name="X"):
     if name == "X":
         return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
     _check_feature_names(estimator, X, reset=False)
-    with _naming(name):
+    with naming(name):
         rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
     _same_width(estimator, rows, name)
     return _canonical(rows)
@@ -160,7 +160,7 @@ def drop_zero_weights(sample_weight, X, *others):
     """
     if sample_weight is None:
         return (None, X, *others)
-    with _naming("sample_weight"):
+    with naming("sample_weight"):
         # Of X it reads the number of rows: those of other libraries stay where they are.
         rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
         weights = to_host(sample_weight)
@@ -328,6 +328,68 @@ def _is_ours(part):
     """Tell whether an object is a record of this library; estimators hold what users gave."""
     ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
     return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")
+
+
+def check_present(name, values):
+    """Raise where a value of an array of objects or dates is missing: None, NaN, NaT or NA."""
+    if values.dtype.kind not in "OmM":
+        return
+    missing = np.flatnonzero([_is_missing(value) for value in values.ravel()])
+    if len(missing):
+        raise ValueError(
+            f"{name} has missing values, the first of them {values.ravel()[missing[0]]!r} at "
+            f"position {missing[0]}: leave these rows out."
+        )
+
+
+def _is_missing(value):
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA is neither equal to itself nor different
+        return True
+
+
+class NestedParameters:
+    """What estimators share that take a default map where ``feature_map=None``."""
+
+    _default_map = None  # an instance
+
+    def set_params(self, **params):
+        """Set parameters, as every estimator of scikit-learn does.
+
+        Parameters
+        ----------
+        **params : dict
+            Values by name; those of a map that was given are ``feature_map__<name>``.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            Where a parameter of the map is set and there is no map.
+        """
+        nested = [name for name in params if name.startswith("feature_map__")]
+        feature_map = params.get("feature_map", self.feature_map)
+        if nested and not hasattr(feature_map, "set_params"):
+            raise ValueError(
+                f"{nested[0]}={params[nested[0]]!r} cannot be set, because feature_map="
+                f"{feature_map!r} has no parameters. Give the map that None stands for, "
+                f"feature_map={self._default_map!r}, or another one."
+            )
+        return super().set_params(**params)
+
+
+def check_positive(name, value):
+    """Return a finite number > 0 as a float, or raise naming it."""
+    is_real = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if not (is_real and 0 < value < np.inf):
+        kind = ValueError if is_real else TypeError
+        raise kind(f"{name} must be a finite number > 0, got {value!r}.")
+    return float(value)
 
 
 def check_integer(name, value, least=1):

@@ -21,11 +21,14 @@ class Gradients:
         The inputs.
     arrays : tuple of ndarray
         What is written.
+    gradient_unit : float, default=1.0
+        What the gradient with respect to the output was divided by.
     """
 
-    def __init__(self, unit, arrays):
+    def __init__(self, unit, arrays, gradient_unit=1.0):
         self.unit = unit
-        self.by_q, self.by_k, self.by_v = (Output(array) for array in arrays)
+        units = unit.value_unit * gradient_unit, unit.value_unit * gradient_unit, gradient_unit
+        self.by_q, self.by_k, self.by_v = map(Output, arrays, units)
 
     def put_queries(self, rows, by_values):
         """Write the gradients of some queries, given those of the values of their features."""

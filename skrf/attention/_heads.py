@@ -11,8 +11,9 @@ from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
 from .._sums import Memory, Rows
 from .._threads import run_all
 from ..features import as_feature_map, needs_double
-from ._shapes import check_finite
+from ._shapes import check_finite, unit_for
 
+_STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
 
 
@@ -51,10 +52,26 @@ class Unit:
     def __init__(self, head, q, k, v, hidden=None):
         self.head, self.hidden, self.q, self.k, self.v = head, hidden, q, k, v
         self.memory = Memory(), Memory()
-        check_finite("v", v)
+        self.value_unit, self._largest_value = 1.0, check_finite("v", v)
         # All in the precision that one of them needs.
         needed = needs_double(head.queries, q, "q") | needs_double(head.keys, k, "k")
         self.dtype = namespace(q).float64 if needed else q.dtype
+
+    def fit_values(self, is_stream):
+        """Prepare for values that are huge or tiny: units of their size, or float64 in a stream.
+
+        The sums of a stream outlive the values of a chunk.
+        """
+        unit = unit_for(self._largest_value)
+        if not is_stream:
+            self.value_unit = unit
+        elif not 1 / _STREAMED < unit < _STREAMED:
+            raise ValueError(
+                f"the largest entry of v is {self._largest_value:.4g}: in step it must be 0 or "
+                f"from {1 / _STREAMED:g} to {_STREAMED:g}. Scale v, and the output with it."
+            )
+        elif unit != 1:
+            self.dtype = namespace(self.q).float64
 
     def queries(self, rows):
         """Return some queries (..., G, n, d)."""
@@ -67,6 +84,8 @@ class Unit:
     def values(self, rows):
         """Return [1, values] of some keys; rows of padded ones are 0."""
         values = cast(self.v[..., rows, :], self.dtype)
+        if self.value_unit != 1:
+            values = values / self.value_unit
         xp = namespace(values)
         extended = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
         if self.hidden is None:
@@ -133,13 +152,17 @@ class Output:
     ----------
     array : ndarray or None
         What is written; None keeps the blocks.
+    unit : float, default=1.0
+        What is multiplied with all that is written.
     """
 
-    def __init__(self, array=None):
-        self.array, self.parts, self.zeros = array, {}, []
+    def __init__(self, array=None, unit=1.0):
+        self.array, self.unit, self.parts, self.zeros = array, unit, {}, []
 
     def put(self, rows, values):
         """Write rows, a slice of axis -2."""
+        if self.unit != 1:
+            values = values * self.unit
         if self.array is None:
             self.parts[rows.start] = values
         else:
@@ -148,7 +171,7 @@ class Output:
     def put_quotients(self, rows, sums):
         """Write numerators over denominators, the first of the sums; 0 where that is 0."""
         weight = sums[..., :1]
-        if self.array is not None and weight.all():
+        if self.array is not None and self.unit == 1 and weight.all():
             np.divide(sums[..., 1:], weight, out=self.array[..., rows, :], casting="same_kind")
             return
         self.zeros.append((rows, weight[..., 0] == 0))

@@ -35,7 +35,8 @@ def masked(unit, mask, out):
     """
     n_lost = 0
     for g, ((queries, keys), values) in enumerate(_inputs(unit)):
-        out.array[g], saved = masked_attention(queries, keys, values, mask)
+        own, saved = masked_attention(queries, keys, values, mask)
+        np.multiply(own, out.unit, out=out.array[g], casting="same_kind")
         if not unit.head.is_positive:
             is_lost = np.ones(len(queries.values), dtype=bool)
             for rows, denominators in saved:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._arrays import beside, cast, is_array_api, largest_entry, like, namespace, to_host
 
+_USUAL = 1e6  # sums of values between this and its inverse stay inside the range of float32
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 
@@ -117,9 +118,24 @@ def check_scale(scale, width):
 
 
 def check_finite(name, array):
-    """Raise unless all entries are finite."""
-    if not math.isfinite(largest_entry(array)):
+    """Return the largest absolute value, or raise unless all entries are finite."""
+    largest = largest_entry(array)
+    if not math.isfinite(largest):
         raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+    return largest
+
+
+def unit_for(largest):
+    """Return the power of 2 that numbers of a size are divided by: 1 where the size is usual."""
+    if largest == 0 or 1 / _USUAL < largest < _USUAL:
+        return 1.0
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1)
+
+
+def check_real(name, array):
+    """Raise unless an array holds real numbers or booleans."""
+    if not namespace(array).isdtype(array.dtype, ("bool", "integral", "real floating")):
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
 
 
 def check_flag(name, value):
@@ -133,10 +149,9 @@ def _as_floats(inputs):
     if any(is_array_api(values) for values in inputs.values()):
         arrays, xp = inputs, _common_namespace(inputs)
     else:
-        arrays, xp = {name: _as_array(name, values) for name, values in inputs.items()}, np
+        arrays, xp = {name: as_array(name, values) for name, values in inputs.items()}, np
     for name, array in arrays.items():
-        if not xp.isdtype(array.dtype, ("bool", "integral", "real floating")):
-            raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+        check_real(name, array)
         if array.ndim < 2:
             raise ValueError(
                 f"{name} must have shape {_SHAPES[name]}, got {array.ndim} axes: "
@@ -161,7 +176,8 @@ def _common_namespace(inputs):
         raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.") from error
 
 
-def _as_array(name, values):
+def as_array(name, values):
+    """Return values as a NumPy array, or raise naming them."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -192,7 +208,7 @@ def _check_padding(mask, k_shape):
     """Return the padding as (U, S), or None where no key is padded."""
     if mask is None:
         return None
-    mask = _as_array("key_padding_mask", mask)
+    mask = as_array("key_padding_mask", mask)
     if mask.dtype != bool:
         raise TypeError(
             f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}."

@@ -11,23 +11,30 @@ from sklearn.base import BaseEstimator, clone
 from .._arrays import is_array_api, like, to_host
 from .._sums import Sums
 from .._threads import run_all
-from .._validation import check_integer, check_range, draw_seed, remembered
+from .._validation import NestedParameters, check_integer, check_range, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, fit_to, prepared
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, Output, for_each_unit, joined
 from ._masked import masked, masked_backward
-from ._shapes import check_flag, check_qkv, check_scale
+from ._shapes import (
+    as_array,
+    check_finite,
+    check_flag,
+    check_qkv,
+    check_real,
+    check_scale,
+    unit_for,
+)
 from .generalized import GeneralizedMap
 from .masks import as_mask
 
 _DIAGNOSED_DRAWS = 5
 _FEW_FEATURES = 2.0
-_DEFAULT = OptimalPositiveRF(256)
 
 
-class ApproxKernelAttention(BaseEstimator):
+class ApproxKernelAttention(NestedParameters, BaseEstimator):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns the estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are taken out
@@ -86,6 +93,8 @@ class ApproxKernelAttention(BaseEstimator):
     True
     """
 
+    _default_map = OptimalPositiveRF(256)
+
     def __init__(self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None):
         self.feature_map = feature_map
         self.causal = causal
@@ -100,7 +109,7 @@ class ApproxKernelAttention(BaseEstimator):
 
         Maps that need data come unfitted.
         """
-        feature_map = _DEFAULT if self.feature_map is None else self.feature_map
+        feature_map = self._default_map if self.feature_map is None else self.feature_map
         scale = check_scale(self.scale, width)
 
         def make():
@@ -169,7 +178,7 @@ class ApproxKernelAttention(BaseEstimator):
         self : object
             The fitted operator.
         """
-        groups, n_heads = self._check(q, k, None, key_padding_mask, causal=False)
+        groups, n_heads = self._check(q, k, k, key_padding_mask, causal=False)
         prototype = self._prototype(groups.k.shape[-1])
         groups = groups.on_host()
         sets = np.arange(len(groups.k)).reshape(-1, n_heads)
@@ -242,7 +251,8 @@ class ApproxKernelAttention(BaseEstimator):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(unit, sets):
-            output = Output(None if out is None else out[sets])
+            unit.fit_values(is_stream=states is not None)
+            output = Output(None if out is None else out[sets], unit.value_unit)
             if mask is not None:
                 return sets, output, None, None, masked(unit, mask, output)
             before = None if not states else _state_of(states, sets)
@@ -292,18 +302,24 @@ class ApproxKernelAttention(BaseEstimator):
                 "differentiate a call."
             )
         heads = self._heads(groups, n_heads)
-        gradient = np.asarray(grad_out, dtype=groups.q.dtype)
+        gradient = as_array("grad_out", grad_out)
+        check_real("grad_out", gradient)
         shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
         if gradient.shape != shape:
             raise ValueError(
                 f"grad_out must have the output's shape {shape}, got {gradient.shape}."
             )
+        with np.errstate(over="ignore"):
+            gradient = gradient.astype(groups.q.dtype)
+        gradient_unit = unit_for(check_finite("grad_out", gradient))
         gradient = gradient.reshape(*groups.q.shape[:-1], -1)
+        gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
 
         def sweep(unit, u):
-            found = Gradients(unit, [array[u] for array in arrays])
+            unit.fit_values(is_stream=False)
+            found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
             if mask is not None:
                 masked_backward(unit, mask, gradient[u], found)
             elif self.causal:
@@ -372,7 +388,7 @@ class ApproxKernelAttention(BaseEstimator):
                 states.update(zip(sets, sums.groups(), strict=True))
             else:
                 states[sets] = sums
-        state = AttentionState(tuple(states[u] for u in range(len(heads))))
+        state = AttentionState(tuple(states[u] for u in range(len(heads))), groups.k.shape[-1])
         return groups.ungroup(out), state
 
     # ---------------------------------------------------------------- looking at it
@@ -394,7 +410,7 @@ class ApproxKernelAttention(BaseEstimator):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        groups, _ = self._check(q, k, None, key_padding_mask)
+        groups, _ = self._check(q, k, k, key_padding_mask)
         # Attention to unit vectors: column j is what value j is multiplied with.
         n_keys = groups.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
@@ -439,12 +455,12 @@ class ApproxKernelAttention(BaseEstimator):
     # ---------------------------------------------------------------- checks
 
     def _check(self, q, k, v, key_padding_mask, causal=None):
-        """Return the grouped inputs and the number of key heads; v None stands for no values."""
+        """Return the grouped inputs and the number of key heads."""
         check_flag("causal", self.causal)
         if self.block_size is not None:
             check_integer("block_size", self.block_size)
-        values, causal = k if v is None else v, self.causal if causal is None else causal
-        groups = check_qkv(q, k, values, key_padding_mask, causal, is_checked=False)
+        causal = self.causal if causal is None else causal
+        groups = check_qkv(q, k, v, key_padding_mask, causal, is_checked=False)
         leading = np.shape(k)[:-2]
         return groups, (leading[-1] if leading else 1)
 
@@ -467,9 +483,12 @@ class AttentionState:
     ----------
     heads : tuple
         What is remembered for every set of keys, in the order of the leading axes; of a fixed size.
+    width : int, default=None
+        Width of the keys; None before the first.
     """
 
     heads: tuple
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -504,12 +523,13 @@ def _check_state(state, groups, heads):
     if is_other != is_array_api(groups.q):
         made = "another library than NumPy" if is_other else "NumPy"
         raise ValueError(f"state was made by {made}; got {type(groups.q)!r}.")
-    expected = (len(state.heads), *state.heads[0].sums.shape)
-    given = (len(heads), heads[0].keys.n_columns, groups.v.shape[-1] + 1)
+    n_features, n_values = state.heads[0].sums.shape
+    expected = len(state.heads), state.width, n_features, n_values - 1
+    given = len(heads), groups.k.shape[-1], heads[0].keys.n_columns, groups.v.shape[-1]
     if expected != given:
         raise ValueError(
-            f"state was made for {expected[0]} sets of keys, {expected[1]} features and values "
-            f"of width {expected[2] - 1}; got {given[0]}, {given[1]} and {given[2] - 1}."
+            "state was made for {} sets of keys of width {}, {} features and values of width {}; "
+            "got {}, {}, {} and {}.".format(*expected, *given)
         )
 
 

@@ -1,5 +1,7 @@
 """Four regimes of queries and keys, on which the papers compare variances."""
 
+from numbers import Integral, Real
+
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.utils import check_random_state
@@ -33,7 +35,9 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
     Raises
     ------
     ValueError
-        If the regime is not one of the four.
+        If the regime is not one of the four, or another parameter is not allowed.
+    TypeError
+        If ``n_samples`` is not an integer or ``sigma`` not a real number.
 
     References
     ----------
@@ -48,7 +52,15 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
     """
     if regime not in REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
-    rng = check_random_state(random_state)
+    _check("n_samples", n_samples, Integral, "an integer >= 1", 1)
+    _check("sigma", sigma, Real, "a finite number > 0", np.finfo(float).smallest_subnormal)
+    try:
+        rng = check_random_state(random_state)
+    except ValueError as error:
+        raise ValueError(
+            "random_state must be an int from 0 to 2**32 - 1, a RandomState instance or None, got "
+            f"{random_state!r}"
+        ) from error
     if regime == "digits":
         images = load_digits().data / 16
         X, Y = (images[rng.randint(len(images), size=n_samples)] for _ in range(2))
@@ -59,3 +71,11 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
         elif regime == "shifted":
             Y = Y + 1
     return sigma * X, sigma * Y
+
+
+def _check(name, value, kind, allowed, least):
+    """Raise unless a parameter is a finite number of a kind, and large enough."""
+    wrong_type = isinstance(value, bool) or not isinstance(value, kind)
+    if wrong_type or not least <= value < np.inf:
+        error = TypeError if wrong_type else ValueError
+        raise error(f"{name} must be {allowed}, got {value!r}")

@@ -6,6 +6,7 @@ consumer needs and a map does not have is named in an error.
 """
 
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,6 +185,15 @@ class TransformerMap(FeatureMap):
         scale = np.zeros((len(values), 1), values.dtype)
         largest = np.abs(values).max(axis=1, keepdims=True)
         if not 1 / _RANGE < float(largest.min()) <= float(largest.max()) < _RANGE:
+            is_finite = np.isfinite(largest)
+            if not is_finite.all():
+                warnings.warn(
+                    "feature_map made features that are infinite or NaN of some rows: all features "
+                    "of these rows count as 0. Take smaller rows.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                values, largest = np.where(is_finite, values, 0), np.where(is_finite, largest, 0)
             largest[largest == 0] = 1
             values, scale = values / largest, np.log(largest)
         return _in_library(Rows(values, scale), X)

@@ -106,6 +106,36 @@ class KernelMatrixMixin:
             logs = like(logs, X)
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
+    def term_range(self, X, Y=None, *, log=False):
+        """Return the length of an interval that holds every independent term of the estimate.
+
+        `approximate_kernel` is the mean of ``n_projections_`` terms, one of each projection.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+        log : bool, default=False
+            Return the natural logarithm, which neither overflows nor underflows.
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            At least the largest possible term less the smallest one.
+
+        Raises
+        ------
+        ValueError
+            Where terms are not bounded or not independent; the message says where they are.
+        """
+        X, Y = self._pair(X, Y)
+        logs = self._fitted.spec._log_term_range(self._fitted, X, Y)
+        if is_array_api(X):
+            logs = like(logs, X)
+        return logs if log else self._flagged(_exp(logs), X, "ranges of terms")
+
     @property
     def kernel_variance_is_exact_(self):
         """Whether `kernel_variance` is the variance itself and not an upper bound."""

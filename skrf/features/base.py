@@ -283,6 +283,14 @@ class BaseRandomFeatures(
     def _log_variance(self, fitted, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
+    def _log_term_range(self, fitted, X, Y):
+        """Return the log range of the terms that the estimate is the mean of, or raise."""
+        raise ValueError(
+            f"hoeffding_bound needs bounded, independent terms, but {self!r} has none. These have "
+            "them with coupling='iid' and projection='dense': RFFSampler; OptimalPositiveRF and "
+            "GeneralizedExponentialRF, where the real part of the fitted A_ is negative."
+        )
+
     def _variance_is_exact(self, learned):
         """Tell whether that is the variance itself and not a bound."""
         return True

@@ -10,7 +10,14 @@ import numpy as np
 from .. import variances
 from .._arrays import Kept, like, squared_norms
 from .._validation import StrOptions
-from ..projections import COUPLINGS, PROJECTIONS, Coupling, DenseProjection, Projection
+from ..projections import (
+    COUPLINGS,
+    PROJECTIONS,
+    Coupling,
+    DenseProjection,
+    Independent,
+    Projection,
+)
 from ._coordinates import Coordinates
 from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
@@ -222,6 +229,15 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 f"Known: {', '.join(map(repr, known))}."
             )
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
+
+    def _log_term_range(self, fitted, X, Y):
+        learned, nonlinearity = fitted.learned, getattr(fitted.queries, "nonlinearity", None)
+        if nonlinearity is not None and type(self._joint) is Independent:
+            geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
+            logs = nonlinearity.log_range(geometry)
+            if logs is not None:
+                return logs + self._log_outer_factor(learned, X, Y) / 2
+        return super()._log_term_range(fitted, X, Y)
 
     def _check_is_dense(self):
         if self.projection != "dense":

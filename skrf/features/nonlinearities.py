@@ -48,6 +48,17 @@ class Nonlinearity:
             out[...] = values
         return scale
 
+    def log_range(self, geometry):
+        """Return the log of the length of an interval that holds what one projection estimates.
+
+        None where there is none.
+
+        Parameters
+        ----------
+        geometry : PairGeometry
+            Of queries and keys.
+        """
+
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row of sum(by_values * values).
 
@@ -61,6 +72,10 @@ class SineCosine(Nonlinearity):
     """Columns [cos w.x, sin w.x]: unbiased for exp(-|x - y|^2 / 2)."""
 
     columns_per_projection = 2
+
+    def log_range(self, geometry):
+        """Return that of cos w.(x - y), from -1 to 1."""
+        return math.log(2) + 0 * geometry.norms2
 
     def apply(self, products, row, bias, *, keys=False):
         """Return the columns, on the scale `row`."""
@@ -86,6 +101,10 @@ class PhasedCosine(Nonlinearity):
     """One column sqrt(2) cos(w.x + phase), phase uniform on (0, 2 pi): the pair folded into one."""
 
     phase: float
+
+    def log_range(self, geometry):
+        """Return that of a product of two such columns, from -2 to 2."""
+        return math.log(4) + 0 * geometry.norms2
 
     def row_term(self, norms2, n_features):
         """Return log(2) / 2."""
@@ -129,6 +148,13 @@ class Exponential(PositiveNonlinearity):
     def slope(self):
         """B, the multiplier of the inputs."""
         return math.sqrt(1 - 4 * self.A)
+
+    def log_range(self, geometry):
+        """Return that from 0 to a bound that there is for A < 0, sharp where x = y."""
+        if self.A < 0:
+            return geometry.n_features / 2 * math.log1p(-4 * self.A) - geometry.norms2 / (
+                4 * self.A
+            )
 
     def multiplier(self, projection):
         """Return the projection as it is and A |w|^2."""
@@ -260,6 +286,15 @@ class GeneralizedExponential(Nonlinearity):
     def norm_slope(self):
         """C, the multiplier of |x|^2."""
         return -(self.s + 1) / 2
+
+    def log_range(self, geometry):
+        """Return that of numbers of either sign, whose size is bounded for Re A < 0."""
+        if self.A.real < 0 or (self.A == 0 and self.s == -1):
+            nearest2 = geometry.sum2 if self.s == 1 else geometry.difference2
+            size = self._slope(False).real ** 2 / (-8 * self.A.real or 1.0)
+            log_D2 = geometry.n_features / 2 * math.log(abs(1 - 4 * self.A))
+            bound = log_D2 + size * nearest2 + self.norm_slope * geometry.norms2
+            return bound + math.log(2 if self.phase is None else 4)
 
     def _slope(self, keys):
         """Return what multiplies products: B, for keys the conjugate of s B."""

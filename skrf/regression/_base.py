@@ -1,5 +1,6 @@
 """What classifier and regressor share: the feature map and the sums of its key features."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,10 +9,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import beside, is_array_api, namespace, take, to_host
-from .._sums import Memory, Readout, Sums, sums_of_block
+from .._arrays import beside, cast, is_array_api, namespace, take, to_host
+from .._sums import Memory, Readout, Sums, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
-from .._validation import HasMethods, check_unchanged, commit, draft_of, freeze, validate_rows
+from .._validation import (
+    HasMethods,
+    NestedParameters,
+    check_unchanged,
+    commit,
+    draft_of,
+    freeze,
+    validate_rows,
+)
+from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, as_feature_map, in_range, prepared
 
 _BLOCK_ROWS = 1024
@@ -19,6 +29,8 @@ _DEVICE_BLOCK_ROWS = 2**14  # a device wants larger pieces
 # Of blocks whose sums are held at a time.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SPREAD = 23.0  # groups on one scale may differ by e^23, which is 1e10
+_WEIGHT_BITS = 32  # weights on one scale may differ by 2^32
+_LOG_2 = float(np.log(2.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +45,12 @@ class KeySums:
         Queries and keys.
     sums : Sums or None
         With a leading axis for groups; None before the first row.
-    weights : ndarray of shape (n_groups,)
-        Sums of the first values.
+    weights, log_weights : ndarray of shape (n_groups,)
+        Sums of the weights as they were given, which may overflow, and their logarithms.
     has_one_scale : bool
         Whether one scale has suited all rows of all groups so far.
+    needs_double : bool
+        Whether values are too far apart for features in float32.
     targets : Targets or None
         What a regressor knows of the targets.
     """
@@ -45,8 +59,24 @@ class KeySums:
     maps: tuple
     sums: Sums | None
     weights: np.ndarray
+    log_weights: np.ndarray
     has_one_scale: bool = True
+    needs_double: bool = False
     targets: Any = None
+
+    @classmethod
+    def before(cls, params, maps, n_groups):
+        """Return the sums before the first row."""
+        return cls(params, maps, None, np.zeros(n_groups), np.full(n_groups, -np.inf))
+
+    @property
+    def shares(self):
+        """Shares of the groups in the weights."""
+        with np.errstate(over="ignore"):
+            total = self.weights.sum()
+        if np.isfinite(total):
+            return self.weights / total
+        return np.exp(self.log_weights - log_sum_exp(self.log_weights))
 
     def reference(self):
         """Return one log scale for each column that is of the size of every group's mean, or None.
@@ -55,22 +85,31 @@ class KeySums:
         """
         if self.sums is None or not (self.has_one_scale and self.maps[1].is_positive):
             return None
-        top, some = self.sums.top.max(axis=0), self.weights > 0
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.sums.sums[some, :, 0] / self.weights[some, None])
-        return top if (logs + self.sums.top[some] - top).min() > -_SPREAD else None
+        some = self.log_weights > -np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sizes = np.log(self.sums.sums[some, :, 0]) + self.sums.top[some]
+            means = sizes - self.log_weights[some, None]
+            top = means.max(axis=0)
+            return top if (means - top).min() > -_SPREAD else None
 
-    def merge(self, sums, weights, suits):
-        """Return the sums with those of other rows, and whether their reference suited these."""
-        sums = Sums(to_host(sums.sums), to_host(sums.top))
+    def merge(self, sums, weights, suits, unit):
+        """Return the sums with those of other rows, and whether their reference suited these.
+
+        The weights of those rows are in units of ``2**unit``.
+        """
+        sums = Sums(to_host(sums.sums), to_host(sums.top) + unit * _LOG_2)
+        with np.errstate(divide="ignore", over="ignore"):
+            log_weights = np.log(weights) + unit * _LOG_2
+            weights = self.weights + np.ldexp(weights, unit)
         return replace(
             self,
             sums=sums if self.sums is None else self.sums.merge(sums),
-            weights=self.weights + weights,
+            weights=weights,
+            log_weights=np.logaddexp(self.log_weights, log_weights),
             has_one_scale=self.has_one_scale and suits,
         )
 
-    def add(self, X, groups, values):
+    def add(self, X, groups, weights, values):
         """Return the sums with more rows, blocks of which are merged in their order.
 
         Parameters
@@ -79,9 +118,20 @@ class KeySums:
             Rows.
         groups : ndarray of int of shape (n,)
             Their groups.
+        weights : ndarray of shape (n,)
+            Their weights, any positive normal numbers.
         values : ndarray of shape (n, n_values)
-            What their features are multiplied with, the weight first.
+            What their features are multiplied with beside the weight, at most 2.
         """
+        exponents = np.frexp(weights)[1] - 1
+        lots, total = (exponents.max() - exponents) // _WEIGHT_BITS, self
+        if lots.any():
+            for lot in np.unique(lots):
+                rows = np.flatnonzero(lots == lot)
+                total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
+            return total
+        unit = int(exponents.max())
+        values = np.ldexp(weights, -unit)[:, None] * np.insert(values, 0, 1.0, axis=1)
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
         # As many sums are held at a time as there are blocks in a batch.
@@ -89,19 +139,34 @@ class KeySums:
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
         # The first batches are small: they tell the scale of the others, if there is one.
         is_scaled = self.sums is not None or is_array_api(X)
-        start, length, total = 0, most if is_scaled else _BLOCK_ROWS, self
+        start, length = 0, most if is_scaled else _BLOCK_ROWS
         while start < X.shape[0]:
             reference = None if is_array_api(X) else total.reference()
 
             def sums(rows, start=start, reference=reference):
                 rows = slice(rows.start + start, rows.stop + start)
-                own = X[rows, :], groups[rows], values[rows]
+                own = self._precise(X[rows, :]), groups[rows], values[rows]
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
             for part in map_blocks(sums, min(length, X.shape[0] - start), size):
-                total = total.merge(*part)
+                total = total.merge(*part, unit)
             start, length = start + length, min(8 * length, most)
         return total
+
+    def share_of(self, weights):
+        """Return the share of these weights in the sums once they are added, of a single group."""
+        unit = np.frexp(weights.max())[1]
+        log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
+        return np.exp(log_weight - np.logaddexp(self.log_weights[0], log_weight))
+
+    def scaled(self, factors):
+        """Return the sums with the values beside the weight multiplied."""
+        return replace(
+            self, sums=replace(self.sums, sums=self.sums.sums * np.insert(factors, 0, 1))
+        )
+
+    def _precise(self, X):
+        return cast(X, namespace(X).float64) if self.needs_double else X
 
     def query(self, X, function):
         """Return function(sums, block) of blocks of rows put together.
@@ -114,7 +179,7 @@ class KeySums:
         readout = Readout(joined, feature_map.is_positive, n_values)
 
         def answer(rows):
-            block = in_range(feature_map, X[rows, :])
+            block = in_range(feature_map, self._precise(X[rows, :]))
             found = readout(feature_map, block, memory)
             found = namespace(found).reshape(found, (-1, n_groups, n_values))
             return function(found if is_array_api(X) else found.astype(np.float64), block)
@@ -123,7 +188,7 @@ class KeySums:
         parts = map_blocks(answer, X.shape[0], size)
         return namespace(parts[0]).concat(parts, axis=0)
 
-    def log_weights(self, X):
+    def log_scores(self, X):
         """Return the logarithms of the weights that rows see of every group, (n, n_groups)."""
         logs = self.maps[0](X).values
         parts = self.sums.beside(X).groups()
@@ -153,9 +218,10 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     return sums, weights, suits or reference is None
 
 
-class BaseKernelRegression(BaseEstimator):
+class BaseKernelRegression(NestedParameters, BaseEstimator):
     """Base of the estimators that divide sums of features."""
 
+    _default_map = OptimalPositiveRF(sigma="scale")
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), None],
         "random_state": ["random_state"],
@@ -170,14 +236,18 @@ class BaseKernelRegression(BaseEstimator):
     def _fit_map(self, X, y, sample_weight, n_groups):
         """Fit the feature map to the first rows, and begin the sums."""
         feature_map = prepared(
-            OptimalPositiveRF(sigma="scale") if self.feature_map is None else self.feature_map,
+            self._default_map if self.feature_map is None else self.feature_map,
             owner=type(self).__name__,
             sigma=self.sigma,
             random_state=self.random_state,
         )
-        weighted = sample_weight is not None and has_fit_parameter(feature_map, "sample_weight")
+        weights = {}
+        if sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
+            exponent = np.frexp(sample_weight.max())[1]
+            is_usual = abs(exponent) <= _WEIGHT_BITS
+            weights["sample_weight"] = np.ldexp(sample_weight, 0 if is_usual else -exponent)
         X = to_host(X)  # statistics are taken there
-        feature_map.fit(X, y, **({"sample_weight": sample_weight} if weighted else {}))
+        feature_map.fit(X, y, **weights)
         width = getattr(feature_map, "n_features_in_", X.shape[1])
         if width != X.shape[1]:  # fitted before, and frozen
             raise ValueError(
@@ -186,7 +256,7 @@ class BaseKernelRegression(BaseEstimator):
             )
         self.feature_map_ = feature_map
         maps = tuple(as_feature_map(feature_map, keys=keys) for keys in (False, True))
-        return KeySums(self.get_params(), maps, None, np.zeros(n_groups))
+        return KeySums.before(self.get_params(), maps, n_groups)
 
     def _begin(self, X, y, *, forget):
         """Return a draft to fit, and validated rows."""
@@ -206,8 +276,25 @@ class BaseKernelRegression(BaseEstimator):
         return commit(self, draft)
 
     def _query(self, X, function):
+        """Return function(sums, block) of rows, called by what the user calls."""
         check_is_fitted(self)
-        return self._fitted.query(validate_rows(self, X, reset=False), function)
+        lost = []
+
+        def noted(sums, block):
+            xp = namespace(sums)
+            lost.append(bool(xp.any(xp.all(sums[:, :, 0] == 0, axis=1))))
+            return function(sums, block)
+
+        found = self._fitted.query(validate_rows(self, X, reset=False), noted)
+        if any(lost):
+            warnings.warn(
+                "Some rows of X are predicted by the class shares or the mean target alone: the "
+                "features of feature_map are 0 there, or beyond the range of floats. Take a "
+                "positive map, such as OptimalPositiveRF, or smaller inputs.",
+                FeatureCollapseWarning,
+                stacklevel=3,
+            )
+        return found
 
     def __sklearn_is_fitted__(self):
         return self._fitted is not None

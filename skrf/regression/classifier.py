@@ -8,10 +8,19 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
-from .._validation import drop_zero_weights
+from .._validation import check_present, drop_zero_weights, naming
 from ._base import BaseKernelRegression
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
+
+
+def _labels(name, values):
+    """Return labels as a flat array, or raise naming what is wrong or missing."""
+    with naming(name):
+        labels = column_or_1d(to_host(values), warn=True)
+        check_present(name, labels)
+        assert_all_finite(labels, input_name=name)
+        return labels
 
 
 class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
@@ -77,6 +86,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     True
     """
 
+    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+        super().__init__(feature_map, sigma=sigma, random_state=random_state)
+
     def fit(self, X, y, sample_weight=None):
         """Fit the feature map and sum the key features of each class.
 
@@ -121,14 +133,14 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             Where the first call lacks ``classes``, a later one gives others, or a label is none
             of them.
         """
-        first, classes = self._fitted is None, to_host(classes)
+        first = self._fitted is None
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        if classes is None:
-            classes = self.classes_
-        elif len(classes) == 0:
+        classes = self.classes_ if classes is None else _labels("classes", classes)
+        if len(classes) == 0:
             raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        classes = np.unique(classes)
+        with naming("classes"):
+            classes = np.unique(classes)
         if not (first or np.array_equal(classes, self.classes_)):
             raise ValueError(
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which "
@@ -138,18 +150,21 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
 
     def _add(self, X, y, classes, sample_weight, *, forget):
         draft, X = self._begin(X, y, forget=forget)
-        y = column_or_1d(to_host(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_consistent_length(X, y)
-        if classes is None or y.dtype.kind in "fO":  # of others it is asked below which they are
-            check_classification_targets(y)
+        y = _labels("y", y)
+        with naming("y"):
+            check_consistent_length(X, y)
+            if classes is None or y.dtype.kind in "fO":  # of others it is asked which they are
+                check_classification_targets(y)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
-        classes = np.unique(y) if classes is None else classes
-        groups = np.searchsorted(classes, y)
-        is_unknown = classes[np.minimum(groups, len(classes) - 1)] != y
-        if is_unknown.any():
-            unknown = np.unique(y[is_unknown])
-            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        with naming("y"):
+            classes = np.unique(y) if classes is None else classes
+            groups = np.searchsorted(classes, y)
+            is_unknown = classes[np.minimum(groups, len(classes) - 1)] != y
+            if is_unknown.any():
+                unknown = np.unique(y[is_unknown])
+                raise ValueError(
+                    f"y contains labels {unknown!r} that are not in classes={classes!r}."
+                )
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
         sums = draft._fitted
         if sums is None:
@@ -157,13 +172,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             # Floats that are labels: a map could take them for targets.
             targets = groups if y.dtype.kind == "f" else y
             sums = draft._fit_map(X, targets, sample_weight, len(classes))
-        sums = sums.add(X, groups, weights[:, None])
+        sums = sums.add(X, groups, weights, np.empty((len(y), 0)))
         draft.class_weight_ = sums.weights.copy()
         return self._finish(draft, sums)
-
-    def _from_scores(self, X, function):
-        """Return function(scores, block) of rows; scores carry a positive factor for each."""
-        return self._query(X, lambda sums, block: function(sums[:, :, 0], block))
 
     def predict(self, X):
         """Return the class of the largest score; ties go to the first class.
@@ -182,12 +193,13 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         """
         check_is_fitted(self)
 
-        def best_of(scores, _):
+        def best_of(sums, _):
+            scores = sums[:, :, 0]
             xp = namespace(scores)
             is_present = like(self.class_weight_ > 0, scores) > 0
             return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
 
-        best = self._from_scores(X, best_of)
+        best = self._query(X, best_of)
         labels = self.classes_[to_host(best)]
         return beside(labels, best) if labels.dtype.kind in "biuf" else labels
 
@@ -227,13 +239,13 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
         """
-        return self._from_scores(X, lambda scores, _: self._probabilities(scores))
+        return self._query(X, lambda sums, _: self._probabilities(sums))
 
-    def _probabilities(self, scores):
-        xp = namespace(scores)
-        scores = xp.clip(scores, 0.0, None)
+    def _probabilities(self, sums):
+        xp = namespace(sums)
+        scores = xp.clip(sums[:, :, 0], 0.0, None)
         total = xp.sum(scores, axis=1, keepdims=True)
-        shares = like(self.class_weight_ / self.class_weight_.sum(), scores)
+        shares = like(self._fitted.shares, scores)
         return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
 
     def predict_log_proba(self, X):
@@ -250,12 +262,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             Log probabilities; with a map that is not positive, -inf where a score is not.
         """
 
-        def logs_of(scores, block):
+        def logs_of(sums, block):
             with np.errstate(divide="ignore"):
-                logs = namespace(scores).log(self._probabilities(scores))
+                logs = namespace(sums).log(self._probabilities(sums))
             return self._refined(logs, block) if self._fitted.maps[0].is_positive else logs
 
-        return self._from_scores(X, logs_of)
+        return self._query(X, logs_of)
 
     def _refined(self, logs, block):
         """Return logs without those of probabilities too small for the common scale of their row.
@@ -268,9 +280,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         if not len(rows):
             return logs
         if is_array_api(logs):
-            exact = self._fitted.log_weights(block)
+            exact = self._fitted.log_scores(block)
             return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
-        exact = self._fitted.log_weights(block[rows])
+        exact = self._fitted.log_scores(block[rows])
         exact -= log_sum_exp(exact)[:, None]
         logs[rows] = np.where(is_zero[rows], exact, logs[rows])
         return logs

@@ -7,54 +7,68 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import like, namespace, to_host
-from .._validation import drop_zero_weights
+from .._arrays import cast, like, namespace, to_host
+from .._validation import check_present, drop_zero_weights, naming
 from ._base import BaseKernelRegression
+
+_ZERO_EXPONENT = -1074  # of targets that are all 0: that of the smallest float
+_TARGET_BITS = 64  # float32 features hold targets that lie as far below the largest
+_SINGLE_BITS = 100  # sizes of targets that float32 holds with room for a sum
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is known of the targets, one number for each output.
+    """What is known of the targets, in units of a power of 2 of the size of the largest.
 
     Parameters
     ----------
-    weight : float
-        Sum of the weights.
+    exponents : ndarray of int of shape (n_outputs,)
+        Largest exponents of 2 of the targets.
     mean, low, high : ndarray of shape (n_outputs,)
-        Weighted mean and range.
-    unit : ndarray of shape (n_outputs,)
-        Power of 2 of the size of the first batch: sums stay inside the range of float32.
+        Weighted mean and range, in units of ``2**exponents``.
     shape : tuple
         () for one output without an axis, else (n_outputs,).
     """
 
-    weight: float
+    exponents: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    unit: np.ndarray
     shape: tuple
+
+    @property
+    def fit_single(self):
+        """Whether float32 holds numbers of their size."""
+        sizes = np.abs(self.exponents[self.exponents > _ZERO_EXPONENT])
+        return sizes.max(initial=0) <= _SINGLE_BITS
 
     @classmethod
     def of(cls, y, weights, shape):
         """Return what is known of y of shape (n, n_outputs)."""
-        low, high = y.min(axis=0), y.max(axis=0)
-        largest = np.maximum(np.abs(low), np.abs(high))
-        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
-        mean = np.average(y, axis=0, weights=weights)
-        return cls(weights.sum(), mean, low, high, unit, shape)
+        largest = np.abs(y).max(axis=0)
+        exponents = np.where(largest > 0, np.frexp(largest)[1] - 1, _ZERO_EXPONENT)
+        y = np.ldexp(y, -exponents)
+        mean = np.average(y, axis=0, weights=np.ldexp(weights, -np.frexp(weights.max())[1]))
+        return cls(exponents, mean, y.min(axis=0), y.max(axis=0), shape)
 
-    def merge(self, other):
-        """Return what is known of both; the unit is that of the first."""
+    def at(self, exponents):
+        """Return the same in units of other powers of 2."""
+        steps = self.exponents - exponents
+        own = (np.ldexp(part, steps) for part in (self.mean, self.low, self.high))
+        return Targets(exponents, *own, self.shape)
+
+    def merge(self, other, share):
+        """Return what is known of both, `share` the part of the other in the weights."""
         if other.shape != self.shape:
             raise ValueError(
                 f"y has {other.shape or (1,)} outputs, but the first batch had "
                 f"{self.shape or (1,)}."
             )
-        weight = self.weight + other.weight
-        mean = self.mean + (other.mean - self.mean) * (other.weight / weight)
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Targets(weight, mean, low, high, self.unit, self.shape)
+        exponents = np.maximum(self.exponents, other.exponents)
+        first, second = self.at(exponents), other.at(exponents)
+        mean = first.mean + (second.mean - first.mean) * share
+        low, high = np.minimum(first.low, second.low), np.maximum(first.high, second.high)
+        return Targets(exponents, mean, low, high, self.shape)
 
 
 class KernelRegressor(RegressorMixin, BaseKernelRegression):
@@ -113,6 +127,9 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     True
     """
 
+    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+        super().__init__(feature_map, sigma=sigma, random_state=random_state)
+
     def fit(self, X, y, sample_weight=None):
         """Fit the feature map and sum the key features times the targets.
 
@@ -158,21 +175,29 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
 
     def _add(self, X, y, sample_weight, *, forget):
         draft, X = self._begin(X, y, forget=forget)
-        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(X, y)
+        with naming("y"):
+            y = np.asarray(to_host(y))
+            check_present("y", y)
+            if y.dtype.kind in "mM":
+                raise TypeError("dates and times are not numbers.")
+            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+            check_consistent_length(X, y)
         shape, y = y.shape[1:], y.reshape(len(y), -1)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        own = Targets.of(y, weights, shape)
-        sums = draft._fitted
+        own, sums = Targets.of(y, weights, shape), draft._fitted
         if sums is None:
             sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1)
+            targets = own
         else:
-            own = sums.targets.merge(own)
-        draft.target_mean_ = own.mean
-        values = weights[:, None] * np.column_stack([np.ones(len(y)), y / own.unit])
-        sums = sums.add(X, np.zeros(len(y), dtype=int), values)
-        return self._finish(draft, replace(sums, targets=own))
+            targets = sums.targets.merge(own, sums.share_of(weights))
+            sums = sums.scaled(np.ldexp(1.0, sums.targets.exponents - targets.exponents))
+        draft.target_mean_ = np.ldexp(targets.mean, targets.exponents)
+        values = np.ldexp(y, -targets.exponents)
+        smallest = np.abs(values).min(initial=1.0, where=values != 0)
+        is_wide = sums.needs_double or smallest < 2.0**-_TARGET_BITS
+        sums = replace(sums, targets=targets, needs_double=is_wide)
+        return self._finish(draft, sums.add(X, np.zeros(len(y), dtype=int), weights, values))
 
     def predict(self, X):
         """Return the weighted means of the training targets.
@@ -194,9 +219,11 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
             xp = namespace(sums)
             means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
-            means = means * like(targets.unit, means)
             means = xp.clip(means, like(targets.low, means), like(targets.high, means))
-            return xp.where(weight > 0, means, like(targets.mean, means))
+            means = xp.where(weight > 0, means, like(targets.mean, means))
+            if not targets.fit_single:
+                means = cast(means, xp.float64)
+            return means * like(np.ldexp(1.0, targets.exponents), means)
 
         means = self._query(X, means_of)
         return namespace(means).reshape(means, (means.shape[0], *targets.shape))

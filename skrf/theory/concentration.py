@@ -1,9 +1,9 @@
 """Tail bounds: how likely an estimate is off by more than a given amount."""
 
 import numpy as np
-from sklearn.utils import check_array
 
-from .._arrays import squared_distances
+from .._arrays import to_host
+from .._validation import check_positive
 
 
 def chebyshev_bound(mechanism, X, Y=None, *, error):
@@ -26,7 +26,7 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     Raises
     ------
     ValueError
-        Where ``error`` is not positive.
+        Where ``error`` is not a positive number.
 
     Examples
     --------
@@ -37,19 +37,19 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     >>> chebyshev_bound(RFFSampler(random_state=0).fit(X), X, error=0.1).max() == 0
     np.True_
     """
-    _check_error(error)
+    error = check_positive("error", error)
     logs = mechanism.kernel_variance(X, Y, log=True) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
 
 def hoeffding_bound(mechanism, X, Y=None, *, error):
-    """Return the exponential tail bound for bounded independent features (Gaussian kernel).
+    """Return Hoeffding's bound on P(|estimate - mean| >= error), which falls exponentially in m.
 
     Parameters
     ----------
-    mechanism : RFFSampler or OptimalPositiveRF
-        Fitted with ``coupling="iid"`` and the Gaussian kernel; optimal positive features are
-        bounded where A < 0.
+    mechanism : RFFSampler, OptimalPositiveRF or GeneralizedExponentialRF
+        Fitted with ``coupling="iid"`` and ``projection="dense"``; exponentials are bounded where
+        the real part of the fitted ``A_`` is negative.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; Y None takes X.
     error : float
@@ -58,13 +58,16 @@ def hoeffding_bound(mechanism, X, Y=None, *, error):
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        2 exp(-m error^2 / 2) for sines and cosines, 2 exp(-2 m error^2 (1 - 4A)^(-d) e^{n/(2A)})
-        for optimal positive features, n = |x|^2 + |y|^2 of scaled, centred inputs; at most 1.
+        min(1, 2 exp(-2 m error^2 / range^2)) for m projections and the range of what one of them
+        estimates, ``mechanism.term_range(X, Y)``: 2 for sines and cosines, 4 for a single column,
+        (1 - 4A)^(d/2) exp(-(|x|^2 + |y|^2) / (4A)) for optimal positive features of scaled,
+        centred inputs.
 
     Raises
     ------
     ValueError
-        Where ``error`` is not positive, or the features are not bounded and independent.
+        Where ``error`` is not a positive number, or the estimate is not a mean of bounded,
+        independent terms.
 
     References
     ----------
@@ -81,32 +84,10 @@ def hoeffding_bound(mechanism, X, Y=None, *, error):
     >>> bool(hoeffding_bound(features, X, error=0.2)[0, 0] < 1e-8)
     True
     """
-    _check_error(error)
-    if getattr(mechanism, "coupling", None) != "iid" or mechanism.kernel != "gaussian":
-        raise ValueError(
-            "hoeffding_bound needs coupling='iid' and kernel='gaussian', got "
-            f"coupling={getattr(mechanism, 'coupling', None)!r}, kernel={mechanism.kernel!r}."
-        )
-    X = check_array(X, accept_sparse="csr")
-    Y = X if Y is None else check_array(Y, accept_sparse="csr", input_name="Y")
-    m, d = mechanism.n_projections_, mechanism.n_features_in_
-    if not mechanism.is_positive:
-        exponent = np.full((X.shape[0], Y.shape[0]), -m * error**2 / 2)
-    elif getattr(mechanism, "A_", 0.0) < 0:
-        A, sigma = mechanism.A_, mechanism.sigma_
-        # Rows may be sparse: |sigma (x - c)|^2 by distances from the shift.
-        norms2 = [squared_distances(Z, mechanism.offset_[None, :])[:, 0] for Z in (X, Y)]
-        norms2 = sigma**2 * np.add.outer(*norms2)
-        log_range = d / 2 * np.log1p(-4 * A) - norms2 / (4 * A)
-        exponent = -2 * m * np.exp(2 * (np.log(error) - log_range))
-    else:
-        raise ValueError(
-            f"hoeffding_bound needs bounded features, got {mechanism!r}: take RFFSampler, or "
-            "OptimalPositiveRF fitted to data that are not all at the centre."
-        )
+    error = check_positive("error", error)
+    if not hasattr(mechanism, "term_range"):
+        raise TypeError(f"mechanism must be a fitted mechanism of skrf, got {mechanism!r}.")
+    logs = to_host(mechanism.term_range(X, Y, log=True))
+    with np.errstate(over="ignore"):
+        exponent = -2.0 * mechanism.n_projections_ * np.exp(2 * (np.log(error) - logs))
     return np.minimum(2 * np.exp(exponent), 1.0)
-
-
-def _check_error(error):
-    if not error > 0:
-        raise ValueError(f"error must be > 0, got {error!r}.")

@@ -7,7 +7,10 @@ better. Source: Reid et al., Simplex random features (2023), section 3.
 
 import numpy as np
 from scipy.special import gammaln
+from sklearn.utils import check_array
 
+from .._sums import log_sum_exp
+from .._validation import check_integer, naming
 from ..projections import COUPLINGS
 from ..variances.coupling import exponential_pair
 
@@ -46,19 +49,20 @@ def expected_conformity(coupling, sum2, *, n_projections, n_features):
     >>> values == sorted(values)
     True
     """
-    law = COUPLINGS.get(coupling)
+    law = COUPLINGS.get(coupling) if isinstance(coupling, str) else None
     if law is None or law.pair_cosine(2) is None:
         known = [name for name, other in COUPLINGS.items() if other.pair_cosine(2) is not None]
         raise ValueError(f"coupling must be one of {known}, got {coupling!r}.")
-    if n_projections < 2:
-        raise ValueError(f"n_projections must be at least 2, got {n_projections!r}.")
-    sum2 = np.asarray(sum2, dtype=np.float64)
+    n_projections = check_integer("n_projections", n_projections, 2)
+    n_features = check_integer("n_features", n_features)
+    sum2 = _squares(sum2)
     excess = sum(
         count * rows * (rows - 1) * exponential_pair(sum2, n_features, law.pair_cosine(rows))
         for rows, count in law.blocks(n_projections, n_features).items()
         if rows > 1
     )
-    return np.exp(sum2) * (1 + excess / (n_projections * (n_projections - 1)))
+    with np.errstate(over="ignore"):
+        return np.exp(sum2) * (1 + excess / (n_projections * (n_projections - 1)))
 
 
 def sample_conformity(omega, sum2):
@@ -74,7 +78,14 @@ def sample_conformity(omega, sum2):
     Returns
     -------
     float
-        Mean over pairs i != j of 0F1(; d/2; |omega_i + omega_j|^2 sum2 / 4).
+        Mean over pairs i != j of 0F1(; d/2; |omega_i + omega_j|^2 sum2 / 4), inf beyond the range
+        of floats.
+
+    Raises
+    ------
+    ValueError
+        Where there are fewer than two projections, or a number is not finite, or ``sum2`` is
+        negative.
 
     Examples
     --------
@@ -83,6 +94,11 @@ def sample_conformity(omega, sum2):
     >>> bool(sample_conformity(np.array([[1.0, 0.0], [-1.0, 0.0]]), 2.0) == 1.0)
     True
     """
+    with naming("omega"):
+        omega = check_array(omega, dtype=np.float64, ensure_min_samples=2, input_name="omega")
+    sum2 = _squares(sum2)
+    if sum2.ndim:
+        raise ValueError(f"sum2 must be a single number, got an array of shape {sum2.shape}.")
     m, d = omega.shape
     first, second = np.triu_indices(m, 1)
     squares = np.sum((omega[first] + omega[second]) ** 2, axis=1)
@@ -90,4 +106,16 @@ def sample_conformity(omega, sum2):
     k = np.arange(1, int(3 * np.sqrt(z.max()) + 60))
     with np.errstate(divide="ignore"):
         logs = k * np.log(z)[:, None] - gammaln(k + 1) - gammaln(d / 2 + k) + gammaln(d / 2)
-    return float(1 + np.exp(logs).sum(axis=1).mean())
+    with np.errstate(over="ignore"):
+        return float(1 + np.exp(log_sum_exp(logs)).mean())
+
+
+def _squares(sum2):
+    """Return squared lengths as an array, or raise."""
+    with naming("sum2"):
+        squares = np.asarray(sum2)
+    if squares.dtype.kind not in "iuf":
+        raise TypeError(f"sum2 must hold real numbers, got {sum2!r}.")
+    if not ((squares >= 0) & (squares < np.inf)).all():
+        raise ValueError(f"sum2 must be finite and >= 0 everywhere, got {sum2!r}.")
+    return squares.astype(np.float64)
