@@ -433,7 +433,9 @@ def _lowered_sums(rows, values, groups, reference):
         factors = np.exp(rows.values, out=rows.values)
         sums = np.stack([factors[group].T @ own[group] for group in groups]).astype(np.float64)
         means = sums[some, :, 0] / weights[some, None]
-    if not (means.size and is_inside(means, factors.dtype, 1.0) and np.isfinite(sums).all()):
+    # Values beside the weight may be small as well: they are left more room.
+    room = 1.0 if own.shape[1] == 1 else 0.5
+    if not (means.size and is_inside(means, factors.dtype, room) and np.isfinite(sums).all()):
         return None
     return Sums(sums, np.where(some[:, None], reference, -np.inf))
 

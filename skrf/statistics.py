@@ -84,7 +84,9 @@ class Moments:
     @property
     def variances(self):
         """Variance of every column, shape (d,)."""
-        return np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
+        found = np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
+        # Rounding makes a variance negative where one row has nearly all of the weight.
+        return np.maximum(found, 0.0)
 
     def mapped(self, matrix):
         """Return the moments of matrix @ x; needs moments made with ``full=True``.

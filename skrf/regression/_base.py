@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
-from .._sums import Memory, Readout, Sums, log_sum_exp, sums_of_block
+from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
 from .._validation import (
     HasMethods,
@@ -30,6 +31,8 @@ _DEVICE_BLOCK_ROWS = 2**14  # a device wants larger pieces
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SPREAD = 23.0  # groups on one scale may differ by e^23, which is 1e10
 _WEIGHT_BITS = 32  # weights on one scale may differ by 2^32
+_SINGLE_BITS = 64  # and other values in float32 by 2^64
+_LEAST, _MOST = -1074, 1023  # exponents of 2 of floats
 _LOG_2 = float(np.log(2.0))
 
 
@@ -44,13 +47,14 @@ class KeySums:
     maps : tuple of FeatureMap
         Queries and keys.
     sums : Sums or None
-        With a leading axis for groups; None before the first row.
+        A single value, with a leading axis for groups and their values: each has exponents of its
+        own. None before the first row.
     weights, log_weights : ndarray of shape (n_groups,)
         Sums of the weights as they were given, which may overflow, and their logarithms.
+    n_values : int
+        Values of a group, the weight first.
     has_one_scale : bool
         Whether one scale has suited all rows of all groups so far.
-    needs_double : bool
-        Whether values are too far apart for features in float32.
     targets : Targets or None
         What a regressor knows of the targets.
     """
@@ -60,14 +64,15 @@ class KeySums:
     sums: Sums | None
     weights: np.ndarray
     log_weights: np.ndarray
+    n_values: int
     has_one_scale: bool = True
-    needs_double: bool = False
     targets: Any = None
 
     @classmethod
-    def before(cls, params, maps, n_groups):
+    def before(cls, params, maps, n_groups, n_values):
         """Return the sums before the first row."""
-        return cls(params, maps, None, np.zeros(n_groups), np.full(n_groups, -np.inf))
+        nothing = np.zeros(n_groups), np.full(n_groups, -np.inf)
+        return cls(params, maps, None, *nothing, n_values)
 
     @property
     def shares(self):
@@ -86,21 +91,48 @@ class KeySums:
         if self.sums is None or not (self.has_one_scale and self.maps[1].is_positive):
             return None
         some = self.log_weights > -np.inf
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sizes = np.log(self.sums.sums[some, :, 0]) + self.sums.top[some]
-            means = sizes - self.log_weights[some, None]
+        with np.errstate(invalid="ignore"):
+            means = self._log_sizes()[:: self.n_values][some] - self.log_weights[some, None]
             top = means.max(axis=0)
             return top if (means - top).min() > -_SPREAD else None
 
-    def merge(self, sums, weights, suits, unit):
+    def _by_group(self, logs):
+        """Return logs of shape (n_groups, n_values, M or 1), and those of the weights' scale."""
+        logs, top = (
+            part.reshape(-1, self.n_values, part.shape[1]) for part in (logs, self.sums.top)
+        )
+        return logs, finite(top[:, :1])
+
+    def _log_sizes(self):
+        """Return logs of absolute sums, of shape (n_groups * n_values, M)."""
+        with np.errstate(divide="ignore"):
+            return np.log(np.abs(self.sums.sums[:, :, 0])) + self.sums.top
+
+    @cached_property
+    def exponents(self):
+        """Exponents of 2 of values over weights, in units of which values are read."""
+        ratios = differences(*self._by_group(self.sums.top)).max(axis=(0, 2))
+        ratios = np.clip(finite(ratios) // _LOG_2, _LEAST, _MOST)
+        return ratios.astype(int)
+
+    @cached_property
+    def _is_wide(self):
+        """Whether values over weights are too far apart for float32."""
+        ratios = differences(*self._by_group(self._log_sizes()))
+        ratios = ratios - self.exponents[:, None] * _LOG_2
+        return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
+
+    def merge(self, sums, weights, suits, units):
         """Return the sums with those of other rows, and whether their reference suited these.
 
-        The weights of those rows are in units of ``2**unit``.
+        Values of those rows are in units of ``2**units``.
         """
-        sums = Sums(to_host(sums.sums), to_host(sums.top) + unit * _LOG_2)
+        values = np.moveaxis(to_host(sums.sums), 2, 1)
+        top = to_host(sums.top)[:, None, :] + units[:, None] * _LOG_2
+        sums = Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2]))
         with np.errstate(divide="ignore", over="ignore"):
-            log_weights = np.log(weights) + unit * _LOG_2
-            weights = self.weights + np.ldexp(weights, unit)
+            log_weights = np.log(weights) + units[0] * _LOG_2
+            weights = self.weights + np.ldexp(weights, units[0])
         return replace(
             self,
             sums=sums if self.sums is None else self.sums.merge(sums),
@@ -121,17 +153,21 @@ class KeySums:
         weights : ndarray of shape (n,)
             Their weights, any positive normal numbers.
         values : ndarray of shape (n, n_values)
-            What their features are multiplied with beside the weight, at most 2.
+            What their features are multiplied with beside the weight.
         """
         exponents = np.frexp(weights)[1] - 1
-        lots, total = (exponents.max() - exponents) // _WEIGHT_BITS, self
+        unit, total = exponents.max(), self
+        lots = (unit - exponents) // _WEIGHT_BITS
         if lots.any():
             for lot in np.unique(lots):
                 rows = np.flatnonzero(lots == lot)
                 total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
             return total
-        unit = int(exponents.max())
-        values = np.ldexp(weights, -unit)[:, None] * np.insert(values, 0, 1.0, axis=1)
+        units, spread = exponents_of(values)
+        is_wide = spread.max(initial=0) > _SINGLE_BITS
+        weights = np.ldexp(weights, -unit)[:, None]
+        values = np.column_stack([weights, weights * np.ldexp(values, -units)])
+        units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
         # As many sums are held at a time as there are blocks in a batch.
@@ -145,11 +181,11 @@ class KeySums:
 
             def sums(rows, start=start, reference=reference):
                 rows = slice(rows.start + start, rows.stop + start)
-                own = self._precise(X[rows, :]), groups[rows], values[rows]
+                own = _precise(X[rows, :], is_wide), groups[rows], values[rows]
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
             for part in map_blocks(sums, min(length, X.shape[0] - start), size):
-                total = total.merge(*part, unit)
+                total = total.merge(*part, units)
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -159,29 +195,21 @@ class KeySums:
         log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
         return np.exp(log_weight - np.logaddexp(self.log_weights[0], log_weight))
 
-    def scaled(self, factors):
-        """Return the sums with the values beside the weight multiplied."""
-        return replace(
-            self, sums=replace(self.sums, sums=self.sums.sums * np.insert(factors, 0, 1))
-        )
-
-    def _precise(self, X):
-        return cast(X, namespace(X).float64) if self.needs_double else X
-
     def query(self, X, function):
         """Return function(sums, block) of blocks of rows put together.
 
-        `sums` are those of the block's rows, (n, n_groups, n_values), up to a factor for each row.
+        `sums` are those of the block's rows, (n, n_groups, n_values), in units of
+        ``2**exponents`` and up to a factor for each row.
         """
-        feature_map = self.maps[0]
-        n_groups, _, n_values = self.sums.sums.shape
-        joined, memory = self.sums.joined().beside(X), Memory()
-        readout = Readout(joined, feature_map.is_positive, n_values)
+        feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
+        top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
+        joined = Sums(self.sums.sums, top).joined().beside(X)
+        readout = Readout(joined, feature_map.is_positive, self.n_values)
 
         def answer(rows):
-            block = in_range(feature_map, self._precise(X[rows, :]))
+            block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
             found = readout(feature_map, block, memory)
-            found = namespace(found).reshape(found, (-1, n_groups, n_values))
+            found = namespace(found).reshape(found, (-1, n_groups, self.n_values))
             return function(found if is_array_api(X) else found.astype(np.float64), block)
 
         size, map_blocks = _blocks_of(feature_map, X)
@@ -193,6 +221,18 @@ class KeySums:
         logs = self.maps[0](X).values
         parts = self.sums.beside(X).groups()
         return namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+
+
+def exponents_of(values):
+    """Return the largest exponents of 2 of columns, and how far below them others are."""
+    exponents, some = np.frexp(values)[1] - 1, values != 0
+    largest = exponents.max(axis=0, initial=_LEAST, where=some)
+    smallest = exponents.min(axis=0, initial=_MOST, where=some)
+    return largest, largest - smallest
+
+
+def _precise(X, is_wide):
+    return cast(X, namespace(X).float64) if is_wide else X
 
 
 def _blocks_of(feature_map, X):
@@ -233,7 +273,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         self.sigma = sigma
         self.random_state = random_state
 
-    def _fit_map(self, X, y, sample_weight, n_groups):
+    def _fit_map(self, X, y, sample_weight, n_groups, n_values=1):
         """Fit the feature map to the first rows, and begin the sums."""
         feature_map = prepared(
             self._default_map if self.feature_map is None else self.feature_map,
@@ -256,7 +296,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             )
         self.feature_map_ = feature_map
         maps = tuple(as_feature_map(feature_map, keys=keys) for keys in (False, True))
-        return KeySums.before(self.get_params(), maps, n_groups)
+        return KeySums.before(self.get_params(), maps, n_groups, n_values)
 
     def _begin(self, X, y, *, forget):
         """Return a draft to fit, and validated rows."""

@@ -12,6 +12,7 @@ from .._validation import check_present, drop_zero_weights, naming
 from ._base import BaseKernelRegression
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
+_LOST, _LOST_SINGLE = -550.0, -60.0  # logs of shares below have lost digits
 
 
 def _labels(name, values):
@@ -275,16 +276,17 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         NumPy's are replaced in place.
         """
         xp = namespace(logs)
-        is_zero = xp.isinf(logs)
-        rows = np.flatnonzero(to_host(xp.any(is_zero, axis=1)))
+        is_double = block.dtype == namespace(block).float64
+        is_lost = logs < (_LOST if is_double else _LOST_SINGLE)
+        rows = np.flatnonzero(to_host(xp.any(is_lost, axis=1)))
         if not len(rows):
             return logs
         if is_array_api(logs):
             exact = self._fitted.log_scores(block)
-            return xp.where(is_zero, exact - log_sum_exp(exact)[:, None], logs)
+            return xp.where(is_lost, exact - log_sum_exp(exact)[:, None], logs)
         exact = self._fitted.log_scores(block[rows])
         exact -= log_sum_exp(exact)[:, None]
-        logs[rows] = np.where(is_zero[rows], exact, logs[rows])
+        logs[rows] = np.where(is_lost[rows], exact, logs[rows])
         return logs
 
     def decision_function(self, X):

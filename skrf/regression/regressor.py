@@ -1,5 +1,6 @@
 """Regression on random features, in time linear in the number of rows."""
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,53 +10,35 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
 from .._validation import check_present, drop_zero_weights, naming
-from ._base import BaseKernelRegression
+from ._base import BaseKernelRegression, exponents_of
 
-_ZERO_EXPONENT = -1074  # of targets that are all 0: that of the smallest float
-_TARGET_BITS = 64  # float32 features hold targets that lie as far below the largest
-_SINGLE_BITS = 100  # sizes of targets that float32 holds with room for a sum
+_DOUBLE_BITS = 500  # how far below the largest target of a batch its sums hold others
+_SINGLE_BITS = 100  # sizes of predictions that float32 holds
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is known of the targets, in units of a power of 2 of the size of the largest.
+    """What is known of the targets, one number for each output.
 
     Parameters
     ----------
-    exponents : ndarray of int of shape (n_outputs,)
-        Largest exponents of 2 of the targets.
     mean, low, high : ndarray of shape (n_outputs,)
-        Weighted mean and range, in units of ``2**exponents``.
+        Weighted mean and range.
     shape : tuple
         () for one output without an axis, else (n_outputs,).
     """
 
-    exponents: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
     shape: tuple
 
-    @property
-    def fit_single(self):
-        """Whether float32 holds numbers of their size."""
-        sizes = np.abs(self.exponents[self.exponents > _ZERO_EXPONENT])
-        return sizes.max(initial=0) <= _SINGLE_BITS
-
     @classmethod
     def of(cls, y, weights, shape):
         """Return what is known of y of shape (n, n_outputs)."""
-        largest = np.abs(y).max(axis=0)
-        exponents = np.where(largest > 0, np.frexp(largest)[1] - 1, _ZERO_EXPONENT)
-        y = np.ldexp(y, -exponents)
-        mean = np.average(y, axis=0, weights=np.ldexp(weights, -np.frexp(weights.max())[1]))
-        return cls(exponents, mean, y.min(axis=0), y.max(axis=0), shape)
-
-    def at(self, exponents):
-        """Return the same in units of other powers of 2."""
-        steps = self.exponents - exponents
-        own = (np.ldexp(part, steps) for part in (self.mean, self.low, self.high))
-        return Targets(exponents, *own, self.shape)
+        # Shares first: sums of weights or of targets may overflow.
+        shares = np.ldexp(weights, -np.frexp(weights.max())[1])
+        return cls((shares / shares.sum()) @ y, y.min(axis=0), y.max(axis=0), shape)
 
     def merge(self, other, share):
         """Return what is known of both, `share` the part of the other in the weights."""
@@ -64,11 +47,9 @@ class Targets:
                 f"y has {other.shape or (1,)} outputs, but the first batch had "
                 f"{self.shape or (1,)}."
             )
-        exponents = np.maximum(self.exponents, other.exponents)
-        first, second = self.at(exponents), other.at(exponents)
-        mean = first.mean + (second.mean - first.mean) * share
-        low, high = np.minimum(first.low, second.low), np.maximum(first.high, second.high)
-        return Targets(exponents, mean, low, high, self.shape)
+        mean = (1 - share) * self.mean + share * other.mean
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Targets(mean, low, high, self.shape)
 
 
 class KernelRegressor(RegressorMixin, BaseKernelRegression):
@@ -146,6 +127,11 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         -------
         self : object
             The fitted regressor.
+
+        Warns
+        -----
+        RuntimeWarning
+            Where targets of an output are more than 2^500 times apart.
         """
         return self._add(X, y, sample_weight, forget=True)
 
@@ -170,6 +156,11 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         ------
         ValueError
             Where y has not as many outputs as in the first call.
+
+        Warns
+        -----
+        RuntimeWarning
+            As `fit`.
         """
         return self._add(X, y, sample_weight, forget=False)
 
@@ -185,19 +176,21 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         shape, y = y.shape[1:], y.reshape(len(y), -1)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        if exponents_of(y)[1].max(initial=0) > _DOUBLE_BITS:
+            warnings.warn(
+                f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
+                "output may count as 0.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         own, sums = Targets.of(y, weights, shape), draft._fitted
         if sums is None:
-            sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1)
-            targets = own
+            sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1, 1 + y.shape[1])
         else:
-            targets = sums.targets.merge(own, sums.share_of(weights))
-            sums = sums.scaled(np.ldexp(1.0, sums.targets.exponents - targets.exponents))
-        draft.target_mean_ = np.ldexp(targets.mean, targets.exponents)
-        values = np.ldexp(y, -targets.exponents)
-        smallest = np.abs(values).min(initial=1.0, where=values != 0)
-        is_wide = sums.needs_double or smallest < 2.0**-_TARGET_BITS
-        sums = replace(sums, targets=targets, needs_double=is_wide)
-        return self._finish(draft, sums.add(X, np.zeros(len(y), dtype=int), weights, values))
+            own = sums.targets.merge(own, sums.share_of(weights))
+        draft.target_mean_ = own.mean
+        sums = sums.add(X, np.zeros(len(y), dtype=int), weights, y)
+        return self._finish(draft, replace(sums, targets=own))
 
     def predict(self, X):
         """Return the weighted means of the training targets.
@@ -213,17 +206,19 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
             Predictions.
         """
         check_is_fitted(self)
-        targets = self._fitted.targets
+        targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
+        sizes = np.frexp([targets.low, targets.high])[1]
+        is_double = max(np.abs(exponents).max(), sizes.max()) > _SINGLE_BITS
 
         def means_of(sums, _):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
             xp = namespace(sums)
             means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
+            means = cast(means, xp.float64) if is_double else means
+            with np.errstate(over="ignore"):
+                means = means * like(np.ldexp(1.0, exponents), means)
             means = xp.clip(means, like(targets.low, means), like(targets.high, means))
-            means = xp.where(weight > 0, means, like(targets.mean, means))
-            if not targets.fit_single:
-                means = cast(means, xp.float64)
-            return means * like(np.ldexp(1.0, targets.exponents), means)
+            return xp.where(weight > 0, means, like(targets.mean, means))
 
         means = self._query(X, means_of)
         return namespace(means).reshape(means, (means.shape[0], *targets.shape))
