@@ -37,7 +37,7 @@ def naming(name):
     """Put the name of the input in front of errors that do not tell it."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         if re.search(rf"\b{name}\b", str(error)):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -70,7 +70,8 @@ def validate_rows(estimator, X, *, reset, name="X"):
         assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
         return X
     if name == "X":
-        return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
+        with naming(name):
+            return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
     _check_feature_names(estimator, X, reset=False)
     with naming(name):
         rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
@@ -179,7 +180,8 @@ def drop_zero_weights(sample_weight, X, *others):
 
 def draw_seed(random_state):
     """Return the one integer that is taken from a ``random_state``."""
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    with naming("random_state"):
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 _SHOWN = set()  # texts and places
@@ -386,7 +388,7 @@ class NestedParameters:
 def check_positive(name, value):
     """Return a finite number > 0 as a float, or raise naming it."""
     is_real = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-    if not (is_real and 0 < value < np.inf):
+    if not (is_real and 0 < value <= sys.float_info.max):
         kind = ValueError if is_real else TypeError
         raise kind(f"{name} must be a finite number > 0, got {value!r}.")
     return float(value)

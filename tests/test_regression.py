@@ -27,6 +27,7 @@ from skrf import (
     RFFSampler,
     _sums,
 )
+from skrf.exceptions import FeatureCollapseWarning
 from skrf.regression import _base
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
@@ -201,6 +202,134 @@ def test_targets_of_any_size_in_float32(size):
     assert_allclose(found / size, exact / size, rtol=0, atol=1e-4)
 
 
+# ------------------------------------------------------------------ units of weights and targets
+
+FACTORS = [1e-300, 1e-46, 1e38, 1e300]
+
+
+@every_map
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_common_factor_of_the_weights_changes_nothing(which, factor, dtype):
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    for weights in (np.ones(60), WEIGHTS):
+        plain = KernelRegressionClassifier(MAPS[which]).fit(rows, y, weights)
+        model = KernelRegressionClassifier(MAPS[which]).fit(rows, y, factor * weights)
+        # Sums with a sign lose digits where they nearly vanish.
+        close = {"rtol": 0, "atol": 1e-9 if dtype is np.float64 else 1e-3}
+        assert_allclose(model.predict_proba(queries), plain.predict_proba(queries), **close)
+        assert_array_equal(model.predict(queries), plain.predict(queries))
+        assert_allclose(model.class_weight_, np.bincount(y, factor * weights), rtol=1e-12)
+        plain = KernelRegressor(MAPS[which]).fit(rows, T[:, 0], weights)
+        model = KernelRegressor(MAPS[which]).fit(rows, T[:, 0], factor * weights)
+        assert_allclose(model.predict(queries), plain.predict(queries), **close)
+        assert_allclose(model.target_mean_, plain.target_mean_, rtol=1e-12)
+
+
+def test_weights_whose_sums_overflow():
+    """A class weight of 2e308 is infinite, and the model is not."""
+    labels = np.arange(60) % 2
+    for dtype in (np.float64, np.float32):
+        rows = X.astype(dtype)
+        plain = KernelRegressionClassifier(MAPS["positive"]).fit(rows, labels)
+        model = KernelRegressionClassifier(MAPS["positive"]).fit(rows, labels, np.full(60, 1e307))
+        assert np.isinf(model.class_weight_).all()
+        assert_allclose(model.predict_proba(Q), plain.predict_proba(Q), rtol=1e-6)
+        vanishing = KernelRegressionClassifier(Columns())
+        vanishing.fit(rows, np.arange(60) % 3 == 0, np.full(60, 1e307))
+        zeros = np.zeros((1, 4))
+        assert_allclose(unwarned(vanishing.predict_proba, zeros), [[2 / 3, 1 / 3]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("which", ["positive", "trigonometric"])
+def test_weights_and_targets_may_be_far_apart(which, dtype):
+    """Every batch has its own units, and so have lots of rows within one."""
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    factors = np.repeat([1e-290, 1.0, 1e290], 20)
+    # All at once: only the heaviest rows count, and of a class the heaviest of its own.
+    frozen = FrozenEstimator(clone(MAPS[which]).fit(rows))
+    labels = np.repeat([0, 1, 2], 20)
+    model = KernelRegressionClassifier(frozen).fit(rows, labels, factors)
+    assert_allclose(model.class_weight_, 20 * factors[[0, 20, 40]], rtol=1e-12)
+    mixed = KernelRegressionClassifier(frozen).fit(rows, np.arange(60) % 3, factors)
+    heavy = KernelRegressionClassifier(frozen).fit(rows[40:], np.arange(40, 60) % 3)
+    close = {"rtol": 0, "atol": 1e-9 if dtype is np.float64 else 1e-4}
+    assert_allclose(mixed.predict_proba(queries), heavy.predict_proba(queries), **close)
+    if which == "positive":
+        even = KernelRegressionClassifier(frozen).fit(rows, labels)
+        logs = even.predict_log_proba(queries) + np.log(factors[[0, 20, 40]])
+        logs -= logsumexp(logs, axis=1, keepdims=True)
+        assert_allclose(model.predict_log_proba(queries), logs, rtol=1e-9, atol=2e-4)
+    # Batches of their own units: products of weights and targets are alike.
+    parts, whole = KernelRegressor(frozen), KernelRegressor(frozen)
+    for i in range(3):
+        own = slice(20 * i, 20 * i + 20)
+        factor = [1e-70, 1.0, 1e70][i]
+        parts.partial_fit(rows[own], T[own, 0] / factor, np.full(20, factor))
+    whole.fit(rows, T[:, 0] / np.repeat([1e-70, 1.0, 1e70], 20), np.repeat([1e-70, 1.0, 1e70], 20))
+    expected = whole.predict(queries.astype(float))
+    size = np.abs(expected).max()
+    assert_allclose(parts.predict(queries) / size, expected / size, **close)
+    assert_allclose(parts.target_mean_, whole.target_mean_, rtol=1e-9)
+
+
+@every_map
+@pytest.mark.parametrize("factor", [1e-300, 1e-46, 1e46, 1e300])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_common_factor_of_the_targets_is_one_of_the_predictions(which, factor, dtype):
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    factors = np.array([factor, 1.0, 1 / factor])
+    plain = KernelRegressor(MAPS[which]).fit(rows, T[:, [0, 0, 0]])
+    model = KernelRegressor(MAPS[which]).fit(rows, T[:, [0, 0, 0]] * factors)
+    close = {"rtol": 0, "atol": 1e-9 if dtype is np.float64 else 1e-3}
+    assert_allclose(model.predict(queries) / factors, plain.predict(queries), **close)
+    assert_allclose(model.target_mean_ / factors, plain.target_mean_, rtol=1e-12)
+    # The next batch is of another size.
+    model.partial_fit(rows, 1e5 * T[:, [0, 0, 0]] * factors)
+    both = KernelRegressor(FrozenEstimator(clone(MAPS[which]).fit(rows)))
+    both.fit(np.tile(rows, (2, 1)), np.r_[T[:, :1], 1e5 * T[:, :1]])
+    found = model.predict(queries) / (1e5 * factors)
+    assert_allclose(found, both.predict(queries)[:, [0, 0, 0]] / 1e5, **close)
+
+
+def test_targets_that_float32_does_not_hold(library):
+    rows = library.array(X.astype(np.float32))
+    plain = KernelRegressor(MAPS["positive"]).fit(X.astype(np.float32), T[:, 0]).predict(X)
+    for factor in (1e-60, 1.0, 1e60):
+        model = KernelRegressor(MAPS["positive"]).fit(rows, factor * T[:, 0])
+        found = library.host(model.predict(rows))
+        assert found.dtype == (np.float32 if factor == 1 else np.float64)
+        assert_allclose(found / factor, plain, rtol=0, atol=1e-4)
+
+
+def test_small_targets_beside_large_ones_in_float32():
+    """A kernel so narrow that every query sees its own row alone."""
+    rows = np.arange(12, dtype=np.float32)[:, None]
+    targets = 10.0 ** np.arange(-60, 60, 10)
+    model = KernelRegressor(OptimalPositiveRF(2000, sigma=60.0, random_state=0))
+    found = model.fit(rows, targets).predict(rows)
+    exact = clone(model).fit(rows.astype(float), targets).predict(rows.astype(float))
+    assert_allclose(np.log(found), np.log(exact), rtol=1e-2)
+    with pytest.warns(RuntimeWarning, match="Targets of y that are 2.500 times smaller"):
+        model.fit(rows, np.where(rows[:, 0] > 5, 1e-200, 1.0))
+    with pytest.warns(RuntimeWarning, match="Targets of y"):
+        model.fit(rows, targets).partial_fit(rows, 1e-200 * targets)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float32, 1e-6)])
+def test_small_shares_keep_the_digits_of_their_logarithms(dtype, rtol):
+    rows = np.array([[0.0], [0.1], [0.2]], dtype=dtype)
+    frozen = FrozenEstimator(PositiveRF(8, sigma=0.1, random_state=0).fit(rows))
+    even = KernelRegressionClassifier(frozen).fit(rows, [0, 1, 2]).predict_log_proba(rows)
+    for power in range(20, 300, 7):
+        weights = np.array([1.0, 10.0**-power, 10.0 ** -(power / 2)])
+        expected = even + np.log(weights)
+        expected -= logsumexp(expected, axis=1, keepdims=True)
+        found = KernelRegressionClassifier(frozen).fit(rows, [0, 1, 2], weights)
+        assert_allclose(found.predict_log_proba(rows), expected, rtol=rtol, atol=rtol)
+
+
 def test_predictions_are_float64_whatever_the_map():
     rows = X.astype(np.float32)
     for which in ("positive", "trigonometric"):
@@ -357,13 +486,48 @@ def test_class_shares_where_no_score_is_positive():
     model.fit([[1.0], [1.0], [1.0], [2.0]], ["b", "b", "c", "a"], sample_weight=[1, 2, 3, 2])
     shares = [[0.25, 0.375, 0.375]]
     for query in ([[0.0]], [[-1.0]]):
-        assert_allclose(model.predict_proba(query), shares)
-        assert_allclose(model.predict_log_proba(query), np.log(shares))
-        assert_allclose(model.decision_function(query), np.log(shares))
+        assert_allclose(unwarned(model.predict_proba, query), shares)
+        assert_allclose(unwarned(model.predict_log_proba, query), np.log(shares))
+        assert_allclose(unwarned(model.decision_function, query), np.log(shares))
     assert_allclose(model.predict_proba([[5.0]]), [[0.4, 0.3, 0.3]])
-    assert list(model.predict([[0.0], [5.0]])) == ["a", "a"]
+    assert list(unwarned(model.predict, [[0.0], [5.0]])) == ["a", "a"]
     regressor = KernelRegressor(Columns()).fit([[1.0], [1.0], [3.0]], [0.0, 1.0, 5.0])
-    assert_allclose(regressor.predict([[0.0], [-1.0], [1.0]]), [2.0, 2.0, 16 / 5])
+    assert_allclose(unwarned(regressor.predict, [[0.0], [-1.0], [1.0]]), [2.0, 2.0, 16 / 5])
+
+
+def unwarned(function, *args):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeatureCollapseWarning)
+        return function(*args)
+
+
+def test_rows_whose_features_are_zero_are_told():
+    model = KernelRegressionClassifier(Columns()).fit([[1.0], [2.0]], [0, 1])
+    regressor = KernelRegressor(Columns()).fit([[1.0], [2.0]], [0.0, 1.0])
+    functions = model.predict, model.predict_proba, model.predict_log_proba, regressor.predict
+    for function in functions:
+        function([[1.0], [3.0]])
+        with pytest.warns(FeatureCollapseWarning, match="class shares or the mean target") as told:
+            function([[1.0], [0.0]])
+        assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_features_beyond_the_range_count_as_zero_and_are_told(value):
+    """What other packages make of rows that are too large for them."""
+    made = FunctionTransformer(lambda rows: np.where(rows > 9, value, rows))
+    rows, labels = np.array([[1.0], [2.0], [2.0], [10.0]]), np.array([0, 1, 1, 1])
+    for model, expected in (
+        (KernelRegressionClassifier(made), [[0.2, 0.8], [0.25, 0.75]]),
+        (KernelRegressor(made), [0.8, 0.75]),
+    ):
+        with pytest.warns(RuntimeWarning, match="feature_map made features that are infinite"):
+            model.fit(rows, labels)
+        predict = getattr(model, "predict_proba", model.predict)
+        with pytest.warns(FeatureCollapseWarning), pytest.warns(RuntimeWarning, match="count as 0"):
+            found = predict([[3.0], [11.0]])
+        # Key rows beyond the range are left out; the shares are those of all rows.
+        assert_allclose(found, expected)
 
 
 def test_ties_go_to_the_first_class():
@@ -393,7 +557,8 @@ def test_labels_of_any_kind_come_back(labels):
 def test_predictions_stay_inside_the_range_of_the_targets():
     for which in MAPS:
         for targets in (T, 1e6 + T, -T):
-            predicted = KernelRegressor(MAPS[which]).fit(X, targets).predict(10 * Q)
+            model = KernelRegressor(MAPS[which]).fit(X, targets)
+            predicted = unwarned(model.predict, 10 * Q)  # Nystroem's kernel is 0 there
             assert (predicted >= targets.min(axis=0)).all(), which
             assert (predicted <= targets.max(axis=0)).all(), which
 

@@ -5,6 +5,7 @@ group of G query heads.
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from numbers import Real
 
@@ -112,7 +113,7 @@ def check_scale(scale, width):
     if scale is None:
         return 1 / math.sqrt(width)
     is_real = isinstance(scale, Real) and not isinstance(scale, (bool, np.bool_))
-    if not (is_real and 0 < scale < math.inf):
+    if not (is_real and 0 < scale <= sys.float_info.max):
         raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.")
     return float(scale)
 

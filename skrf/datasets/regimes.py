@@ -1,5 +1,7 @@
 """Four regimes of queries and keys, on which the papers compare variances."""
 
+import math
+import sys
 from numbers import Integral, Real
 
 import numpy as np
@@ -50,10 +52,10 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
     >>> X.shape, round(float(Y.mean() - X.mean()), 1)
     ((1000, 64), 1.0)
     """
-    if regime not in REGIMES:
+    if not isinstance(regime, str) or regime not in REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
     _check("n_samples", n_samples, Integral, "an integer >= 1", 1)
-    _check("sigma", sigma, Real, "a finite number > 0", np.finfo(float).smallest_subnormal)
+    _check("sigma", sigma, Real, "a finite number > 0", math.ulp(0.0))
     try:
         rng = check_random_state(random_state)
     except ValueError as error:
@@ -76,6 +78,6 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
 def _check(name, value, kind, allowed, least):
     """Raise unless a parameter is a finite number of a kind, and large enough."""
     wrong_type = isinstance(value, bool) or not isinstance(value, kind)
-    if wrong_type or not least <= value < np.inf:
+    if wrong_type or not least <= value <= sys.float_info.max:
         error = TypeError if wrong_type else ValueError
         raise error(f"{name} must be {allowed}, got {value!r}")

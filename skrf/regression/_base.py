@@ -163,8 +163,8 @@ class KeySums:
                 rows = np.flatnonzero(lots == lot)
                 total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
             return total
-        units, spread = exponents_of(values)
-        is_wide = spread.max(initial=0) > _SINGLE_BITS
+        units, least = exponents_of(values)
+        is_wide = (units - least).max(initial=0) > _SINGLE_BITS
         weights = np.ldexp(weights, -unit)[:, None]
         values = np.column_stack([weights, weights * np.ldexp(values, -units)])
         units = np.insert(units, 0, 0) + unit
@@ -189,11 +189,12 @@ class KeySums:
             start, length = start + length, min(8 * length, most)
         return total
 
-    def share_of(self, weights):
-        """Return the share of these weights in the sums once they are added, of a single group."""
+    def shares_with(self, weights):
+        """Return the shares of a single group so far, and of more weights, in their sum."""
         unit = np.frexp(weights.max())[1]
         log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
-        return np.exp(log_weight - np.logaddexp(self.log_weights[0], log_weight))
+        both = np.array([self.log_weights[0], log_weight])
+        return np.exp(both - np.logaddexp(*both))
 
     def query(self, X, function):
         """Return function(sums, block) of blocks of rows put together.
@@ -224,11 +225,10 @@ class KeySums:
 
 
 def exponents_of(values):
-    """Return the largest exponents of 2 of columns, and how far below them others are."""
+    """Return the largest and the smallest exponents of 2 of columns, zeros left out."""
     exponents, some = np.frexp(values)[1] - 1, values != 0
-    largest = exponents.max(axis=0, initial=_LEAST, where=some)
-    smallest = exponents.min(axis=0, initial=_MOST, where=some)
-    return largest, largest - smallest
+    least = exponents.min(axis=0, initial=_MOST, where=some)
+    return exponents.max(axis=0, initial=_LEAST, where=some), least
 
 
 def _precise(X, is_wide):

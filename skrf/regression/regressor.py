@@ -12,7 +12,7 @@ from .._arrays import cast, like, namespace, to_host
 from .._validation import check_present, drop_zero_weights, naming
 from ._base import BaseKernelRegression, exponents_of
 
-_DOUBLE_BITS = 500  # how far below the largest target of a batch its sums hold others
+_DOUBLE_BITS = 500  # how far below the largest target of an output sums hold others
 _SINGLE_BITS = 100  # sizes of predictions that float32 holds
 
 
@@ -24,6 +24,8 @@ class Targets:
     ----------
     mean, low, high : ndarray of shape (n_outputs,)
         Weighted mean and range.
+    most, least : ndarray of int of shape (n_outputs,)
+        Largest and smallest exponents of 2 of those that are not 0.
     shape : tuple
         () for one output without an axis, else (n_outputs,).
     """
@@ -31,6 +33,8 @@ class Targets:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    most: np.ndarray
+    least: np.ndarray
     shape: tuple
 
     @classmethod
@@ -38,18 +42,20 @@ class Targets:
         """Return what is known of y of shape (n, n_outputs)."""
         # Shares first: sums of weights or of targets may overflow.
         shares = np.ldexp(weights, -np.frexp(weights.max())[1])
-        return cls((shares / shares.sum()) @ y, y.min(axis=0), y.max(axis=0), shape)
+        mean, (most, least) = (shares / shares.sum()) @ y, exponents_of(y)
+        return cls(mean, y.min(axis=0), y.max(axis=0), most, least, shape)
 
-    def merge(self, other, share):
-        """Return what is known of both, `share` the part of the other in the weights."""
+    def merge(self, other, shares):
+        """Return what is known of both, given their shares in the weights."""
         if other.shape != self.shape:
             raise ValueError(
                 f"y has {other.shape or (1,)} outputs, but the first batch had "
                 f"{self.shape or (1,)}."
             )
-        mean = (1 - share) * self.mean + share * other.mean
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Targets(mean, low, high, self.shape)
+        mean = shares[0] * self.mean + shares[1] * other.mean
+        low, least = np.minimum(self.low, other.low), np.minimum(self.least, other.least)
+        high, most = np.maximum(self.high, other.high), np.maximum(self.most, other.most)
+        return Targets(mean, low, high, most, least, self.shape)
 
 
 class KernelRegressor(RegressorMixin, BaseKernelRegression):
@@ -131,7 +137,8 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Warns
         -----
         RuntimeWarning
-            Where targets of an output are more than 2^500 times apart.
+            Where targets of an output are more than 2^500 times apart: the small ones may count
+            as 0.
         """
         return self._add(X, y, sample_weight, forget=True)
 
@@ -176,18 +183,18 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         shape, y = y.shape[1:], y.reshape(len(y), -1)
         sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        if exponents_of(y)[1].max(initial=0) > _DOUBLE_BITS:
+        own, sums = Targets.of(y, weights, shape), draft._fitted
+        if sums is None:
+            sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1, 1 + y.shape[1])
+        else:
+            own = sums.targets.merge(own, sums.shares_with(weights))
+        if (own.most - own.least).max(initial=0) > _DOUBLE_BITS:
             warnings.warn(
                 f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
                 "output may count as 0.",
                 RuntimeWarning,
                 stacklevel=3,
             )
-        own, sums = Targets.of(y, weights, shape), draft._fitted
-        if sums is None:
-            sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1, 1 + y.shape[1])
-        else:
-            own = sums.targets.merge(own, sums.share_of(weights))
         draft.target_mean_ = own.mean
         sums = sums.add(X, np.zeros(len(y), dtype=int), weights, y)
         return self._finish(draft, replace(sums, targets=own))
@@ -207,8 +214,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         """
         check_is_fitted(self)
         targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
-        sizes = np.frexp([targets.low, targets.high])[1]
-        is_double = max(np.abs(exponents).max(), sizes.max()) > _SINGLE_BITS
+        is_double = max(np.abs(exponents).max(), targets.most.max()) > _SINGLE_BITS
 
         def means_of(sums, _):
             weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]

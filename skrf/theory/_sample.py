@@ -1,9 +1,23 @@
 """Subsamples of rows on which pairs are looked at."""
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
+
+from .._validation import naming
 
 MAX_ROWS = 400
+
+
+def check_mechanism(mechanism, name="mechanism"):
+    """Raise unless an object is a mechanism."""
+    if isinstance(mechanism, type) or not hasattr(mechanism, "term_range"):
+        raise TypeError(f"{name} must be an instance of a mechanism of skrf, got {mechanism!r}.")
+
+
+def check_rows(X, name="X"):
+    """Return rows, dense or sparse, or raise naming them."""
+    with naming(name):
+        return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
 
 
 def sample_rows(X, random_state):

@@ -1,12 +1,13 @@
 """Which mechanism to take: predicted and measured errors side by side, and advice."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_array
 
 from .._sums import log_estimate
+from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
     DenseExponentialRF,
@@ -17,7 +18,7 @@ from ..features import (
     in_range,
     mapped,
 )
-from ._sample import relative_error, sample_rows
+from ._sample import check_mechanism, check_rows, relative_error, sample_rows
 
 _N_DRAWS = 50
 _LOG_ROWS = 100
@@ -49,6 +50,7 @@ def kernel_variance(mechanism, X, Y=None, *, log=False):
     >>> float(kernel_variance(RFFSampler(random_state=0).fit(X), X).max())
     0.0
     """
+    check_mechanism(mechanism)
     return mechanism.kernel_variance(X, Y, log=log)
 
 
@@ -75,6 +77,7 @@ def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
     >>> default_mechanisms(101)["trigonometric"].n_components
     100
     """
+    n_components = check_integer("n_components", n_components)
     even = max(n_components - n_components % 2, 1)
     common = {"sigma": sigma, "kernel": kernel}
     return {
@@ -164,13 +167,18 @@ def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", ra
     >>> errors == sorted(errors)
     True
     """
-    if criterion not in _CRITERIA:
+    if not isinstance(criterion, str) or criterion not in _CRITERIA:
         raise ValueError(f"criterion must be 'log' or 'frobenius'; got {criterion!r}")
-    X = check_array(X, accept_sparse="csr")
-    Y = None if Y is None else check_array(Y, accept_sparse="csr", input_name="Y")
+    random_state = check_integer("random_state", random_state, 0)
+    X = check_rows(X)
+    Y = None if Y is None else check_rows(Y, "Y")
     rows = sample_rows(X, random_state)
     keys = rows if Y is None else sample_rows(Y, random_state)
     mechanisms = default_mechanisms(n_components) if mechanisms is None else mechanisms
+    if not isinstance(mechanisms, Mapping):
+        raise TypeError(f"mechanisms must be a dict of str to mechanism, got {mechanisms!r}.")
+    for name, mechanism in mechanisms.items():
+        check_mechanism(mechanism, f"mechanisms[{name!r}]")
     table = [
         _row(name, mechanism, X, Y, rows, keys, random_state)
         for name, mechanism in mechanisms.items()

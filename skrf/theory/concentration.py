@@ -4,6 +4,7 @@ import numpy as np
 
 from .._arrays import to_host
 from .._validation import check_positive
+from ._sample import check_mechanism
 
 
 def chebyshev_bound(mechanism, X, Y=None, *, error):
@@ -38,6 +39,7 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     np.True_
     """
     error = check_positive("error", error)
+    check_mechanism(mechanism)
     logs = mechanism.kernel_variance(X, Y, log=True) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
@@ -85,8 +87,7 @@ def hoeffding_bound(mechanism, X, Y=None, *, error):
     True
     """
     error = check_positive("error", error)
-    if not hasattr(mechanism, "term_range"):
-        raise TypeError(f"mechanism must be a fitted mechanism of skrf, got {mechanism!r}.")
+    check_mechanism(mechanism)
     logs = to_host(mechanism.term_range(X, Y, log=True))
     with np.errstate(over="ignore"):
         exponent = -2.0 * mechanism.n_projections_ * np.exp(2 * (np.log(error) - logs))

@@ -4,9 +4,8 @@ from numbers import Real
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_array
 
-from ._sample import relative_error, sample_rows
+from ._sample import check_mechanism, check_rows, relative_error, sample_rows
 
 _LARGEST = 2**24
 
@@ -49,9 +48,10 @@ def n_components_for(mechanism, X, Y=None, *, rel_error):
     """
     if not isinstance(rel_error, Real) or not rel_error > 0:
         raise ValueError(f"rel_error must be a number > 0, got {rel_error!r}.")
-    X = check_array(X, accept_sparse="csr")
+    check_mechanism(mechanism)
+    X = check_rows(X)
     rows = sample_rows(X, 0)
-    keys = rows if Y is None else sample_rows(check_array(Y, accept_sparse="csr"), 1)
+    keys = rows if Y is None else sample_rows(check_rows(Y, "Y"), 1)
     step = mechanism.columns_per_projection
 
     def is_enough(count):
