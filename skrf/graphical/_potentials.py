@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
-from .._validation import _naming, draw_seed
+from .._validation import draw_seed, naming
 from ..features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 _LARGEST = 1e140  # entries of embeddings, whose products are finite
@@ -58,7 +58,7 @@ def as_array(name, value, dtype=None):
         return np.asarray(value)
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: missing entries have no meaning here.")
-    with _naming(name):
+    with naming(name):
         if dtype is None:
             return np.asarray(value)
         return check_array(
@@ -73,7 +73,7 @@ def as_array(name, value, dtype=None):
 
 def check_embeddings(embeddings, name="embeddings", width=None):
     """Return embeddings as a float64 array, or raise naming them."""
-    with _naming(name), np.errstate(invalid="ignore"):  # inf - inf
+    with naming(name), np.errstate(invalid="ignore"):  # inf - inf
         embeddings = check_array(
             as_array(name, embeddings, np.float64), dtype=np.float64, input_name=name
         )
@@ -87,7 +87,7 @@ def check_embeddings(embeddings, name="embeddings", width=None):
 
 def as_generator(random_state):
     """Return a RandomState, or raise naming the parameter."""
-    with _naming("random_state"):
+    with naming("random_state"):
         return check_random_state(random_state)
 
 
