@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from .._sums import log_columns, log_sum_exp
-from .._validation import _naming, check_integer, remembered
+from .._validation import check_integer, naming, remembered
 from ._potentials import (
     as_array,
     as_generator,
@@ -87,7 +87,7 @@ class TreeMRF(BaseEstimator):
         given = self.embeddings
         if getattr(given, "ndim", 0) == 2:
             return [check_embeddings(given)] * n_variables
-        with _naming("embeddings"):
+        with naming("embeddings"):
             given = list(given)
             is_one = bool(given) and np.ndim(given[0]) == 1
         if is_one:
@@ -105,7 +105,7 @@ class TreeMRF(BaseEstimator):
     def _check_unary(self, tables):
         if self.unary is None:
             return [np.zeros(len(table)) for table in tables]
-        with _naming("unary"):
+        with naming("unary"):
             given = list(self.unary)
         if len(given) != len(tables):
             raise ValueError(f"unary has {len(given)} entries; {len(tables)} are needed.")
