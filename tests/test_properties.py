@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from instances import KERNELS, MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 
 from skrf import KernelRegressionClassifier, KernelRegressor
 from skrf.attention import ApproxKernelAttention, GeneralizedMap
@@ -366,6 +369,242 @@ def test_rows_beyond_the_range_are_named(name):
     for arguments, said in (((far, X, X), "q"), ((X, far, X), "k")):
         with pytest.raises(ValueError, match=f"{said} is too large"):
             attention(*arguments)
+
+
+# ------------------------------------------------------------------ weights, targets and values
+
+DTYPES = st.sampled_from(["float64", "float32"])
+POWERS = st.floats(-300, 300)
+# Relative errors beside those that exponents of size E bring, 8 E eps.
+RELATIVE = {"float64": 1e-9, "float32": 1e-4}
+WEIGHTS = {
+    "even": lambda rng, n: np.ones(n),
+    "random": lambda rng, n: rng.random(n) + 0.1,
+    "zeros": lambda rng, n: (rng.random(n) + 0.1) * (np.arange(n) % 3 > 0),
+    "far apart": lambda rng, n: 10.0 ** rng.uniform(-100, 100, n) * (np.arange(n) % 4 > 0),
+}
+
+
+def seen_weights(fitted, queries, keys, weights, dtype):
+    """Return what queries see of every key up to a factor of a row, and how well it is known."""
+    logs, signs, largest = log_terms(fitted, queries.astype(float), keys.astype(float))
+    with np.errstate(divide="ignore"):
+        logs = logs + np.log(weights)[:, None]
+    terms = signs * np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
+    tolerance = RELATIVE[dtype] + 8 * np.finfo(dtype).eps * max(1.0, largest)
+    return terms.sum(axis=2), 4 * tolerance * np.abs(terms).sum(axis=(1, 2))[:, None]
+
+
+@generated
+@given(names, kernels, DTYPES, st.sampled_from(sorted(WEIGHTS)), POWERS, POWERS, POWERS, seeds)
+def test_weights_and_targets_have_no_units(name, kernel, dtype, kind, power, other, size, seed):
+    rng = np.random.default_rng(seed)
+    X, Q = (rng.normal(size=(n, 3)).astype(dtype) for n in (20, 6))
+    # Two batches, whose weights are of different sizes.
+    weights = WEIGHTS[kind](rng, 20) * 10.0 ** np.repeat([power / 2, other / 2], 10)
+    labels, targets = rng.integers(0, 3, 20), rng.normal(size=(20, 3))
+    units = 10.0 ** np.array([size, 0, -size])
+    fitted = make(name, n_components=24, kernel=kernel, random_state=0).fit(X)
+    frozen = FrozenEstimator(fitted)
+    model, regressor = KernelRegressionClassifier(frozen), KernelRegressor(frozen)
+    for own in (slice(0, 10), slice(10, 20)):
+        model.partial_fit(X[own], labels[own], [0, 1, 2], weights[own])
+        regressor.partial_fit(X[own], targets[own] * units, weights[own])
+    assert_allclose(model.class_weight_, np.bincount(labels, weights, 3), rtol=1e-12)
+    mean = weights / weights.sum() @ targets
+    assert_allclose(regressor.target_mean_ / units, mean, rtol=1e-9, atol=1e-12)
+    seen, room = seen_weights(fitted, Q, X, weights, dtype)
+
+    scores = np.maximum(seen @ np.eye(3)[labels], 0)
+    total = scores.sum(axis=1, keepdims=True)
+    known = (total > 100 * room).ravel()
+    found = quiet(model.predict_proba, Q)
+    assert np.isfinite(found).all()
+    assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    assert (np.abs(found * total - scores) <= room)[known].all()
+    if fitted.is_positive:
+        assert known.all()
+        large = scores > 1e-200
+        expected = np.log(np.where(large, scores, 1.0) / total)
+        error = np.abs(model.predict_log_proba(Q) - expected)
+        assert (error <= room / total * (1 - expected))[large].all()
+
+    weight = seen.sum(axis=1, keepdims=True)
+    known = (weight > 100 * room).ravel()
+    found = quiet(regressor.predict, Q) / units
+    assert np.isfinite(found).all()
+    means = np.clip(seen @ targets / weight, targets.min(axis=0), targets.max(axis=0))
+    assert (np.abs(found - means) * weight <= 4 * room * np.abs(targets).max())[known].all()
+
+
+@generated
+@given(
+    st.sampled_from(sorted(MAPS)),
+    DTYPES,
+    POWERS,
+    st.sampled_from(["plain", "causal", "masked", "stream"]),
+    seeds,
+)
+def test_values_have_no_units(name, dtype, power, kind, seed):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.normal(size=(12, 4)).astype(dtype) for _ in range(3))
+    unit = 10.0 ** (power if dtype == "float64" else power / 9)
+    values, is_causal = (v * unit).astype(dtype), kind in ("causal", "stream")
+    mask = rng.random((12, 12)) * (rng.random((12, 12)) < 0.7) if kind == "masked" else None
+    attention = ApproxKernelAttention(MAPS[name], causal=is_causal, mask=mask).fit(q, k)
+    if kind == "stream":
+        state, parts = attention.init_state(), []
+        for rows in (slice(0, 5), slice(5, 12)):
+            chunk = q[rows], k[rows], values[rows]
+            if abs(np.log10(unit)) > 99:
+                if abs(np.log10(unit)) < 101:
+                    return
+                with pytest.raises(ValueError, match="the largest entry of v is"):
+                    attention.step(*chunk, state)
+                return
+            out, state = quiet(attention.step, *chunk, state)
+            parts.append(out)
+        out = np.concatenate(parts)
+    else:
+        out = quiet(attention, q, k, values)
+    weights = np.ones((12, 12)) if mask is None else mask
+    weights = np.tril(weights) if is_causal else weights
+    maps = attention.mechanisms_[0].feature_maps_
+    expected, room = quotient(maps, *(part.astype(float) for part in (q, k, v)), weights)
+    known = (room * RELATIVE[dtype] < 1e-2).ravel()
+    error = np.abs(out / unit - expected)
+    assert (error <= 40 * room * RELATIVE[dtype])[known].all()
+    has_gradient = not name.startswith(("Poisson", "Geometric"))
+    if kind != "stream" and has_gradient and getattr(MAPS[name], "is_positive", False):
+        gradient = rng.normal(size=(12, 4)).astype(dtype)
+        plain = attention.backward(q, k, v, gradient)
+        found = attention.backward(q, k, values, gradient)
+        for own, same, factor in zip(found, plain, (unit, unit, 1.0), strict=True):
+            assert_allclose(own / factor, same, rtol=0, atol=1e-3 * np.abs(same).max())
+
+
+# ------------------------------------------------------------------ nonsense
+
+JUNK = {
+    "nothing": None,
+    "text": "a",
+    "a number": 2.5,
+    "complex": np.ones((12, 3)) * 1j,
+    "NaN": np.full((12, 3), np.nan),
+    "texts": np.full((12, 3), "a"),
+    "no rows": np.ones((0, 3)),
+    "three axes": np.ones((2, 12, 3)),
+    "a set": {1, 2},
+    "a class": KernelRegressor,
+    "huge": 10**400,
+    "ragged": [[1.0], [1.0, 2.0]],
+}
+_X, _Y = rows(0), np.arange(12) % 3
+_CAUSAL = ApproxKernelAttention(make("OptimalPositiveRF", n_components=8), causal=True)
+_MODELS = [
+    kind(make("OptimalPositiveRF", n_components=8), random_state=0).fit(_X, _Y)
+    for kind in (KernelRegressionClassifier, KernelRegressor)
+]
+# Parameter: calls that give it nonsense.
+CALLS = {
+    "X": [lambda junk, model=model: clone(model).fit(junk, _Y) for model in _MODELS]
+    + [model.predict for model in _MODELS],
+    "y": [lambda junk, model=model: clone(model).fit(_X, junk) for model in _MODELS],
+    "sample_weight": [
+        lambda junk, model=model: clone(model).fit(_X, _Y, 1 if junk is None else junk)
+        for model in _MODELS
+    ],
+    "sigma": [
+        lambda junk, model=model: clone(model).set_params(sigma=junk).fit(_X, _Y)
+        for model in _MODELS
+    ],
+    "feature_map": [
+        lambda junk: KernelRegressor(junk).fit(_X, _Y),
+        lambda junk: ApproxKernelAttention(junk)(_X, _X, _X),
+    ],
+    "random_state": [lambda junk: KernelRegressor(random_state=junk).fit(_X, _Y)],
+    "classes": [lambda junk: clone(_MODELS[0]).partial_fit(_X, _Y, junk)],
+    "q": [lambda junk: _CAUSAL(junk, _X, _X), lambda junk: clone(_CAUSAL).fit(junk, _X)],
+    "k": [lambda junk: _CAUSAL(_X, junk, _X), lambda junk: clone(_CAUSAL).fit(_X, junk)],
+    "v": [lambda junk: _CAUSAL(_X, _X, junk)]
+    + [lambda junk: _CAUSAL.step(_X, _X, junk, _CAUSAL.init_state())],
+    "grad_out": [lambda junk: _CAUSAL.backward(_X, _X, _X, junk)],
+    "state": [lambda junk: _CAUSAL.step(_X, _X, _X, junk)],
+    "key_padding_mask": [lambda junk: _CAUSAL(_X, _X, _X, key_padding_mask=junk)],
+    "scale": [lambda junk: clone(_CAUSAL).set_params(scale=junk)(_X, _X, _X)],
+    "block_size": [lambda junk: clone(_CAUSAL).set_params(block_size=junk)(_X, _X, _X)],
+    "mask": [lambda junk: clone(_CAUSAL).set_params(mask=junk)(_X, _X, _X)],
+}
+# What is no nonsense there.
+ALLOWED = {
+    ("sample_weight", "nothing"),
+    ("sample_weight", "a number"),
+    ("sigma", "nothing"),
+    ("sigma", "a number"),
+    ("feature_map", "nothing"),
+    ("random_state", "nothing"),
+    ("q", "three axes"),
+    ("key_padding_mask", "nothing"),
+    ("scale", "nothing"),
+    ("scale", "a number"),
+    ("block_size", "nothing"),
+    ("block_size", "huge"),
+    ("mask", "nothing"),
+}
+
+
+@pytest.mark.parametrize("parameter", CALLS)
+@pytest.mark.parametrize("kind", JUNK)
+def test_nonsense_is_refused_by_the_name_of_the_parameter(parameter, kind):
+    for call in CALLS[parameter]:
+        if (parameter, kind) in ALLOWED:
+            quiet(call, JUNK[kind])
+            continue
+        with pytest.raises((ValueError, TypeError), match=rf"\b{parameter}\b"):
+            quiet(call, JUNK[kind])
+
+
+STEPS = ("fit", "partial_fit", "bad X", "bad y", "bad weight", "other sigma")
+
+
+@generated
+@given(
+    st.sampled_from([KernelRegressionClassifier, KernelRegressor]),
+    st.lists(st.sampled_from(STEPS), max_size=7),
+    seeds,
+)
+def test_half_fitted_models_are_those_of_their_good_batches(kind, steps, seed):
+    rng = np.random.default_rng(seed)
+    model = kind(make("OptimalPositiveRF", n_components=8), random_state=0)
+    first = {"classes": [0, 1, 2]} if kind is KernelRegressionClassifier else {}
+    good, sigma = [], None  # batches, and the sigma of the first of them
+    for step in steps:
+        X, y = rng.normal(size=(9, 3)), rng.permutation(9) % 3
+        if step == "other sigma":
+            model.set_params(sigma=2.0)
+        elif step == "fit":
+            model.fit(X, y)
+            good, sigma = [(X, y)], model.sigma
+        elif step == "partial_fit" and (not good or sigma == model.sigma):
+            sigma = model.sigma
+            model.partial_fit(X, y, **first)
+            good.append((X, y))
+        else:
+            bad = {"X": FAULTS["NaN"](X)} if step == "bad X" else {"X": X}
+            bad |= {"y": [None] * 9} if step == "bad y" else {"y": y}
+            bad |= {"sample_weight": -np.ones(9)} if step == "bad weight" else {}
+            with pytest.raises(ValueError, match=r"\b(X|y|sample_weight|sigma)\b"):
+                model.partial_fit(**bad, **first)
+    Q = rng.normal(size=(4, 3))
+    if not good:
+        with pytest.raises(NotFittedError):
+            model.predict(Q)
+        return
+    again = kind(make("OptimalPositiveRF", n_components=8), sigma=sigma, random_state=0)
+    for X, y in good:
+        again.partial_fit(X, y, **first)
+    for own in (model, pickle.loads(pickle.dumps(model))):
+        assert_allclose(own.predict(Q), again.predict(Q), rtol=1e-9)
 
 
 # ------------------------------------------------------------------ graphical models

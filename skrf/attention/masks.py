@@ -6,6 +6,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import to_host
 from ._products import DenseMask, GridMask, OperatorMask, SparseMask, grid_entries
+from ._shapes import as_array
 
 __all__ = ["ToeplitzMask"]
 
@@ -141,7 +142,7 @@ def as_mask(mask, n_queries, n_keys, causal):
             f"{n_keys} keys and {n_queries} queries."
         )
     is_lazy = isinstance(mask, (ToeplitzMask, LinearOperator)) or sp.issparse(mask)
-    mask = mask if is_lazy else np.asarray(to_host(mask))
+    mask = mask if is_lazy else as_array("mask", to_host(mask))
     shape = (mask.n_positions,) * 2 if isinstance(mask, ToeplitzMask) else mask.shape
     if shape != (n_queries, n_keys):
         raise ValueError(
