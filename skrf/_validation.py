@@ -388,10 +388,14 @@ class NestedParameters:
 def check_positive(name, value):
     """Return a finite number > 0 as a float, or raise naming it."""
     is_real = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-    if not (is_real and 0 < value <= sys.float_info.max):
+    try:
+        number = float(value) if is_real else np.nan
+    except OverflowError:  # an int beyond all floats
+        number = np.inf
+    if not 0 < number < np.inf:
         kind = ValueError if is_real else TypeError
         raise kind(f"{name} must be a finite number > 0, got {value!r}.")
-    return float(value)
+    return number
 
 
 def check_integer(name, value, least=1):

@@ -586,8 +586,74 @@ def test_parameters_are_checked():
     _, state = causal.step(q, k, v, causal.init_state())
     with pytest.raises(ValueError, match="state was made for 4 sets of keys"):
         causal.step(q[:1], k[:1], v[:1], state)
+    for wrong, said in (
+        (q[..., :E] * np.nan, "grad_out contains NaN or infinity"),
+        (q[..., :E] * np.inf, "grad_out contains NaN or infinity"),
+        (q[..., :E] * 1j, "grad_out must hold real numbers, got dtype complex128"),
+        ("a", "grad_out must hold real numbers, got dtype <U1"),
+        (None, "grad_out must hold real numbers"),
+        ([[1.0], [1.0, 2.0]], "grad_out must be an array"),
+    ):
+        for operator in (ApproxKernelAttention(), causal):
+            with pytest.raises((ValueError, TypeError), match=said):
+                operator.backward(q[:, :, :L], k, v, wrong)
     with pytest.raises(NotImplementedError, match="need its derivative"):
         ApproxKernelAttention(GeneralizedMap(nonlinearity=np.abs)).backward(q, k, v, q[..., :E])
+    with pytest.raises(ValueError, match="feature_map__n_components=8 cannot be set, because fea"):
+        ApproxKernelAttention().set_params(feature_map__n_components=8)
+
+
+def test_no_values_are_no_keys():
+    """None among the values once stood for the keys."""
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    causal = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    for call in (
+        lambda: attention(q, k, None),
+        lambda: attention.diagnose(q, k, None),
+        lambda: attention.backward(q, k, None, q),
+        lambda: causal.step(q, k, None, causal.init_state()),
+    ):
+        with pytest.raises(TypeError, match="v must hold real numbers"):
+            call()
+
+
+def test_a_state_is_of_one_width():
+    attention = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    rng = np.random.default_rng(0)
+    wide, narrow, v = rng.normal(size=(5, 4)), rng.normal(size=(5, 2)), rng.normal(size=(5, 3))
+    _, state = attention.step(wide, wide, v, attention.init_state())
+    with pytest.raises(
+        ValueError, match=r"state was made for 1 sets of keys of width 4.* got 1, 2"
+    ):
+        attention.step(narrow, narrow, v, state)
+    out, _ = attention.step(wide, wide, v, state)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "stream"])
+def test_values_at_the_ends_of_the_range(kind, dtype):
+    q, k, v = (part.astype(dtype) for part in inputs())
+    mask = np.random.default_rng(0).random((L, L)) if kind == "masked" else None
+    attention = ApproxKernelAttention(
+        MAPS["optimal"], causal=kind in ("causal", "stream"), mask=mask
+    ).fit(q, k)
+    v = v / np.abs(v).max()
+    info = np.finfo(dtype)
+    for unit in (float(info.tiny), float(info.max) / 2):
+        if kind != "stream":
+            plain, found = attention(q, k, v), attention(q, k, (v * unit).astype(dtype))
+        elif dtype is np.float32:
+            plain, found = (
+                attention.step(q, k, values.astype(dtype), attention.init_state())[0]
+                for values in (v, v * unit)
+            )
+        else:
+            with pytest.raises(ValueError, match="the largest entry of v is .* in step it must"):
+                attention.step(q, k, v * unit, attention.init_state())
+            continue
+        assert_allclose(found / unit, plain, rtol=0, atol=1e-6)
 
 
 def test_parameters_survive_cloning():

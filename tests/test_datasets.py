@@ -528,5 +528,26 @@ def test_regimes_are_what_they_say():
         assert Z.min() == 0 and Z.max() == 0.5
     again = make_regime("digits", 2000, sigma=0.5, random_state=0)
     np.testing.assert_array_equal(again, pairs["digits"])
-    with pytest.raises(ValueError, match="regime must be one of 'normal', 'sphere'"):
-        make_regime("mnist")
+    for wrong in ("mnist", 3, ["normal"], np.zeros((2, 2))):
+        with pytest.raises(ValueError, match="regime must be one of 'normal', 'sphere'"):
+            make_regime(wrong)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize(
+    ("parameter", "value", "error"),
+    [("n_samples", value, ValueError) for value in (0, -1)]
+    + [("n_samples", value, TypeError) for value in (2.5, "a", None, True, [3])]
+    + [("sigma", value, ValueError) for value in (np.nan, 0, -1, np.inf, 10**400)]
+    + [("sigma", value, TypeError) for value in ("a", None, True, 1j, [1.0])]
+    + [("random_state", value, ValueError) for value in ("a", -1, 2.5, np.random.default_rng())],
+)
+def test_regimes_name_what_they_cannot_take(regime, parameter, value, error):
+    with pytest.raises(error, match=f"^{parameter} must be .*got ") as caught:
+        make_regime(regime, **{"n_samples": 3, parameter: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_regimes_take_numbers_of_any_library():
+    X, _ = make_regime("normal", np.int64(3), sigma=np.float32(0.5), random_state=np.int64(0))
+    assert X.shape == (3, 64)

@@ -11,6 +11,9 @@ import pytest
 import scipy.sparse as sp
 from instances import MECHANISMS, accepts, make
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
 from skrf.projections import COUPLINGS
@@ -289,11 +292,63 @@ def test_faulty_rows_of_estimators(estimator, kind):
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
 def test_faulty_targets(estimator):
     Message(lambda: estimator().fit(X, None)).names("y", "None")
-    Message(lambda: estimator().fit(X, y[:19])).names(20, 19)
+    Message(lambda: estimator().fit(X, y[:19])).names("y", 20, 19)
     for value, word in ((np.nan, "NaN"), (np.inf, "infinity")):
         Message(lambda value=value: estimator().fit(X, np.where(y == 1, value, 1.0))).names(
             "y", word
         )
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@pytest.mark.parametrize(
+    "missing", [None, np.nan, np.float64("nan"), np.datetime64("NaT"), "pandas.NA"], ids=repr
+)
+def test_missing_targets_are_told(estimator, missing):
+    if missing == "pandas.NA":
+        missing = pytest.importorskip("pandas").NA
+    for kind in ("a", 1):
+        labels = np.array([kind] * 20, dtype=object)
+        labels[7] = missing
+        message = Message(lambda labels=labels: estimator().fit(X, labels))
+        message.names("y", 7, "missing")
+        assert repr(missing) in message.text
+    if estimator is KernelRegressionClassifier:
+        Message(lambda: estimator().partial_fit(X, y, [0, 1, 2, None])).names("classes", "None")
+        model = estimator().fit(X, y)
+        Message(lambda: model.partial_fit(X, labels)).names("y", 7, "missing")
+
+
+def test_dates_are_labels_and_no_targets():
+    dates = np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[D]")[y % 2]
+    assert KernelRegressionClassifier().fit(X, dates).predict(X).dtype == dates.dtype
+    Message(lambda: KernelRegressor().fit(X, dates)).names("y", "dates")
+    dates[3] = "NaT"
+    for estimator in (KernelRegressionClassifier, KernelRegressor):
+        Message(lambda estimator=estimator: estimator().fit(X, dates)).names("y", "NaT", 3)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_parameters_of_a_map_that_is_not_there(estimator):
+    search = GridSearchCV(estimator(), {"feature_map__n_components": [4, 8]}, cv=2)
+    for call in (
+        lambda: search.fit(X, y),
+        lambda: estimator(RFFSampler()).set_params(feature_map=None, feature_map__sigma=4),
+        lambda: make_pipeline(StandardScaler(), estimator()).set_params(
+            **{f"{estimator.__name__.lower()}__feature_map__sigma": 4}
+        ),
+    ):
+        message = Message(call, (ValueError,))
+        message.names("feature_map=None")
+        assert "feature_map=OptimalPositiveRF(sigma='scale')" in message.text
+    own = GridSearchCV(estimator(OptimalPositiveRF()), search.param_grid, cv=2).fit(X, y)
+    assert own.best_params_["feature_map__n_components"] in (4, 8)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_unknown_parameters_name_the_class(estimator):
+    message = Message(lambda: estimator(class_weight="balanced"), (TypeError,))
+    assert f"{estimator.__name__}.__init__" in message.text
+    message.names("class_weight")
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])

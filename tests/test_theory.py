@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+from instances import altered
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from sklearn.base import clone
 
 from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
     GeneralizedExponentialRF,
+    HybridRF,
     OptimalPositiveRF,
+    PoissonRF,
     PositiveRF,
     RFFSampler,
     SimplexRFPlus,
@@ -78,6 +83,51 @@ def test_conformity_names_what_is_known():
         theory.expected_conformity("sobol", 1.0, n_projections=8, n_features=4)
     with pytest.raises(ValueError, match="n_projections.*1"):
         theory.expected_conformity("iid", 1.0, n_projections=1, n_features=4)
+    for wrong in (2.5, "a", None):
+        with pytest.raises(ValueError, match="n_projections must be an integer >= 2"):
+            theory.expected_conformity("iid", 1.0, n_projections=wrong, n_features=4)
+        with pytest.raises(ValueError, match="n_features must be an integer >= 1"):
+            theory.expected_conformity("iid", 1.0, n_projections=4, n_features=wrong)
+    with pytest.raises(ValueError, match="coupling must be one of"):
+        theory.expected_conformity(["iid"], 1.0, n_projections=4, n_features=4)
+
+
+def test_conformity_of_what_is_no_sample():
+    omega = np.random.default_rng(0).normal(size=(3, 2))
+    for wrong in ("a", omega[:1], omega[0], None, np.nan * omega, 1j * omega, omega[:, :0]):
+        with pytest.raises((ValueError, TypeError), match=r"\bomega\b"):
+            theory.sample_conformity(wrong, 1.0)
+    for wrong in ("a", None, -1.0, np.nan, np.inf, [1.0, 2.0], 1j):
+        with pytest.raises((ValueError, TypeError), match="sum2 must"):
+            theory.sample_conformity(omega, wrong)
+    for wrong in ("a", None, [1.0, -1.0], np.nan):
+        with pytest.raises((ValueError, TypeError), match="sum2 must"):
+            theory.expected_conformity("iid", wrong, n_projections=4, n_features=4)
+    assert theory.sample_conformity(omega.tolist(), 1.0) == theory.sample_conformity(omega, 1.0)
+    # Beyond the range of floats it is infinite, and nothing warns.
+    assert theory.sample_conformity(omega, 1e6) == np.inf
+    assert theory.expected_conformity("iid", 1e6, n_projections=4, n_features=4) == np.inf
+
+
+def test_comparisons_name_what_they_cannot_take():
+    good = {"trigonometric": RFFSampler(4)}
+    for params, said in (
+        ({"mechanisms": [RFFSampler()]}, "mechanisms must be a dict"),
+        ({"mechanisms": {"own": RFFSampler}}, "mechanisms.'own'. must be an instance"),
+        ({"mechanisms": good, "criterion": ["log"]}, "criterion must be"),
+        ({"mechanisms": good, "random_state": None}, "random_state must be an integer >= 0"),
+        ({"mechanisms": good, "Y": "a"}, "Y: "),
+        ({"n_components": 2.5}, "n_components must be an integer"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            theory.compare(X, **params)
+    with pytest.raises(ValueError, match="X: Expected 2D array"):
+        theory.compare(X[0])
+    assert theory.compare(X > 0, mechanisms=good)[0].measured > 0
+    with pytest.raises(TypeError, match="mechanism must be an instance"):
+        theory.n_components_for(RFFSampler, X, rel_error=0.1)
+    with pytest.raises(ValueError, match=r"\bY\b"):
+        theory.n_components_for(RFFSampler(), X, "a", rel_error=0.1)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +158,86 @@ def test_hoeffding_is_the_stated_formula():
     for wrong in (OptimalPositiveRF(), PositiveRF(coupling="iid")):
         with pytest.raises(ValueError, match="hoeffding_bound needs"):
             theory.hoeffding_bound(wrong.set_params(random_state=0).fit(X), X, error=0.1)
+
+
+def draws(fitted, rows, n):
+    return np.array([fitted.redraw(seed).approximate_kernel(rows) for seed in range(n)])
+
+
+BOUNDED = {
+    "pairs": RFFSampler(20),
+    "a pair": RFFSampler(2),
+    "a column": RFFSampler(1),
+    "softmax": RFFSampler(4, kernel="softmax"),
+    "laplacian": RFFSampler(4, kernel="laplacian"),
+    "optimal": OptimalPositiveRF(4, sigma=2.0),
+    "optimal softmax": OptimalPositiveRF(1, kernel="softmax"),
+    "real generalized": GeneralizedExponentialRF(4, sigma=3.0),
+}
+# Parameters that no fit to these data finds: A, s, columns.
+GENERALIZED = [(-0.1 + 0.2j, 1, 8), (-0.1 + 0.2j, -1, 1), (-0.3 + 0j, -1, 2), (0j, -1, 1)]
+
+
+@pytest.mark.parametrize("which", [*BOUNDED, *GENERALIZED])
+def test_terms_stay_inside_their_range_and_tails_below_their_bound(which):
+    rows, params = X[:5], {"coupling": "iid", "random_state": 0}
+    if which in BOUNDED:
+        fitted = clone(BOUNDED[which]).set_params(**params).fit(X)
+    else:
+        A, s, n = which
+        fitted = GeneralizedExponentialRF(n, **params).fit(X)
+        fitted = altered(fitted, A_=A, s_=s, n_projections=max(n // 2, 1))
+    term_range = fitted.term_range(rows)
+    assert_allclose(np.log(term_range), fitted.term_range(rows, log=True), rtol=1e-9)
+    values = draws(fitted, rows, 600)
+    ranges, errors = np.ptp(values, axis=0), np.abs(values - fitted.exact_kernel(rows))
+    assert (ranges <= term_range * (1 + 1e-9)).all()
+    for error in (0.1, 0.7, 2.0):
+        share = (errors >= error).mean(axis=0)
+        slack = 4.4 * np.sqrt(share * (1 - share) / 600)
+        assert (share - slack <= theory.hoeffding_bound(fitted, rows, error=error)).all()
+    # Ranges are no larger than they have to be: 2 cos(a) cos(b) is between -2 and 2.
+    expected = {"a pair": 2.0, "a column": 4.0}.get(which)
+    if expected:
+        assert_allclose(term_range, expected, rtol=1e-12)
+        assert ranges.max() > 0.95 * expected
+
+
+def test_mechanisms_without_a_range_are_refused():
+    points = np.array([[1.5, 0.0], [-1.5, 0.0], [0.0, 1.5], [0.0, -1.5]])
+    hybrid = HybridRF(60, coupling="iid", n_coefficients=1, tau=1.0, random_state=0).fit(points)
+    # The bound of sines and cosines would be 4e-9 here, and 1.3e-3 of the draws exceed it.
+    errors = np.abs(draws(hybrid, points, 2000) - hybrid.exact_kernel(points))
+    assert (errors >= 2.0).any()
+    rows = np.random.default_rng(0).normal(size=(30, 16)) * 1.5
+    for mechanism in (
+        hybrid,
+        GeneralizedExponentialRF(coupling="iid", sigma=0.2),
+        PositiveRF(coupling="iid"),
+        AdaptiveRF(coupling="iid"),
+        DenseExponentialRF(coupling="iid"),
+        RFFSampler(),
+        RFFSampler(coupling="iid", projection="hadamard"),
+        PoissonRF(),
+    ):
+        fitted = clone(mechanism).set_params(random_state=0).fit(rows / 4)
+        assert np.real(getattr(fitted, "A_", 1.0)) > 0  # not bounded
+        with pytest.raises(ValueError, match="(?s)hoeffding_bound needs .* RFFSampler; Optim"):
+            theory.hoeffding_bound(fitted, rows, error=2.0)
+
+
+@pytest.mark.parametrize("bound", [theory.hoeffding_bound, theory.chebyshev_bound])
+def test_errors_of_bounds_are_positive_numbers(bound):
+    fitted = RFFSampler(coupling="iid", random_state=0).fit(X)
+    for wrong in (None, "a", 1j, [0.1], True, np.array([0.1, 0.2])):
+        with pytest.raises(TypeError, match="error must be a finite number > 0"):
+            bound(fitted, X, error=wrong)
+    for wrong in (0, -1.0, np.nan, np.inf, 10**400):
+        with pytest.raises(ValueError, match="error must be a finite number > 0"):
+            bound(fitted, X, error=wrong)
+    for wrong in (None, RFFSampler, "RFFSampler"):
+        with pytest.raises(TypeError, match="mechanism must be an instance of a mechanism"):
+            bound(wrong, X, error=0.1)
 
 
 def test_comparison_predicts_what_it_measures():

@@ -5,14 +5,13 @@ group of G query heads.
 """
 
 import math
-import sys
 from dataclasses import dataclass
-from numbers import Real
 
 import array_api_compat
 import numpy as np
 
 from .._arrays import beside, cast, is_array_api, largest_entry, like, namespace, to_host
+from .._validation import check_positive
 
 _USUAL = 1e6  # sums of values between this and its inverse stay inside the range of float32
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
@@ -112,10 +111,10 @@ def check_scale(scale, width):
     """Return the factor of the products q.k: `scale`, or one over the root of their width d."""
     if scale is None:
         return 1 / math.sqrt(width)
-    is_real = isinstance(scale, Real) and not isinstance(scale, (bool, np.bool_))
-    if not (is_real and 0 < scale <= sys.float_info.max):
-        raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.")
-    return float(scale)
+    try:
+        return check_positive("scale", scale)
+    except (TypeError, ValueError):
+        raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.") from None
 
 
 def check_finite(name, array):

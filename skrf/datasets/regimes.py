@@ -1,7 +1,5 @@
 """Four regimes of queries and keys, on which the papers compare variances."""
 
-import math
-import sys
 from numbers import Integral, Real
 
 import numpy as np
@@ -54,8 +52,8 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
     """
     if not isinstance(regime, str) or regime not in REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
-    _check("n_samples", n_samples, Integral, "an integer >= 1", 1)
-    _check("sigma", sigma, Real, "a finite number > 0", math.ulp(0.0))
+    _check("n_samples", n_samples, Integral, "an integer >= 1")
+    _check("sigma", sigma, Real, "a finite number > 0")
     try:
         rng = check_random_state(random_state)
     except ValueError as error:
@@ -75,9 +73,13 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
     return sigma * X, sigma * Y
 
 
-def _check(name, value, kind, allowed, least):
-    """Raise unless a parameter is a finite number of a kind, and large enough."""
+def _check(name, value, kind, allowed):
+    """Raise unless a parameter is a positive, finite number of a kind."""
     wrong_type = isinstance(value, bool) or not isinstance(value, kind)
-    if wrong_type or not least <= value <= sys.float_info.max:
+    try:
+        is_allowed = not wrong_type and 0 < float(value) < np.inf
+    except OverflowError:  # an int beyond all floats
+        is_allowed = False
+    if not is_allowed:
         error = TypeError if wrong_type else ValueError
         raise error(f"{name} must be {allowed}, got {value!r}")
