@@ -8,6 +8,10 @@ __version__ = "0.1.0"
 _HOME = {
     "AdaptiveRF": "features",
     "ApproxKernelAttention": "attention",
+    "ApproxKernelRidge": "regression",
+    "ApproxKernelRidgeCV": "regression",
+    "ApproxKernelRidgeClassifier": "regression",
+    "ApproxKernelRidgeClassifierCV": "regression",
     "DenseExponentialRF": "features",
     "GeneralizedExponentialRF": "features",
     "KernelRegressionClassifier": "regression",

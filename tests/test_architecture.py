@@ -35,11 +35,12 @@ LAYERS = layers()
 # These import nothing of the package. Any part may use the exceptions, none the data sets.
 FREE = ("exceptions", "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-# What uses features sees feature maps, the way to get them, and the one that it takes by default.
+# What uses features sees feature maps, the way to get them, and those that it takes by default.
 CONSUMERS = ("regression", "attention", "graphical")
 CONTRACT = {
     "FeatureMap",
     "OptimalPositiveRF",
+    "RFFSampler",
     "as_feature_map",
     "fit_to",
     "in_range",
@@ -137,12 +138,12 @@ def test_imports_run_downwards(path):
 @pytest.mark.parametrize(
     ("where", "statement", "said"),
     [
-        ("statistics.py", "from .features import RFFSampler", "not below"),
+        ("statistics.py", "from .features import SimplexRF", "not below"),
         ("projections/base.py", "def f():\n    from ..statistics import Moments", "not below"),
         ("theory/size.py", "import skrf.regression", "not below"),
         ("features/base.py", "from .. import regression", "not below"),
         ("features/base.py", "from skrf import KernelRegressor", "not below"),
-        ("regression.py", "from .features import RFFSampler", "contract"),
+        ("regression.py", "from .features import SimplexRF", "contract"),
         ("features/base.py", "from ..datasets import load_uci", "alone"),
         ("exceptions.py", "from . import _arrays", "alone"),
         ("features/base.py", "from .._helpers import f", "no layer"),

@@ -7,7 +7,16 @@ from instances import MECHANISMS, couplings, make
 from sklearn.kernel_approximation import Nystroem
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    KernelRegressionClassifier,
+    KernelRegressor,
+    OptimalPositiveRF,
+    RFFSampler,
+)
 
 ESTIMATORS = [
     *(make(name) for name in MECHANISMS),
@@ -26,6 +35,12 @@ ESTIMATORS = [
     KernelRegressionClassifier(Nystroem()),
     KernelRegressor(),
     KernelRegressor(RFFSampler()),
+    ApproxKernelRidge(),
+    ApproxKernelRidge(RFFSampler(40, sigma="scale"), alpha="evidence"),
+    ApproxKernelRidgeClassifier(),
+    # Fewer features than by default, for the time that the checks take.
+    ApproxKernelRidgeCV(RFFSampler(40), sigmas=3),
+    ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=3),
 ]
 
 

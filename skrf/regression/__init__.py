@@ -7,5 +7,18 @@ pass, exact under `partial_fit` and independent of order.
 
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
+from .ridge import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+)
 
-__all__ = ["KernelRegressionClassifier", "KernelRegressor"]
+__all__ = [
+    "ApproxKernelRidge",
+    "ApproxKernelRidgeCV",
+    "ApproxKernelRidgeClassifier",
+    "ApproxKernelRidgeClassifierCV",
+    "KernelRegressionClassifier",
+    "KernelRegressor",
+]

@@ -1,0 +1,370 @@
+"""Ridge regression from sums: moments of features and targets, and what is solved from them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, eigh
+from scipy.linalg.lapack import dposv, dtrtri
+from scipy.optimize import brentq
+
+from .._arrays import arithmetic, cast, is_array_api, like, namespace, squared_norms, to_host
+from .._sums import Memory, peaked, transposed
+from .._threads import Scratch
+from ..features import in_range
+from ._base import _blocks_of
+
+_FIRST_ROWS = 256  # that tell about where the means are
+_HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at a time
+_SINGLE = 1e-7  # relative error of products in float32, with room
+# Logarithms of the alphas that are tried, in units of the mean eigenvalue.
+_LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
+_FLAT = 1e-6
+
+
+def plain_features(feature_map, X, memory):
+    """Return the features of rows, those of a row of a positive map divided by their norm.
+
+    The largest exponent of such a row is taken out first: nothing vanishes and nothing overflows.
+    """
+    rows = memory.rows(feature_map, in_range(feature_map, X))
+    xp, do = namespace(rows.values), arithmetic(rows.values)
+    if rows.scale is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return do.multiply(rows.values, xp.exp(rows.scale))
+    features = peaked(rows.values)
+    norms = xp.sqrt(squared_norms(features))[:, None]
+    return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
+
+
+def check_range(values):
+    """Raise where features with signs have left the range of floats."""
+    if not bool(namespace(values).all(namespace(values).isfinite(values))):
+        raise ValueError(
+            "Features of X, or their products, leave the range of floats: take a smaller sigma, "
+            "rows of float64, or a map with positive features, whose rows are normalised."
+        )
+
+
+# ---------------------------------------------------------------- moments
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted second moments of features and targets side by side, about their means.
+
+    `merge` is associative and commutative to rounding; it changes neither side.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the weights.
+    mean : ndarray of shape (M + T,)
+        Means of the features, then of the targets.
+    products : ndarray of shape (M + T, M + T)
+        Sums of weight times products of deviations.
+    unit : ndarray of shape (T,)
+        Powers of 2 that the targets are divided by.
+    """
+
+    weight: float
+    mean: np.ndarray
+    products: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def n_columns(self):
+        """Number of features."""
+        return len(self.mean) - len(self.unit)
+
+    @property
+    def gram(self):
+        """Products of features."""
+        return self.products[: self.n_columns, : self.n_columns]
+
+    @property
+    def cross(self):
+        """Products of features and targets, (M, T)."""
+        return self.products[: self.n_columns, self.n_columns :]
+
+    @property
+    def squares(self):
+        """Squares of the targets, (T,)."""
+        return np.diagonal(self.products)[self.n_columns :]
+
+    def in_units(self, unit):
+        """Return the same with targets in other units."""
+        if np.array_equal(unit, self.unit):
+            return self
+        scale = np.concatenate([np.ones(self.n_columns), self.unit / unit])
+        products = self.products * scale * scale[:, None]
+        return replace(self, mean=self.mean * scale, products=products, unit=unit)
+
+    def merge(self, other):
+        """Return the moments of the rows of both."""
+        unit = np.maximum(self.unit, other.unit)
+        one, two = self.in_units(unit), other.in_units(unit)
+        weight, gap = one.weight + two.weight, two.mean - one.mean
+        products = one.products + two.products
+        products += np.outer(one.weight * (two.weight / weight) * gap, gap)
+        return Moments(weight, one.mean + two.weight / weight * gap, products, unit)
+
+    @property
+    def shares(self):
+        """What errors of targets, in these units, count in their mean in the largest unit."""
+        return (self.unit / self.unit.max()) ** 2 / len(self.unit)
+
+    def mean_errors(self, other, coef):
+        """Return mean squared errors of what other moments predict, in the largest unit.
+
+        Parameters
+        ----------
+        other : Moments
+            Those that the coefficients are from, in the same units.
+        coef : ndarray of shape (M, T, n_alphas)
+            Coefficients.
+        """
+        of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
+        spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
+        gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
+        offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
+        return self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
+
+
+def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0.0):
+    """Return the moments of rows, made of products of blocks.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    X : array or sparse matrix of shape (n, d)
+        Rows.
+    targets : callable
+        Returns the targets of a slice of rows, (n, T), in units of its ``unit``.
+    weights : ndarray of shape (n,) or None
+        Positive weights.
+    before : Moments, default=None
+        Of earlier rows, which are merged.
+    least_alpha : float, default=0.0
+        The smallest ridge that will be added. Where the products of float32 features may have
+        errors of its size, they are made in float64.
+    """
+    n, memory, room = X.shape[0], Memory(), Scratch()
+    weights = np.ones(n) if weights is None else weights
+    weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
+    weights = weights / weight_unit
+    first = slice(0, min(n, _FIRST_ROWS))
+    features = to_host(plain_features(feature_map, X[first, :], memory)).astype(np.float64)
+    check_range(features)
+    shift = np.concatenate([features.mean(axis=0), targets(first).mean(axis=0)])
+    n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
+    trace = features.var(axis=0).sum() * weights.sum() * weight_unit
+    trace += 0.0 if before is None else np.trace(before.gram)
+    is_double = least_alpha < _SINGLE * trace / n_columns
+
+    def block(rows):
+        features = plain_features(feature_map, X[rows, :], memory)
+        xp = namespace(features)
+        dtype = xp.float64 if is_double else features.dtype
+        others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
+        root = np.sqrt(weights[rows, None])
+        if is_array_api(features):
+            features = cast(features, dtype) - like(shift[:n_columns], features)
+            table = [features, *(like(values, features) for values in others)]
+            table = xp.concat(table, axis=1) * like(root, features)
+        else:
+            table = room((len(features), len(shift) + 1), dtype)
+            np.subtract(features, shift[:n_columns].astype(dtype), out=table[:, :n_columns])
+            np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
+            table *= root.astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return to_host(transposed(table) @ table)
+
+    size, map_blocks = _blocks_of(feature_map, X)
+    size = max(size, n_columns)
+    step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
+    for start in range(0, n, step):
+
+        def part(rows, start=start):
+            return block(slice(rows.start + start, rows.stop + start))
+
+        for products in map_blocks(part, min(step, n - start), size):
+            total += products
+    check_range(total)
+    gap = total[-1, :-1] / weights.sum()
+    products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
+    own = Moments(float(weights.sum() * weight_unit), shift + gap, products, targets.unit)
+    return own if before is None else before.merge(own)
+
+
+# ---------------------------------------------------------------- solutions
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """A solution: the posterior of a Bayesian linear regression with a flat intercept.
+
+    Parameters
+    ----------
+    alpha : float
+        What was added to the diagonal.
+    coef : ndarray of shape (M, T)
+        Coefficients, in units.
+    unit : ndarray of shape (T,)
+        Powers of 2, of the targets.
+    intercept : ndarray of shape (T,)
+        Intercepts.
+    root : ndarray of shape (M, M)
+        R R' is the inverse of gram + alpha.
+    mean : ndarray of shape (M,)
+        Mean of the features.
+    weight : float
+        Sum of the weights.
+    deviation : ndarray of shape (T,)
+        Standard deviation of the noise; NaN where the rows are too few to tell it.
+    """
+
+    alpha: float
+    coef: np.ndarray
+    unit: np.ndarray
+    intercept: np.ndarray
+    root: np.ndarray
+    mean: np.ndarray
+    weight: float
+    deviation: np.ndarray
+
+    def means(self, features):
+        """Return the predictions for features, (n, T)."""
+        found = features @ like(self.coef, features)
+        found = found if is_array_api(found) else found.astype(np.float64)
+        return found * like(self.unit, found) + like(self.intercept, found)
+
+    def deviations(self, features):
+        """Return the standard deviations of targets with such features, (n, T)."""
+        xp = namespace(features)
+        features = cast(features, xp.float64)
+        spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
+        return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
+
+
+def solved(moments, alpha, noise=None):
+    """Return the `Ridge` of moments.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows.
+    alpha : float
+        The ridge.
+    noise : float, default=None
+        Variance of the noise of the targets; None estimates it.
+    """
+    coef, root = _root_solve(moments, alpha)
+    if noise is not None:
+        deviation = np.full(coef.shape[1], np.sqrt(noise))
+        return _ridge_of(moments, alpha, coef, root, deviation)
+    fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
+    freedom = moments.weight - 1 - len(coef) + alpha * np.square(root).sum()
+    deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
+    return _ridge_of(moments, alpha, coef, root, deviation)
+
+
+def _deviation(squares, freedom):
+    """Return standard deviations, NaN where there are no degrees of freedom."""
+    return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)
+
+
+def _ridge_of(moments, alpha, coef, root, deviation):
+    means, targets = np.split(moments.mean, [moments.n_columns])
+    intercept = (targets - means @ coef) * moments.unit
+    return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
+
+
+def _shifted(gram, alpha):
+    shifted = gram.copy(order="F")
+    shifted[np.diag_indices_from(shifted)] += alpha
+    return shifted
+
+
+def _root_solve(moments, alpha):
+    """Return the coefficients, and R with R R' the inverse of gram + alpha."""
+    try:
+        lower = cholesky(_shifted(moments.gram, alpha), lower=True, overwrite_a=True)
+        root = dtrtri(lower, lower=1)[0].T
+    except LinAlgError:  # alpha is lost beside rounding
+        values, vectors = eigh(moments.gram, driver="evd")
+        root = vectors / np.sqrt(np.maximum(values, 0.0) + alpha)
+    return root @ (root.T @ moments.cross), root
+
+
+def solve(moments, alpha):
+    """Return the coefficients alone, (M, T), in the units of the moments."""
+    _, coef, info = dposv(_shifted(moments.gram, alpha), moments.cross, lower=1, overwrite_a=1)
+    return _root_solve(moments, alpha)[0] if info else coef
+
+
+class Spectrum:
+    """Eigenvalues of the gram matrix, from which every alpha is solved at once.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows.
+    """
+
+    def __init__(self, moments):
+        values, self.vectors = eigh(moments.gram, driver="evd")
+        # What is of the size of rounding is 0, and so are coefficients in those directions.
+        rounding = len(values) * np.finfo(float).eps
+        is_some = values > rounding * values[-1]
+        self.moments, self.values = moments, np.where(is_some, values, 0.0)
+        self.sides = self.vectors.T @ moments.cross * is_some[:, None]
+        self.explained = self.sides**2 / np.where(is_some, values, 1.0)[:, None]
+        rest = moments.squares - self.explained.sum(axis=0)
+        self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
+
+    def cross_validation(self, alphas):
+        """Return the mean squared errors of generalised cross-validation, as `mean_errors`.
+
+        They are infinite where less than one degree of freedom is left.
+        """
+        shrunk = alphas / (self.values[:, None] + alphas)
+        squares = self.rest[:, None] + self.explained.T @ shrunk**2
+        left = self.moments.weight - 1 - np.sum(1 - shrunk, axis=0)
+        errors = self.moments.weight * squares / np.where(left < 1, 1.0, left) ** 2
+        return np.where(left < 1, np.inf, self.moments.shares @ errors)
+
+    def solved_by_evidence(self):
+        """Return the `Ridge` at the maximum of the marginal likelihood, one alpha for all targets.
+
+        It is sought in its derivative: the maximum itself is too flat to be found exactly.
+        """
+        is_some = self.moments.squares > 0
+        explained, rest = self.explained[:, is_some], self.rest[is_some]
+        freedom = self.moments.weight - 1
+        size = self.values.mean() or 1.0
+
+        def loss(log_alpha):
+            shrunk, left = parts(log_alpha)
+            return freedom * np.log(left).sum() - len(left) * np.log(shrunk).sum()
+
+        def slope(log_alpha):
+            shrunk, left = parts(log_alpha)
+            by_alpha = (shrunk * (1 - shrunk)) @ explained
+            return freedom * np.sum(by_alpha / left) - len(left) * np.sum(1 - shrunk)
+
+        def parts(log_alpha):
+            shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
+            return shrunk, rest + shrunk @ explained
+
+        # Where all rows can be fitted exactly it is flat towards 0: of equal ones the largest.
+        losses = np.array([loss(point) for point in _LOG_ALPHAS])
+        best = _LOG_ALPHAS[losses <= losses.min() + _FLAT][-1]
+        low, high = best - _STEP, best + _STEP
+        if slope(low) < -_FLAT and slope(high) > _FLAT:
+            best = brentq(slope, low, high, xtol=1e-12)
+        alpha = float(size * np.exp(best))
+        coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
+        root = self.vectors / np.sqrt(self.values + alpha)
+        deviation = _deviation(self.rest + parts(best)[0] @ self.explained, freedom)
+        return _ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)

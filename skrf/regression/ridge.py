@@ -1,0 +1,855 @@
+"""Ridge regression on random features, in one pass over the rows."""
+
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.utils import assert_all_finite, check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+
+from .._arrays import beside, namespace, take, to_host
+from .._sums import Memory
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_integer,
+    draw_seed,
+    drop_zero_weights,
+    freeze,
+    validate_rows,
+)
+from ..features import FeatureMap, RFFSampler, as_feature_map, prepared
+from ._base import BaseKernelRegression, _blocks_of
+from ._ridge import (
+    Moments,
+    Ridge,
+    Spectrum,
+    check_range,
+    moments_of_rows,
+    plain_features,
+    solve,
+    solved,
+)
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_ALPHA = [_POSITIVE, StrOptions({"evidence"})]
+_DECADES = 1.0  # on both sides of sigma="scale", of a number of sigmas
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Targets of rows, made block by block: numbers in units, or -1 and 1 for every class.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, T), or (n,) with classes
+        Numbers, or the codes of the classes.
+    unit : ndarray of shape (T,)
+        Powers of 2.
+    shape : tuple
+        () for a single target without an axis, else (T,).
+    classes : ndarray of shape (T,), default=None
+        Codes of the classes that are 1.
+    """
+
+    values: np.ndarray
+    unit: np.ndarray
+    shape: tuple
+    classes: np.ndarray | None = None
+
+    def __call__(self, rows):
+        """Return the targets of a slice of rows, (n, T)."""
+        if self.classes is None:
+            return self.values[rows] / self.unit
+        return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
+
+    def part(self, rows):
+        """Return the targets of some rows."""
+        return Targets(self.values[rows], self.unit, self.shape, self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRidge:
+    """All that a fit leaves behind; nothing of it changes.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the estimator at its first fit.
+    feature_map : FeatureMap
+        The map.
+    moments : Moments
+        Of all rows so far.
+    ridge : Ridge
+        What is solved from them.
+    shape : tuple
+        As in `Targets`.
+    """
+
+    params: dict
+    feature_map: FeatureMap
+    moments: Moments
+    ridge: Ridge
+    shape: tuple
+
+
+class _BaseRidge(BaseKernelRegression):
+    """What all ridge estimators share."""
+
+    _default_map = RFFSampler(512, sigma="scale")
+
+    def _fit_map(self, feature_map, X, y, weights):
+        """Return a map fitted to rows; what it learns, it learns on the host."""
+        weighted = weights is not None and has_fit_parameter(feature_map, "sample_weight")
+        feature_map.fit(to_host(X), y, **({"sample_weight": weights} if weighted else {}))
+        width = getattr(feature_map, "n_features_in_", X.shape[1])
+        if width != X.shape[1]:  # fitted before, and frozen
+            raise ValueError(
+                f"X has {X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
+                f"{width} features."
+            )
+        return feature_map
+
+    def _solved(self, draft, feature_map, moments, ridge, shape):
+        params = self.get_params() if draft._fitted is None else draft._fitted.params
+        fitted = freeze(FittedRidge(params, feature_map, moments, ridge, shape))
+        coef = freeze(ridge.coef * ridge.unit)
+        draft.alpha_, draft.coef_, draft.intercept_ = ridge.alpha, coef.T, ridge.intercept
+        if not is_classifier(self):
+            with np.errstate(over="ignore"):
+                draft.noise_variance_ = freeze(ridge.deviation**2)
+            if not shape:
+                draft.coef_, draft.intercept_ = coef[:, 0], float(ridge.intercept[0])
+        return self._finish(draft, fitted)
+
+    def _of_features(self, X, function):
+        """Return function(features) of blocks of rows, put together."""
+        check_is_fitted(self)
+        X = validate_rows(self, X, reset=False)
+        memory, feature_map = Memory(), self._fitted.feature_map
+
+        def answer(rows):
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(plain_features(feature_map, X[rows, :], memory))
+
+        size, map_blocks = _blocks_of(feature_map, X)
+        parts = map_blocks(answer, X.shape[0], size)
+        found = namespace(parts[0]).concat(parts, axis=0)
+        check_range(found)
+        return found
+
+
+# ---------------------------------------------------------------- how alpha is found
+
+
+class _Plain(_BaseRidge):
+    """With a given alpha, or that of the marginal likelihood; rows may come in batches."""
+
+    noise_variance = None
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the feature map, sum products of features in one pass, and solve.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        return self._add(X, y, sample_weight, forget=True)
+
+    def _add(self, X, y, sample_weight, *, forget, classes=None):
+        draft, X = self._begin(X, y, forget=forget)
+        y = self._checked(X, y)
+        weights, X, y = drop_zero_weights(sample_weight, X, y)
+        targets = self._targets(draft, y, classes)
+        before, moments = draft._fitted, None
+        if before is None:
+            own = prepared(
+                self._default_map if self.feature_map is None else self.feature_map,
+                owner=type(self).__name__,
+                sigma=self.sigma,
+                random_state=self.random_state,
+            )
+            draft.feature_map_ = self._fit_map(own, X, self._for_map(targets, y), weights)
+            feature_map = as_feature_map(own)
+        else:
+            feature_map, moments = before.feature_map, before.moments
+            if targets.shape != before.shape:
+                raise ValueError(
+                    f"y has {targets.shape or (1,)} outputs, but the first batch had "
+                    f"{before.shape or (1,)}."
+                )
+        noise, by_evidence = self.noise_variance, self.alpha == "evidence"
+        alpha = 0.0 if by_evidence else float(self.alpha)
+        if noise is not None:
+            alpha, by_evidence = float(noise), False
+        moments = moments_of_rows(feature_map, X, targets, weights, moments, least_alpha=alpha)
+        if by_evidence:
+            ridge = Spectrum(moments).solved_by_evidence()
+        else:
+            ridge = solved(moments, alpha, noise=noise)
+        return self._solved(draft, feature_map, moments, ridge, targets.shape)
+
+
+class _Search(_BaseRidge):
+    """With alphas and sigmas that are searched."""
+
+    _parameter_constraints = {
+        **BaseKernelRegression._parameter_constraints,
+        "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
+        "alphas": ["array-like"],
+        "cv": ["cv_object"],
+    }
+
+    def __init__(
+        self,
+        feature_map=None,
+        *,
+        sigmas=10,
+        alphas=(1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv=5,
+        random_state=None,
+    ):
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.alphas = alphas
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, X, y, sample_weight=None):
+        """Sum products of features for every sigma, score all alphas, and solve for the best.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        from sklearn.model_selection import check_cv  # megabytes that only this needs
+
+        draft, X = self._begin(X, y, forget=True)
+        y = self._checked(X, y)
+        folds, n_splits = np.zeros(len(y), int), 0
+        if self.sigmas is not None:
+            folds, n_splits = _folds(check_cv(self.cv, y, classifier=is_classifier(self)), y)
+        weights, X, y, folds = drop_zero_weights(sample_weight, X, y, folds)
+        if not np.isin(np.arange(n_splits), folds).all():
+            raise ValueError("cv: every test set needs a row with sample_weight > 0.")
+        targets, alphas = self._targets(draft, y, None), _positive("alphas", self.alphas)
+        groups = [np.flatnonzero(folds == k) for k in np.unique(folds)]
+        scores, best, sigmas = [], (-np.inf,), []
+        for own in self._maps(X, self._for_map(targets, y), weights):
+            feature_map, parts = as_feature_map(own), []
+            for rows in groups:
+                part = take(X, rows) if n_splits else X, targets.part(rows)
+                some, least = None if weights is None else weights[rows], alphas.min() / len(groups)
+                parts.append(moments_of_rows(feature_map, *part, some, least_alpha=least))
+            total, errors = _held_out(parts, n_splits, alphas)
+            sigmas.append(getattr(own, "sigma_", None))
+            scores.append(-errors)
+            means = scores[-1].mean(axis=0)
+            a = len(alphas) - 1 - np.argmax(means[::-1])  # of equal ones the largest
+            if means[a] > best[0] or len(best) == 1:
+                best = means[a], alphas[a], own, total
+        _, alpha, draft.feature_map_, moments = best
+        if hasattr(draft.feature_map_, "sigma_"):
+            draft.sigma_ = draft.feature_map_.sigma_
+        results = _results(np.array(scores), sigmas, alphas, n_splits, targets.unit.max())
+        draft.cv_results_, draft.best_score_ = results, results["mean_test_score"].max()
+        ridge = solved(moments, float(alpha))
+        own = as_feature_map(draft.feature_map_)
+        return self._solved(draft, own, moments, ridge, targets.shape)
+
+    def _maps(self, X, y, weights):
+        """Yield the fitted maps, all with the same random numbers."""
+
+        def seed(own):
+            state = own if self.random_state is None else self.random_state
+            return state if isinstance(state, Integral) else draw_seed(state)
+
+        def fitted(own, sigma):
+            own = prepared(own, owner=owner, sigma=sigma, hint="Take sigmas=None")
+            return self._fit_map(own, X, y, weights)
+
+        owner = type(self).__name__
+        own = self._default_map if self.feature_map is None else self.feature_map
+        own = prepared(own, owner=owner, random_state=self.random_state, seed=seed)
+        if self.sigmas is None:
+            sigmas = [None]
+        elif isinstance(self.sigmas, Integral):
+            count = check_integer("sigmas", self.sigmas, 2)
+            sigmas = fitted(own, "scale").sigma_ * np.logspace(-_DECADES, _DECADES, count)
+        else:
+            sigmas = _positive("sigmas", self.sigmas)
+        for sigma in sigmas:
+            yield fitted(own, sigma)
+
+
+def _positive(name, values):
+    """Return a sequence of positive numbers as an array, or raise naming it."""
+    try:
+        found = np.array(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers > 0, got {values!r}.") from error
+    if not (found.ndim == 1 and len(found) and (found > 0).all() and np.isfinite(found).all()):
+        raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
+    return found
+
+
+def _folds(cv, y):
+    """Return the number of the test set of every row, and how many there are.
+
+    Rows that are never tested have the number after the last.
+    """
+    splits = list(cv.split(np.zeros((len(y), 1)), y))
+    folds = np.full(len(y), len(splits))
+    for k, (train, test) in enumerate(splits):
+        rest = np.delete(np.arange(len(y)), test)
+        is_new = (folds[test] == len(splits)).all()
+        if not (is_new and len(rest) and np.array_equal(np.sort(train), rest)):
+            raise ValueError(
+                f"cv={cv!r}: test sets must not overlap, and every training set must be the "
+                "complement of its test set, as in KFold. Take GridSearchCV for other splits."
+            )
+        folds[test] = k
+    return folds, len(splits)
+
+
+def _held_out(parts, n_splits, alphas):
+    """Return the moments of all rows, and mean squared errors of every fold and alpha.
+
+    The training sets are joined from both sides: a subtraction would lose digits. Without folds
+    the errors are those of generalised cross-validation.
+    """
+    before = list(accumulate(parts, Moments.merge))
+    after = list(accumulate(parts[::-1], Moments.merge))[::-1]
+    if not n_splits:
+        return before[-1], Spectrum(before[-1]).cross_validation(alphas)[None]
+    errors = []
+    for k in range(n_splits):
+        rest = reduce(Moments.merge, before[max(k - 1, 0) : k] + after[k + 1 : k + 2])
+        coefs = np.stack([solve(rest, alpha) for alpha in alphas], axis=2)
+        errors.append(parts[k].mean_errors(rest, coefs))
+    return before[-1], np.array(errors)
+
+
+def _results(scores, sigmas, alphas, n_splits, unit):
+    """Return scores of shape (n_sigmas, n_splits, n_alphas), in units, named as in GridSearchCV."""
+    names = ("sigma", "alpha") if sigmas[0] is not None else ("alpha",)
+    pairs = [(sigma, alpha)[-len(names) :] for sigma in sigmas for alpha in alphas.tolist()]
+    params = [dict(zip(names, pair, strict=True)) for pair in pairs]
+    results = {f"param_{name}": np.array([p[name] for p in params]) for name in names}
+    of_splits = np.moveaxis(scores, 1, 0).reshape(scores.shape[1], -1)
+    mean = of_splits.mean(axis=0)
+    found = {"mean": mean}
+    if n_splits:
+        found |= {"std": of_splits.std(axis=0)}
+        found |= {f"split{k}": own for k, own in enumerate(of_splits)}
+    with np.errstate(over="ignore"):
+        results |= {f"{name}_test_score": own * unit * unit for name, own in found.items()}
+    rank = 1 + np.sum(mean > mean[:, None], axis=1)
+    return {**results, "params": params, "rank_test_score": rank}
+
+
+# ---------------------------------------------------------------- what is predicted
+
+
+class _OnHost:
+    """Scores, which scikit-learn computes on the host."""
+
+    def score(self, X, y, sample_weight=None):
+        """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows; those of other libraries are moved to the host.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true targets or labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The score.
+        """
+        return super().score(*map(to_host, (X, y, sample_weight)))
+
+
+class _Regression(_OnHost, RegressorMixin):
+    """Numbers, with standard deviations."""
+
+    def _checked(self, X, y):
+        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(X, y)
+        return y
+
+    def _targets(self, draft, y, classes):
+        values = y.reshape(len(y), -1)
+        largest = np.maximum(values.max(axis=0), -values.min(axis=0))
+        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
+        return Targets(values, unit, y.shape[1:])
+
+    def _for_map(self, targets, y):
+        return y
+
+    def predict(self, X, return_std=False):
+        """Return predictions, and the standard deviations of targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        return_std : bool, default=False
+            Whether to return standard deviations of the posterior, that of the noise included.
+
+        Returns
+        -------
+        mean : array of shape (n_samples,) or (n_samples, n_outputs)
+            Predictions.
+        std : array of shape (n_samples,) or (n_samples, n_outputs)
+            Standard deviations, if `return_std` is True.
+
+        Raises
+        ------
+        ValueError
+            Where the rows were too few to estimate the noise.
+        """
+        check_is_fitted(self)
+        ridge, shape = self._fitted.ridge, self._fitted.shape
+        if return_std and np.isnan(ridge.deviation).any():
+            raise ValueError(
+                f"return_std=True needs a variance of the noise, which cannot be estimated with "
+                f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
+                "than the degrees of freedom. Give noise_variance, or a larger alpha."
+            )
+        functions = (ridge.means, ridge.deviations) if return_std else (ridge.means,)
+
+        def both(features):
+            return namespace(features).concat([part(features) for part in functions], axis=1)
+
+        found = self._of_features(X, both)
+        xp = namespace(found)
+        found = [
+            found[:, a : a + len(ridge.intercept)]
+            for a in range(0, found.shape[1], len(ridge.intercept))
+        ]
+        found = [xp.reshape(part, (part.shape[0], *shape)) for part in found]
+        return tuple(found) if return_std else found[0]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class _Classification(_OnHost, ClassifierMixin):
+    """Classes by the largest of ridge regressions of -1 and 1."""
+
+    def _checked(self, X, y):
+        y = column_or_1d(to_host(y), warn=True)
+        assert_all_finite(y, input_name="y")
+        check_consistent_length(X, y)
+        check_classification_targets(y)
+        return y
+
+    def _targets(self, draft, y, classes):
+        if draft._fitted is None:
+            draft.classes_ = np.unique(y) if classes is None else classes
+        classes = draft.classes_
+        codes = np.searchsorted(classes, y)
+        is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
+        if is_unknown.any():
+            unknown = np.unique(y[is_unknown])
+            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
+        return Targets(codes, np.ones(len(ones)), (), ones)
+
+    def _for_map(self, targets, y):
+        # Floats that are labels: a map could take them for targets.
+        return targets.values if y.dtype.kind == "f" else y
+
+    def decision_function(self, X):
+        """Return the ridge regressions of -1 and 1.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
+            Confidence; for two classes, positive for ``classes_[1]``.
+        """
+        check_is_fitted(self)
+        found = self._of_features(X, self._fitted.ridge.means)
+        return found if len(self.classes_) > 2 else found[:, 0]
+
+    def predict(self, X):
+        """Return the class of the largest decision.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples,)
+            Labels.
+        """
+        found = self.decision_function(X)
+        xp = namespace(found)
+        best = xp.argmax(found, axis=1) if found.ndim == 2 else xp.astype(found > 0, xp.int64)
+        labels = self.classes_[to_host(best)]
+        return beside(labels, best) if labels.dtype.kind in "biuf" else labels
+
+
+class ApproxKernelRidge(_Regression, _Plain):
+    """Ridge regression on random features, in one pass over the rows.
+
+    Least squares on the features of any transformer, with an intercept and a penalty `alpha` on
+    the squares of the coefficients: kernel ridge regression, and the mean of a Gaussian process,
+    with the kernel that the features make. What is kept of the rows are sums of products of
+    features about their means, so memory grows with the square of the number of features and not
+    with the number of rows, and ``partial_fit`` is exact.
+
+    The rows of features of a positive map are divided by their norms, on a log scale: its kernel
+    here is K(x, y) / sqrt(K(x, x) K(y, y)) of the features' own kernel K.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
+        fitted one as FrozenEstimator. Of asymmetric maps the queries' side is taken. None is
+        ``RFFSampler(512, sigma="scale")``.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    alpha : float or "evidence", default=1.0
+        Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
+    noise_variance : float, default=None
+        Variance of the noise of the targets, where it is known: it takes the place of `alpha`,
+        and the model is the Gaussian process with the features' kernel. None estimates it.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
+        Coefficients of the features.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        Intercept.
+    alpha_ : float
+        The penalty.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance of the noise of the targets; NaN where the rows are too few to estimate it.
+    feature_map_ : transformer
+        The fitted clone of the feature map.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter or the data are not allowed, or features with signs leave the
+        range of floats.
+
+    Notes
+    -----
+    Rows of float32 are mapped and multiplied in float32, and summed in float64. Where alpha is so
+    small that this could be seen (below 1e-7 of the mean eigenvalue), and for "evidence", products
+    are made in float64.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007); Rasmussen and
+    Williams, Gaussian processes for machine learning (2006), chapter 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import ApproxKernelRidge
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.sin(6 * X[:, 0])
+    >>> model = ApproxKernelRidge(alpha="evidence", random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> bool(abs(mean - y).max() < 1e-3)
+    True
+    """
+
+    _parameter_constraints = {
+        **BaseKernelRegression._parameter_constraints,
+        "alpha": _ALPHA,
+        "noise_variance": [_POSITIVE, None],
+    }
+
+    def __init__(
+        self, feature_map=None, *, sigma=None, alpha=1.0, noise_variance=None, random_state=None
+    ):
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.alpha = alpha
+        self.noise_variance = noise_variance
+        self.random_state = random_state
+
+    def partial_fit(self, X, y, sample_weight=None):
+        """Add a batch; the first batch alone sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The regressor with the batch added.
+
+        Raises
+        ------
+        ValueError
+            Where y has not as many outputs as in the first call, or a parameter has changed.
+        """
+        return self._add(X, y, sample_weight, forget=False)
+
+
+class ApproxKernelRidgeClassifier(_Classification, _Plain):
+    """Ridge classification on random features, in one pass over the rows.
+
+    Targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier; the class of the
+    largest regression is predicted. See `ApproxKernelRidge` for the regression.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    alpha : float or "evidence", default=1.0
+        Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
+        Coefficients of the features.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    alpha_ : float
+        The penalty.
+    feature_map_ : transformer
+        The fitted clone of the feature map.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from skrf import ApproxKernelRidgeClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = ApproxKernelRidgeClassifier(random_state=0).fit(X[:1000], y[:1000])
+    >>> bool(model.score(X[1000:], y[1000:]) > 0.95)
+    True
+    """
+
+    _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
+
+    def __init__(self, feature_map=None, *, sigma=None, alpha=1.0, random_state=None):
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.alpha = alpha
+        self.random_state = random_state
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Add a batch; the first batch alone sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that will ever come; needed in the first call only.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The classifier with the batch added.
+
+        Raises
+        ------
+        ValueError
+            Where the first call lacks ``classes``, a later one gives others, a label is none of
+            them, or a parameter has changed.
+        """
+        first = self._fitted is None
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+        classes = self.classes_ if classes is None else np.unique(to_host(classes))
+        if len(classes) == 0:
+            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+        if not (first or np.array_equal(classes, self.classes_)):
+            raise ValueError(
+                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
+                f"was {self.classes_!r}."
+            )
+        return self._add(X, y, sample_weight, forget=False, classes=classes)
+
+
+class ApproxKernelRidgeCV(_Regression, _Search):
+    """Ridge regression on random features that chooses sigma and alpha itself.
+
+    With ``sigmas`` every pair of a sigma and an alpha is scored by cross-validation, and every
+    sigma takes one pass over the rows: the squared errors on held-out rows are known from the sums
+    of their fold, those of a training set are merged from the sums of the other folds, and the
+    final fit is merged from all. With ``sigmas=None`` the map keeps its sigma and alpha is chosen
+    by generalised cross-validation, as in scikit-learn's RidgeCV.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``. It is fitted to all
+        rows, held-out ones as well; its random numbers are the same for all sigmas.
+    sigmas : int, array-like or None, default=10
+        Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
+        tenth of what "scale" stands for to ten times it.
+    alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+        Penalties, > 0.
+    cv : int, splitter or iterable of splits, default=5
+        As in GridSearchCV. Test sets must not overlap, and every training set must be the
+        complement of its test set. Ignored with ``sigmas=None``.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The best penalty.
+    sigma_ : float
+        The best sigma, where the map has that attribute.
+    best_score_ : float
+        Its score: less the mean squared error of held-out rows, mean over folds and outputs, or
+        that of generalised cross-validation.
+    cv_results_ : dict of ndarray
+        Scores of all pairs, named as in GridSearchCV.
+    coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
+        Coefficients of the features.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        Intercept.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance of the noise of the targets; NaN where the rows are too few to estimate it.
+    feature_map_ : transformer
+        The fitted clone of the feature map, with the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter, the splits or the data are not allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import ApproxKernelRidgeCV
+    >>> X = np.random.default_rng(0).uniform(-3, 3, size=(300, 1))
+    >>> y = np.sin(3 * X[:, 0])
+    >>> model = ApproxKernelRidgeCV(random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.99)
+    True
+    """
+
+
+class ApproxKernelRidgeClassifierCV(_Classification, _Search):
+    """Ridge classification on random features that chooses sigma and alpha itself.
+
+    As `ApproxKernelRidgeCV`, on targets -1 and 1 for every class: the score is less the mean
+    squared error of these.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        As in `ApproxKernelRidgeCV`; None is ``RFFSampler(512, sigma="scale")``. A map that learns
+        from labels sees those of held-out rows: take GridSearchCV for it.
+    sigmas : int, array-like or None, default=10
+        Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
+        tenth of what "scale" stands for to ten times it.
+    alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+        Penalties, > 0.
+    cv : int, splitter or iterable of splits, default=5
+        As in `ApproxKernelRidgeCV`; folds of an int are stratified.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    alpha_ : float
+        The best penalty.
+    sigma_ : float
+        The best sigma, where the map has that attribute.
+    best_score_ : float
+        Its score.
+    cv_results_ : dict of ndarray
+        Scores of all pairs, named as in GridSearchCV.
+    coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
+        Coefficients of the features.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    feature_map_ : transformer
+        The fitted clone of the feature map, with the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import ApproxKernelRidgeClassifierCV, RFFSampler
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ApproxKernelRidgeClassifierCV(RFFSampler(100), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95)
+    True
+    """

@@ -1,0 +1,631 @@
+"""Ridge regression on features: equal to brute force, to a Gaussian process, and to a search."""
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import make
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import cho_factor, cho_solve
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, DotProduct
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.model_selection import GridSearchCV, KFold, PredefinedSplit, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+)
+from skrf.features import as_feature_map
+from skrf.regression import _ridge
+from skrf.regression._ridge import Moments, moments_of_rows
+from skrf.regression.ridge import Targets
+
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(80, 3))
+Q = _rng.normal(size=(30, 3)) * 1.5
+T = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] ** 2, 1e3 + X[:, 2]])
+y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+WEIGHTS = _rng.random(80) * (np.arange(80) % 5 > 0)
+
+MAPS = {
+    "trigonometric": RFFSampler(40, sigma=0.8, random_state=0),
+    "positive": PositiveRF(40, sigma=0.8, random_state=0),
+    "wide": OptimalPositiveRF(150, sigma="scale", random_state=0),
+    "signed": make("GeneralizedExponentialRF", n_components=40, sigma=0.5, random_state=0),
+    "asymmetric": make("HybridRF", n_components=90, sigma=0.8, random_state=0),
+    "nystroem": Nystroem(n_components=20, random_state=0),
+    "piped": make_pipeline(StandardScaler(), RFFSampler(40, random_state=0)),
+}
+every_map = pytest.mark.parametrize("which", MAPS)
+weighted_or_not = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+ESTIMATORS = [
+    ApproxKernelRidge(RFFSampler(20), random_state=0),
+    ApproxKernelRidgeClassifier(RFFSampler(20), random_state=0),
+    ApproxKernelRidgeCV(RFFSampler(20), sigmas=2, random_state=0),
+    ApproxKernelRidgeClassifierCV(RFFSampler(20), sigmas=2, random_state=0),
+]
+every_estimator = pytest.mark.parametrize(
+    "estimator", ESTIMATORS, ids=lambda estimator: type(estimator).__name__
+)
+
+
+def features_of(model, rows):
+    """The features that a ridge sees: those of positive maps normalised."""
+    features = model.feature_map_.transform(rows).astype(float)
+    if getattr(model.feature_map_, "is_positive", False):
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+    return features
+
+
+def targets_of(estimator):
+    return y if hasattr(estimator, "decision_function") else T[:, 0]
+
+
+def arrays_of(model):
+    """The numbers that a fitted model holds."""
+    moments = model._fitted.moments
+    return [moments.mean, moments.products, model.coef_, np.asarray(model.intercept_)]
+
+
+# ------------------------------------------------------------------ the estimate itself
+
+
+@every_map
+@weighted_or_not
+@pytest.mark.parametrize("n_outputs", [0, 1, 3], ids=["flat", "one", "three"])
+def test_regressor_is_brute_force(which, weights, n_outputs):
+    targets = T[:, 0] if n_outputs == 0 else T[:, :n_outputs]
+    model = ApproxKernelRidge(MAPS[which], alpha=0.3).fit(X, targets, sample_weight=weights)
+    brute = Ridge(0.3).fit(features_of(model, X), targets, sample_weight=weights)
+    assert model.coef_.shape == (*targets.shape[1:], features_of(model, X).shape[1])
+    coef = brute.coef_.reshape(model.coef_.shape)
+    assert_allclose(model.coef_, coef, rtol=1e-8, atol=1e-9)
+    assert_allclose(model.intercept_, brute.intercept_, rtol=1e-9, atol=1e-9)
+    expected = brute.predict(features_of(model, Q)).reshape(30, *targets.shape[1:])
+    assert_allclose(model.predict(Q), expected, rtol=1e-9, atol=1e-9)
+
+
+@every_map
+@weighted_or_not
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classifier_is_brute_force(which, weights, n_classes):
+    names = np.array(["a", "b", "c"])[np.minimum(y, n_classes - 1)]
+    model = ApproxKernelRidgeClassifier(MAPS[which], alpha=2.0).fit(X, names, weights)
+    brute = RidgeClassifier(alpha=2.0).fit(features_of(model, X), names, weights)
+    features = features_of(model, Q)
+    expected = brute.decision_function(features)
+    assert_allclose(model.decision_function(Q), expected, rtol=1e-9, atol=1e-9)
+    assert_array_equal(model.predict(Q), brute.predict(features))
+    assert len(model.coef_) == (1 if n_classes == 2 else 3)
+    assert_allclose(np.squeeze(model.coef_), np.squeeze(brute.coef_), rtol=1e-8, atol=1e-9)
+    assert not hasattr(model, "predict_proba")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 30.0, 1e3])
+def test_rows_of_positive_maps_are_normalised_in_log_space(sigma, dtype):
+    feature_map = OptimalPositiveRF(40, sigma=sigma, random_state=0)
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    model = ApproxKernelRidge(feature_map, alpha=0.1).fit(rows, T[:, 0])
+    fitted = clone(feature_map).fit(rows)
+
+    def normalised(rows):
+        logs = fitted.log_transform(rows.astype(float))
+        features = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+    brute = Ridge(0.1).fit(normalised(rows), T[:, 0])
+    tolerance = 1e-7 if dtype == np.float64 else 2e-3
+    assert_allclose(model.predict(queries), brute.predict(normalised(queries)), atol=tolerance)
+
+
+@every_estimator
+def test_sparse_rows_and_frozen_maps(estimator):
+    dense, targets = X * (X > 0), targets_of(estimator)
+    plain = clone(estimator).fit(dense, targets)
+    sparse = clone(estimator).fit(sp.csr_array(dense), targets)
+    assert_allclose(sparse.predict(sp.csr_array(Q)), plain.predict(Q), rtol=1e-9, atol=1e-9)
+    pre = RFFSampler(20, sigma=0.3, random_state=3).fit(Q)
+    params = {"random_state": None, "feature_map": FrozenEstimator(pre)}
+    params |= {"sigmas": None} if hasattr(estimator, "sigmas") else {}
+    frozen = clone(estimator).set_params(**params).fit(X, targets)
+    assert_array_equal(frozen.feature_map_.transform(X), pre.transform(X))
+    with pytest.raises(ValueError, match="fitted with 3"):
+        clone(frozen).fit(X[:, :2], targets)
+
+
+# ------------------------------------------------------------------ a Gaussian process
+
+
+@pytest.mark.parametrize("which", ["trigonometric", "positive", "wide"])
+@pytest.mark.parametrize("noise", [0.01, 0.5])
+def test_a_given_noise_is_the_gaussian_process_of_the_features(which, noise):
+    model = ApproxKernelRidge(MAPS[which], noise_variance=noise).fit(X, T[:, 0])
+    assert model.alpha_ == noise and model.noise_variance_[0] == pytest.approx(noise)
+    mean, deviation = model.predict(Q, return_std=True)
+    features, queries = features_of(model, X), features_of(model, Q)
+    center, level = features.mean(axis=0), T[:, 0].mean()
+    process = GaussianProcessRegressor(DotProduct(0.0, "fixed"), alpha=noise, optimizer=None)
+    process.fit(features - center, T[:, 0] - level)
+    expected, spread = process.predict(queries - center, return_std=True)
+    assert_allclose(mean, expected + level, rtol=1e-8, atol=1e-8)
+    # The intercept is known as well as the mean of the rows, and targets have noise.
+    assert_allclose(deviation, np.sqrt(spread**2 + noise / len(X) + noise), rtol=1e-8)
+    # Once more with the kernel as it is and a mean that is not known: universal kriging.
+    covariance = cho_factor(features @ features.T + noise * np.eye(len(X)))
+    ones, cross = np.ones(len(X)), features @ queries.T
+    weights, of_ones = cho_solve(covariance, cross), cho_solve(covariance, ones)
+    level = of_ones @ T[:, 0] / of_ones.sum()
+    assert_allclose(mean, level + weights.T @ (T[:, 0] - level), rtol=1e-8, atol=1e-8)
+    variance = np.sum(queries**2, axis=1) - np.sum(cross * weights, axis=0)
+    variance += (1 - of_ones @ cross) ** 2 / of_ones.sum() + noise
+    assert_allclose(deviation**2, variance, rtol=1e-8)
+
+
+def test_many_columns_are_the_exact_process():
+    rng = np.random.default_rng(1)
+    rows, noise = rng.uniform(-3, 3, size=(150, 1)), 0.01
+    grid = np.linspace(-2.8, 2.8, 100)[:, None]
+    signal = np.sin(2 * rows[:, 0]) + np.cos(rows[:, 0])
+    targets = signal + np.sqrt(noise) * rng.normal(size=150)
+    targets -= targets.mean()
+    model = ApproxKernelRidge(
+        RFFSampler(2000, sigma=1.0, random_state=0), noise_variance=noise
+    ).fit(rows, targets)
+    mean, deviation = model.predict(grid, return_std=True)
+    process = GaussianProcessRegressor(RBF(1.0), alpha=noise, optimizer=None).fit(rows, targets)
+    expected, spread = process.predict(grid, return_std=True)
+    assert np.linalg.norm(mean - expected) < 0.02 * np.linalg.norm(expected)
+    assert_allclose(deviation, np.sqrt(spread**2 + noise), rtol=0.02)
+
+
+def test_outputs_have_their_own_noise():
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-2, 2, size=(2000, 1))
+    targets = np.sin(rows) + rng.normal(size=(2000, 2)) * [0.1, 1.0]
+    for alpha in (1.0, "evidence"):
+        model = ApproxKernelRidge(RFFSampler(30), alpha=alpha, random_state=0).fit(rows, targets)
+        assert_allclose(np.sqrt(model.noise_variance_), [0.1, 1.0], rtol=0.06)
+        mean, deviation = model.predict(rows[:5], return_std=True)
+        assert mean.shape == deviation.shape == (5, 2)
+        alone = ApproxKernelRidge(RFFSampler(30), alpha=model.alpha_, random_state=0)
+        assert_allclose(alone.fit(rows, targets[:, 0]).predict(rows[:5]), mean[:, 0])
+
+
+def test_deviations_need_degrees_of_freedom():
+    model = ApproxKernelRidge(RFFSampler(20), random_state=0).fit(X, T[:, 0], np.full(80, 1e-3))
+    assert np.isfinite(model.predict(Q)).all() and np.isnan(model.noise_variance_).all()
+    with pytest.raises(ValueError, match="return_std.*noise_variance"):
+        model.predict(Q, return_std=True)
+
+
+# ------------------------------------------------------------------ evidence
+
+
+def log_evidence(features, targets, alpha):
+    """Restricted likelihood of a model with a flat mean, at the best variance of the noise."""
+    n = len(features)
+    # Contrasts of the targets do not know the mean.
+    contrasts = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0][:, 1:]
+    covariance = contrasts.T @ (features @ features.T / alpha + np.eye(n)) @ contrasts
+    own = contrasts.T @ targets
+    noise = own @ np.linalg.solve(covariance, own) / (n - 1)
+    return multivariate_normal.logpdf(own, cov=noise * covariance), noise
+
+
+@pytest.mark.parametrize("which", ["trigonometric", "wide"])
+def test_evidence_is_the_marginal_likelihood(which):
+    targets = T[:, 0] + 0.3 * np.random.default_rng(0).normal(size=80)
+    model = ApproxKernelRidge(MAPS[which], alpha="evidence").fit(X, targets)
+    features = features_of(model, X)
+    best, noise = log_evidence(features, targets, model.alpha_)
+    assert_allclose(model.noise_variance_, noise, rtol=1e-8)
+    grid = model.alpha_ * np.array([1e-4, 0.1, 0.9, 0.99, 1.01, 1.1, 10, 1e4])
+    found = np.array([log_evidence(features, targets, alpha)[0] for alpha in grid])
+    assert (found < best - 1e-7).all()
+    brute = Ridge(model.alpha_).fit(features, targets)
+    assert_allclose(model.predict(Q), brute.predict(features_of(model, Q)), rtol=1e-8, atol=1e-8)
+
+
+def test_evidence_without_a_signal_or_without_noise():
+    constant = ApproxKernelRidge(RFFSampler(20), alpha="evidence", random_state=0)
+    assert_allclose(constant.fit(X, np.full(80, 7.0)).predict(Q), 7.0, rtol=1e-12)
+    exact = ApproxKernelRidge(RFFSampler(200), sigma=1.0, alpha="evidence", random_state=0)
+    counts = np.arange(20) % 3
+    order = np.repeat(np.arange(20), counts)
+    repeated = clone(exact).fit(X[order], T[order, 0])
+    assert_allclose(repeated.predict(X[order]), T[order, 0], atol=1e-6)
+    # Weights are repetitions even here, where the likelihood is flat and rounding differs.
+    weighted = clone(exact).fit(X[:20], T[:20, 0], sample_weight=counts)
+    assert_allclose(weighted.predict(Q), repeated.predict(Q), atol=1e-6)
+
+
+@pytest.mark.parametrize("d, sigma", [(1, 1.0), (2, 0.7), (3, 1.0)])
+def test_intervals_cover_draws_of_a_process(d, sigma):
+    rng, inside = np.random.default_rng(d), []
+    for _ in range(20):
+        rows = rng.normal(size=(500, d))
+        distances = np.sum((rows[:, None] - rows[None]) ** 2, axis=2)
+        covariance = np.exp(-(sigma**2) * distances / 2) + 1e-10 * np.eye(500)
+        targets = np.linalg.cholesky(covariance) @ rng.normal(size=500)
+        targets += 0.2 * rng.normal(size=500)
+        model = ApproxKernelRidge(
+            RFFSampler(256, sigma=sigma, random_state=0), alpha="evidence"
+        ).fit(rows[:300], targets[:300])
+        mean, deviation = model.predict(rows[300:], return_std=True)
+        inside.append(np.abs(targets[300:] - mean) <= 1.959964 * deviation)
+    assert 0.92 <= np.mean(inside) <= 0.98
+
+
+# ------------------------------------------------------------------ batches and merges
+
+
+@pytest.mark.parametrize("which", ["trigonometric", "positive", "nystroem"])
+@weighted_or_not
+def test_batches_are_one_fit(which, weights):
+    pre = FrozenEstimator(clone(MAPS[which]).fit(X))  # the first batch alone fits the map
+    whole = ApproxKernelRidge(pre).fit(X, T, sample_weight=weights)
+    model = ApproxKernelRidge(pre)
+    for rows in (slice(0, 1), slice(1, 50), slice(50, 80)):
+        own = None if weights is None else weights[rows] + (rows.stop == 1)
+        model.partial_fit(X[rows], T[rows], sample_weight=own)
+    if weights is not None:
+        own = weights.copy()
+        own[0] += 1
+        whole.fit(X, T, sample_weight=own)
+    for found, expected in zip(arrays_of(model), arrays_of(whole), strict=True):
+        assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
+    assert_allclose(model.noise_variance_, whole.noise_variance_, rtol=1e-8)
+
+
+def test_batches_of_a_classifier():
+    model = ApproxKernelRidgeClassifier(RFFSampler(20, sigma=0.5, random_state=0))
+    for rows in (slice(0, 30), slice(30, 80)):
+        model.partial_fit(X[rows], y[rows], classes=[2, 0, 1] if rows.start == 0 else None)
+    whole = clone(model).fit(X, y)
+    assert_allclose(model.decision_function(Q), whole.decision_function(Q), rtol=1e-9)
+    with pytest.raises(ValueError, match="first call"):
+        clone(model).partial_fit(X, y)
+    with pytest.raises(ValueError, match="same as on the first call"):
+        model.partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(ValueError, match=r"\[7\].*not in classes"):
+        model.partial_fit(X, np.full(80, 7))
+    with pytest.raises(ValueError, match="classes must hold"):
+        clone(model).partial_fit(X, y, classes=[])
+
+
+def moments(rows, values, unit=1.0, **given):
+    feature_map = as_feature_map(RFFSampler(6, random_state=0).fit(X))
+    units = np.full(values.shape[1], unit)
+    return moments_of_rows(feature_map, rows, Targets(values, units, (2,)), None, **given)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(1, 40), min_size=3, max_size=3),
+    st.lists(st.sampled_from([2.0**-300, 1.0, 2.0**40, 2.0**500]), min_size=3, max_size=3),
+    st.integers(0, 2**31),
+)
+def test_merges_are_sums_in_any_order(sizes, units, seed):
+    rng = np.random.default_rng(seed)
+    pairs = [(rng.normal(size=(n, 3)), rng.normal(size=(n, 2))) for n in sizes]
+    a, b, c = (moments(*pair, unit) for pair, unit in zip(pairs, units, strict=True))
+    before = pickle.dumps((a, b, c))
+    found = a.merge(b).merge(c), a.merge(b.merge(c)), c.merge(a).merge(b)
+    assert pickle.dumps((a, b, c)) == before
+    whole = moments(*map(np.concatenate, zip(*pairs, strict=True)), max(units))
+    assert all(isinstance(other, Moments) for other in found)
+    for other in found:
+        assert other.weight == whole.weight
+        assert_array_equal(other.unit, whole.unit)
+        assert_allclose(other.mean, whole.mean, rtol=1e-9, atol=1e-12)
+        assert_allclose(other.products, whole.products, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-150, 1e150, 1e300])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_targets_of_any_size(size, dtype):
+    feature_map = RFFSampler(20, sigma=0.5, random_state=0)
+    rows = X.astype(dtype)
+    for model in (
+        ApproxKernelRidge(feature_map),
+        ApproxKernelRidge(feature_map, alpha="evidence"),
+        ApproxKernelRidgeCV(feature_map, sigmas=2),
+    ):
+        plain, scaled = clone(model).fit(rows, T[:, 0]), clone(model).fit(rows, size * T[:, 0])
+        both = [m.predict(Q.astype(dtype), return_std=True) for m in (plain, scaled)]
+        for expected, found in zip(*both, strict=True):
+            assert_allclose(found / size, expected, rtol=1e-4 if dtype == np.float32 else 1e-8)
+        assert_allclose(scaled.alpha_, plain.alpha_, rtol=1e-5)
+
+
+def test_targets_far_from_zero_keep_their_digits():
+    model = ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0))
+    plain = clone(model).fit(X, T[:, 0]).predict(Q)
+    assert_allclose(model.fit(X, T[:, 0] + 1e8).predict(Q) - 1e8, plain, atol=1e-7)
+    single = model.fit(X.astype(np.float32), T[:, 0] + 1e8).predict(Q.astype(np.float32))
+    assert_allclose(single - 1e8, plain, atol=1e-5)
+
+
+# ------------------------------------------------------------------ precision, memory, threads
+
+
+def test_products_are_made_in_the_precision_that_alpha_needs(monkeypatch):
+    made, transposed = [], _ridge.transposed
+    monkeypatch.setattr(_ridge, "transposed", lambda a: made.append(a.dtype) or transposed(a))
+    rows = np.repeat(X, 30, axis=0).astype(np.float32)
+    targets = np.repeat(T[:, 0], 30)
+    feature_map = RFFSampler(100, sigma=0.3, random_state=0)
+    for alpha, dtype in ((1e-2, "float32"), (1e-7, "float64"), ("evidence", "float64")):
+        model = ApproxKernelRidge(feature_map, alpha=alpha).fit(rows, targets)
+        assert {np.dtype(dtype)} == set(made), alpha
+        made.clear()
+        brute = Ridge(model.alpha_).fit(features_of(model, rows), targets)
+        expected = brute.predict(features_of(model, rows[::30]))
+        assert_allclose(model.predict(rows[::30]), expected, atol=1e-3)
+    # Of many batches the sum counts.
+    model = ApproxKernelRidge(feature_map, alpha=2e-6).fit(rows[:600], targets[:600])
+    assert np.float32 in made
+    made.clear()
+    for _ in range(5):
+        model.partial_fit(rows, targets)
+    assert made[-1] == np.float64
+
+
+def test_memory_does_not_grow_with_the_rows():
+    def peak(n):
+        rows, labels = np.zeros((n, 2), np.float32), np.arange(n) % 3
+        rows[:, 0] = np.linspace(0, 1, n)
+        tracemalloc.start()
+        ApproxKernelRidgeClassifier(RFFSampler(100), random_state=0).fit(rows, labels)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1000)
+    # Beside the features of 240,000 rows, 96 MB: labels and weights, some numbers for every row.
+    assert peak(250_000) - peak(10_000) < 240_000 * 8 * 8
+
+
+def test_threads_change_nothing_but_rounding():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20_000, 3)).astype(np.float32)
+    targets = np.sin(rows[:, 0])
+    model = ApproxKernelRidge(RFFSampler(64), random_state=0)
+    with threadpool_limits(1):
+        one = clone(model).fit(rows, targets)
+        expected = one.predict(rows)
+    with threadpool_limits(3):
+        three, again = (clone(model).fit(rows, targets) for _ in range(2))
+        assert_allclose(three.predict(rows), expected, rtol=1e-5, atol=1e-6)
+    for a, b in zip(arrays_of(three), arrays_of(again), strict=True):
+        assert_array_equal(a, b)
+
+
+@every_estimator
+def test_other_array_libraries(library, estimator):
+    targets = targets_of(estimator)
+    expected = clone(estimator).fit(X, targets, WEIGHTS)
+    model = clone(estimator).fit(library.array(X), library.array(targets), library.array(WEIGHTS))
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-7, atol=1e-9)
+    rows = library.array(Q)
+    if hasattr(model, "decision_function"):
+        library.assert_same(
+            model.decision_function(rows), expected.decision_function(Q), rows, rtol=1e-7
+        )
+        assert_array_equal(library.host(model.predict(rows)), expected.predict(Q))
+    else:
+        for found, own in zip(
+            model.predict(rows, return_std=True),
+            expected.predict(Q, return_std=True),
+            strict=True,
+        ):
+            library.assert_same(found, own, rows, rtol=1e-7)
+    assert model.score(library.array(X), library.array(targets)) == pytest.approx(
+        expected.score(X, targets)
+    )
+
+
+# ------------------------------------------------------------------ searches
+
+
+@weighted_or_not
+def test_generalised_cross_validation_is_its_definition(weights):
+    alphas = [1e-3, 0.1, 1.0, 30.0]
+    model = ApproxKernelRidgeCV(MAPS["trigonometric"], sigmas=None, alphas=alphas)
+    model.fit(X, T[:, :2], sample_weight=weights)
+    w = np.ones(80) if weights is None else weights * 1.0
+    features, expected = features_of(model, X), []
+    design = np.sqrt(w)[:, None] * np.column_stack([np.ones(80), features])
+    for alpha in alphas:
+        penalty = alpha * np.diag(np.arange(design.shape[1]) > 0)
+        hat = design @ np.linalg.solve(design.T @ design + penalty, design.T)
+        own = np.sqrt(w)[:, None] * T[:, :2]
+        errors = np.sum((own - hat @ own) ** 2, axis=0)
+        expected.append(-np.mean(w.sum() * errors / (w.sum() - np.trace(hat)) ** 2))
+    if weights is None or w.sum() > 41:
+        assert_allclose(model.cv_results_["mean_test_score"], expected, rtol=1e-7)
+    best = int(np.argmax(expected))
+    assert model.alpha_ == alphas[best] == model.cv_results_["params"][best]["alpha"]
+    assert model.best_score_ == pytest.approx(expected[best])
+    assert model.cv_results_["rank_test_score"][best] == 1
+
+
+@pytest.mark.parametrize("n_outputs", [0, 2])
+def test_a_search_is_a_grid_search(n_outputs):
+    targets = T[:, :n_outputs] if n_outputs else T[:, 0]
+    grid = {"alpha": [1e-3, 0.1, 10.0], "sigma": [0.1, 0.5, 2.0]}
+    cv = KFold(4, shuffle=True, random_state=0)
+    search = GridSearchCV(
+        ApproxKernelRidge(RFFSampler(30, random_state=0)),
+        grid,
+        cv=cv,
+        scoring="neg_mean_squared_error",
+    ).fit(X, targets)
+    model = ApproxKernelRidgeCV(
+        RFFSampler(30, random_state=0), sigmas=grid["sigma"], alphas=grid["alpha"], cv=cv
+    ).fit(X, targets)
+    ours, theirs = (
+        {(p["sigma"], p["alpha"]): i for i, p in enumerate(results["params"])}
+        for results in (model.cv_results_, search.cv_results_)
+    )
+    assert ours.keys() == theirs.keys()
+    names = ["mean", "std", "rank", *(f"split{k}" for k in range(4))]
+    for name in [f"{name}_test_score" for name in names]:
+        own = model.cv_results_[name][list(ours.values())]
+        assert_allclose(own, search.cv_results_[name][[theirs[pair] for pair in ours]], rtol=1e-8)
+    assert {"sigma": model.sigma_, "alpha": model.alpha_} == search.best_params_
+    assert model.best_score_ == pytest.approx(search.best_score_, rel=1e-8)
+    assert_allclose(model.predict(Q), search.predict(Q), rtol=1e-7)
+
+
+def test_the_search_of_a_classifier_scores_targets():
+    model = ApproxKernelRidgeClassifierCV(
+        RFFSampler(30, random_state=0), sigmas=[0.3, 1.0], alphas=[0.1, 1.0], cv=3
+    ).fit(X, y)
+    codes = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
+    from sklearn.model_selection import StratifiedKFold
+
+    splits = list(StratifiedKFold(3).split(X, y))
+    plain = ApproxKernelRidgeCV(
+        RFFSampler(30, random_state=0), sigmas=[0.3, 1.0], alphas=[0.1, 1.0], cv=splits
+    ).fit(X, codes)
+    for name in ("mean_test_score", "split2_test_score"):
+        assert_allclose(model.cv_results_[name], plain.cv_results_[name], rtol=1e-9)
+    assert_allclose(model.decision_function(Q), plain.predict(Q), rtol=1e-9)
+    assert model.sigma_ == plain.sigma_ and model.alpha_ == plain.alpha_
+
+
+def test_a_number_of_sigmas_lies_around_the_scale():
+    model = ApproxKernelRidgeCV(RFFSampler(20), sigmas=5, random_state=0).fit(X, T[:, 0])
+    scale = RFFSampler(2, sigma="scale").fit(X).sigma_
+    expected = np.repeat(scale * np.logspace(-1, 1, 5), 6)
+    assert_allclose(model.cv_results_["param_sigma"], expected)
+    # All sigmas have the same draw, that of the estimator without a search.
+    plain = ApproxKernelRidge(
+        RFFSampler(20), sigma=model.sigma_, alpha=model.alpha_, random_state=0
+    )
+    assert_allclose(model.predict(Q), plain.fit(X, T[:, 0]).predict(Q), rtol=1e-7)
+    drawn = ApproxKernelRidgeCV(RFFSampler(20), sigmas=2).fit(X, T[:, 0])
+    assert isinstance(drawn.feature_map_.random_state, int)
+
+
+def test_training_sets_lose_no_digits_to_heavy_folds():
+    """The sums of all rows less those of a fold of weight 1e18 would be noise."""
+    folds, heavy = np.arange(80) % 4, np.where(np.arange(80) % 4 == 2, 1e18, 1.0)
+    given = {"alphas": [0.1], "sigmas": [0.5], "cv": PredefinedSplit(folds)}
+    model = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), **given)
+    model.fit(X, T[:, 0], sample_weight=heavy)
+    rest = ApproxKernelRidge(RFFSampler(20, random_state=0), sigma=0.5, alpha=0.1)
+    rest.fit(X[folds != 2], T[folds != 2, 0])
+    error = np.mean((rest.predict(X[folds == 2]) - T[folds == 2, 0]) ** 2)
+    assert model.cv_results_["split2_test_score"][0] == pytest.approx(-error, rel=1e-9)
+
+
+def test_rows_that_are_never_tested_are_trained_on():
+    folds = np.where(np.arange(80) < 50, -1, np.arange(80) % 2)
+    model = ApproxKernelRidgeCV(
+        RFFSampler(20, random_state=0), sigmas=[0.5], alphas=[0.1], cv=PredefinedSplit(folds)
+    ).fit(X, T[:, 0])
+    plain = ApproxKernelRidge(RFFSampler(20, random_state=0), sigma=0.5, alpha=0.1)
+    for k in range(2):
+        plain.fit(X[folds != k], T[folds != k, 0])
+        error = np.mean((plain.predict(X[folds == k]) - T[folds == k, 0]) ** 2)
+        assert model.cv_results_[f"split{k}_test_score"][0] == pytest.approx(-error, rel=1e-9)
+    assert model._fitted.moments.weight == 80
+
+
+def test_splits_must_be_folds():
+    wrong = [
+        ShuffleSplit(3, random_state=0),
+        [(np.arange(40), np.arange(40, 70))],
+        [(np.arange(0), np.arange(80))],
+        [(np.arange(40), np.arange(40, 80)), (np.arange(40), np.arange(40, 80))],
+    ]
+    for cv in wrong:
+        with pytest.raises(ValueError, match="(?s)cv=.*complement"):
+            ApproxKernelRidgeCV(RFFSampler(4), cv=cv).fit(X, T[:, 0])
+    with pytest.raises(ValueError, match="cv: every test set"):
+        ApproxKernelRidgeCV(RFFSampler(4), cv=KFold(4)).fit(X, y, np.arange(80) >= 20)
+
+
+def test_generalised_cross_validation_without_degrees_of_freedom():
+    model = ApproxKernelRidgeCV(RFFSampler(20), sigmas=None, alphas=[0.1, 10.0], random_state=0)
+    model.fit(X[:2], T[:2, 0])
+    assert model.alpha_ == 10.0 and model.best_score_ == -np.inf
+
+
+# ------------------------------------------------------------------ the house
+
+
+@every_estimator
+def test_a_fit_that_raises_changes_nothing_and_arrays_are_fixed(estimator):
+    targets = targets_of(estimator)
+    model = clone(estimator).fit(X, targets)
+    before = {name: id(value) for name, value in vars(model).items()}
+    wrong = np.where(np.arange(240).reshape(80, 3) == 7, np.nan, X)
+    for fit in (model.fit, getattr(model, "partial_fit", model.fit)):
+        for rows, values in ((wrong, targets), (X, targets[:-1]), (X, None)):
+            with pytest.raises(ValueError):
+                fit(rows, values)
+    assert {name: id(value) for name, value in vars(model).items()} == before
+    for array in (*arrays_of(model)[:3], model._fitted.ridge.root):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    expected = model.predict(Q)
+    model.set_params(feature_map=RFFSampler(2), random_state=5)
+    assert_array_equal(model.predict(Q), expected)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(Q), expected)
+    if hasattr(model, "partial_fit"):
+        with pytest.raises(ValueError, match="partial_fit goes on"):
+            model.partial_fit(X, targets)
+
+
+def test_faulty_parameters_are_named():
+    ridge, search = ApproxKernelRidge, ApproxKernelRidgeCV
+    faults = [
+        (ridge(alpha=0.0), "alpha"),
+        (ridge(alpha="auto"), "alpha.*evidence"),
+        (ridge(noise_variance=-1.0), "noise_variance"),
+        (ridge(Nystroem(), sigma=1.0), "sigma=1.0"),
+        (ridge(RFFSampler), "feature_map"),
+        (search(sigmas=1), "sigmas"),
+        (search(sigmas=[]), r"sigmas.*\[\]"),
+        (search(sigmas=[1.0, -2.0]), "sigmas.*-2.0"),
+        (search(alphas=[0.0]), "alphas"),
+        (search(alphas=["a"]), "alphas.*'a'"),
+        (search(Nystroem()), "sigmas=None"),
+        (search(cv="five"), "cv"),
+    ]
+    for model, words in faults:
+        with pytest.raises((ValueError, TypeError), match=words):
+            model.fit(X, T[:, 0])
+    model = ridge(RFFSampler(4), random_state=0).fit(X, T)
+    with pytest.raises(ValueError, match=r"y has \(1,\) outputs.*\(3,\)"):
+        model.partial_fit(X, T[:, 0])
+
+
+def test_signed_features_beyond_the_range_are_refused():
+    feature_map = RFFSampler(20, kernel="softmax", sigma=1.0, random_state=0)
+    with pytest.raises(ValueError, match="range of floats"):
+        ApproxKernelRidge(feature_map).fit(60 * X, T[:, 0])
+    model = ApproxKernelRidge(feature_map).fit(X, T[:, 0])
+    with pytest.raises(ValueError, match="range of floats"):
+        model.predict(60 * X)
