@@ -356,6 +356,21 @@ def test_targets_of_any_size(size, dtype):
         assert_allclose(scaled.alpha_, plain.alpha_, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bits", [-900, -200, 200, 900])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_weights_of_any_size_are_units_of_alpha(bits, dtype):
+    rows, weights = X.astype(dtype), 1.0 + np.arange(80) % 3
+    plain = ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0), alpha=2.0)
+    scaled = clone(plain).set_params(alpha=2.0 * 2.0**bits)
+    plain.fit(rows, T, sample_weight=weights)
+    scaled.fit(rows, T, sample_weight=weights * 2.0**bits)
+    assert_allclose(scaled.predict(Q), plain.predict(Q), rtol=1e-9)
+    search = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), sigmas=None, alphas=[scaled.alpha])
+    assert search.fit(rows, T, sample_weight=weights * 2.0**bits).best_score_ <= 0
+    evidence = clone(plain).set_params(alpha="evidence")
+    assert np.isfinite(evidence.fit(rows, T, sample_weight=weights * 2.0**bits).coef_).all()
+
+
 def test_targets_far_from_zero_keep_their_digits():
     model = ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0))
     plain = clone(model).fit(X, T[:, 0]).predict(Q)

@@ -319,7 +319,7 @@ class Spectrum:
         is_some = values > rounding * values[-1]
         self.moments, self.values = moments, np.where(is_some, values, 0.0)
         self.sides = self.vectors.T @ moments.cross * is_some[:, None]
-        self.explained = self.sides**2 / np.where(is_some, values, 1.0)[:, None]
+        self.explained = (self.sides / np.sqrt(np.where(is_some, values, 1.0))[:, None]) ** 2
         rest = moments.squares - self.explained.sum(axis=0)
         self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
 
@@ -331,7 +331,8 @@ class Spectrum:
         shrunk = alphas / (self.values[:, None] + alphas)
         squares = self.rest[:, None] + self.explained.T @ shrunk**2
         left = self.moments.weight - 1 - np.sum(1 - shrunk, axis=0)
-        errors = self.moments.weight * squares / np.where(left < 1, 1.0, left) ** 2
+        divisor = np.where(left < 1, 1.0, left)
+        errors = squares / divisor * (self.moments.weight / divisor)
         return np.where(left < 1, np.inf, self.moments.shares @ errors)
 
     def solved_by_evidence(self):
