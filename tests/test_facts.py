@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from instances import exported_mechanisms
+from instances import LANDMARKS, exported_mechanisms
 
 PATH = Path(__file__).parents[1] / "docs" / "facts.py"
 
@@ -27,7 +27,7 @@ def rows(facts):
 
 def test_every_mechanism_has_its_facts(facts, rows):
     assert {row[0].split("`")[1] for row in rows} == {
-        f"skrf.{name}" for name in exported_mechanisms()
+        f"skrf.{name}" for name in exported_mechanisms() | LANDMARKS
     }
     assert all(len(row) == len(facts.COLUMNS) for row in rows)
 
@@ -42,6 +42,9 @@ def test_facts_that_are_known(facts, rows):
     assert regularized["unbiased"] == "no"
     assert known["`skrf.SimplexRFPlus`"]["variance in closed form"] == "no"
     assert known["`skrf.AdaptiveRF`"]["``partial_fit``"] == "no"
+    landmarks = known["`skrf.ClusterNystroem`"]
+    assert landmarks["positive"] == landmarks["unbiased"] == "no"
+    assert landmarks["variance in closed form"] == "no"
 
 
 def test_a_fact_is_asked_and_not_written(facts):

@@ -7,12 +7,15 @@ from .base import BaseRandomFeatures
 from .discrete import GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
 from .hybrid import HybridRF
+from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
+from .relevance import RelevanceScaler
 from .trigonometric import RFFSampler
 
 __all__ = [
     "AdaptiveRF",
     "BaseRandomFeatures",
+    "ClusterNystroem",
     "DenseExponentialRF",
     "FeatureMap",
     "GeneralizedExponentialRF",
@@ -22,6 +25,7 @@ __all__ = [
     "PoissonRF",
     "PositiveRF",
     "RFFSampler",
+    "RelevanceScaler",
     "SimplexRF",
     "SimplexRFPlus",
     "as_feature_map",
