@@ -119,10 +119,14 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         y, is_class = _targets(to_host(y))
         check_consistent_length(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
-        variances = Moments.of(X, weights, sizes=False).variances
-        total = variances.sum()
+        with np.errstate(over="ignore", invalid="ignore"):
+            variances = Moments.of(X, weights, sizes=False).variances
+            total = variances.sum()
         if not np.isfinite(total):
-            raise ValueError("X is too large: the squares of its entries leave the range of floats")
+            raise ValueError(
+                "X is too large: sums of the squares of its entries must stay in the range of "
+                f"floats. Its largest entry is {np.abs(X).max():.4g}."
+            )
         draft.relevance_ = np.ones(X.shape[1])
         rng = np.random.default_rng(draw_seed(self.random_state))
         rows, *others = _sample(X, y, weights, self.n_samples, rng)

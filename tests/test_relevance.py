@@ -1,0 +1,270 @@
+"""RelevanceScaler: its score, the multipliers that it finds, and what leaves them as they are."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import approx_fprime
+from sklearn.base import clone
+from sklearn.datasets import make_friedman1
+from sklearn.pipeline import make_pipeline
+
+from skrf import (
+    AdaptiveRF,
+    ClusterNystroem,
+    KernelRegressionClassifier,
+    KernelRegressor,
+    RelevanceScaler,
+)
+from skrf.features.relevance import _LeaveOneOut, _sample
+
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(120, 4))
+LABELS = (X[:, 1] > 0).astype(int) + (X[:, 1] > 1)
+TARGETS = np.sin(2 * X[:, 2]) + 0.1 * _rng.normal(size=120)
+
+
+def relevance(rows, y, sample_weight=None, **params):
+    return RelevanceScaler(**{"random_state": 0, **params}).fit(rows, y, sample_weight).relevance_
+
+
+# ------------------------------------------------------------------ the score
+
+
+def score_by_hand(rows, weights, y, is_class):
+    """Leave-one-out score, row by row, as the formulas say it."""
+    n, shares, found = len(rows), weights / weights.sum(), []
+    for i in range(n):
+        others = (rows != rows[i]).any(axis=1)
+        kernel = weights * others * np.exp(-np.sum((rows - rows[i]) ** 2, axis=1) / 2)
+        if is_class:
+            p = kernel[y == y[i]].sum() / kernel.sum()
+            found.append(np.log(p + shares[y == y[i]].sum() / n))
+        else:
+            found.append((y[i] - kernel @ y / kernel.sum()) ** 2)
+    if is_class:
+        return shares @ found
+    variances = np.average((y - np.average(y, axis=0, weights=weights)) ** 2, 0, weights)
+    return -np.mean(np.log(shares @ np.array(found) / variances + 1 / n)) / 2
+
+
+@pytest.mark.parametrize("kind", ["labels", "one output", "two outputs"])
+def test_the_score_and_its_gradient(kind):
+    rng = np.random.default_rng(1)
+    rows, weights = rng.normal(size=(30, 3)), rng.uniform(0.5, 3, size=30)
+    rows[7] = rows[8] = rows[9]
+    y = {
+        "labels": rng.integers(0, 3, 30),
+        "one output": rng.normal(5, 2, size=(30, 1)),
+        "two outputs": rng.normal(size=(30, 2)) * [1, 1e3],
+    }[kind]
+    score = _LeaveOneOut(rows, weights, y, kind == "labels")
+    for logs in (np.zeros(3), np.array([0.5, -1.0, 1.5])):
+        value, gradient = score(logs)
+        expected = score_by_hand(rows * np.exp(logs), weights, y, kind == "labels")
+        assert_allclose(value, expected, rtol=1e-12)
+        numbers = approx_fprime(logs, lambda at: score(at)[0], 1e-7)
+        assert_allclose(gradient, numbers, rtol=1e-4, atol=1e-6)
+
+
+# ------------------------------------------------------------------ what it finds
+
+
+@pytest.mark.parametrize(
+    ("y", "place"),
+    [
+        (LABELS, 1),
+        (np.array(["low", "middle", "high"])[LABELS], 1),
+        (LABELS[:, None] > 0, 1),
+        (TARGETS, 2),
+        (1e6 + 1e-3 * TARGETS[:, None], 2),
+    ],
+    ids=["labels", "names", "column", "regression", "far and small"],
+)
+@pytest.mark.filterwarnings("ignore:A column-vector y:sklearn.exceptions.DataConversionWarning")
+def test_the_column_that_says_something(y, place):
+    found = relevance(X, y)
+    assert found.argmax() == place
+    assert found[place] > 3 * np.delete(found, place).max()
+    assert_allclose(found**2 @ X.var(axis=0), X.var(axis=0).sum())
+
+
+def test_several_outputs_want_several_columns():
+    found = relevance(X, np.column_stack([TARGETS, 50 * (X[:, 0] > 0)]))
+    assert set(np.argsort(found)[2:]) == {0, 2}
+
+
+def test_floats_are_targets_and_integers_labels():
+    """Only the order of the numbers tells a column that labels do not see."""
+    counts = np.argsort(np.argsort(X[:, 3])) // 8
+    as_floats, as_labels = relevance(X, counts.astype(float)), relevance(X, counts)
+    assert as_floats.argmax() == 3 and not np.allclose(as_floats, as_labels, rtol=0.05)
+
+
+@pytest.mark.parametrize("factor", [1e-100, 1e-6, 1e6, 1e100])
+def test_units_do_not_matter(factor):
+    for y in (LABELS, TARGETS):
+        assert_allclose(relevance(factor * X + 3 * factor, y), relevance(X, y), rtol=1e-4)
+
+
+def test_constant_columns_and_targets():
+    wide = np.column_stack([X, np.full(120, 0.1), np.zeros(120)])
+    for rows in (wide, sp.csr_array(wide)):
+        found = relevance(rows, LABELS)
+        assert_allclose(found[:4], relevance(X, LABELS), rtol=1e-6)
+        # As if they were of average relevance: a change of scale alone.
+        assert found[4] == found[5] and found[:4].min() < found[4] < found[:4].max()
+    assert_array_equal(relevance(np.ones((9, 2)), np.arange(9) % 2), [1, 1])
+    assert_array_equal(relevance(X[:1], [0]), np.ones(4))
+    # Where nothing is to be told all columns stay as they are.
+    for y in (np.zeros(120, int), np.full(120, 0.3)):
+        assert_allclose(relevance(X, y), 1, rtol=1e-12)
+    # A column that varies in rows that were not drawn alone.
+    rare = np.column_stack([X, np.zeros(120)])
+    rare[np.random.default_rng(5).integers(120), 4] = 1e-3
+    assert np.isfinite(relevance(rare, LABELS, n_samples=20)).all()
+
+
+def test_noise_changes_little():
+    rows = np.random.default_rng(3).normal(size=(400, 5))
+    assert np.abs(np.log(relevance(rows, np.arange(400) % 2))).max() < 1.5
+
+
+# ------------------------------------------------------------------ rows and weights
+
+
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@given(
+    st.sampled_from(["labels", "targets"]),
+    st.sampled_from([12, 500]),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_weights_are_repetitions(kind, n_samples, is_coarse, seed):
+    """Also where rows are drawn; neither the order of rows nor a common factor matters."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, 3))
+    rows = np.round(rows) if is_coarse else rows
+    y = rng.integers(0, 3, 40) if kind == "labels" else np.round(rng.normal(size=40), 1)
+    weights = rng.integers(0, 4, 40)
+    weights[0] += 1
+    expected = relevance(rows, y, weights, n_samples=n_samples)
+    repeated = rng.permutation(np.repeat(np.arange(40), weights))
+    kept = rng.permutation(np.flatnonzero(weights))
+    for again in (
+        relevance(rows[repeated], y[repeated], n_samples=n_samples),
+        relevance(rows[kept], y[kept], 0.3 * weights[kept], n_samples=n_samples),
+        relevance(sp.csr_array(rows), y, weights, n_samples=n_samples),
+    ):
+        # A search amplifies rounding.
+        assert_allclose(again, expected, rtol=1e-3)
+
+
+def test_weights_tell_which_rows_count():
+    """Half of the rows follow one column, half another."""
+    y = np.where(np.arange(120) < 60, X[:, 0] > 0, X[:, 3] > 0)
+    for half, place in ((slice(0, 60), 0), (slice(60, 120), 3)):
+        weights = np.full(120, 1e-3)
+        weights[half] = 1.0
+        assert relevance(X, y, weights).argmax() == place
+
+
+def test_the_sample_is_stratified():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 2))
+    labels = np.repeat([0, 1, 2], [2400, 540, 60])
+    drawn, weights, y = _sample(rows, labels, None, 500, rng)
+    assert drawn.shape == (500, 2) and (weights == 1).all()
+    assert_array_equal(np.bincount(y), [400, 90, 10])
+    # In proportion to weights, and evenly over the targets of a regression.
+    _, weights, y = _sample(rows, labels, 1.0 + 39 * (labels == 2), 500, rng)
+    assert_allclose(np.bincount(y, weights), 500 * np.array([2400, 540, 2400]) / 5340, atol=1)
+    _, _, y = _sample(rows, np.arange(3000.0)[:, None], None, 500, rng)
+    assert_allclose(np.diff(y[:, 0]), 6, atol=6)
+
+
+def test_the_draw():
+    rows = np.random.default_rng(0).normal(size=(900, 3))
+    y = rows[:, 0] > 0
+    first = relevance(rows, y, random_state=1)
+    assert_array_equal(relevance(rows, y, random_state=1), first)
+    assert not np.array_equal(relevance(rows, y, random_state=2), first)
+    order = np.random.default_rng(1).permutation(900)
+    assert_allclose(relevance(rows[order], y[order], random_state=1), first, rtol=1e-9)
+    # Without a draw there is nothing random.
+    one, other = (relevance(X, LABELS, random_state=seed) for seed in (1, 2))
+    assert_allclose(one, other, rtol=1e-3)
+
+
+# ------------------------------------------------------------------ a transformer
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_containers(dtype):
+    scaler = RelevanceScaler(random_state=0).fit(X, LABELS)
+    rows = X.astype(dtype)
+    made = scaler.transform(rows)
+    assert made.dtype == dtype
+    assert_allclose(made, X * scaler.relevance_, rtol=1e-6)
+    assert_allclose(scaler.inverse_transform(made), rows, rtol=1e-6)
+    sparse = scaler.transform(sp.csr_array(rows))
+    assert sp.issparse(sparse) and sparse.dtype == dtype
+    assert_array_equal(sparse.toarray(), made)
+    assert sp.issparse(scaler.inverse_transform(sparse))
+    assert_array_equal(pickle.loads(pickle.dumps(scaler)).transform(rows), made)
+    assert_allclose(relevance(rows, LABELS), relevance(rows.astype(float), LABELS), rtol=1e-4)
+    assert list(scaler.get_feature_names_out(["a", "b", "c", "d"])) == ["a", "b", "c", "d"]
+
+
+def test_other_array_libraries():
+    xp = pytest.importorskip("array_api_strict")
+    scaler = RelevanceScaler(random_state=0).fit(xp.asarray(X), xp.asarray(LABELS))
+    assert_array_equal(scaler.relevance_, relevance(X, LABELS))
+    assert_array_equal(np.asarray(scaler.transform(xp.asarray(X))), X * scaler.relevance_)
+
+
+def test_a_fit_is_whole_and_cannot_be_overwritten():
+    scaler = RelevanceScaler(random_state=0).fit(X, LABELS)
+    before = scaler.relevance_.copy()
+    wrong = X.copy()
+    wrong[3, 2] = np.nan
+    targets = TARGETS.copy()
+    targets[5] = np.inf
+    for call, message in (
+        ((wrong, LABELS), "NaN"),
+        ((X, targets), "y contains infinity"),
+        ((X, LABELS[:-1]), "inconsistent"),
+        ((X, None), "requires y"),
+        ((X, LABELS, -np.ones(120)), "sample_weight"),
+        ((np.array([[1e200], [-1e200]]), [0, 1]), "X is too large"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scaler.fit(*call)
+        assert_array_equal(scaler.relevance_, before)
+        assert scaler.n_features_in_ == 4
+    with pytest.raises(ValueError, match="'n_samples' parameter"):
+        clone(scaler).set_params(n_samples=1).fit(X, LABELS)
+    with pytest.raises(ValueError, match="read-only"):
+        scaler.relevance_[0] = 1
+
+
+@pytest.mark.parametrize("feature_map", [AdaptiveRF(60), ClusterNystroem(60)], ids=str)
+def test_kernel_regression_gains(feature_map):
+    """In a pipeline, on held-out rows, with columns that say nothing."""
+    ring = np.random.default_rng(0).normal(size=(600, 12))
+    inside = ring[:, 0] ** 2 + ring[:, 1] ** 2 < 1.4
+    curve, targets = make_friedman1(600, n_features=10, noise=0.5, random_state=0)
+    for rows, y, estimator, sigma, gain in (
+        (ring, inside, KernelRegressionClassifier, 0.8, 0.05),
+        (curve, targets, KernelRegressor, 5.0, 0.1),
+    ):
+        model = estimator(feature_map, sigma=sigma, random_state=0)
+        scaled = make_pipeline(RelevanceScaler(random_state=0), clone(model))
+        scores = [
+            one.fit(rows[:300], y[:300]).score(rows[300:], y[300:]) for one in (model, scaled)
+        ]
+        assert scores[1] > scores[0] + gain
