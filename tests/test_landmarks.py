@@ -23,6 +23,7 @@ from skrf import (
     KernelRegressor,
     theory,
 )
+from skrf.exceptions import FeatureCollapseWarning
 
 X, y = load_iris(return_X_y=True)
 Q = X[::7] + 0.1
@@ -85,6 +86,7 @@ def test_it_can_be_compared():
 def test_extreme_sigmas_stay_finite(sigma):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", FeatureCollapseWarning)  # all features are 0 far away
         for model in (KernelRegressionClassifier(make()), KernelRegressor(make())):
             model.set_params(sigma=sigma).fit(X, y)
             assert np.isfinite(model.predict(Q)).all()
@@ -252,7 +254,7 @@ def test_other_array_libraries():
 def test_a_fit_is_whole_and_cannot_be_overwritten():
     fitted = make(sigma=1.0).fit(X, y)
     before = fitted.transform(Q)
-    for wrong in ({"centers": "none"}, {"n_components": 0}, {"sigma": -1.0}, {"sigma": 1e200}):
+    for wrong in ({"centers": "none"}, {"n_components": 0}, {"sigma": -1.0}):
         broken = clone(fitted).fit(X, y).set_params(**wrong)
         with pytest.raises(ValueError, match=next(iter(wrong))):
             broken.fit(X[:5], y[:5])
