@@ -254,12 +254,12 @@ def test_other_array_libraries():
 def test_a_fit_is_whole_and_cannot_be_overwritten():
     fitted = make(sigma=1.0).fit(X, y)
     before = fitted.transform(Q)
-    for wrong in ({"centers": "none"}, {"n_components": 0}, {"sigma": -1.0}):
+    for wrong in ({"centers": "none"}, {"n_components": 0}, {"sigma": -1.0}, {"sigma": 1e200}):
         broken = clone(fitted).fit(X, y).set_params(**wrong)
         with pytest.raises(ValueError, match=next(iter(wrong))):
             broken.fit(X[:5], y[:5])
         assert_array_equal(broken.transform(Q), before)
-    for array in (fitted.centers_, fitted.statistics_.queries.mean, fitted.feature_maps_[0].root):
+    for array in (fitted.centers_, fitted.statistics_.queries.origin, fitted.feature_maps_[0].root):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
     assert_array_equal(fitted.redraw(5).transform(Q), before)
