@@ -11,15 +11,13 @@ from ._recursions import LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
-
-
-_ENDS = {
+_ENDS = {  # by the status of the optimiser; None where it met something that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
     "itself: raise max_iter, or tol if that is enough.",
     2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
     "raises the log likelihood by more than rounding. Raise tol={tol}.",
     None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
-    "embeddings of about 1.",
+    "embeddings whose entries are nearer to 1.",
 }
 
 
@@ -136,7 +134,7 @@ def gradients(model, sequences):
 
 def _counts_of(model, batch):
     """Yield log probabilities and expected counts that make up those of some sequences."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         log_prob, counts = _counts(model, batch)
     length = sum(map(len, batch))
     # Posteriors sum to 1, unless messages from the end have underflowed.

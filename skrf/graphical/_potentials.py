@@ -49,15 +49,12 @@ class Factors:
         return log_product(self.left, self.right.T)
 
 
-_QUICK = {np.ndarray, np.int64, np.intp, int, float}
-
-
 def as_array(name, value, dtype=None):
     """Return a value as an array of any shape, or raise naming it: entries may be NaN."""
-    if dtype is None and type(value) in _QUICK:  # steps of a filter are short
-        return np.asarray(value)
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: missing entries have no meaning here.")
+    if isinstance(value, (np.ndarray, np.number, int, float)) and dtype is None:
+        return np.asarray(value)  # a filter step comes here
     with naming(name):
         if dtype is None:
             return np.asarray(value)

@@ -361,8 +361,8 @@ class KernelHMM(BaseEstimator):
                 raise ValueError(f"state must hold probabilities that sum to 1, got {state!r}.")
             raise FloatingPointError(
                 f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
-                "of the distribution is left. Score the whole sequence instead, or take smaller "
-                "embeddings."
+                "of the distribution is left, at once or over several symbols. Score the whole "
+                "sequence instead, or take smaller embeddings."
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
@@ -517,11 +517,13 @@ def _check_state(model, state, n_streams):
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
     if len(posterior) != n_streams:
         raise ValueError(f"state is of {len(posterior)} streams, symbol of {n_streams}.")
-    shapes = (n_streams, len(model.start)), (n_streams,)
-    kinds = posterior.dtype.kind + log_prob.dtype.kind
-    if (posterior.shape, log_prob.shape) != shapes or kinds.strip("fiu"):
+    shape = n_streams, len(model.start)
+    upper_shape = shape if state.upper is None else np.shape(state.upper)
+    is_fit = [posterior.shape, log_prob.shape, upper_shape] == [shape, shape[:1], shape]
+    if not is_fit or (posterior.dtype.kind + log_prob.dtype.kind).strip("fiu"):
         raise ValueError(
-            f"state must hold a posterior and a log_prob of shapes {shapes}, got {state!r}."
+            f"state must hold a posterior of shape {shape} and {n_streams} values of log_prob, got "
+            f"{state!r}."
         )
     return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 
