@@ -20,7 +20,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, KFold, PredefinedSplit, ShuffleSplit
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
@@ -252,9 +252,16 @@ def test_evidence_without_a_signal_or_without_noise():
     order = np.repeat(np.arange(20), counts)
     repeated = clone(exact).fit(X[order], T[order, 0])
     assert_allclose(repeated.predict(X[order]), T[order, 0], atol=1e-6)
-    # Weights are repetitions even here, where the likelihood is flat and rounding differs.
+    # Weights are repetitions even here, where rounding differs.
     weighted = clone(exact).fit(X[:20], T[:20, 0], sample_weight=counts)
     assert_allclose(weighted.predict(Q), repeated.predict(Q), atol=1e-6)
+
+
+def test_evidence_that_is_flat_takes_the_mean():
+    """With a feature for every row all alphas are equally likely."""
+    rows = np.eye(12)
+    model = ApproxKernelRidge(FunctionTransformer(), alpha="evidence").fit(rows, T[:12, 0])
+    assert_allclose(model.predict(rows), T[:12, 0].mean(), atol=1e-4)
 
 
 @pytest.mark.parametrize("d, sigma", [(1, 1.0), (2, 0.7), (3, 1.0)])
