@@ -373,6 +373,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             Attention of these positions to all positions so far.
         state : AttentionState
             The new state.
+
+        Raises
+        ------
+        ValueError
+            Where the state was made for other widths or heads, or the largest entry of v is
+            neither 0 nor from 1e-100 to 1e100: its sums must serve values to come.
         """
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")

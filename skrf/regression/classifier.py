@@ -51,7 +51,8 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     class_weight_ : ndarray of shape (n_classes,)
-        Sum of the weights of the training rows of each class.
+        Sum of the weights of the training rows of each class, inf beyond the range of floats;
+        the model itself is right for weights of any size.
     feature_map_ : transformer
         The fitted clone of the feature map.
     n_features_in_ : int
@@ -191,6 +192,11 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         -------
         array of shape (n_samples,)
             Labels.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As `predict_proba`.
         """
         check_is_fitted(self)
 
@@ -239,6 +245,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         array of shape (n_samples, n_classes)
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            Where all scores of a row are 0, because its features are, or because those that
+            another package made of it are infinite or NaN.
         """
         return self._query(X, lambda sums, _: self._probabilities(sums))
 
@@ -261,6 +273,11 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         -------
         array of shape (n_samples, n_classes)
             Log probabilities; with a map that is not positive, -inf where a score is not.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As `predict_proba`.
         """
 
         def logs_of(sums, block):

@@ -210,7 +210,15 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Returns
         -------
         array of shape (n_samples,) or (n_samples, n_outputs)
-            Predictions.
+            Predictions, the plain mean of the targets where the estimated weights do not have a
+            positive sum; of another library in the dtype of X, or float64 where targets are
+            beyond 2^100 or below its inverse.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            Where all weights of a row are 0, because its features are, or because those that
+            another package made of it are infinite or NaN.
         """
         check_is_fitted(self)
         targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
