@@ -419,6 +419,11 @@ class BaseRandomFeatures(
         statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
+            if not np.isfinite(statistics.queries.weight):
+                raise ValueError(
+                    "sample_weight adds up to more than the largest float, "
+                    f"{np.finfo(float).max:.2g}, over all batches: divide it by a number."
+                )
         spec = draft_of(self) if before is None else before.spec
         draft._set(Fitted.to(spec, statistics, sample, before=before))
         return commit(self, draft)
