@@ -111,7 +111,7 @@ class KeySums:
         ratios = self._over_weights(self._log_sizes()) - self.exponents[:, None] * _LOG_2
         return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2)).any())
 
-    def merge(self, sums, suits, units):
+    def merge(self, sums, weights, suits, units):
         """Return the sums with those of other rows, and whether their reference suited these.
 
         Values of those rows are in units of ``2**units``.
@@ -119,17 +119,16 @@ class KeySums:
         values = np.moveaxis(to_host(sums.sums), 2, 1)
         top = to_host(sums.top)[:, None, :] + units[:, None] * _LOG_2
         sums = Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2]))
+        with np.errstate(divide="ignore", over="ignore"):
+            log_weights = np.log(weights) + units[0] * _LOG_2
+            weights = self.weights + np.ldexp(weights, units[0])
         return replace(
             self,
             sums=sums if self.sums is None else self.sums.merge(sums),
+            weights=weights,
+            log_weights=np.logaddexp(self.log_weights, log_weights),
             has_one_scale=self.has_one_scale and suits,
         )
-
-    def weighed(self, weights, unit):
-        """Return the same with more weights of the groups, in units of ``2**unit``."""
-        with np.errstate(divide="ignore", over="ignore"):
-            logs = np.logaddexp(self.log_weights, np.log(weights) + unit * _LOG_2)
-            return replace(self, weights=self.weights + np.ldexp(weights, unit), log_weights=logs)
 
     def add(self, X, groups, weights, values):
         """Return the sums with more rows, blocks of which are merged in their order.
@@ -145,18 +144,19 @@ class KeySums:
         values : ndarray of shape (n, n_values)
             What their features are multiplied with beside the weight.
         """
-        total, (low, high) = self, np.frexp([weights.min(), weights.max()])[1]
-        if high - low >= _WEIGHT_BITS:
-            lots = (high - np.frexp(weights)[1]) // _WEIGHT_BITS
+        exponents = np.frexp(weights)[1] - 1
+        unit, total = exponents.max(), self
+        lots = (unit - exponents) // _WEIGHT_BITS
+        if lots.any():
             for lot in np.unique(lots):
                 rows = np.flatnonzero(lots == lot)
                 total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
             return total
         units, least = exponents_of(values)
         is_wide = (units - least).max(initial=0) > _SINGLE_BITS
-        weights = np.ldexp(weights, -high)[:, None]
+        weights = np.ldexp(weights, -unit)[:, None]
         values = np.column_stack([weights, weights * np.ldexp(values, -units)])
-        units = np.insert(units, 0, 0) + high
+        units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
         # As many sums are held at a time as there are blocks in a batch.
@@ -175,8 +175,6 @@ class KeySums:
 
             for part in map_blocks(sums, min(length, X.shape[0] - start), size):
                 total = total.merge(*part, units)
-            batch = slice(start, start + length)
-            total = total.weighed(np.bincount(groups[batch], values[batch, 0], n_groups), high)
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -243,9 +241,10 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     """Return the sums of a block, whose rows are ordered by group to be slices."""
     order = np.argsort(groups, kind="stable")
     bounds = np.searchsorted(groups[order], np.arange(n_groups + 1)).tolist()
+    weights = np.bincount(groups, values[:, 0], n_groups)
     X, values = in_range(feature_map, take(X, order)), beside(values[order], X)
     sums, suits = sums_of_block(feature_map, X, values, memory, bounds, reference)
-    return sums, suits or reference is None
+    return sums, weights, suits or reference is None
 
 
 class BaseKernelRegression(NestedParameters, BaseEstimator):
@@ -313,8 +312,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
 
         def noted(sums, block):
             xp = namespace(sums)
-            if bool(xp.any(sums[:, 0, 0] == 0)):  # a look at all costs more
-                lost.append(bool(xp.any(xp.all(sums[:, :, 0] == 0, axis=1))))
+            lost.append(bool(xp.any(xp.all(sums[:, :, 0] == 0, axis=1))))
             return function(sums, block)
 
         found = self._fitted.query(validate_rows(self, X, reset=False), noted)
