@@ -538,7 +538,7 @@ def test_regimes_are_what_they_say():
     ("parameter", "value", "error"),
     [("n_samples", value, ValueError) for value in (0, -1)]
     + [("n_samples", value, TypeError) for value in (2.5, "a", None, True, [3])]
-    + [("sigma", value, ValueError) for value in (np.nan, 0, -1, np.inf)]
+    + [("sigma", value, ValueError) for value in (np.nan, 0, -1, np.inf, 10**400)]
     + [("sigma", value, TypeError) for value in ("a", None, True, 1j, [1.0])]
     + [("random_state", value, ValueError) for value in ("a", -1, 2.5, np.random.default_rng())],
 )

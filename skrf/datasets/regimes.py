@@ -76,6 +76,10 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
 def _check(name, value, kind, allowed):
     """Raise unless a parameter is a positive, finite number of a kind."""
     wrong_type = isinstance(value, bool) or not isinstance(value, kind)
-    if wrong_type or not 0 < value < np.inf:
+    try:
+        is_allowed = not wrong_type and 0 < float(value) < np.inf
+    except OverflowError:  # an int beyond all floats
+        is_allowed = False
+    if not is_allowed:
         error = TypeError if wrong_type else ValueError
         raise error(f"{name} must be {allowed}, got {value!r}")

@@ -10,7 +10,14 @@ import numpy as np
 from .. import variances
 from .._arrays import Kept, like, squared_norms
 from .._validation import StrOptions
-from ..projections import COUPLINGS, PROJECTIONS, Coupling, DenseProjection, Projection
+from ..projections import (
+    COUPLINGS,
+    PROJECTIONS,
+    Coupling,
+    DenseProjection,
+    Independent,
+    Projection,
+)
 from ._coordinates import Coordinates
 from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
@@ -225,7 +232,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _log_term_range(self, fitted, X, Y):
         learned, nonlinearity = fitted.learned, getattr(fitted.queries, "nonlinearity", None)
-        if nonlinearity is not None and type(self._joint) is type(COUPLINGS["iid"]):
+        if nonlinearity is not None and type(self._joint) is Independent:
             geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
             logs = nonlinearity.log_range(geometry)
             if logs is not None:

@@ -47,12 +47,12 @@ class KeySums:
     maps : tuple of FeatureMap
         Queries and keys.
     sums : Sums or None
-        A single value each, with a leading axis for groups, or for the values of the only group:
-        each has exponents of its own. None before the first row.
+        A single value, with a leading axis for groups and their values: each has exponents of its
+        own. None before the first row.
     weights, log_weights : ndarray of shape (n_groups,)
         Sums of the weights as they were given, which may overflow, and their logarithms.
     n_values : int
-        Values of the only group, the weight first; 1 where there are several.
+        Values of a group, the weight first.
     has_one_scale : bool
         Whether one scale has suited all rows of all groups so far.
     targets : Targets or None
@@ -67,6 +67,12 @@ class KeySums:
     n_values: int
     has_one_scale: bool = True
     targets: Any = None
+
+    @classmethod
+    def before(cls, params, maps, n_groups, n_values):
+        """Return the sums before the first row."""
+        nothing = np.zeros(n_groups), np.full(n_groups, -np.inf)
+        return cls(params, maps, None, *nothing, n_values)
 
     @property
     def shares(self):
@@ -90,26 +96,31 @@ class KeySums:
             top = means.max(axis=0)
             return top if (means - top).min() > -_SPREAD else None
 
+    def _by_group(self, logs):
+        """Return logs of shape (n_groups, n_values, M or 1), and those of the weights' scale."""
+        logs, top = (
+            part.reshape(-1, self.n_values, part.shape[1]) for part in (logs, self.sums.top)
+        )
+        return logs, finite(top[:, :1])
+
     def _log_sizes(self):
-        """Return logs of absolute sums."""
+        """Return logs of absolute sums, of shape (n_groups * n_values, M)."""
         with np.errstate(divide="ignore"):
             return np.log(np.abs(self.sums.sums[:, :, 0])) + self.sums.top
 
-    def _over_weights(self, logs):
-        """Return logs of values, beside the weight, over the scale of the weights."""
-        return differences(logs[1 : self.n_values], finite(self.sums.top[:1]))
-
     @cached_property
     def exponents(self):
-        """Exponents of 2 of values over weights, in units of which they are read."""
-        ratios = self._over_weights(self.sums.top).max(axis=1) // _LOG_2
-        return np.clip(finite(ratios), _LEAST, _MOST).astype(int)
+        """Exponents of 2 of values over weights, in units of which values are read."""
+        ratios = differences(*self._by_group(self.sums.top)).max(axis=(0, 2))
+        ratios = np.clip(finite(ratios) // _LOG_2, _LEAST, _MOST)
+        return ratios.astype(int)
 
     @cached_property
     def _is_wide(self):
         """Whether values over weights are too far apart for float32."""
-        ratios = self._over_weights(self._log_sizes()) - self.exponents[:, None] * _LOG_2
-        return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2)).any())
+        ratios = differences(*self._by_group(self._log_sizes()))
+        ratios = ratios - self.exponents[:, None] * _LOG_2
+        return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
 
     def merge(self, sums, weights, suits, units):
         """Return the sums with those of other rows, and whether their reference suited these.
@@ -188,11 +199,11 @@ class KeySums:
     def query(self, X, function):
         """Return function(sums, block) of blocks of rows put together.
 
-        `sums` are those of the block's rows, (n, n_groups, n_values), up to a factor for each row;
-        values are in units of ``2**exponents``.
+        `sums` are those of the block's rows, (n, n_groups, n_values), in units of
+        ``2**exponents`` and up to a factor for each row.
         """
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
-        top = self.sums.top - np.insert(self.exponents, 0, 0)[:, None] * _LOG_2
+        top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
         joined = Sums(self.sums.sums, top).joined().beside(X)
         readout = Readout(joined, feature_map.is_positive, self.n_values)
 
@@ -272,9 +283,9 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         )
         weights = {}
         if sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
-            unit = np.frexp(sample_weight.max())[1]
-            unit = unit if abs(unit) > _WEIGHT_BITS else 0
-            weights["sample_weight"] = np.ldexp(sample_weight, -unit)
+            exponent = np.frexp(sample_weight.max())[1]
+            is_usual = abs(exponent) <= _WEIGHT_BITS
+            weights["sample_weight"] = np.ldexp(sample_weight, 0 if is_usual else -exponent)
         X = to_host(X)  # statistics are taken there
         feature_map.fit(X, y, **weights)
         width = getattr(feature_map, "n_features_in_", X.shape[1])
@@ -285,8 +296,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             )
         self.feature_map_ = feature_map
         maps = tuple(as_feature_map(feature_map, keys=keys) for keys in (False, True))
-        nothing = None, np.zeros(n_groups), np.full(n_groups, -np.inf)
-        return KeySums(self.get_params(), maps, *nothing, n_values)
+        return KeySums.before(self.get_params(), maps, n_groups, n_values)
 
     def _begin(self, X, y, *, forget):
         """Return a draft to fit, and validated rows."""

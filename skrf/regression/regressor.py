@@ -221,7 +221,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
             another package made of it are infinite or NaN.
         """
         check_is_fitted(self)
-        targets, exponents = self._fitted.targets, self._fitted.exponents
+        targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
         is_double = max(np.abs(exponents).max(), targets.most.max()) > _SINGLE_BITS
 
         def means_of(sums, _):
