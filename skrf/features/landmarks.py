@@ -191,9 +191,8 @@ class ClusterNystroem(BaseRandomFeatures):
             rows.append(Coordinates(1.0).on_host(X[chosen]))
             weights.append(own_weights)
         labels = None if sample.labels is None else sample.labels[chosen]
-        learned.centers_ = self._place_centers(
-            np.vstack(rows), np.concatenate(weights), labels, rng
-        )
+        own = np.vstack(rows), np.concatenate(weights), labels, rng
+        learned.centers_ = sample.once("centers", rng, lambda: self._place_centers(*own))
         learned.n_projections = len(learned.centers_)
 
     def _place_centers(self, rows, weights, labels, rng):
