@@ -108,8 +108,9 @@ def _mechanisms():
 def _regression():
     X, Z = rows(60, 4, 0), rows(15, 4, 1)
     y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
+    former = skrf.OptimalPositiveRF(sigma="scale", random_state=1)
     maps = {
-        "default": None,
+        "default": former,  # of version 0.1
         "trigonometric": skrf.RFFSampler(20, random_state=1),
         "adaptive": skrf.AdaptiveRF(20, sigma=2.0, random_state=1),
         "generalized": skrf.GeneralizedExponentialRF(20, random_state=1),
@@ -120,22 +121,20 @@ def _regression():
     }
     for name, feature_map in maps.items():
         A, B = (rows(60, 14, 2), rows(15, 14, 3)) if name == "hadamard" else (X, Z)
-        state = 1 if feature_map is None else None
         for dtype in ("float64", "float32"):
-            own = {"feature_map": feature_map, "random_state": state}
             A, B = A.astype(dtype), B.astype(dtype)
-            model = KernelRegressionClassifier(**own).fit(A, y, weights)
+            model = KernelRegressionClassifier(feature_map).fit(A, y, weights)
             yield f"classifier {name} {dtype}: proba", dtype, model.predict_proba(B)
             yield f"classifier {name} {dtype}: decision", dtype, model.decision_function(B)
             yield f"classifier {name} {dtype}: labels", "float64", model.predict(B)
             targets = np.column_stack([A[:, 0] ** 2, 1000 * A[:, 1]])
-            model = KernelRegressor(**own).fit(A, targets, weights)
+            model = KernelRegressor(feature_map).fit(A, targets, weights)
             yield f"regressor {name} {dtype}", dtype, model.predict(B)
-    model = KernelRegressionClassifier(random_state=1)
+    model = KernelRegressionClassifier(former)
     for part in np.array_split(np.arange(60), 3):
         model.partial_fit(X[part], y[part], classes=[0, 1, 2])
     yield "classifier partial_fit", "float64", model.predict_proba(Z)
-    model = KernelRegressionClassifier(random_state=1).fit(sp.csr_array(X), y)
+    model = KernelRegressionClassifier(former).fit(sp.csr_array(X), y)
     yield "classifier sparse", "float64", model.predict_proba(sp.csr_array(Z))
 
 

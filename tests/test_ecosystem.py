@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skrf import KernelRegressionClassifier, OptimalPositiveRF
+from skrf import AdaptiveRF, KernelRegressionClassifier
 
 
 @every_mechanism
@@ -112,7 +112,7 @@ def test_grid_search_of_the_default_map():
         cv=2,
         error_score="raise",
     ).fit(X, y)
-    assert isinstance(search.best_estimator_.feature_map_, OptimalPositiveRF)
+    assert isinstance(search.best_estimator_.feature_map_, AdaptiveRF)
     assert search.best_estimator_.feature_map_.sigma_ == search.best_params_["sigma"]
 
 

@@ -339,7 +339,7 @@ def test_parameters_of_a_map_that_is_not_there(estimator):
     ):
         message = Message(call, (ValueError,))
         message.names("feature_map=None")
-        assert "feature_map=OptimalPositiveRF(sigma='scale')" in message.text
+        assert "feature_map=AdaptiveRF(n_components=256)" in message.text
     own = GridSearchCV(estimator(OptimalPositiveRF()), search.param_grid, cv=2).fit(X, y)
     assert own.best_params_["feature_map__n_components"] in (4, 8)
 

@@ -20,6 +20,7 @@ from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardSca
 from threadpoolctl import threadpool_limits
 
 from skrf import (
+    AdaptiveRF,
     KernelRegressionClassifier,
     KernelRegressor,
     OptimalPositiveRF,
@@ -429,10 +430,10 @@ def test_fit_and_predict_hold_blocks_and_not_features():
 
 def test_the_model_does_not_grow_with_the_rows():
     small, large = (
-        KernelRegressionClassifier(random_state=0).fit(np.tile(X, (n, 1)), np.tile(y, n))
+        KernelRegressionClassifier(sigma=1.0).fit(np.tile(X, (n, 1)), np.tile(y, n))
         for n in (1, 50)
     )
-    assert small._fitted.sums.sums.shape == large._fitted.sums.sums.shape == (3, 100, 1)
+    assert small._fitted.sums.sums.shape == large._fitted.sums.sums.shape == (3, 256, 1)
 
 
 # ------------------------------------------------------------------ probabilities and decisions
@@ -624,8 +625,9 @@ def test_sigma_and_random_state_reach_the_map(estimator):
     assert feature_map.sigma == 3.0 and not hasattr(feature_map, "statistics_")
     kept = estimator(feature_map).fit(X, y)
     assert kept.feature_map_.sigma == 3.0 and kept.feature_map_.random_state == 5
-    default = estimator().fit(X, y).feature_map_
-    assert isinstance(default, OptimalPositiveRF) and default.sigma == "scale"
+    default = estimator(sigma=2.0).fit(X, y).feature_map_
+    assert isinstance(default, AdaptiveRF) and default.sigma == 2.0
+    assert default.n_components == 256
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
