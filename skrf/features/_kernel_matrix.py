@@ -134,7 +134,7 @@ class KernelMatrixMixin:
         logs = self._fitted.spec._log_term_range(self._fitted, X, Y)
         if is_array_api(X):
             logs = like(logs, X)
-        return logs if log else self._flagged(_exp(logs), X, "ranges of terms")
+        return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
 
     @property
     def kernel_variance_is_exact_(self):
