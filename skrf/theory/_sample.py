@@ -1,9 +1,11 @@
-"""Subsamples of rows on which pairs are looked at."""
+"""Subsamples of rows on which pairs are looked at, and errors on them."""
 
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
+from .._sums import log_estimate
 from .._validation import naming
+from ..features import in_range, mapped
 
 MAX_ROWS = 400
 
@@ -20,12 +22,12 @@ def check_rows(X, name="X"):
         return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
 
 
-def sample_rows(X, random_state):
-    """Return at most 400 rows of X, drawn without replacement."""
-    if X.shape[0] <= MAX_ROWS:
-        return X
-    rows = check_random_state(random_state).choice(X.shape[0], MAX_ROWS, replace=False)
-    return X[np.sort(rows)]
+def sample_rows(X, random_state, most=MAX_ROWS):
+    """Return the numbers of at most so many rows of X, drawn without replacement, in order."""
+    n = X.shape[0]
+    if n <= most:
+        return np.arange(n)
+    return np.sort(check_random_state(random_state).choice(n, most, replace=False))
 
 
 def relative_error(mechanism, X, Y):
@@ -35,7 +37,28 @@ def relative_error(mechanism, X, Y):
     space.
     """
     log_variance = mechanism.kernel_variance(X, Y, log=True)
-    log_kernel = mechanism.exact_kernel(X, Y, log=True)
-    total = np.logaddexp.reduce(log_variance, axis=None)
     with np.errstate(over="ignore"):  # an infinite error is an answer
-        return float(np.exp((total - np.logaddexp.reduce(2 * log_kernel, axis=None)) / 2))
+        return float(np.exp(log_ratio(log_variance, mechanism.exact_kernel(X, Y, log=True)) / 2))
+
+
+def log_ratio(log_squares, log_kernel):
+    """Return the log of summed squares of errors over summed squares of the kernel."""
+    total = np.logaddexp.reduce(log_squares, axis=None)
+    return total - np.logaddexp.reduce(2 * log_kernel, axis=None)
+
+
+def sides_of(mechanism, X, Y):
+    """Return the features of queries and keys, as `skrf._sums` takes them."""
+    pairs = zip(mechanism.feature_maps_, (X, Y), strict=True)
+    return [mapped(side, in_range(side, Z)) for side, Z in pairs]
+
+
+def log_errors_of(mechanism, X, Y, seeds):
+    """Return the log of the measured mean squared error of every pair, the mean over seeds."""
+    log_kernel, total = mechanism.exact_kernel(X, Y, log=True), -np.inf
+    for seed in seeds:
+        logs, sign = log_estimate(*sides_of(mechanism.redraw(seed), X, Y), is_exact=False)
+        with np.errstate(over="ignore", divide="ignore"):  # an estimate may be infinitely wrong
+            error = np.log(np.abs(sign * np.exp(logs - log_kernel) - 1))
+        total = np.logaddexp(total, 2 * (error + log_kernel))
+    return total - np.log(len(seeds))

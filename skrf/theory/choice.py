@@ -1,7 +1,7 @@
-"""Which mechanism to take: predicted and measured errors side by side, and advice."""
+"""Predicted and measured errors of mechanisms side by side."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from sklearn.base import clone
@@ -10,15 +10,14 @@ from .._sums import log_estimate
 from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
+    ClusterNystroem,
     DenseExponentialRF,
     GeneralizedExponentialRF,
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
-    in_range,
-    mapped,
 )
-from ._sample import check_mechanism, check_rows, relative_error, sample_rows
+from ._sample import check_mechanism, check_rows, relative_error, sample_rows, sides_of
 
 _N_DRAWS = 50
 _LOG_ROWS = 100
@@ -69,7 +68,8 @@ def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
     Returns
     -------
     dict of str to mechanism
-        Unfitted mechanisms by name.
+        Unfitted mechanisms by name. With the softmax kernel asymmetric ones are among them; with
+        the Gaussian kernel landmarks are.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
     n_components = check_integer("n_components", n_components)
     even = max(n_components - n_components % 2, 1)
     common = {"sigma": sigma, "kernel": kernel}
-    return {
+    mechanisms = {
         "trigonometric": RFFSampler(even, **common),
         "positive": PositiveRF(n_components, **common),
         "optimal positive": OptimalPositiveRF(n_components, **common),
@@ -89,6 +89,13 @@ def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
         "dense": DenseExponentialRF(n_components, **common),
         "adaptive": AdaptiveRF(n_components, **common),
     }
+    if kernel == "softmax":
+        balanced = {"asymmetric": True, **common}
+        mechanisms["dense, asymmetric"] = DenseExponentialRF(n_components, **balanced)
+        mechanisms["adaptive, asymmetric"] = AdaptiveRF(n_components, **balanced)
+    else:
+        mechanisms["cluster Nystroem"] = ClusterNystroem(n_components, sigma=sigma)
+    return mechanisms
 
 
 @dataclass(frozen=True)
@@ -104,12 +111,15 @@ class Comparison:
     predicted : float
         Closed-form relative error of the kernel matrix; NaN where none is known.
     is_exact : bool
-        Whether the prediction is exact and not a bound.
+        Whether there is a prediction, and an exact one.
     measured : float
         Median over draws of the measured relative error of the kernel matrix (Frobenius norm).
     log_error : float
         Median over pairs, then over draws, of ``abs(log estimate - log kernel)``; an estimate
         that is not positive counts as infinitely wrong.
+    sum_error : float
+        The same of the sums over keys, for kernel regression: median over queries; a row is no
+        key of its own.
     is_positive : bool
         Whether the fitted features are positive.
     cost : int
@@ -122,14 +132,69 @@ class Comparison:
     is_exact: bool
     measured: float
     log_error: float
+    sum_error: float
     is_positive: bool
     cost: int
 
 
-_CRITERIA = {"log": "log_error", "frobenius": "measured"}
+class ComparisonTable(list):
+    """The rows of `compare`, a list that prints as a table.
+
+    Parameters
+    ----------
+    iterable : iterable of Comparison, default=()
+        The rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import RFFSampler, theory
+    >>> X = np.zeros((3, 2))
+    >>> theory.compare(X, mechanisms={"trigonometric": RFFSampler(8)})
+    name           predicted  is_exact  measured  log_error  sum_error  is_positive  cost
+    trigonometric          0      True         0          0          0        False     8
+    """
+
+    def __repr__(self):
+        names = [own.name for own in fields(Comparison) if own.repr]
+        cells = [[_text(getattr(row, name)) for name in names] for row in self]
+        columns = zip(names, *cells, strict=True)
+        padded = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
+        padded[0] = [f"{cell.strip():{len(cell)}}" for cell in padded[0]]
+        return "\n".join(map("  ".join, zip(*padded, strict=True)))
+
+    def to_frame(self):
+        """Return a pandas DataFrame, with the names as its index.
+
+        Returns
+        -------
+        DataFrame
+            A row for every mechanism; needs pandas.
+        """
+        from pandas import DataFrame
+
+        names = [own.name for own in fields(Comparison)]
+        return DataFrame(map(vars, self), columns=names).set_index("name")
 
 
-def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", random_state=0):
+def _text(value):
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+_CRITERIA = {"log": "log_error", "frobenius": "measured", "sums": "sum_error"}
+
+
+def compare(
+    X,
+    Y=None,
+    *,
+    n_components=100,
+    sigma=1.0,
+    kernel="gaussian",
+    mechanisms=None,
+    criterion="log",
+    random_state=0,
+):
     """Return predicted and measured errors of the kernel matrix for several mechanisms.
 
     Parameters
@@ -140,23 +205,27 @@ def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", ra
         Keys; None takes X.
     n_components : int, default=100
         Number of output columns of the default mechanisms.
+    sigma : float, "scale" or "median", default=1.0
+        Their multiplier of the inputs.
+    kernel : {"gaussian", "softmax"}, default="gaussian"
+        Their kernel.
     mechanisms : dict of str to mechanism, default=None
         What to compare; None takes `default_mechanisms`.
-    criterion : {"log", "frobenius"}, default="log"
-        The error by which the table is sorted, ``log_error`` or ``measured``.
+    criterion : {"log", "frobenius", "sums"}, default="log"
+        The error by which the table is sorted: ``log_error``, ``measured`` or ``sum_error``.
     random_state : int, default=0
         First of the 50 seeds that are drawn, and seed of the subsample of 400 rows on which
         errors are taken; log errors on at most 100 of them.
 
     Returns
     -------
-    list of Comparison
-        The least error first.
+    ComparisonTable
+        A list of `Comparison`, the least error first.
 
     Raises
     ------
     ValueError
-        If the criterion is not one of the two.
+        If the criterion is not one of these.
 
     Examples
     --------
@@ -168,13 +237,14 @@ def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", ra
     True
     """
     if not isinstance(criterion, str) or criterion not in _CRITERIA:
-        raise ValueError(f"criterion must be 'log' or 'frobenius'; got {criterion!r}")
+        raise ValueError(f"criterion must be 'log', 'frobenius' or 'sums', got {criterion!r}.")
     random_state = check_integer("random_state", random_state, 0)
     X = check_rows(X)
     Y = None if Y is None else check_rows(Y, "Y")
-    rows = sample_rows(X, random_state)
-    keys = rows if Y is None else sample_rows(Y, random_state)
-    mechanisms = default_mechanisms(n_components) if mechanisms is None else mechanisms
+    rows = X[sample_rows(X, random_state)]
+    keys = rows if Y is None else Y[sample_rows(Y, random_state)]
+    if mechanisms is None:
+        mechanisms = default_mechanisms(n_components, sigma=sigma, kernel=kernel)
     if not isinstance(mechanisms, Mapping):
         raise TypeError(f"mechanisms must be a dict of str to mechanism, got {mechanisms!r}.")
     for name, mechanism in mechanisms.items():
@@ -183,22 +253,24 @@ def compare(X, Y=None, *, n_components=100, mechanisms=None, criterion="log", ra
         _row(name, mechanism, X, Y, rows, keys, random_state)
         for name, mechanism in mechanisms.items()
     ]
-    return sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion]))
+    return ComparisonTable(sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion])))
 
 
 def _row(name, mechanism, X, Y, rows, keys, random_state):
     fitted = clone(mechanism).set_params(random_state=random_state).fit(X, keys=Y)
     log_exact = fitted.exact_kernel(rows, keys, log=True)
     top = log_exact.max()
-    errors, log_errors = [], []
+    errors, log_errors, sum_errors = [], [], []
+    others = np.where(np.eye(*log_exact.shape) * (rows is keys) > 0, -np.inf, 0.0)
+    log_sums = np.logaddexp.reduce(log_exact + others, axis=1)
     few = _few(rows.shape[0]), _few(keys.shape[0])
     for draw in range(_N_DRAWS):
-        maps = fitted.redraw(random_state + draw).feature_maps_
-        pairs = zip(maps, (rows, keys), strict=True)
-        sides = [mapped(side, in_range(side, Z)) for side, Z in pairs]
+        sides = sides_of(fitted.redraw(random_state + draw), rows, keys)
         logs, sign = log_estimate(*sides, is_exact=False)
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
             errors.append(np.linalg.norm(sign * np.exp(logs - top) - np.exp(log_exact - top)))
+        sums = _log_sums(logs + others, sign)
+        sum_errors.append(np.median(np.where(sums > -np.inf, np.abs(sums - log_sums), np.inf)))
         logs, sign = log_estimate(*(side.part(own) for side, own in zip(sides, few, strict=True)))
         differences = np.abs(logs - log_exact[np.ix_(*few)])
         log_errors.append(np.median(np.where(sign > 0, differences, np.inf)))
@@ -215,75 +287,22 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
         is_exact,
         float(np.median(errors) / size),
         float(np.median(log_errors)),
+        float(np.median(sum_errors)),
         bool(fitted.is_positive),
         fitted.n_projections_ * fitted.n_features_in_,
     )
 
 
+def _log_sums(logs, sign):
+    """Return the logs of sums of rows of signed values, -inf where a sum is not positive."""
+    plus, minus = (
+        np.logaddexp.reduce(np.where(own, logs, -np.inf), axis=1) for own in (sign > 0, sign < 0)
+    )
+    share = np.exp(np.minimum(minus - np.maximum(plus, -1e300), 0.0))
+    with np.errstate(divide="ignore"):
+        return plus + np.log1p(-share)
+
+
 def _few(n):
     """Tell which of n rows the log errors are taken on: at most 100, evenly spread."""
     return np.arange(n) % -(-n // _LOG_ROWS) == 0
-
-
-def recommend(
-    X,
-    Y=None,
-    *,
-    n_components=100,
-    sigma=1.0,
-    kernel="gaussian",
-    positive=False,
-    mechanisms=None,
-    criterion="log",
-    random_state=0,
-):
-    """Return the unfitted mechanism of least measured error of the kernel.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-        Queries.
-    Y : array-like of shape (n_keys, n_features), default=None
-        Keys; None takes X.
-    n_components : int, default=100
-        Number of output columns.
-    sigma : float, "scale" or "median", default=1.0
-        Multiplier of the inputs.
-    kernel : {"gaussian", "softmax"}, default="gaussian"
-        The kernel.
-    positive : bool, default=False
-        Consider positive mechanisms only.
-    mechanisms : dict of str to mechanism, default=None
-        What to try; None takes `default_mechanisms` at the parameters above.
-    criterion : {"log", "frobenius"}, default="log"
-        The error that counts. "log" is the median over pairs of ``abs(log estimate - log kernel)``:
-        take it for kernel regression and attention, where each row is divided by its sum.
-        "frobenius" is that of the kernel matrix: take it for ridge regression or support vectors.
-    random_state : int, default=0
-        Seed of draws and subsample.
-
-    Returns
-    -------
-    mechanism
-        An unfitted clone.
-
-    Raises
-    ------
-    ValueError
-        Where no positive mechanism is among those to try, and for an unknown criterion.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skrf.theory import recommend
-    >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> recommend(X, n_components=32, sigma=3.0, positive=True)
-    AdaptiveRF(n_components=32, sigma=3.0)
-    """
-    if mechanisms is None:
-        mechanisms = default_mechanisms(n_components, sigma=sigma, kernel=kernel)
-    table = compare(X, Y, mechanisms=mechanisms, criterion=criterion, random_state=random_state)
-    allowed = [row for row in table if row.is_positive or not positive]
-    if not allowed:
-        raise ValueError(f"positive=True, but none of {list(mechanisms)} is positive.")
-    return allowed[0].mechanism

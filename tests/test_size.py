@@ -1,0 +1,153 @@
+"""Numbers of columns: what is promised is kept, and where it comes from is told."""
+
+import copy
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    GeneralizedExponentialRF,
+    HybridRF,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+)
+from skrf.datasets import load_uci
+from skrf.theory import ComponentCount, n_components_for
+
+X = np.random.default_rng(0).normal(size=(60, 4)) / 2
+Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
+
+
+def log_relative_squares(mechanism, n_components, Z):
+    fitted = clone(mechanism).set_params(n_components=n_components, random_state=0).fit(X, keys=Z)
+    return fitted.kernel_variance(X, Z, log=True) - 2 * fitted.exact_kernel(X, Z, log=True)
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("Z", [None, Y])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        RFFSampler(sigma=0.5),
+        RFFSampler(sigma=0.5, coupling="simplex"),
+        OptimalPositiveRF(sigma=0.5, coupling="simplex", kernel="softmax"),
+        GeneralizedExponentialRF(sigma=0.5),
+        DenseExponentialRF(sigma=0.5, coupling="iid"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("rel_error", [0.05, 0.5])
+def test_it_is_the_least_number_for_that_share_of_pairs(mechanism, Z, quantile, rel_error):
+    n = n_components_for(mechanism, X, Z, rel_error=rel_error, quantile=quantile)
+    step = mechanism.columns_per_projection
+    wanted = 2 * math.log(rel_error)
+    assert (log_relative_squares(mechanism, n, Z) <= wanted + 1e-9).mean() >= quantile
+    if n > step:
+        # One projection fewer: a larger share exceeds the error.
+        below = log_relative_squares(mechanism, n - step, Z) <= wanted
+        assert below.sum() <= math.ceil(quantile * (below.size - 1))
+
+
+def uci_rows(name):
+    bunch = load_uci(name)
+    coded = bunch.categorical_features
+    encoded = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), coded), remainder="passthrough"
+    )
+    return StandardScaler().fit_transform(encoded.fit_transform(bunch.data).astype(float))
+
+
+@pytest.mark.skipif("SKRF_UCI_DIR" not in os.environ, reason="SKRF_UCI_DIR is not set")
+@pytest.mark.parametrize("name", ["abalone", "wifi", "yeast"])
+@pytest.mark.parametrize("kind", [RFFSampler, PositiveRF, OptimalPositiveRF, DenseExponentialRF])
+def test_the_promise_is_kept_on_uci_sets(kind, name):
+    """At 200 draws; plain positive features at a sigma where those show their variance."""
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(uci_rows(name))[:2000]
+    sigma = 0.3 if kind is PositiveRF else "scale"
+    n = n_components_for(kind(sigma=sigma), rows, rel_error=0.2)
+    assert 16 <= n <= 2**14
+    fitted = kind(int(n), sigma=sigma, random_state=0).fit(rows)
+    queries, keys = rng.permutation(rows)[:100], rng.permutation(rows)[:100]
+    exact, squares = fitted.exact_kernel(queries, keys), 0.0
+    for seed in range(200):
+        estimate = fitted.redraw(seed).approximate_kernel(queries, keys)
+        squares = squares + (estimate / exact - 1) ** 2 / 200
+    assert abs(np.median(np.sqrt(squares)) / 0.2 - 1) < 0.15
+
+
+def measured_error(mechanism, n):
+    fitted = clone(mechanism).set_params(n_components=int(n), random_state=0).fit(X)
+    exact, squares = fitted.exact_kernel(X), 0.0
+    for seed in range(1000, 1150):
+        squares = squares + (fitted.redraw(seed).approximate_kernel(X) / exact - 1) ** 2 / 150
+    return np.median(np.sqrt(squares))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "how"),
+    [
+        (DenseExponentialRF(), "measured against independent projections"),
+        (HybridRF(coupling="orthogonal"), "measured against independent projections"),
+        (RFFSampler(coupling="norm-coupled"), "measured against independent projections"),
+        (AdaptiveRF(), "measured"),
+    ],
+    ids=repr,
+)
+def test_without_a_closed_form_the_answer_is_measured_and_says_so(mechanism, how):
+    n = n_components_for(mechanism, X, rel_error=0.15)
+    assert n.how == how
+    assert repr(n) == f"{n:d} ({how})"
+    assert abs(measured_error(mechanism, n) / 0.15 - 1) < 0.15
+
+
+def test_a_mean_is_the_error_of_the_matrix_and_names_the_rows_that_decide_it():
+    rows = np.r_[X, np.full((1, 4), 5.0)]
+    median = n_components_for(PositiveRF(), rows, rel_error=0.1)
+    mean = n_components_for(PositiveRF(), rows, rel_error=0.1, quantile=None)
+    assert median.how == "closed form" and median < 2**14
+    assert mean.how == "closed form; half of the error is in queries [60] and in keys [60]"
+    mixed = n_components_for(PositiveRF(), X, rows, rel_error=0.1, quantile=None)
+    assert mixed.how.endswith("half of the error is in queries [29] and in keys [60]")
+    assert n_components_for(RFFSampler(), X, rel_error=0.1, quantile=None).how == "closed form"
+
+
+def test_enormous_numbers_are_stated():
+    mechanism = PositiveRF(coupling="iid")
+    n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
+    logs = PositiveRF(1, coupling="iid", random_state=0).fit(8 * X).kernel_variance(8 * X, log=True)
+    logs -= 2 * PositiveRF(1).fit(8 * X).exact_kernel(8 * X, log=True)
+    assert n > 2**24
+    assert n == pytest.approx(np.exp(np.sort(logs, axis=None)[1800]) * 1e6, rel=1e-6)
+    assert len(repr(n)) < 30
+    endless = n_components_for(RFFSampler(), 300 * X, rel_error=0.1)
+    assert endless.how == "closed form; or more" and endless > 10**300
+
+
+def test_a_count_is_an_integer_in_every_use():
+    count = ComponentCount(64, "measured")
+    assert repr(count) == str(count) == "64 (measured)"
+    assert f"{count}" == f"{count:d}" == "64"
+    assert count == 64 and type(count + 1) is int
+    for copied in (pickle.loads(pickle.dumps(count)), copy.deepcopy(count)):
+        assert copied == 64 and copied.how == "measured"
+    features = clone(RFFSampler(count, random_state=0)).fit_transform(X)
+    assert features.shape == (60, 64)
+
+
+def test_size_refuses_what_it_cannot_be_asked():
+    for wrong in (0, -1.0, "small", math.inf, math.nan):
+        with pytest.raises((ValueError, TypeError), match="rel_error must be a finite number > 0"):
+            n_components_for(RFFSampler(), X, rel_error=wrong)
+    for wrong in (-0.1, 1.5, "mean"):
+        with pytest.raises(ValueError, match="quantile must be None or a number from 0 to 1"):
+            n_components_for(RFFSampler(), X, rel_error=0.1, quantile=wrong)
