@@ -234,7 +234,7 @@ def test_comparison_predicts_what_it_measures():
     assert set(table) == set(theory.default_mechanisms())
     for row in table.values():
         if np.isnan(row.predicted):
-            # No bound is known for the simplex coupling of the first, and the other has no variance.
+            # The simplex coupling of the first has no known bound, and the other no variance.
             assert row.name in ("adaptive", "cluster Nystroem")
         elif not row.is_exact:
             assert row.measured < 1.5 * row.predicted

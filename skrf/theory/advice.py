@@ -1,67 +1,186 @@
 """Which mechanism to take for a task."""
 
-from .choice import compare, default_mechanisms
+import warnings
+from functools import partial
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_consistent_length
+
+from .._validation import check_integer
+from ..features import RFFSampler
+from ..regression import (
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    KernelRegressionClassifier,
+    KernelRegressor,
+)
+from ._sample import check_rows, sample_rows
+from .choice import checked_mechanisms, compare, default_mechanisms
+
+_CRITERIA = {"kernel_regression": "sums", "ridge": "frobenius", "kernel": "log"}
+_USES = {  # by whether y is continuous
+    "kernel_regression": (KernelRegressionClassifier, KernelRegressor),
+    "ridge": (
+        partial(ApproxKernelRidgeClassifierCV, sigmas=None),
+        partial(ApproxKernelRidgeCV, sigmas=None),
+    ),
+}
+_ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best go on
+_SHARES = np.logspace(-0.75, 1.5, 10)  # sigmas over "scale"
+_FINER = np.logspace(-0.25, 0.25, 5)  # over the best of these
 
 
 def recommend(
     X,
-    Y=None,
+    y=None,
     *,
-    n_components=100,
-    sigma=1.0,
-    kernel="gaussian",
+    keys=None,
+    task="kernel_regression",
     positive=False,
+    n_components=100,
+    sigma=None,
+    kernel="gaussian",
     mechanisms=None,
-    criterion="log",
     random_state=0,
 ):
-    """Return the unfitted mechanism of least measured error of the kernel.
+    """Return the unfitted mechanism that does best at a task, or has the least error for it.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Queries.
-    Y : array-like of shape (n_keys, n_features), default=None
-        Keys; None takes X.
-    n_components : int, default=100
-        Number of output columns.
-    sigma : float, "scale" or "median", default=1.0
-        Multiplier of the inputs.
-    kernel : {"gaussian", "softmax"}, default="gaussian"
-        The kernel.
+    y : array-like of shape (n_samples,), default=None
+        Targets or class labels. With them every mechanism does the task: on 500 rows, then the
+        best three on 2,000, cross-validated, with all values of sigma. Without them the error of
+        the kernel decides, as `compare` measures it.
+    keys : array-like of shape (n_keys, n_features), default=None
+        Keys, where y is None; None takes X.
+    task : {"kernel_regression", "ridge", "kernel"}, default="kernel_regression"
+        What the features are for: `KernelRegressionClassifier` or `KernelRegressor`; ridge
+        regression with alpha searched, `ApproxKernelRidgeClassifierCV` or `ApproxKernelRidgeCV`;
+        or values of the kernel itself. Without y the errors that count are those of the logarithms
+        of sums over keys, of the matrix, and of the logarithms of its values.
     positive : bool, default=False
         Consider positive mechanisms only.
+    n_components : int, default=100
+        Number of output columns.
+    sigma : float, "scale" or "median", default=None
+        Multiplier of the inputs. None takes the best with y, 1 without, or those of `mechanisms`.
+    kernel : {"gaussian", "softmax"}, default="gaussian"
+        The kernel.
     mechanisms : dict of str to mechanism, default=None
         What to try; None takes `default_mechanisms` at the parameters above.
-    criterion : {"log", "frobenius"}, default="log"
-        The error that counts. "log" is the median over pairs of ``abs(log estimate - log kernel)``:
-        take it for kernel regression and attention, where each row is divided by its sum.
-        "frobenius" is that of the kernel matrix: take it for ridge regression or support vectors.
     random_state : int, default=0
-        Seed of draws and subsample.
+        Seed of draws, subsamples and folds.
 
     Returns
     -------
     mechanism
-        An unfitted clone.
+        An unfitted clone, with the sigma that was chosen.
 
     Raises
     ------
     ValueError
-        Where no positive mechanism is among those to try, and for an unknown criterion.
+        Where no positive mechanism is among those to try, where the second argument has rows of
+        keys, and for parameters that are not allowed or not together.
 
     Examples
     --------
-    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
     >>> from skrf.theory import recommend
-    >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> recommend(X, n_components=32, sigma=3.0, positive=True)
-    AdaptiveRF(n_components=32, sigma=3.0)
+    >>> X, y = load_iris(return_X_y=True)
+    >>> features = recommend(X, y, n_components=20)
+    >>> positive = recommend(X, n_components=32, sigma=3.0, positive=True)
     """
+    if not isinstance(task, str) or task not in _CRITERIA:
+        raise ValueError(f"task must be one of {list(_CRITERIA)}, got {task!r}.")
+    if y is not None and np.ndim(y) != 1:
+        raise ValueError(
+            f"y must be None or of shape (n_samples,), got shape {np.shape(y)}. Keys, which were "
+            "the second argument up to version 0.1, are now given as keys=..."
+        )
+    if y is not None and (keys is not None or task == "kernel"):
+        raise ValueError(
+            "y is for task='kernel_regression' or 'ridge' without keys, got "
+            f"task={task!r} and keys {'None' if keys is None else 'given'}. Leave y=None."
+        )
+    random_state = check_integer("random_state", random_state, 0)
     if mechanisms is None:
-        mechanisms = default_mechanisms(n_components, sigma=sigma, kernel=kernel)
-    table = compare(X, Y, mechanisms=mechanisms, criterion=criterion, random_state=random_state)
-    allowed = [row for row in table if row.is_positive or not positive]
-    if not allowed:
+        mechanisms = default_mechanisms(n_components, sigma=1.0, kernel=kernel)
+        sigma = 1.0 if sigma is None and y is None else sigma
+    mechanisms = checked_mechanisms(mechanisms)
+    if sigma is not None:
+        mechanisms = {
+            name: clone(mechanism).set_params(sigma=sigma) for name, mechanism in mechanisms.items()
+        }
+    if y is None:
+        table = compare(
+            X, keys, mechanisms=mechanisms, criterion=_CRITERIA[task], random_state=random_state
+        )
+        found = [row.mechanism for row in table if row.is_positive or not positive]
+    else:
+        X, y = check_rows(X), column_or_1d(y)
+        check_consistent_length(X, y)
+        assert_all_finite(y, input_name="y")
+        found = _tried(X, y, mechanisms, sigma, task, positive, random_state)
+    if not found:
         raise ValueError(f"positive=True, but none of {list(mechanisms)} is positive.")
-    return allowed[0].mechanism
+    return found[0]
+
+
+def _tried(X, y, mechanisms, sigma, task, positive, random_state):
+    """Return unfitted mechanisms with their best sigmas, the best at a task first."""
+    use = _USES[task][type_of_target(y, input_name="y").startswith("continuous")]
+    rng = np.random.default_rng(random_state)
+    sigmas = [sigma]
+    if sigma is None:
+        sigmas = (RFFSampler(2, sigma="scale").fit(X).sigma_ * _SHARES).tolist()
+    found = [(mechanism, sigmas) for mechanism in mechanisms.values()]
+    for n_rows, n_folds, n_best in _ROUNDS:
+        rows = sample_rows(X, random_state, n_rows)
+        fold = _folds(y[rows], n_folds, rng)
+        results = []
+        for mechanism, sigmas in found:
+            scores = [
+                _scores(mechanism, sigmas, use, X[rows], y[rows], fold == k, positive, k)
+                for k in range(n_folds)
+            ]
+            scores = np.mean(scores, axis=0)
+            best = np.argmax(scores)
+            results.append((scores[best], mechanism, sigmas[best]))
+        results = sorted((own for own in results if own[0] > -np.inf), key=lambda own: -own[0])
+        found = [
+            (mechanism, [best] if sigma is not None else (best * _FINER).tolist())
+            for _, mechanism, best in results[:n_best]
+        ]
+        if len(rows) < n_rows:
+            break
+    return [clone(mechanism).set_params(sigma=best) for _, mechanism, best in results]
+
+
+def _folds(y, n_folds, rng):
+    """Return the fold of every row; each gets its share of every class, or of small targets."""
+    fold = np.empty(len(y), int)
+    places = np.unique(y, return_inverse=True)[1]
+    fold[np.lexsort((rng.permutation(len(y)), places))] = np.arange(len(y)) % n_folds
+    return fold
+
+
+def _scores(mechanism, sigmas, use, X, y, test, positive, seed):
+    """Return the score of a test for every sigma, -inf where the map is not as it must be."""
+    train, scores = ~test, []
+    for sigma in sigmas:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = clone(mechanism).set_params(sigma=sigma, random_state=seed)
+            fitted.fit(X[train], y[train])
+            if positive and not fitted.is_positive:
+                scores.append(-np.inf)
+                continue
+            model = use(FrozenEstimator(fitted)).fit(X[train], y[train])
+            scores.append(model.score(X[test], y[test]))
+    return scores

@@ -245,15 +245,20 @@ def compare(
     keys = rows if Y is None else Y[sample_rows(Y, random_state)]
     if mechanisms is None:
         mechanisms = default_mechanisms(n_components, sigma=sigma, kernel=kernel)
+    table = [
+        _row(name, mechanism, X, Y, rows, keys, random_state)
+        for name, mechanism in checked_mechanisms(mechanisms).items()
+    ]
+    return ComparisonTable(sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion])))
+
+
+def checked_mechanisms(mechanisms):
+    """Return a dict of mechanisms, or raise naming what is none."""
     if not isinstance(mechanisms, Mapping):
         raise TypeError(f"mechanisms must be a dict of str to mechanism, got {mechanisms!r}.")
     for name, mechanism in mechanisms.items():
         check_mechanism(mechanism, f"mechanisms[{name!r}]")
-    table = [
-        _row(name, mechanism, X, Y, rows, keys, random_state)
-        for name, mechanism in mechanisms.items()
-    ]
-    return ComparisonTable(sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion])))
+    return mechanisms
 
 
 def _row(name, mechanism, X, Y, rows, keys, random_state):
