@@ -53,7 +53,7 @@ def measure_regimes():
         for sigma in SIGMAS:
             X, Y = make_regime(regime, 200, sigma=sigma, random_state=0)
             mechanisms = theory.default_mechanisms(N_COMPONENTS) | MORE
-            chosen = repr(theory.recommend(X, Y, n_components=N_COMPONENTS))
+            chosen = repr(theory.recommend(X, keys=Y, task="kernel", n_components=N_COMPONENTS))
             rows = theory.compare(X, Y, mechanisms=mechanisms, random_state=MEASURED_SEED)
             measured = {row.name: row.log_error for row in rows}
             for name, mechanism in mechanisms.items():
@@ -85,7 +85,8 @@ def check_uci():
         X = np.asarray(preprocess.fit_transform(data.data), dtype=float)
         for sigma in (0.1, 0.3, 1.0):
             mechanisms = theory.default_mechanisms(N_COMPONENTS, sigma=sigma)
-            chosen = repr(theory.recommend(X, n_components=N_COMPONENTS, sigma=sigma))
+            limits = {"n_components": N_COMPONENTS, "sigma": sigma}
+            chosen = repr(theory.recommend(X, task="kernel", **limits))
             rows = theory.compare(X, mechanisms=mechanisms, random_state=MEASURED_SEED)
             measured = {row.name: row.log_error for row in rows}
             print_verdict(f"{name}, sigma={sigma}", chosen, mechanisms, measured)

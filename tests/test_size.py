@@ -13,6 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skrf import (
     AdaptiveRF,
+    ClusterNystroem,
     DenseExponentialRF,
     GeneralizedExponentialRF,
     HybridRF,
@@ -151,3 +152,5 @@ def test_size_refuses_what_it_cannot_be_asked():
     for wrong in (-0.1, 1.5, "mean"):
         with pytest.raises(ValueError, match="quantile must be None or a number from 0 to 1"):
             n_components_for(RFFSampler(), X, rel_error=0.1, quantile=wrong)
+    with pytest.raises(NotImplementedError, match="ClusterNystroem.*whose error is bias"):
+        n_components_for(ClusterNystroem(), X, rel_error=0.1)

@@ -80,6 +80,8 @@ def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
 
     Raises
     ------
+    NotImplementedError
+        For landmarks, whose error does not follow a law.
     ValueError
         Where ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
 
@@ -178,6 +180,11 @@ def _source(mechanism, X, Y):
         errors = closed(plain)
         how = "measured against independent projections"
         return how, block, chosen, log_kernel, lambda n: errors(n) + gain
+    if not mechanism.is_unbiased:
+        raise NotImplementedError(
+            f"No number of columns can be predicted for {mechanism!r}, whose error is bias: "
+            "compare at several n_components shows what is measured."
+        )
     logs += math.log(n_measured)
     return "measured", block, few, of_pairs(some.exact_kernel, few), lambda n: logs - math.log(n)
 
