@@ -30,7 +30,7 @@ _USES = {  # by whether y is continuous
     ),
 }
 _ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best go on
-_SHARES = np.logspace(-0.75, 1.5, 10)  # sigmas over "scale"
+_SHARES = np.logspace(-0.75, 1.5, 7)  # sigmas over "scale"
 _FINER = np.logspace(-0.25, 0.25, 5)  # over the best of these
 
 
@@ -54,9 +54,9 @@ def recommend(
     X : array-like of shape (n_samples, n_features)
         Queries.
     y : array-like of shape (n_samples,), default=None
-        Targets or class labels. With them every mechanism does the task: on 500 rows, then the
-        best three on 2,000, cross-validated, with all values of sigma. Without them the error of
-        the kernel decides, as `compare` measures it.
+        Targets or class labels. With them every mechanism does the task, cross-validated, with
+        seven sigmas on 500 rows; then the best three with finer ones on 2,000. Without them the
+        error of the kernel decides, as `compare` measures it.
     keys : array-like of shape (n_keys, n_features), default=None
         Keys, where y is None; None takes X.
     task : {"kernel_regression", "ridge", "kernel"}, default="kernel_regression"
@@ -157,8 +157,6 @@ def _tried(X, y, mechanisms, sigma, task, positive, random_state):
             (mechanism, [best] if sigma is not None else (best * _FINER).tolist())
             for _, mechanism, best in results[:n_best]
         ]
-        if len(rows) < n_rows:
-            break
     return [clone(mechanism).set_params(sigma=best) for _, mechanism, best in results]
 
 
