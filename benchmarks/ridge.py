@@ -3,10 +3,10 @@
     python benchmarks/ridge.py --only million,search --rounds 3
 
 `million` fits 1,000,000 x 20 rows of float32 with 512 columns in processes of their own, by
-`ApproxKernelRidgeClassifier` and by RBFSampler with SGDClassifier in one pass; `search` compares
-ApproxKernelRidgeClassifierCV with a grid search of RFFSampler and LogisticRegression over sigma and
-C on the eight UCI sets (SKRF_UCI_DIR), at most 5,000 rows of each. Every figure is a ratio, or a
-difference, taken in one run.
+`ApproxKernelRidgeClassifier` and by RBFSampler with SGDClassifier in one pass, of the same kernel;
+`search` compares ApproxKernelRidgeClassifierCV with a grid search of RFFSampler and
+LogisticRegression over sigma and C on the eight UCI sets (SKRF_UCI_DIR), at most 5,000 rows of
+each. Every figure is a ratio, or a difference, taken in one run.
 """
 
 import argparse
@@ -77,11 +77,11 @@ def run_case(name, folder, seed):
     batches, classes = [slice(a, a + 20_000) for a in range(0, len(X), 20_000)], np.unique(y)
     before, start = peak_memory(), time.perf_counter()
     if name == "ours":
-        model = ApproxKernelRidgeClassifier(RFFSampler(512, sigma=0.3, random_state=seed))
+        model = ApproxKernelRidgeClassifier(RFFSampler(512, sigma="scale", random_state=seed))
         model.fit(X, y)
         predict = model.predict
     else:
-        features = RBFSampler(gamma=0.045, n_components=512, random_state=seed).fit(X[:2])
+        features = RBFSampler(gamma="scale", n_components=512, random_state=seed).fit(X)
         model = SGDClassifier(random_state=seed)
         for batch in batches:
             model.partial_fit(features.transform(X[batch]), y[batch], classes=classes)

@@ -35,6 +35,7 @@ from threadpoolctl import threadpool_limits
 
 from skrf import (
     AdaptiveRF,
+    ClusterNystroem,
     DenseExponentialRF,
     GeneralizedExponentialRF,
     GeometricRF,
@@ -70,6 +71,7 @@ FULL_MECHANISMS = MECHANISMS | {
     "GeneralizedExponentialRF": GeneralizedExponentialRF(),
     "DenseExponentialRF": DenseExponentialRF(),
     "AdaptiveRF": AdaptiveRF(),
+    "ClusterNystroem": ClusterNystroem(),
     "PoissonRF": PoissonRF(),
     "GeometricRF": GeometricRF(),
     "HybridRF": HybridRF(),

@@ -17,6 +17,8 @@ _HOME = {
     "GeneralizedExponentialRF": "features",
     "KernelRegressionClassifier": "regression",
     "KernelRegressor": "regression",
+    "KernelRegressionClassifierCV": "regression",
+    "KernelRegressorCV": "regression",
     "GeometricRF": "features",
     "HybridRF": "features",
     "OptimalPositiveRF": "features",

@@ -23,7 +23,7 @@ class Moments:
     Parameters
     ----------
     weight : float
-        Sum of the weights of the rows.
+        Sum of the weights of the rows; where that is infinite, nothing can be merged.
     origin : ndarray of shape (d,)
         A point near the rows, float64. Far from zero the mean alone would not hold their digits.
     step : ndarray of shape (d,)
@@ -58,7 +58,8 @@ class Moments:
             found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
         else:
             found = _dense(X, weights, full, sizes)
-        return replace(found, weight=float(np.ldexp(found.weight, exponent)))
+        with np.errstate(over="ignore"):
+            return replace(found, weight=float(np.ldexp(found.weight, exponent)))
 
     def merge(self, other):
         """Return the moments of the union of two disjoint sets of rows."""

@@ -38,15 +38,19 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # What uses features sees feature maps, the way to get them, and those that it takes by default.
 CONSUMERS = ("regression", "attention", "graphical")
 CONTRACT = {
+    "AdaptiveRF",
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",
     "as_feature_map",
     "fit_to",
+    "fitted_at",
     "in_range",
     "mapped",
     "needs_double",
     "prepared",
+    "representatives",
+    "row_codes",
 }
 
 # Third-party modules that a file may import anywhere; and where others may be imported.

@@ -168,6 +168,23 @@ def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
     assert (expected < -800).any() == (sigma > 1)
 
 
+def test_attention_takes_arrays_of_one_library(library):
+    own = library.array(ROWS)
+    for inputs in ((own, own, None), (None, own, own), (own, 1.0, own)):
+        for function in (ApproxKernelAttention(), exact_attention):
+            with pytest.raises(TypeError, match="q, k and v must be arrays of one library"):
+                function(*inputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_has_no_units_of_values(library, causal):
+    attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal)
+    plain = attention(ROWS, ROWS, ROWS)
+    for unit in (1e-300, 1e-30, 1e30, 1e300):
+        found = library.host(attention(*map(library.array, (ROWS, ROWS, ROWS * unit))))
+        assert_allclose(found / unit, plain, rtol=0, atol=1e-9)
+
+
 def test_an_absent_class_is_not_predicted(library):
     y = np.argmax(ROWS[:, :3], axis=1)
     model = KernelRegressionClassifier(RFFSampler(2), sigma=3.0, random_state=0)

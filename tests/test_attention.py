@@ -656,6 +656,21 @@ def test_values_at_the_ends_of_the_range(kind, dtype):
         assert_allclose(found / unit, plain, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("unit", [1e-37, 1e37])
+def test_streams_remember_values_at_the_ends_of_the_range(unit):
+    """The next chunk is usual, or padding alone, and the sums are not."""
+    q, k, v = (part.astype(np.float32) for part in inputs())
+    attention = ApproxKernelAttention(MAPS["optimal"], causal=True).fit(q, k)
+    first, later = v[..., :5, :] * np.float32(unit), v[..., 5:, :] * np.float32(max(unit, 1e-30))
+    padding = np.arange(L - 5) >= 0
+    _, state = attention.step(q[..., :5, :], k[..., :5, :], first, attention.init_state())
+    found, _ = attention.step(q[..., 5:, :], k[..., 5:, :], later, state, key_padding_mask=padding)
+    double = np.concatenate([first, later], axis=-2).astype(np.float64)
+    hidden = np.arange(L) >= 5
+    expected = attention(q.astype(float), k.astype(float), double, key_padding_mask=hidden)
+    assert_allclose(found / unit, expected[..., 5:, :] / unit, rtol=0, atol=1e-4)
+
+
 def test_parameters_survive_cloning():
     attention = ApproxKernelAttention(MAPS["adaptive"], causal=True, scale=0.2, block_size=64)
     copy = clone(attention)

@@ -71,3 +71,15 @@ def test_a_rate_per_column_is_better_where_columns_differ():
         for flag in (True, False)
     )
     assert each < single - 0.5
+
+
+@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF", "GeometricRF-single"])
+@pytest.mark.parametrize("factor", [1e-300, 1e303, 1e306])
+def test_a_common_factor_of_weights_does_not_matter(name, factor):
+    weights = np.random.default_rng(0).uniform(50, 100, size=len(X))
+    fits = [
+        make(name, n_components=8, random_state=0).fit(X, sample_weight=w)
+        for w in (weights, factor * weights)
+    ]
+    values, expected = (own.transform(X) for own in fits)
+    assert_allclose(values, expected, rtol=1e-9, atol=1e-12)

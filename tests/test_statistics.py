@@ -122,6 +122,17 @@ def test_a_common_factor_of_weights_changes_nothing_but_their_sum(form, size, fa
     np.testing.assert_allclose(both.variances, expected.variances + expected.mean**2, rtol=1e-12)
 
 
+def test_weights_whose_sum_leaves_the_range_can_be_fitted_and_not_merged():
+    X, weights = data("standard"), np.full(40, 1e307)
+    fitted = OptimalPositiveRF(4, sigma="scale", random_state=0).fit(X, sample_weight=weights)
+    expected = OptimalPositiveRF(4, sigma="scale", random_state=0).fit(X)
+    np.testing.assert_allclose(fitted.transform(X), expected.transform(X), rtol=1e-12)
+    before = fitted.transform(X)
+    with pytest.raises(ValueError, match="sample_weight adds up to more than .* 1.8e.308"):
+        fitted.partial_fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(fitted.transform(X), before)
+
+
 def test_a_pair_of_one_set_stays_one():
     parts = [PairStatistics.of(data("standard", seed=seed)) for seed in (0, 1)]
     merged = parts[0].merge(parts[1])

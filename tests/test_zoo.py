@@ -99,7 +99,9 @@ def test_partial_fit_is_fit_on_the_concatenation(name):
     parts = clone(whole)
     for rows in np.array_split(X, 3):
         parts.partial_fit(rows)
-    assert_allclose(parts.transform(Y), whole.transform(Y), **CLOSE)
+    # The complex parameter comes from an optimiser, which stops at that.
+    close = {"rtol": 1e-6, "atol": 1e-7} if name.startswith("Generalized") else CLOSE
+    assert_allclose(parts.transform(Y), whole.transform(Y), **close)
     assert not hasattr(clone(whole).set_params(sigma="median"), "partial_fit")
 
 

@@ -13,7 +13,6 @@ from .._threads import run_all
 from ..features import as_feature_map, needs_double
 from ._shapes import check_finite, unit_for
 
-_STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
 
 
@@ -57,21 +56,9 @@ class Unit:
         needed = needs_double(head.queries, q, "q") | needs_double(head.keys, k, "k")
         self.dtype = namespace(q).float64 if needed else q.dtype
 
-    def fit_values(self, is_stream):
-        """Prepare for values that are huge or tiny: units of their size, or float64 in a stream.
-
-        The sums of a stream outlive the values of a chunk.
-        """
-        unit = unit_for(self._largest_value)
-        if not is_stream:
-            self.value_unit = unit
-        elif not 1 / _STREAMED < unit < _STREAMED:
-            raise ValueError(
-                f"the largest entry of v is {self._largest_value:.4g}: in step it must be 0 or "
-                f"from {1 / _STREAMED:g} to {_STREAMED:g}. Scale v, and the output with it."
-            )
-        elif unit != 1:
-            self.dtype = namespace(self.q).float64
+    def take_units(self):
+        """Take values in units of a power of 2 of their size, where they are huge or tiny."""
+        self.value_unit = unit_for(self._largest_value)
 
     def queries(self, rows):
         """Return some queries (..., G, n, d)."""

@@ -170,10 +170,12 @@ def _as_floats(inputs):
 def _common_namespace(inputs):
     """Return the one library of all inputs, of which one at least is not NumPy's."""
     try:
-        return array_api_compat.array_namespace(*inputs.values())
-    except TypeError as error:
-        kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
-        raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.") from error
+        if all(map(array_api_compat.is_array_api_obj, inputs.values())):
+            return array_api_compat.array_namespace(*inputs.values())
+    except TypeError:
+        pass
+    kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
+    raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.")
 
 
 def as_array(name, values):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from .._arrays import is_array_api, like, to_host
+from .._arrays import is_array_api, like, namespace, to_host
 from .._sums import Sums
 from .._threads import run_all
 from .._validation import NestedParameters, check_integer, check_range, draw_seed, remembered
@@ -32,6 +32,7 @@ from .masks import as_mask
 
 _DIAGNOSED_DRAWS = 5
 _FEW_FEATURES = 2.0
+_STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
 class ApproxKernelAttention(NestedParameters, BaseEstimator):
@@ -243,7 +244,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         return groups.ungroup(out)
 
-    def _attend(self, groups, heads, states=None):
+    def _attend(self, groups, heads, states=None, is_double=False):
         """Return output, sums by set, effective features of some queries or None, and lost ones."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
         out = None
@@ -251,7 +252,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(unit, sets):
-            unit.fit_values(is_stream=states is not None)
+            if states is None:
+                unit.take_units()
+            elif is_double:
+                unit.dtype = namespace(unit.q).float64
             output = Output(None if out is None else out[sets], unit.value_unit)
             if mask is not None:
                 return sets, output, None, None, masked(unit, mask, output)
@@ -318,7 +322,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
 
         def sweep(unit, u):
-            unit.fit_values(is_stream=False)
+            unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
             if mask is not None:
                 masked_backward(unit, mask, gradient[u], found)
@@ -373,6 +377,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             Attention of these positions to all positions so far.
         state : AttentionState
             The new state.
+
+        Raises
+        ------
+        ValueError
+            Where the state was made for other widths or heads, or the largest entry of v is
+            neither 0 nor from 1e-100 to 1e100: its sums must serve values to come.
         """
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
@@ -380,7 +390,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         heads = self._heads(groups, n_heads)
         _check_state(state, groups, heads)
-        out, after, _, n_lost = self._attend(groups, heads, state.heads)
+        # Sums outlive the values of a chunk, and have no units.
+        largest = check_finite("v", groups.v)
+        if largest and not 1 / _STREAMED < largest < _STREAMED:
+            raise ValueError(
+                f"the largest entry of v is {largest:.4g}: in step it must be 0 or from "
+                f"{1 / _STREAMED:g} to {_STREAMED:g}. Scale v, and the output with it."
+            )
+        is_double = state.is_double or unit_for(largest) != 1
+        out, after, _, n_lost = self._attend(groups, heads, state.heads, is_double)
         _warn_of_lost(n_lost, groups)
         states = {}
         for sets, sums in after:
@@ -388,7 +406,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 states.update(zip(sets, sums.groups(), strict=True))
             else:
                 states[sets] = sums
-        state = AttentionState(tuple(states[u] for u in range(len(heads))), groups.k.shape[-1])
+        states = tuple(states[u] for u in range(len(heads)))
+        state = AttentionState(states, groups.k.shape[-1], is_double)
         return groups.ungroup(out), state
 
     # ---------------------------------------------------------------- looking at it
@@ -485,10 +504,13 @@ class AttentionState:
         What is remembered for every set of keys, in the order of the leading axes; of a fixed size.
     width : int, default=None
         Width of the keys; None before the first.
+    is_double : bool, default=False
+        Whether values were too large or too small for sums in float32.
     """
 
     heads: tuple
     width: int | None = None
+    is_double: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Random-feature mechanisms: what omega becomes."""
 
-from ._entry import as_feature_map, fit_to, prepared
+from ._clusters import representatives, row_codes
+from ._entry import as_feature_map, fit_to, fitted_at, prepared
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
@@ -30,9 +31,12 @@ __all__ = [
     "SimplexRFPlus",
     "as_feature_map",
     "fit_to",
+    "fitted_at",
     "in_range",
     "mapped",
     "needs_double",
     "signed_rows",
     "prepared",
+    "representatives",
+    "row_codes",
 ]

@@ -33,7 +33,7 @@ def unique_rows(X, weights=None, labels=None):
     tuple
         The rows, the sums of the weights of equal ones, and the labels.
     """
-    codes = _row_codes(X)
+    codes = row_codes(X)
     if labels is not None:
         codes = codes * (labels.max() + 1) + labels
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -41,7 +41,7 @@ def unique_rows(X, weights=None, labels=None):
     return X[first], totals, None if labels is None else labels[first]
 
 
-def _row_codes(X):
+def row_codes(X):
     """Return numbers that compare as the rows do in lexicographic order."""
     column = X[:, [0]].toarray() if sp.issparse(X) else X[:, 0]
     values, codes = np.unique(column.ravel(), return_inverse=True)

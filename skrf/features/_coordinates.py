@@ -48,9 +48,12 @@ class Coordinates:
         if self.is_shifted and sp.issparse(X):
             # Linearity would cancel the digits of rows far from the origin. Only columns that most
             # rows store can be far beyond their spread: they are shifted first.
-            n_entries = np.bincount(X.indices, minlength=X.shape[1])
-            first = np.where(n_entries > X.shape[0] / 2, offset, 0.0)
-            X, offset = less_offset(X, first), offset - first
+            is_full = np.bincount(X.indices, minlength=X.shape[1]) > X.shape[0] / 2
+            if is_full.all():
+                X = X.toarray()
+            else:
+                first = np.where(is_full, offset, 0.0)
+                X, offset = less_offset(X, first), offset - first
         return ScaledRows(X, self.sigma, offset)
 
     def write(self, X, out):

@@ -8,6 +8,7 @@ consumer needs and a map does not have is named in an error.
 import inspect
 import warnings
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import is_array_api, like, to_host
 from .._sums import Rows
-from .._validation import validate_rows
+from .._validation import draw_seed, validate_rows
 from ._map import FeatureMap, in_range
 
 _RANGE = 1e100  # features of other packages between this and its inverse need no scale
@@ -85,6 +86,37 @@ def prepared(feature_map, *, owner, reserved=(), hint=None, is_deep=False, seed=
     if seed is not None and "random_state" in params:
         held.set_params(random_state=seed(params["random_state"]))
     return own
+
+
+def fitted_at(feature_map, sigmas, X, y=None, **weights):
+    """Return an iterator over fitted copies of a transformer, one for each sigma, of one draw.
+
+    Mechanisms find statistics and clusters once.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted, with a parameter ``sigma``.
+    sigmas : iterable of float
+        Its values.
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows.
+    y : ndarray of shape (n,), default=None
+        Their labels or targets.
+    **weights : dict
+        ``sample_weight``, where the transformer takes it.
+
+    Returns
+    -------
+    iterator of transformer
+        The fitted copies.
+    """
+    if hasattr(feature_map, "fit_each"):
+        return feature_map.fit_each(sigmas, X, y, **weights)
+    own = clone(feature_map)
+    if not isinstance(getattr(own, "random_state", 0), Integral):
+        own.set_params(random_state=draw_seed(own.random_state))
+    return (clone(own).set_params(sigma=sigma).fit(X, y, **weights) for sigma in sigmas)
 
 
 def fit_to(feature_map, X, keys):

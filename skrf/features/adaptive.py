@@ -260,11 +260,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         queries = others = self._chosen(learned, sample, rng, keys=False)
         if sample.keys is not sample.queries:
             others = self._chosen(learned, sample, rng, keys=True)
-        candidates = self._candidates(learned, queries, others, rng)
+        candidates = self._candidates(learned, queries, others, rng, sample)
         learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            score = _RowSumScore(queries, others, rng)
+            score = _RowSumScore(queries, others, rng, self._once(learned, sample, rng))
             pilot = rng_of(sample.seed, CHOICE)
             for name, mixture in candidates.items():
                 learned.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
@@ -292,7 +292,18 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
         return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
 
-    def _candidates(self, learned, queries, others, rng):
+    def _once(self, learned, sample, rng):
+        """Return once(name, make, power): of what scales with that power of sigma, made once."""
+
+        def once(name, make, power):
+            scale = learned.sigma**power
+            return scale * sample.once(name, rng, lambda: make() / scale)
+
+        # Under the softmax kernel other things than the scale may depend on sigma.
+        is_shared = self.kernel == "gaussian" and sample.keys is sample.queries
+        return once if is_shared else _made
+
+    def _candidates(self, learned, queries, others, rng, sample):
         axes = learned.rho_, learned.rotation_
         none = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
         is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
@@ -307,7 +318,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         kind = self.centers
         if kind == "auto":
             kind = "kmeans" if sums.labels is None else "classes"
-        candidates = {kind: Mixture(*axes, self._place_centers(kind, sums, rng), tau, share)}
+        once = self._once(learned, sample, rng)
+        centers = once("centers", lambda: self._place_centers(kind, sums, rng), 1)
+        candidates = {kind: Mixture(*axes, centers, tau, share)}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
@@ -357,6 +370,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def _variance_is_exact(self, learned):
         return False
+
+
+def _made(name, make, power):
+    """Return make(), of which nothing is kept for other sigmas."""
+    return make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,9 +461,11 @@ class _RowSumScore:
         Queries and keys; the same object where a row is its own key.
     rng : Generator
         Source of the subsample.
+    once : callable, default=_made
+        Makes what scales with sigma.
     """
 
-    def __init__(self, queries, others, rng):
+    def __init__(self, queries, others, rng, once=_made):
         self.is_self = others is queries
         self.queries = self.others = queries.drawn(_PILOT_ROWS, rng)
         self.labels = self.queries.labels
@@ -453,7 +473,8 @@ class _RowSumScore:
             self.labels = np.zeros(len(self.queries), int)
         if not self.is_self:
             self.others = others.drawn(_PILOT_ROWS, rng)
-        logs = cdist(self.queries.rows, self.others.rows, "sqeuclidean")
+        rows = self.queries.rows, self.others.rows
+        logs = once("pilot", lambda: cdist(*rows, "sqeuclidean"), 2)
         logs *= -0.5
         logs += self.others.log_multipliers
         if self.is_self:
@@ -464,11 +485,12 @@ class _RowSumScore:
     def __call__(self, mixture, rows, log_weights):
         """Return the score of drawn rows and their log weights."""
         m = len(rows)
-        queries, keys = (
+        sides = [self.queries.rows] if self.is_self else [self.queries.rows, self.others.rows]
+        logs = [
             points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
-            for points in (self.queries.rows, self.others.rows)
-        )
-        keys = keys + self.others.log_multipliers[:, None]
+            for points in sides
+        ]
+        queries, keys = logs[0], logs[-1] + self.others.log_multipliers[:, None]
         logs = np.empty(len(queries))
         for label in np.unique(self.labels):
             own = self.labels == label

@@ -8,7 +8,7 @@ immutable `Fitted`. Consumers hold the feature maps.
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import update_wrapper, wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -80,6 +80,14 @@ class Sample:
     seed: int
     labels: np.ndarray | None = None
     key_weights: np.ndarray | None = None
+    _found: dict = field(default_factory=dict)
+
+    def once(self, name, rng, make):
+        """Return make(), which knows no sigma: made once, `rng` goes on as if it had been again."""
+        if name not in self._found:
+            self._found[name] = make(), rng.bit_generator.state
+        value, rng.bit_generator.state = self._found[name]
+        return value
 
     def distinct(self):
         """Return the rows that differ, in lexicographic order, weighted by how often they occur."""
@@ -334,6 +342,11 @@ class BaseRandomFeatures(
         return self._spec._is_unbiased
 
     @property
+    def uses_target(self):
+        """Whether `fit` learns from y."""
+        return getattr(self._spec, "centers", None) in ("auto", "classes")
+
+    @property
     def is_symmetric(self):
         """Whether `transform` and `transform_keys` are the same function."""
         fitted = self._fitted
@@ -403,7 +416,43 @@ class BaseRandomFeatures(
             check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
+    def fit_each(self, sigmas, X, y=None, sample_weight=None):
+        """Yield a fitted copy for every sigma: of one draw, one set of statistics and of clusters.
+
+        Each equals what `fit` makes at its sigma with the same seed, to rounding.
+
+        Parameters
+        ----------
+        sigmas : iterable of float
+            Values of the parameter sigma.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,), default=None
+            As in `fit`.
+        sample_weight : array-like of shape (n_samples,), default=None
+            As in `fit`.
+
+        Yields
+        ------
+        mechanism
+            The fitted copy.
+        """
+        draft, statistics, sample = self._gather(X, sample_weight, None, y=y)
+        fitted = None
+        for sigma in sigmas:
+            own = copy.copy(draft).set_params(sigma=sigma)
+            own._validate_params()
+            fitted = Fitted.to(draft_of(own), statistics, sample, before=fitted)
+            yield own._set(fitted)
+
     def _fit(self, X, sample_weight, keys, *, before, y=None):
+        draft, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)
+        spec = draft_of(self) if before is None else before.spec
+        draft._set(Fitted.to(spec, statistics, sample, before=before))
+        return commit(self, draft)
+
+    def _gather(self, X, sample_weight, keys, *, before=None, y=None):
+        """Return a draft to fit and what is learnt from."""
         self._validate_params()
         self._sizes()
         draft = draft_of(self, forget=before is None)
@@ -419,9 +468,12 @@ class BaseRandomFeatures(
         statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
-        spec = draft_of(self) if before is None else before.spec
-        draft._set(Fitted.to(spec, statistics, sample, before=before))
-        return commit(self, draft)
+            if not np.isfinite(statistics.queries.weight):
+                raise ValueError(
+                    "sample_weight adds up to more than the largest float, "
+                    f"{np.finfo(float).max:.2g}, over all batches: divide it by a number."
+                )
+        return draft, statistics, sample
 
     def _set(self, fitted):
         self._fitted = fitted

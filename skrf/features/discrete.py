@@ -369,7 +369,7 @@ class GeometricRF(DiscreteRandomFeatures):
 
 def _mean_shifted_size(learned, X, weights):
     """Return the mean absolute value of every scaled, shifted column."""
-    weights = np.ones(X.shape[0]) if weights is None else weights
+    weights = np.ones(X.shape[0]) if weights is None else weights / weights.max()
     coordinates = Coordinates(learned.sigma, learned.offset_)
     total = sum(
         weights[block] @ np.abs(coordinates.on_host(X[block]))

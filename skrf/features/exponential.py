@@ -299,8 +299,8 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     ----------
     %(n_components)s
     asymmetric : bool, default=False
-        Replace x.y by (S x).(S^-T y) with the S that gives queries and keys one covariance.
-        Softmax kernel only.
+        Replace x.y by (S x).(S^-T y) with the S that gives queries and keys one covariance; the
+        identity without keys of their own. Softmax kernel only.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s

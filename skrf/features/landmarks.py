@@ -16,7 +16,7 @@ from ._map import FeatureMap, signed_rows
 from .adaptive import _class_codes, _proportional_counts
 from .base import BaseRandomFeatures
 
-_CENTER_ROWS = 20_000
+_CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
 _RANK = 1e-13  # of the largest eigenvalue; what is below is rounding
 
 
@@ -184,15 +184,15 @@ class ClusterNystroem(BaseRandomFeatures):
             sides.append((sample.keys, sample.key_weights))
         # Dense, and in float64 before clusters are found: the same ones for all kinds of rows.
         rows, weights = [], []
+        most = min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features)
+        most = max(most, self.n_components)
         for X, own_weights in sides:
-            most = max(_CENTER_ROWS, self.n_components)
             chosen, own_weights = representatives(own_weights, most, rng)
             rows.append(Coordinates(1.0).on_host(X[chosen]))
             weights.append(own_weights)
         labels = None if sample.labels is None else sample.labels[chosen]
-        learned.centers_ = self._place_centers(
-            np.vstack(rows), np.concatenate(weights), labels, rng
-        )
+        own = np.vstack(rows), np.concatenate(weights), labels, rng
+        learned.centers_ = sample.once("centers", rng, lambda: self._place_centers(*own))
         learned.n_projections = len(learned.centers_)
 
     def _place_centers(self, rows, weights, labels, rng):

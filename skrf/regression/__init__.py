@@ -13,6 +13,7 @@ from .ridge import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
 )
+from .search import KernelRegressionClassifierCV, KernelRegressorCV
 
 __all__ = [
     "ApproxKernelRidge",
@@ -20,5 +21,7 @@ __all__ = [
     "ApproxKernelRidgeClassifier",
     "ApproxKernelRidgeClassifierCV",
     "KernelRegressionClassifier",
+    "KernelRegressionClassifierCV",
     "KernelRegressor",
+    "KernelRegressorCV",
 ]

@@ -1,5 +1,6 @@
 """What classifier and regressor share: the feature map and the sums of its key features."""
 
+import copy
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from .._threads import block_rows, map_rows
 from .._validation import (
     HasMethods,
     NestedParameters,
+    StrOptions,
     check_unchanged,
     commit,
     draft_of,
@@ -23,7 +25,9 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import OptimalPositiveRF, as_feature_map, in_range, prepared
+from ..features import AdaptiveRF, in_range, prepared
+from ._exact import ExactMap, exact_sigma
+from ._search import best_sigma, maps_of
 
 _BLOCK_ROWS = 1024
 _DEVICE_BLOCK_ROWS = 2**14  # a device wants larger pieces
@@ -34,6 +38,61 @@ _WEIGHT_BITS = 32  # weights on one scale may differ by 2^32
 _SINGLE_BITS = 64  # and other values in float32 by 2^64
 _LEAST, _MOST = -1074, 1023  # exponents of 2 of floats
 _LOG_2 = float(np.log(2.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Validated rows, and what sums take of them.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, d)
+        Rows, all of positive weight.
+    y : ndarray of shape (n,) or (n, n_outputs)
+        Labels or targets, as scores compare them.
+    target : ndarray of shape (n,) or (n, n_outputs)
+        What a map is fitted with.
+    groups : ndarray of int of shape (n,)
+        Groups of the sums, from 0.
+    values : ndarray of shape (n, n_values)
+        What is summed beside the weight.
+    sample_weight : ndarray of shape (n,) or None
+        Weights, None where none were given.
+    numbers : ndarray of int of shape (n,)
+        Positions of the rows in the input.
+    n_groups : int
+        Number of groups.
+    """
+
+    X: Any
+    y: np.ndarray
+    target: np.ndarray
+    groups: np.ndarray
+    values: np.ndarray
+    sample_weight: np.ndarray | None
+    numbers: np.ndarray
+    n_groups: int
+
+    @cached_property
+    def weights(self):
+        """Weights, 1 where none were given."""
+        return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
+
+    def part(self, rows):
+        """Return some of the rows: a slice, or numbers."""
+        own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
+        own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
+        weights = self.sample_weight
+        return replace(self, sample_weight=None if weights is None else weights[rows], **own)
+
+    def fit_arguments(self, feature_map):
+        """Return what a map is fitted to, weights where it takes them; on the host."""
+        own = {"X": to_host(self.X), "y": self.target}
+        if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
+            exponent = np.frexp(self.sample_weight.max())[1]
+            is_usual = abs(exponent) <= _WEIGHT_BITS
+            own["sample_weight"] = np.ldexp(self.sample_weight, 0 if is_usual else -exponent)
+        return own
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +116,8 @@ class KeySums:
         Whether one scale has suited all rows of all groups so far.
     targets : Targets or None
         What a regressor knows of the targets.
+    kept : array of shape (n, width), default=None
+        What the maps read in place of the rows of a query, where those were mapped before.
     """
 
     params: dict
@@ -67,6 +128,7 @@ class KeySums:
     n_values: int
     has_one_scale: bool = True
     targets: Any = None
+    kept: Any = None
 
     @classmethod
     def before(cls, params, maps, n_groups, n_values):
@@ -189,6 +251,42 @@ class KeySums:
             start, length = start + length, min(8 * length, most)
         return total
 
+    def apart(self, data):
+        """Return the sums over rows of which each is a column of its own, as of an `ExactMap`."""
+        units, _ = exponents_of(data.values)
+        n, n_groups = len(data.y), len(self.weights)
+        own = np.column_stack([np.ones(n), np.ldexp(data.values, -units)])
+        log_weights = np.log(data.weights)[:, None] + np.insert(units, 0, 0) * _LOG_2
+        shape, rows = (n_groups, self.n_values, n), np.arange(n)
+        sums, top = np.zeros(shape), np.full(shape, -np.inf)
+        sums[data.groups, :, rows], top[data.groups, :, rows] = own, log_weights
+        return replace(
+            self,
+            sums=Sums(sums.reshape(-1, n, 1), top.reshape(-1, n)),
+            weights=np.bincount(data.groups, data.weights, n_groups),
+            log_weights=log_sum_exp(top[:, 0]),
+        )
+
+    def joined(self, other):
+        """Return the sums over the rows of both, of the same maps."""
+        if self.sums is None or other.sums is None:
+            return self if other.sums is None else other
+        log_weights = np.logaddexp(self.log_weights, other.log_weights)
+        targets = self.targets
+        if targets is not None:
+            shares = np.array([self.log_weights[0], other.log_weights[0]]) - log_weights[0]
+            targets = targets.merge(other.targets, np.exp(shares))
+        with np.errstate(over="ignore"):
+            weights = self.weights + other.weights
+        return replace(
+            self,
+            sums=self.sums.merge(other.sums),
+            weights=weights,
+            log_weights=log_weights,
+            has_one_scale=self.has_one_scale and other.has_one_scale,
+            targets=targets,
+        )
+
     def shares_with(self, weights):
         """Return the shares of a single group so far, and of more weights, in their sum."""
         unit = np.frexp(weights.max())[1]
@@ -203,6 +301,7 @@ class KeySums:
         ``2**exponents`` and up to a factor for each row.
         """
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
+        X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
         joined = Sums(self.sums.sums, top).joined().beside(X)
         readout = Readout(joined, feature_map.is_positive, self.n_values)
@@ -250,10 +349,12 @@ def _map_in_turn(function, n_rows, size):
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     """Return the sums of a block, whose rows are ordered by group to be slices."""
-    order = np.argsort(groups, kind="stable")
-    bounds = np.searchsorted(groups[order], np.arange(n_groups + 1)).tolist()
+    if (groups[1:] < groups[:-1]).any():
+        order = np.argsort(groups, kind="stable")
+        X, groups, values = take(X, order), groups[order], values[order]
+    bounds = np.searchsorted(groups, np.arange(n_groups + 1)).tolist()
     weights = np.bincount(groups, values[:, 0], n_groups)
-    X, values = in_range(feature_map, take(X, order)), beside(values[order], X)
+    X, values = in_range(feature_map, X), beside(values, X)
     sums, suits = sums_of_block(feature_map, X, values, memory, bounds, reference)
     return sums, weights, suits or reference is None
 
@@ -261,42 +362,76 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
 class BaseKernelRegression(NestedParameters, BaseEstimator):
     """Base of the estimators that divide sums of features."""
 
-    _default_map = OptimalPositiveRF(sigma="scale")
+    _default_map = AdaptiveRF(256)
     _parameter_constraints = {
-        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
         "random_state": ["random_state"],
     }
     _fitted = None
+
+    @property
+    def _takes_batches(self):
+        return not isinstance(self.feature_map, str)
 
     def __init__(self, feature_map=None, *, sigma=None, random_state=None):
         self.feature_map = feature_map
         self.sigma = sigma
         self.random_state = random_state
 
-    def _fit_map(self, X, y, sample_weight, n_groups, n_values=1):
-        """Fit the feature map to the first rows, and begin the sums."""
-        feature_map = prepared(
-            self._default_map if self.feature_map is None else self.feature_map,
-            owner=type(self).__name__,
-            sigma=self.sigma,
-            random_state=self.random_state,
-        )
-        weights = {}
-        if sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
-            exponent = np.frexp(sample_weight.max())[1]
-            is_usual = abs(exponent) <= _WEIGHT_BITS
-            weights["sample_weight"] = np.ldexp(sample_weight, 0 if is_usual else -exponent)
-        X = to_host(X)  # statistics are taken there
-        feature_map.fit(X, y, **weights)
-        width = getattr(feature_map, "n_features_in_", X.shape[1])
-        if width != X.shape[1]:  # fitted before, and frozen
+    def _prepared(self, **settings):
+        """Return an unfitted copy of the map."""
+        feature_map = self._default_map if self.feature_map is None else self.feature_map
+        own = {"owner": type(self).__name__, "random_state": self.random_state}
+        return prepared(feature_map, **own, **settings)
+
+    def _fit_map(self, data):
+        """Return the sums before the first row, on a map fitted to the first rows."""
+        sigma = self.sigma
+        if isinstance(self.feature_map, str):
+            self.sigma_ = exact_sigma(self, data)
+            maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
+            return self._before(maps, data)
+        if isinstance(sigma, str) and sigma == "loo":
             raise ValueError(
-                f"X has {X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
-                f"{width} features."
+                "sigma='loo' is for feature_map='exact', whose best sigma is another than that of "
+                f"features; got feature_map={self.feature_map!r}. Take sigma='auto'."
+            )
+        if sigma is None and self.feature_map is None:
+            sigma = "auto"
+        if isinstance(sigma, str) and sigma == "auto":
+            sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
+        feature_map = self._prepared(sigma=sigma)
+        feature_map.fit(**data.fit_arguments(feature_map))
+        width = getattr(feature_map, "n_features_in_", data.X.shape[1])
+        if width != data.X.shape[1]:  # fitted before, and frozen
+            raise ValueError(
+                f"X has {data.X.shape[1]} features, but feature_map={feature_map!r} was fitted "
+                f"with {width} features."
             )
         self.feature_map_ = feature_map
-        maps = tuple(as_feature_map(feature_map, keys=keys) for keys in (False, True))
-        return KeySums.before(self.get_params(), maps, n_groups, n_values)
+        if hasattr(feature_map, "sigma_"):
+            self.sigma_ = feature_map.sigma_
+        return self._before(maps_of(feature_map), data)
+
+    def _before(self, maps, data):
+        """Return the sums of a pair of maps before the first row."""
+        return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
+
+    def _added(self, sums, data):
+        """Return sums with more rows."""
+        if isinstance(sums.maps[1], ExactMap):
+            return sums.apart(data)
+        return sums.add(data.X, data.groups, data.weights, data.values)
+
+    def _on(self, sums):
+        """Return a copy that predicts from these sums."""
+        own = copy.copy(self)
+        vars(own).pop("feature_names_in_", None)  # it will not be asked with tables
+        return own._hold(sums)
+
+    def _hold(self, sums):
+        self._fitted = sums
+        return self
 
     def _begin(self, X, y, *, forget):
         """Return a draft to fit, and validated rows."""
@@ -312,8 +447,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         return draft, X
 
     def _finish(self, draft, sums):
-        draft._fitted = freeze(sums)
-        return commit(self, draft)
+        return commit(self, draft._hold(freeze(sums)))
 
     def _query(self, X, function):
         """Return function(sums, block) of rows, called by what the user calls."""

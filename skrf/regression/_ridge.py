@@ -150,15 +150,17 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         errors of its size, they are made in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
-    weights = np.ones(n) if weights is None else weights
-    weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
-    weights = weights / weight_unit
+    weight, weight_unit = float(n), 1.0
+    if weights is not None:
+        weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
+        weights = weights / weight_unit
+        weight = float(weights.sum())
     first = slice(0, min(n, _FIRST_ROWS))
     features = to_host(plain_features(feature_map, X[first, :], memory)).astype(np.float64)
     check_range(features)
     shift = np.concatenate([features.mean(axis=0), targets(first).mean(axis=0)])
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
-    trace = features.var(axis=0).sum() * weights.sum() * weight_unit
+    trace = features.var(axis=0).sum() * weight * weight_unit
     trace += 0.0 if before is None else np.trace(before.gram)
     is_double = least_alpha < _SINGLE * trace / n_columns
 
@@ -167,16 +169,15 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         xp = namespace(features)
         dtype = xp.float64 if is_double else features.dtype
         others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
-        root = np.sqrt(weights[rows, None])
         if is_array_api(features):
             features = cast(features, dtype) - like(shift[:n_columns], features)
-            table = [features, *(like(values, features) for values in others)]
-            table = xp.concat(table, axis=1) * like(root, features)
+            table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
         else:
             table = room((len(features), len(shift) + 1), dtype)
             np.subtract(features, shift[:n_columns].astype(dtype), out=table[:, :n_columns])
             np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
-            table *= root.astype(dtype)
+        if weights is not None:
+            table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
         with np.errstate(over="ignore", invalid="ignore"):
             return to_host(transposed(table) @ table)
 
@@ -191,9 +192,9 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         for products in map_blocks(part, min(step, n - start), size):
             total += products
     check_range(total)
-    gap = total[-1, :-1] / weights.sum()
+    gap = total[-1, :-1] / weight
     products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
-    own = Moments(float(weights.sum() * weight_unit), shift + gap, products, targets.unit)
+    own = Moments(float(weight * weight_unit), shift + gap, products, targets.unit)
     return own if before is None else before.merge(own)
 
 

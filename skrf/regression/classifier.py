@@ -1,15 +1,18 @@
 """Classification by kernel regression, in time linear in the number of rows."""
 
+from operator import attrgetter
+
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
 from .._validation import check_present, drop_zero_weights, naming
-from ._base import BaseKernelRegression
+from ._base import BaseKernelRegression, Data
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of shares below have lost digits
@@ -37,12 +40,16 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
 
     Parameters
     ----------
-    feature_map : transformer, default=None
+    feature_map : transformer or "exact", default=None
         Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
         fitted one as FrozenEstimator. One without ``transform_keys`` counts as symmetric. None
-        is ``OptimalPositiveRF(sigma="scale")``.
-    sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+        is ``AdaptiveRF(256)``. "exact" is the Gaussian kernel itself, in time quadratic in the
+        rows and without `partial_fit`: what features approximate.
+    sigma : float, "scale", "median", "auto", "loo" or None, default=None
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. "auto" takes what
+        predicts best in a search with this map on at most 2,000 rows; "loo", of "exact" alone,
+        what predicts every row best of all others but those equal to it. None is "auto" without
+        a map, "loo" for "exact", and else leaves the map's own.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
 
@@ -51,9 +58,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     class_weight_ : ndarray of shape (n_classes,)
-        Sum of the weights of the training rows of each class.
+        Sum of the weights of the training rows of each class, inf beyond the range of floats;
+        the model itself is right for weights of any size.
     feature_map_ : transformer
-        The fitted clone of the feature map.
+        The fitted clone of the feature map; none for "exact".
+    sigma_ : float
+        What sigma came to, where the map has one.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -63,7 +73,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     ------
     ValueError
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
-        or where the data are not allowed.
+        where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
     Notes
     -----
@@ -109,6 +119,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         """
         return self._add(X, y, None, sample_weight, forget=True)
 
+    @available_if(attrgetter("_takes_batches"))
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Add a batch; the first batch alone sets the feature map's statistics.
 
@@ -150,13 +161,20 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         return self._add(X, y, classes, sample_weight, forget=False)
 
     def _add(self, X, y, classes, sample_weight, *, forget):
+        draft, data = self._read(X, y, classes, sample_weight, forget=forget)
+        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
+        return self._finish(draft, draft._added(before, data))
+
+    def _read(self, X, y, classes=None, sample_weight=None, *, forget=True):
+        """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         y = _labels("y", y)
         with naming("y"):
             check_consistent_length(X, y)
             if classes is None or y.dtype.kind in "fO":  # of others it is asked which they are
                 check_classification_targets(y)
-        sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
+        numbers = np.arange(len(y))
+        sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
         with naming("y"):
             classes = np.unique(y) if classes is None else classes
             groups = np.searchsorted(classes, y)
@@ -166,16 +184,24 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
                 raise ValueError(
                     f"y contains labels {unknown!r} that are not in classes={classes!r}."
                 )
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        sums = draft._fitted
-        if sums is None:
-            draft.classes_ = classes
-            # Floats that are labels: a map could take them for targets.
-            targets = groups if y.dtype.kind == "f" else y
-            sums = draft._fit_map(X, targets, sample_weight, len(classes))
-        sums = sums.add(X, groups, weights, np.empty((len(y), 0)))
-        draft.class_weight_ = sums.weights.copy()
-        return self._finish(draft, sums)
+        draft.classes_ = classes
+        # Floats that are labels: a map could take them for targets.
+        target = groups if y.dtype.kind == "f" else y
+        none = np.empty((len(y), 0))
+        data = Data(X, y, target, groups, none, sample_weight, numbers, len(classes))
+        return draft, data
+
+    def _merits(self, data):
+        """Return for every row whether it is predicted."""
+        return (self.predict(data.X) == data.y).astype(float)
+
+    def _score(self, data):
+        """Return what `score` does, without checks that were made."""
+        return np.average(self._merits(data), weights=data.sample_weight)
+
+    def _hold(self, sums):
+        self.class_weight_ = sums.weights.copy()
+        return super()._hold(sums)
 
     def predict(self, X):
         """Return the class of the largest score; ties go to the first class.
@@ -191,6 +217,11 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         -------
         array of shape (n_samples,)
             Labels.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As `predict_proba`.
         """
         check_is_fitted(self)
 
@@ -239,6 +270,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         array of shape (n_samples, n_classes)
             Probabilities; the weighted class shares of the training set where no score is
             positive, which happens with maps that are not positive.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            Where all scores of a row are 0, because its features are, or because those that
+            another package made of it are infinite or NaN.
         """
         return self._query(X, lambda sums, _: self._probabilities(sums))
 
@@ -261,6 +298,11 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         -------
         array of shape (n_samples, n_classes)
             Log probabilities; with a map that is not positive, -inf where a score is not.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As `predict_proba`.
         """
 
         def logs_of(sums, block):

@@ -2,15 +2,17 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_array
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
 from .._validation import check_present, drop_zero_weights, naming
-from ._base import BaseKernelRegression, exponents_of
+from ._base import BaseKernelRegression, Data, exponents_of
 
 _DOUBLE_BITS = 500  # how far below the largest target of an output sums hold others
 _SINGLE_BITS = 100  # sizes of predictions that float32 holds
@@ -68,17 +70,20 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
 
     Parameters
     ----------
-    feature_map : transformer, default=None
-        As in `KernelRegressionClassifier`; None is ``OptimalPositiveRF(sigma="scale")``.
-    sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+    feature_map : transformer or "exact", default=None
+        As in `KernelRegressionClassifier`; None is ``AdaptiveRF(256)``, "exact" the kernel itself.
+    sigma : float, "scale", "median", "auto", "loo" or None, default=None
+        Replaces the map's own sigma, as in `KernelRegressionClassifier`. A larger sigma is a
+        narrower kernel.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
 
     Attributes
     ----------
     feature_map_ : transformer
-        The fitted clone of the feature map.
+        The fitted clone of the feature map; none for "exact".
+    sigma_ : float
+        What sigma came to, where the map has one.
     target_mean_ : ndarray of shape (n_outputs,)
         Weighted mean of the training targets.
     n_features_in_ : int
@@ -90,7 +95,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     ------
     ValueError
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
-        or where the data are not allowed.
+        where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
     Notes
     -----
@@ -142,6 +147,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         """
         return self._add(X, y, sample_weight, forget=True)
 
+    @available_if(attrgetter("_takes_batches"))
     def partial_fit(self, X, y, sample_weight=None):
         """Add a batch; the first batch alone sets the feature map's statistics.
 
@@ -172,6 +178,20 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return self._add(X, y, sample_weight, forget=False)
 
     def _add(self, X, y, sample_weight, *, forget):
+        draft, data = self._read(X, y, sample_weight, forget=forget)
+        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
+        sums = draft._added(before, data)
+        if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
+            warnings.warn(
+                f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
+                "output may count as 0.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return self._finish(draft, sums)
+
+    def _read(self, X, y, sample_weight=None, *, forget=True):
+        """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         with naming("y"):
             y = np.asarray(to_host(y))
@@ -180,24 +200,29 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
                 raise TypeError("dates and times are not numbers.")
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
             check_consistent_length(X, y)
-        shape, y = y.shape[1:], y.reshape(len(y), -1)
-        sample_weight, X, y = drop_zero_weights(sample_weight, X, y)
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        own, sums = Targets.of(y, weights, shape), draft._fitted
-        if sums is None:
-            sums = draft._fit_map(X, y if shape else y[:, 0], sample_weight, 1, 1 + y.shape[1])
-        else:
-            own = sums.targets.merge(own, sums.shares_with(weights))
-        if (own.most - own.least).max(initial=0) > _DOUBLE_BITS:
-            warnings.warn(
-                f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
-                "output may count as 0.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        draft.target_mean_ = own.mean
-        sums = sums.add(X, np.zeros(len(y), dtype=int), weights, y)
-        return self._finish(draft, replace(sums, targets=own))
+        numbers = np.arange(len(y))
+        sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
+        nobody = np.zeros(len(y), dtype=int)
+        values = y.reshape(len(y), -1)
+        return draft, Data(X, y, y, nobody, values, sample_weight, numbers, 1)
+
+    def _added(self, sums, data):
+        own = Targets.of(data.values, data.weights, data.y.shape[1:])
+        if sums.targets is not None:
+            own = sums.targets.merge(own, sums.shares_with(data.weights))
+        return replace(super()._added(sums, data), targets=own)
+
+    def _merits(self, data):
+        """Return squared errors below 0."""
+        errors = self.predict(data.X).reshape(data.values.shape) - data.values
+        return -np.sum(errors**2, axis=1)
+
+    def _score(self, data):
+        return self.score(data.X, data.y, data.sample_weight)
+
+    def _hold(self, sums):
+        self.target_mean_ = sums.targets.mean
+        return super()._hold(sums)
 
     def predict(self, X):
         """Return the weighted means of the training targets.
@@ -210,7 +235,15 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Returns
         -------
         array of shape (n_samples,) or (n_samples, n_outputs)
-            Predictions.
+            Predictions, the plain mean of the targets where the estimated weights do not have a
+            positive sum; of another library in the dtype of X, or float64 where targets are
+            beyond 2^100 or below its inverse.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            Where all weights of a row are 0, because its features are, or because those that
+            another package made of it are infinite or NaN.
         """
         check_is_fitted(self)
         targets, exponents = self._fitted.targets, self._fitted.exponents[1:]

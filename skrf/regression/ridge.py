@@ -450,14 +450,11 @@ class _Regression(_OnHost, RegressorMixin):
         def both(features):
             return namespace(features).concat([part(features) for part in functions], axis=1)
 
-        found = self._of_features(X, both)
-        xp = namespace(found)
-        found = [
-            found[:, a : a + len(ridge.intercept)]
-            for a in range(0, found.shape[1], len(ridge.intercept))
-        ]
-        found = [xp.reshape(part, (part.shape[0], *shape)) for part in found]
-        return tuple(found) if return_std else found[0]
+        found, size = self._of_features(X, both), len(ridge.intercept)
+        starts = range(0, found.shape[1], size)
+        parts = [found[:, a : a + size] for a in starts]
+        parts = [namespace(part).reshape(part, (-1, *shape)) for part in parts]
+        return tuple(parts) if return_std else parts[0]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

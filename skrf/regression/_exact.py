@@ -1,0 +1,123 @@
+"""Kernel regression without features: the quadratic reference."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import gen_batches
+
+from .._arrays import largest_entry, like, squared_distances, to_host
+from .._sums import Rows, peaked
+from ..features import FeatureMap, row_codes
+from ._search import is_constant, refined, resolved, wide_grid
+
+_BLOCK = 2**21  # kernel values that are held at a time
+_TINY = np.finfo(float).tiny
+_PRECISE = 256.0  # exponents for which rows are taken in float64
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMap(FeatureMap):
+    """The Gaussian kernel with every training row, a feature for each.
+
+    Parameters
+    ----------
+    rows : ndarray or sparse matrix of shape (n, d)
+        Training rows.
+    sigma : float
+        Multiplies differences of rows.
+    """
+
+    rows: Any
+    sigma: float
+    is_positive = True
+    n_features = property(lambda self: self.rows.shape[1])
+    n_columns = property(lambda self: self.rows.shape[0])
+
+    def __call__(self, X):
+        """Return the logarithms of the kernel."""
+        logs = squared_distances(X, self.rows)
+        logs *= -self.sigma * self.sigma / 2
+        return Rows(like(logs, X))
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the exponents, never less than asks for float64."""
+        length = self.sigma * (_largest(X) + self._largest)
+        return max(X.shape[1] * length * length, _PRECISE)
+
+    @cached_property
+    def _largest(self):
+        return _largest(self.rows)
+
+
+def _largest(X):
+    entries = X.data if sp.issparse(X) else X
+    return largest_entry(entries) if X.shape[0] and entries.shape[0] else 0.0
+
+
+def exact_sigma(model, data):
+    """Return the sigma that an estimator asks for; None is "loo"."""
+    sigma = model.sigma
+    if sigma is None or (isinstance(sigma, str) and sigma in ("loo", "auto")):
+        return _loo_sigma(data)
+    return resolved(sigma, data)
+
+
+def _loo_sigma(data):
+    """Return the sigma that predicts rows best of all others but those equal to them."""
+    X, scale = to_host(data.X), resolved("scale", data)
+    _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
+    if len(first) < 2 or is_constant(data):
+        return scale
+    points, score = X[first], _Score(data, number)
+
+    def evaluate(sigmas):
+        scores = np.zeros(len(sigmas))
+        for rows in gen_batches(len(first), max(1, _BLOCK // len(first))):
+            squares = squared_distances(points[rows], points)
+            squares[np.arange(len(squares)), np.arange(rows.start, rows.stop)] = np.inf
+            for k, sigma in enumerate(sigmas):
+                scores[k] += score(peaked(squares * (-sigma * sigma / 2)) @ score.sums, rows)
+        return scores
+
+    return refined(wide_grid(scale), evaluate)
+
+
+class _Score:
+    """Scores of points whose targets are predicted from those of others.
+
+    Of classes the logarithms of smoothed probabilities, else squared errors below 0.
+
+    Parameters
+    ----------
+    data : Data
+        Rows.
+    number : ndarray of int of shape (n,)
+        The point that each row is.
+    """
+
+    def __init__(self, data, number):
+        n_points, n_groups = number.max() + 1, data.n_groups
+        weights = data.weights / data.weights.max()
+        self.is_of_classes = not data.values.shape[1]
+        if self.is_of_classes:
+            own = np.bincount(number * n_groups + data.groups, weights, n_points * n_groups)
+            self.sums = own.reshape(n_points, n_groups)
+            self.shares = self.sums.sum(axis=0) / self.sums.sum()
+        else:
+            values = data.values / np.maximum(np.abs(data.values).max(axis=0), _TINY)
+            columns = np.column_stack([np.ones(len(values)), values]) * weights[:, None]
+            self.sums = np.zeros((n_points, columns.shape[1]))
+            np.add.at(self.sums, number, columns)
+
+    def __call__(self, found, rows):
+        """Return the score of some points, but for a constant, given the sums they see."""
+        own = self.sums[rows]
+        if self.is_of_classes:
+            n = len(self.sums)  # a share of 1 / (n + 1) is not known better
+            chances = (n * found / found.sum(axis=1, keepdims=True) + self.shares) / (n + 1)
+            return np.sum(own * np.log(chances))
+        means = found[:, 1:] / found[:, :1]
+        return np.sum(means * (2 * own[:, 1:] - own[:, :1] * means))

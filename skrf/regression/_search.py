@@ -1,0 +1,304 @@
+"""Scores of many sigmas by cross-validation, from sums that are taken once for each.
+
+Sums of the rows outside of a fold are merged of those of the others and never subtracted: where a
+fold holds nearly all of what a query sees, a difference has no digits.
+"""
+
+from dataclasses import replace
+from itertools import accumulate, islice
+
+import numpy as np
+
+from .._arrays import to_host
+from .._sums import Memory, Rows
+from .._threads import Scratch, block_rows, run_rows
+from ..features import (
+    FeatureMap,
+    OptimalPositiveRF,
+    as_feature_map,
+    fitted_at,
+    in_range,
+    representatives,
+    row_codes,
+)
+
+KEPT_BYTES = 2**28  # of features of all rows at a sigma that are kept for the scores
+_ROWS, _FOLDS = 2000, 3  # of sigma="auto"
+_STEPS, _REFINED = 10, 4  # sigmas of the wide grid, and around its best
+
+
+def maps_of(transformer):
+    """Return the maps of queries and keys of a fitted transformer."""
+    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
+
+
+# ---------------------------------------------------------------- sigmas
+
+
+def resolved(sigma, data):
+    """Return what a number, "scale" or "median" stands for."""
+    feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
+    return feature_map.fit(**data.fit_arguments(feature_map)).sigma_
+
+
+def wide_grid(scale, steps=_STEPS):
+    """Return sigmas from a tenth of "scale", where all rows look alike, to a hundred times it."""
+    return scale * np.logspace(-1, 2, steps)
+
+
+def refined(sigmas, evaluate):
+    """Return the best sigma of a grid and of a finer one around its best, ties to the smallest.
+
+    Parameters
+    ----------
+    sigmas : ndarray of shape (n,)
+        The grid, evenly spaced on the log scale.
+    evaluate : callable
+        Returns scores of an array of sigmas.
+    """
+    scores = evaluate(sigmas)
+    shares = np.arange(1, _REFINED // 2 + 1) / (_REFINED // 2 + 1)
+    steps = np.concatenate([-shares, shares])
+    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** steps
+    sigmas, scores = np.append(sigmas, finer), np.append(scores, evaluate(finer))
+    return float(sigmas[scores == scores.max()].min())
+
+
+def is_constant(data):
+    """Tell whether there is nothing to learn: one class, or one target."""
+    return all((part == part[0]).all() for part in (data.groups, data.values))
+
+
+# ---------------------------------------------------------------- features that are kept
+
+
+class KeptMap(FeatureMap):
+    """Reads features that were made before, in place of the rows: values, then scales.
+
+    Parameters
+    ----------
+    n_columns : int
+        Number of features.
+    is_positive : bool
+        Whether they are logarithms, which have no scales.
+    """
+
+    n_features = n_columns = None
+
+    def __init__(self, n_columns, is_positive):
+        self.n_columns, self.is_positive = n_columns, is_positive
+
+    def __call__(self, X):
+        """Return the `Rows`."""
+        out = np.empty((len(X), self.n_columns), X.dtype)
+        return Rows(out, self.write(X, out, None))
+
+    def write(self, X, out, room, lower=None):
+        """Write values less `lower` into `out` and return their scale."""
+        lower = np.zeros(1) if lower is None else lower
+        np.subtract(X[:, : self.n_columns], lower.astype(X.dtype), out=out)
+        return None if self.is_positive else X[:, self.n_columns :]
+
+    @classmethod
+    def of(cls, maps, X, room):
+        """Return features of rows and a pair of maps that read them; None where they are too many.
+
+        Parameters
+        ----------
+        maps : tuple of FeatureMap
+            Queries and keys; features are kept of symmetric pairs.
+        X : ndarray or sparse matrix of shape (n, d)
+            The rows.
+        room : callable
+            Gives memory, as `numpy.empty`.
+        """
+        feature_map = maps[0]
+        X, memory = in_range(feature_map, X), Memory()
+        values, scale = feature_map(X[:1])
+        n_columns, width = values.shape[1], 0 if scale is None else scale.shape[1]
+        shape = X.shape[0], n_columns + width
+        if maps[1] is not feature_map or shape[0] * shape[1] * X.dtype.itemsize > KEPT_BYTES:
+            return None
+        out = room(shape, X.dtype)
+
+        def work(rows):
+            out[rows, :n_columns], scale = memory.rows(feature_map, X[rows])
+            out[rows, n_columns:] = 0 if scale is None else scale
+
+        run_rows(work, shape[0], block_rows(*shape))
+        return out, (cls(n_columns, scale is None),) * 2
+
+
+# ---------------------------------------------------------------- folds
+
+
+def _rounds(tests, n):
+    """Return lists of (number, rows): tests that do not meet, and rows in none with number None."""
+    rounds = []
+    for number, test in enumerate(tests):
+        free = (own for own in rounds if not own[1][test].any())
+        folds, is_taken = next(free, ([], np.zeros(n, bool)))
+        if not folds:
+            rounds.append((folds, is_taken))
+        folds.append((number, test))
+        is_taken[test] = True
+    return [
+        [*folds, *([] if is_taken.all() else [(None, np.flatnonzero(~is_taken))])]
+        for folds, is_taken in rounds
+    ]
+
+
+def _all_but_one(nothing, sums):
+    """Return for every part the sums of all others, and those of all."""
+
+    def merged(parts):
+        return list(accumulate(parts, lambda one, other: one.joined(other), initial=nothing))
+
+    before, after = merged(sums), merged(reversed(sums))[::-1]
+    return [one.joined(other) for one, other in zip(before, after[1:], strict=False)], before[-1]
+
+
+def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=True):
+    """Yield scores of every test, the map, and its sums over all rows, for every sigma.
+
+    The map is fitted to all rows.
+
+    Parameters
+    ----------
+    model : estimator
+        Unfitted.
+    feature_map : transformer
+        Unfitted.
+    data : Data
+        Rows of the host.
+    tests : list of ndarray of int
+        Rows that are held out.
+    sigmas : iterable of float
+        The values.
+    judge : callable
+        Returns the score of a fitted model on a part of the data.
+    may_keep : bool, default=True
+        Whether features may be kept: a model then predicts the rows of its test alone.
+    """
+    rounds = _rounds(tests, len(data.y))
+    # The rows of a fold of the first round side by side, and those of a group in it: they are read
+    # without a copy.
+    order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
+    order = np.concatenate(order)
+    place = np.argsort(order)
+    data, room = data.part(order), Scratch()
+    rounds = [
+        [(number, _as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
+    ]
+    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
+    for fitted in fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map)):
+        maps, scores = maps_of(fitted), np.empty(len(tests))
+        kept = KeptMap.of(maps, data.X, room) if may_keep else None
+        nothing = model._before(maps if kept is None else kept[1], data)
+        for folds, own in zip(rounds, parts, strict=True):
+            read = [None if kept is None else kept[0][rows] for _, rows in folds]
+            sums, before = [], nothing
+            for part, rows in zip(own, read, strict=True):
+                sums.append(model._added(before, part if rows is None else replace(part, X=rows)))
+                # Where no scale suited all rows of a fold, none is tried in the next.
+                before = replace(nothing, has_one_scale=sums[-1].has_one_scale)
+            others, total = _all_but_one(nothing, sums)
+            for (number, _), part, rows, sums in zip(folds, own, read, others, strict=True):
+                if number is not None:
+                    scores[number] = judge(model._on(replace(sums, kept=rows)), part)
+        yield scores, fitted, replace(total, maps=maps)
+
+
+def _as_slice(rows):
+    """Return row numbers as a slice where they are consecutive."""
+    start, stop = rows[0], rows[0] + len(rows)
+    return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
+
+
+def judged_apart(model, feature_map, train, test, sigmas, judge):
+    """Yield the score of a test for every sigma, the map fitted to the other rows alone."""
+    for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
+        sums = model._added(model._before(maps_of(fitted), train), train)
+        yield judge(model._on(sums), test)
+
+
+# ---------------------------------------------------------------- sigma="auto"
+
+
+def best_sigma(model, feature_map, data):
+    """Return the sigma with the best cross-validated predictions of at most 2,000 rows.
+
+    Equal rows share a fold, and scores are weighted: weights are repetitions.
+
+    Parameters
+    ----------
+    model : estimator
+        Unfitted.
+    feature_map : transformer
+        Unfitted, with a parameter ``sigma``.
+    data : Data
+        Validated rows.
+    """
+    check_gaussian(feature_map)
+    scale = resolved("scale", data)
+    data, tests = _sample(data)
+    if is_constant(data) or len(tests) < 2:
+        return scale
+
+    def judge(fitted, part):
+        return part.weights @ fitted._merits(part)
+
+    sigmas = []
+    if uses_target(feature_map):
+        folds = [split(data, test) for test in tests]
+        runs = [judged_apart(model, feature_map, *fold, sigmas, judge) for fold in folds]
+    else:
+        own = judged_together(model, feature_map, data, tests, sigmas, judge)
+        runs = [(scores.sum() for scores, *_ in own)]
+
+    def evaluate(more):
+        # The runs wait here: they have not seen the end of the list.
+        sigmas.extend(more)
+        return np.sum([list(islice(run, len(more))) for run in runs], axis=0)
+
+    return refined(wide_grid(scale), evaluate)
+
+
+def check_gaussian(feature_map):
+    """Raise for the softmax kernel, which does not smooth."""
+    if getattr(feature_map, "kernel", None) == "softmax":
+        raise ValueError(
+            "sigma cannot be searched for kernel='softmax', which is no function of distances; got "
+            f"feature_map={feature_map!r}. Give sigma, or take kernel='gaussian'."
+        )
+
+
+def uses_target(feature_map):
+    """Tell whether a map learns from y; of those that do not say so it is taken to be true."""
+    return getattr(feature_map, "uses_target", True)
+
+
+def split(data, test):
+    """Return the rows outside of a test, and those inside."""
+    return data.part(np.setdiff1d(np.arange(len(data.y)), test)), data.part(test)
+
+
+def _sample(data):
+    """Return at most 2,000 different rows, spread evenly over the targets, and folds of them."""
+    rng, X = np.random.default_rng(0), to_host(data.X)
+    x, columns = row_codes(X), np.column_stack([data.groups, data.values])
+    y = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+    _, first, number = np.unique(x * (y.max() + 1) + y, return_index=True, return_inverse=True)
+    weights = np.bincount(number, data.weights / data.weights.max())
+    order = np.lexsort((rng.permutation(len(first)), y[first]))
+    chosen, weights = representatives(weights[order], _ROWS, rng)
+    rows = first[order[chosen]]
+    # In order of the targets: every fold has some of each.
+    _, first, number = np.unique(x[rows], return_index=True, return_inverse=True)
+    n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
+    fold[np.argsort(first)] = np.arange(len(first)) % n_folds
+    tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]
+    # In units in which errors have no size to speak of.
+    values = np.ldexp(data.values, -np.frexp(np.abs(data.values).max(axis=0))[1])
+    data = replace(data, X=X, values=values).part(rows)
+    return replace(data, sample_weight=weights), tests

@@ -1,0 +1,294 @@
+"""Kernel regression whose sigma is searched by cross-validation, in one pass for all folds."""
+
+from dataclasses import replace
+from inspect import signature
+from numbers import Integral
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.base import is_classifier
+
+from .._arrays import to_host
+from .._validation import HasMethods, Interval, freeze
+from ..features import fitted_at
+from ._search import (
+    check_gaussian,
+    judged_apart,
+    judged_together,
+    maps_of,
+    resolved,
+    split,
+    uses_target,
+    wide_grid,
+)
+from .classifier import KernelRegressionClassifier
+from .regressor import KernelRegressor
+from .ridge import _positive
+
+
+class _Search:
+    """What the searches of classifier and regressor share."""
+
+    _parameter_constraints = {
+        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "sigmas": [Interval(Integral, 2, None, closed="left"), "array-like"],
+        "cv": ["cv_object"],
+        "scoring": [str, callable, None],
+        "random_state": ["random_state"],
+    }
+    _takes_batches = False
+
+    def fit(self, X, y, sample_weight=None):
+        """Score every sigma on every fold, and keep the sums of all rows at the best.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows; those of other array libraries are searched on the host.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of rows and of their scores; a row of weight 0 counts as removed.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        from sklearn.model_selection import check_cv  # megabytes that only this needs
+
+        draft, data = self._read(X, y, sample_weight=sample_weight)
+        cv = check_cv(self.cv, to_host(y), classifier=is_classifier(self))
+        tests = _tests(cv, X, y, data)
+        data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
+        hint = "A search needs a feature map that has it"
+        feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
+        check_gaussian(feature_map)
+        judge, may_keep = self._judge(), not callable(self.scoring)
+        if uses_target(feature_map):
+            scores = [
+                list(judged_apart(draft, feature_map, *split(data, test), sigmas, judge))
+                for test in tests
+            ]
+            scores, sums = np.transpose(scores), None
+        else:
+            runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
+            scores, maps, sums = zip(*runs, strict=True)
+        means = np.mean(scores, axis=1)
+        best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
+        if sums is None:
+            (draft.feature_map_,) = fitted_at(
+                feature_map, sigmas[[best]], **data.fit_arguments(feature_map)
+            )
+            fitted = draft._added(draft._before(maps_of(draft.feature_map_), data), data)
+        else:
+            draft.feature_map_, fitted = maps[best], sums[best]
+        draft.sigma_, draft.best_score_ = float(sigmas[best]), float(means[best])
+        draft.sigmas_, draft.n_splits_ = sigmas, len(tests)
+        draft.cv_results_ = _results(sigmas, np.asarray(scores))
+        freeze([draft.sigmas_, draft.cv_results_])
+        return self._finish(draft, fitted)
+
+    def _grid(self, data):
+        if isinstance(self.sigmas, Integral):
+            return wide_grid(resolved("scale", data), self.sigmas)
+        return _positive("sigmas", self.sigmas)
+
+    def _judge(self):
+        """Return what scores a model on a part of the data, weighted where there are weights."""
+        if self.scoring is None:
+            return lambda model, part: model._score(part)
+        from sklearn.metrics import check_scoring  # more megabytes
+
+        scorer = check_scoring(self, scoring=self.scoring)
+        takes_weights = "sample_weight" in signature(scorer).parameters
+
+        def judge(model, part):
+            weights = {"sample_weight": part.sample_weight} if takes_weights else {}
+            return scorer(model, part.X, part.y, **weights)
+
+        return judge
+
+
+def _tests(cv, X, y, data):
+    """Return the rows of `data` that every split holds out."""
+    X, y, tests = to_host(X), to_host(y), []
+    n = len(y)
+    place = np.full(n, -1)
+    place[data.numbers] = np.arange(len(data.numbers))
+    for number, (train, test) in enumerate(cv.split(X, y)):
+        train, test = (np.arange(n)[rows] for rows in (train, test))
+        times = np.bincount(np.concatenate([train, test]), minlength=n)
+        if not (times == 1).all():
+            row = np.flatnonzero(times != 1)[0]
+            raise ValueError(
+                "cv must give training sets that are the complements of their test sets, but row "
+                f"{row} is {times[row]} times in split {number}. Sums of all folds are shared: "
+                "for other splits take GridSearchCV."
+            )
+        test = place[test]
+        tests.append(test[test >= 0])
+        if not 0 < len(tests[-1]) < len(data.numbers):
+            raise ValueError(
+                f"cv must leave rows of positive weight to train and to test on, but split "
+                f"{number} has {len(tests[-1])} of {len(data.numbers)} to test on."
+            )
+    return tests
+
+
+def _results(sigmas, scores):
+    """Return a table with the columns of GridSearchCV."""
+    means = scores.mean(axis=1)
+    return {
+        "param_sigma": sigmas,
+        "params": [{"sigma": sigma} for sigma in sigmas.tolist()],
+        **{f"split{k}_test_score": column.copy() for k, column in enumerate(scores.T)},
+        "mean_test_score": means,
+        "std_test_score": scores.std(axis=1),
+        "rank_test_score": rankdata(-np.nan_to_num(means, nan=-np.inf), method="min").astype(int),
+    }
+
+
+class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
+    """`KernelRegressionClassifier` with sigma chosen by cross-validation.
+
+    The result is that of a grid search, several times faster: for every sigma the features of all
+    rows are made once, and the sums over the training rows of a fold are merged of those of the
+    other folds. The sums of all folds together are the fitted model. `partial_fit` is absent.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
+    sigmas : int or array-like of shape (n_sigmas,), default=10
+        What is tried. A number of values is spread evenly on the log scale from a tenth of what
+        "scale" stands for, where all rows look alike, to a hundred times it.
+    cv : int, splitter or iterable, default=5
+        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
+        rows that no test set holds are always trained on.
+    scoring : str or callable, default=None
+        What is maximised, as in GridSearchCV; None is accuracy. With a callable the features are
+        made once more, for the scores.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+
+    Attributes
+    ----------
+    sigma_ : float
+        The best sigma, the smallest where several are.
+    best_score_ : float
+        Its mean score.
+    sigmas_ : ndarray of shape (n_sigmas,)
+        What was tried.
+    cv_results_ : dict of ndarray
+        Scores of every sigma and split, with the names of GridSearchCV.
+    n_splits_ : int
+        Number of splits.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_weight_ : ndarray of shape (n_classes,)
+        Sum of the weights of the training rows of each class.
+    feature_map_ : transformer
+        The map, fitted to all rows at the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a training set is not the complement of its test set, the map has no
+        ``sigma`` or the softmax kernel, or the data are not allowed.
+
+    Notes
+    -----
+    The parameters that a map learns from X alone, such as its centre, are learnt from all rows,
+    held-out ones included; labels are not looked at. Maps that learn from y, such as `AdaptiveRF`,
+    are fitted to the training rows of every fold, where their clusters are found once for all
+    sigmas. Features are kept while scores are computed where those of one sigma take at most
+    256 MiB, and are made twice where they take more.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import KernelRegressionClassifierCV, OptimalPositiveRF
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = KernelRegressionClassifierCV(OptimalPositiveRF(64), random_state=0).fit(X, y)
+    >>> bool(search.best_score_ > 0.9)
+    True
+    """
+
+    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state
+
+
+class KernelRegressorCV(_Search, KernelRegressor):
+    """`KernelRegressor` with sigma chosen by cross-validation.
+
+    As `KernelRegressionClassifierCV`, which says what is shared between sigmas and folds.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
+    sigmas : int or array-like of shape (n_sigmas,), default=10
+        What is tried; a number of values is spread as in `KernelRegressionClassifierCV`.
+    cv : int, splitter or iterable, default=5
+        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
+        rows that no test set holds are always trained on.
+    scoring : str or callable, default=None
+        What is maximised, as in GridSearchCV; None is the coefficient of determination.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+
+    Attributes
+    ----------
+    sigma_ : float
+        The best sigma, the smallest where several are.
+    best_score_ : float
+        Its mean score.
+    sigmas_ : ndarray of shape (n_sigmas,)
+        What was tried.
+    cv_results_ : dict of ndarray
+        Scores of every sigma and split, with the names of GridSearchCV.
+    n_splits_ : int
+        Number of splits.
+    feature_map_ : transformer
+        The map, fitted to all rows at the best sigma.
+    target_mean_ : ndarray of shape (n_outputs,)
+        Weighted mean of the training targets.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, where X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a training set is not the complement of its test set, the map has no
+        ``sigma`` or the softmax kernel, or the data are not allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import KFold
+    >>> from skrf import KernelRegressorCV, OptimalPositiveRF
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.sin(6 * X[:, 0])
+    >>> cv = KFold(5, shuffle=True, random_state=0)
+    >>> search = KernelRegressorCV(OptimalPositiveRF(64), cv=cv, random_state=0).fit(X, y)
+    >>> bool(search.best_score_ > 0.9)
+    True
+    """
+
+    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state

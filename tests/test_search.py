@@ -1,0 +1,619 @@
+"""The searches of sigma: the results of a grid search, weights that are repetitions, and loo."""
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import MECHANISMS, make
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.kernel_approximation import Nystroem, RBFSampler
+from sklearn.metrics import make_scorer, mean_absolute_error
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+    check_cv,
+)
+from sklearn.pipeline import make_pipeline
+
+from skrf import (
+    AdaptiveRF,
+    ClusterNystroem,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressor,
+    KernelRegressorCV,
+    OptimalPositiveRF,
+    RFFSampler,
+)
+from skrf.features import adaptive, base
+from skrf.regression import _search
+from skrf.regression._search import KeptMap
+
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(90, 3))
+Q = _rng.normal(size=(30, 3)) * 2
+y = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
+T = np.column_stack([np.sin(X[:, 0]), 100 + X[:, 1] ** 2])
+WEIGHTS = _rng.integers(0, 4, 90).astype(float)
+SIGMAS = [0.3, 1.0, 3.0, 10.0]
+
+# What these learn does not depend on the rows, or no rows were left out where it was learnt.
+FIXED = {
+    "trigonometric": RFFSampler(40, random_state=0),
+    "positive": make("PositiveRF", n_components=30, center=False, random_state=0),
+    "of labels": AdaptiveRF(24, random_state=0),
+    "landmarks of labels": ClusterNystroem(12, random_state=0),
+    "asymmetric": make("HybridRF", n_components=90, center=False, random_state=0),
+}
+
+
+def searched(search, **options):
+    """Return the table of scores of a search, one row for each sigma."""
+    search.fit(X, **options)
+    names = [f"split{k}_test_score" for k in range(search.n_splits_)]
+    return np.column_stack([search.cv_results_[name] for name in names])
+
+
+# ------------------------------------------------------------------ equal to a grid search
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("which", FIXED)
+def test_scores_are_those_of_a_grid_search(which, dtype):
+    rows = X.astype(dtype)
+    ours = KernelRegressionClassifierCV(FIXED[which], sigmas=SIGMAS).fit(rows, y)
+    plain = KernelRegressionClassifier(FIXED[which])
+    theirs = GridSearchCV(plain, {"sigma": SIGMAS}, error_score="raise").fit(rows, y)
+    for name in theirs.cv_results_:
+        if "test_score" in name:
+            assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], rtol=1e-12)
+    assert_array_equal(ours.cv_results_["param_sigma"], SIGMAS)
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    assert (ours.sigma_, ours.best_score_) == (theirs.best_params_["sigma"], theirs.best_score_)
+    assert ours.n_splits_ == 5 and 0.5 < ours.best_score_ < 1
+    # The merged sums are the model.
+    best = theirs.best_estimator_
+    tolerance = {"rtol": 1e-9, "atol": 1e-11} if dtype == np.float64 else {"atol": 2e-5}
+    assert_allclose(ours.predict_proba(Q), best.predict_proba(Q), **tolerance)
+    assert ours.feature_map_.sigma_ == ours.sigma_
+    assert_array_equal(ours.class_weight_, best.class_weight_)
+
+
+@pytest.mark.parametrize("which", FIXED)
+@pytest.mark.parametrize("targets", [T, T[:, 0]], ids=["two", "one"])
+def test_scores_of_a_regressor(which, targets):
+    cv = KFold(4, shuffle=True, random_state=0)
+    ours = KernelRegressorCV(FIXED[which], sigmas=SIGMAS, cv=cv).fit(X, targets)
+    theirs = GridSearchCV(KernelRegressor(FIXED[which]), {"sigma": SIGMAS}, cv=cv).fit(X, targets)
+    for name in ("mean_test_score", "std_test_score"):
+        assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], rtol=1e-9)
+    assert_allclose(ours.predict(Q), theirs.predict(Q), rtol=1e-9)
+    assert_allclose(ours.target_mean_, targets.mean(axis=0))
+
+
+@pytest.mark.parametrize("scoring", ["neg_log_loss", "balanced_accuracy", "roc_auc_ovr", len])
+def test_scorers(scoring):
+    if scoring is len:
+
+        def scoring(model, rows, labels):
+            # It may ask about rows of its own.
+            return -abs(model.predict_proba(Q)[:, 0].sum() - len(labels) / rows.shape[1])
+
+    ours = KernelRegressionClassifierCV(FIXED["positive"], sigmas=SIGMAS, scoring=scoring)
+    plain = KernelRegressionClassifier(FIXED["positive"])
+    theirs = GridSearchCV(plain, {"sigma": SIGMAS}, scoring=scoring).fit(X, y)
+    assert_allclose(
+        ours.fit(X, y).cv_results_["mean_test_score"],
+        theirs.cv_results_["mean_test_score"],
+        rtol=1e-9,
+    )
+
+
+ROWS = np.arange(90)
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [
+        3,
+        KFold(4, shuffle=True, random_state=1),
+        ShuffleSplit(3, test_size=0.4, random_state=0),
+        RepeatedKFold(n_splits=3, n_repeats=2, random_state=0),
+        PredefinedSplit(ROWS % 4 - 1),
+        [(ROWS[30:], ROWS[:30]), (ROWS >= 20, ROWS < 20)],
+        iter([(ROWS[1:], ROWS[:1])]),
+    ],
+    ids=["int", "shuffled", "overlapping", "repeated", "predefined", "list", "generator"],
+)
+def test_splits(cv):
+    splits = check_cv(cv, T)
+    if not hasattr(cv, "split"):
+        cv = splits  # a generator is read once
+    scoring = "neg_mean_absolute_error"
+    search = KernelRegressorCV(FIXED["positive"], sigmas=SIGMAS, cv=cv, scoring=scoring)
+    ours = searched(search, y=T)
+    for k, (train, test) in enumerate(splits.split(X, T)):
+        for i, sigma in enumerate(SIGMAS):
+            model = KernelRegressor(FIXED["positive"], sigma=sigma).fit(X[train], T[train])
+            own = -mean_absolute_error(T[test], model.predict(X[test]))
+            assert_allclose(ours[i, k], own, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        ([(np.arange(40), np.arange(50, 90))], "row 40 is 0 times"),
+        ([(np.arange(60), np.arange(50, 90))], "row 50 is 2 times"),
+        ([(np.repeat(np.arange(50), 2), np.arange(50, 90))], "row 0 is 2 times"),
+        ([(np.arange(90), [])], "leave rows"),
+    ],
+)
+def test_training_sets_are_complements(splits, words):
+    splits = [(np.arange(45), np.arange(45, 90)), *splits]
+    model = KernelRegressionClassifierCV(FIXED["trigonometric"], cv=splits)
+    with pytest.raises(ValueError, match=f"cv must.*{words}.*split 1|cv must.*split 1"):
+        model.fit(X, y)
+    assert not hasattr(model, "classes_")
+
+
+def test_features_need_not_fit_into_memory(monkeypatch):
+    for which in ("trigonometric", "positive"):
+        search = KernelRegressionClassifierCV(FIXED[which], sigmas=SIGMAS, scoring="neg_log_loss")
+        kept = searched(search, y=y)
+        monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+        assert_allclose(searched(search, y=y), kept, rtol=1e-10)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_kept_features_are_those_of_the_map(name):
+    fitted = make(name, n_components=20, random_state=0).fit(X)
+    maps = fitted.feature_maps_
+    kept = KeptMap.of((maps[0],) * 2, X, np.empty)
+    (values, own), expected = kept, maps[0](X[5:50])
+    found = own[0](values[5:50])
+    assert_allclose(found.values, expected.values, rtol=1e-12, atol=1e-12)
+    if expected.scale is None:
+        assert found.scale is None
+    else:
+        assert_allclose(found.scale + 0 * found.values, expected.scale + 0 * found.values)
+
+
+def test_statistics_clusters_and_features_are_made_once(monkeypatch):
+    counts = {"statistics": 0, "clusters": 0, "rows": 0}
+
+    def counted(name, function, size=lambda *_: 1):
+        def call(*given, **options):
+            counts[name] += size(*given)
+            return function(*given, **options)
+
+        return call
+
+    monkeypatch.setattr(base.PairStatistics, "of", counted("statistics", base.PairStatistics.of))
+    monkeypatch.setattr(adaptive, "cluster_centers", counted("clusters", adaptive.cluster_centers))
+    KernelRegressionClassifierCV(OptimalPositiveRF(16), sigmas=SIGMAS).fit(X, y)
+    assert counts["statistics"] == 1
+    counts["statistics"] = 0
+    KernelRegressionClassifierCV(AdaptiveRF(16), sigmas=SIGMAS, cv=3).fit(X, y)
+    # Three classes in every fold and in the final fit.
+    assert counts["clusters"] == 3 * 4 and counts["statistics"] == 4
+
+
+def test_narrow_kernels_keep_their_digits():
+    """A fold that holds nearly all of what a query sees: a difference of sums would be rounding."""
+    rows = np.vstack([X[:1] + 1e-3 * X[:40], X[40:]])
+    targets = np.sin(np.arange(90.0))
+    for sigma in (3.0, 30.0):
+        search = KernelRegressorCV(FIXED["positive"], sigmas=[sigma, 2 * sigma], cv=KFold(2))
+        found = searched_rows(search, rows, targets)
+        for k, (train, test) in enumerate(KFold(2).split(rows)):
+            own = KernelRegressor(FIXED["positive"], sigma=sigma).fit(rows[train], targets[train])
+            assert_allclose(found[k], own.score(rows[test], targets[test]), rtol=1e-9)
+
+
+def searched_rows(search, rows, targets):
+    search.fit(rows, targets)
+    return [search.cv_results_[f"split{k}_test_score"][0] for k in range(search.n_splits_)]
+
+
+# ------------------------------------------------------------------ as an estimator
+
+
+def test_weights_are_repetitions_and_count_in_scores():
+    numbers = np.repeat(np.arange(90), WEIGHTS.astype(int))
+    folds = np.arange(90) % 3
+    for which in ("trigonometric", "of labels"):
+        weighted = KernelRegressionClassifierCV(
+            FIXED[which], sigmas=SIGMAS, cv=PredefinedSplit(folds), scoring="neg_log_loss"
+        ).fit(X, y, sample_weight=WEIGHTS)
+        repeated = clone(weighted).set_params(cv=PredefinedSplit(folds[numbers]))
+        repeated.fit(X[numbers], y[numbers])
+        for name in ("mean_test_score", "std_test_score"):
+            assert_allclose(weighted.cv_results_[name], repeated.cv_results_[name], rtol=1e-9)
+        assert_allclose(weighted.predict_proba(Q), repeated.predict_proba(Q), rtol=1e-9)
+    accuracy = clone(weighted).set_params(scoring=None).fit(X, y, sample_weight=WEIGHTS)
+    assert_allclose(
+        accuracy.cv_results_["mean_test_score"],
+        repeated.set_params(scoring="accuracy")
+        .fit(X[numbers], y[numbers])
+        .cv_results_["mean_test_score"],
+        rtol=1e-12,
+    )
+    with pytest.raises(ValueError, match="positive weight.*split 0"):
+        weighted.fit(X, y, sample_weight=(folds > 0).astype(float))
+
+
+def test_sigmas():
+    model = KernelRegressionClassifierCV(RFFSampler(20, random_state=0), sigmas=4).fit(X, y)
+    scale = RFFSampler(sigma="scale").fit(X).sigma_
+    assert_allclose(model.sigmas_, scale * np.array([0.1, 1, 10, 100]), rtol=1e-12)
+    # Of equal scores the smallest sigma, in whatever order they come.
+    constant = make_scorer(lambda *_: 1.0)
+    model = KernelRegressionClassifierCV(sigmas=[3.0, 0.5, 1.0], scoring=constant).fit(X, y)
+    assert model.sigma_ == 0.5 and list(model.cv_results_["rank_test_score"]) == [1, 1, 1]
+    for wrong in ([], [1.0, 0.0], [1.0, np.nan], [[1.0]], 1, "scale"):
+        with pytest.raises(ValueError, match="sigmas"):
+            KernelRegressionClassifierCV(sigmas=wrong).fit(X, y)
+    # A score that cannot be had is the worst.
+    missing = make_scorer(lambda true, found: np.nan if len(set(found)) < 2 else 0.5)
+    model = KernelRegressionClassifierCV(FIXED["positive"], sigmas=[1e-9, 1.0], scoring=missing)
+    assert model.fit(X, y).sigma_ == 1.0
+
+
+def test_all_sigmas_share_a_draw():
+    once = KernelRegressionClassifierCV(RFFSampler(8), sigmas=[0.9, 0.9 + 1e-12], scoring=None)
+    scores = searched(once.set_params(scoring="neg_log_loss"), y=y)
+    assert_allclose(scores[0], scores[1], rtol=1e-6)
+
+
+def test_the_search_leaves_a_model_that_cannot_be_added_to():
+    model = KernelRegressionClassifierCV(FIXED["positive"], sigmas=SIGMAS).fit(X, y)
+    assert not hasattr(model, "partial_fit")
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.predict(Q), model.predict(Q))
+    for array in (model.sigmas_, model.cv_results_["mean_test_score"], model._fitted.sums.sums):
+        assert not array.flags.writeable
+    # Nothing of it is kept beside sums.
+    assert len(pickle.dumps(model)) < 40_000
+    before = dict(vars(model))
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X, y, sample_weight=np.zeros(90))
+    with pytest.raises(ValueError, match="sigmas"):
+        model.set_params(sigmas=[0.0]).fit(X, y)
+    assert vars(model) == {**before, "sigmas": [0.0]}
+
+
+def test_containers_and_names():
+    pandas = pytest.importorskip("pandas")
+    frame, series = pandas.DataFrame(X, columns=list("abc")), pandas.Series(y, index=range(5, 95))
+    model = KernelRegressionClassifierCV(FIXED["trigonometric"], sigmas=SIGMAS).fit(frame, series)
+    expected = clone(model).fit(X, y)
+    assert list(model.feature_names_in_) == list("abc")
+    assert_array_equal(model.predict(frame), expected.predict(X))
+    lists = clone(model).fit(X.tolist(), y.tolist())
+    assert lists.best_score_ == expected.best_score_
+    rows = X * (np.abs(X) > 0.5)
+    dense, sparse = (clone(model).fit(form(rows), y) for form in (np.array, sp.csr_array))
+    assert_allclose(
+        sparse.cv_results_["mean_test_score"], dense.cv_results_["mean_test_score"], rtol=1e-12
+    )
+
+
+def test_rows_of_other_libraries(library):
+    search = KernelRegressionClassifierCV(FIXED["positive"], sigmas=SIGMAS)
+    codes = np.unique(y, return_inverse=True)[1]
+    expected = clone(search).fit(X, codes)
+    found = search.fit(library.array(X), codes)
+    assert found.best_score_ == expected.best_score_
+    own = library.array(Q)
+    library.assert_same(found.predict_proba(own), expected.predict_proba(Q), like=own, rtol=1e-9)
+    auto = KernelRegressionClassifier(FIXED["positive"], sigma="auto")
+    assert_allclose(auto.fit(library.array(X), codes).sigma_, auto.fit(X, codes).sigma_)
+    exact = KernelRegressionClassifier("exact").fit(library.array(X), codes)
+    proba = clone(exact).fit(X, codes).predict_proba(Q)
+    library.assert_same(exact.predict_proba(own), proba, like=own, rtol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifierCV, KernelRegressorCV])
+@pytest.mark.parametrize(
+    ("feature_map", "words"),
+    [
+        (RBFSampler(), "'sigma'"),
+        (make_pipeline(RFFSampler()), "'sigma'"),
+        (OptimalPositiveRF(kernel="softmax"), "softmax"),
+        ("exact", "feature_map"),
+    ],
+)
+def test_maps_that_cannot_be_searched(estimator, feature_map, words):
+    with pytest.raises(ValueError, match=words):
+        estimator(feature_map).fit(X, T[:, 0] if estimator is KernelRegressorCV else y)
+
+
+class Cosines(TransformerMixin, BaseEstimator):
+    """A map of another package, with a sigma."""
+
+    def __init__(self, sigma=1.0, random_state=None):
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        rng = np.random.default_rng(self.random_state)
+        self.omega_ = rng.normal(size=(X.shape[1], 20))
+        return self
+
+    def transform(self, X):
+        angles = self.sigma * (X @ self.omega_)
+        return np.hstack([np.cos(angles), np.sin(angles)])
+
+
+def test_maps_of_other_packages():
+    ours = KernelRegressionClassifierCV(Cosines(random_state=0), sigmas=SIGMAS).fit(X, y)
+    plain = KernelRegressionClassifier(Cosines(random_state=0))
+    theirs = GridSearchCV(plain, {"sigma": SIGMAS}).fit(X, y)
+    for name in ("mean_test_score", "std_test_score"):
+        assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], rtol=1e-12)
+    # Without a seed, one is drawn for all sigmas.
+    auto = KernelRegressionClassifier(Cosines(), sigma="auto").fit(X, y)
+    assert auto.feature_map_.sigma > 0 and auto.score(X, y) > 0.7
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_fits_at_many_sigmas_are_fits(name):
+    own = make(name, n_components=24, random_state=7)
+    labels = np.unique(y, return_inverse=True)[1]
+    for sigma, found in zip(SIGMAS, own.fit_each(SIGMAS, X, labels), strict=True):
+        expected = clone(own).set_params(sigma=sigma).fit(X, labels)
+        for keys in (False, True):
+            a, b = found.feature_maps_[keys](Q), expected.feature_maps_[keys](Q)
+            assert_allclose(a.values, b.values, rtol=1e-9, atol=1e-9)
+        assert found.sigma == found.sigma_ == sigma
+    assert not hasattr(own, "statistics_")
+    changed = np.arange(90) % 2
+    uses = not np.allclose(
+        clone(own).fit(X, labels).feature_maps_[0](Q).values.sum(),
+        clone(own).fit(X, changed).feature_maps_[0](Q).values.sum(),
+    )
+    assert uses == own.uses_target
+
+
+# ------------------------------------------------------------------ sigma="auto"
+
+
+def test_auto_is_taken_without_a_map_and_a_sigma():
+    model = KernelRegressionClassifier(random_state=0).fit(X, y)
+    assert isinstance(model.feature_map_, AdaptiveRF) and model.feature_map_.n_components == 256
+    told = KernelRegressionClassifier(AdaptiveRF(256), sigma="auto", random_state=0).fit(X, y)
+    assert model.sigma_ == told.sigma_ == model.feature_map_.sigma == model.feature_map_.sigma_
+    assert_array_equal(model.predict_proba(Q), told.predict_proba(Q))
+    assert KernelRegressionClassifier(sigma=2.0).fit(X, y).sigma_ == 2.0
+    assert KernelRegressionClassifier(RFFSampler(20, sigma=3.0)).fit(X, y).sigma_ == 3.0
+    assert not hasattr(KernelRegressionClassifier(Nystroem(n_components=20)).fit(X, y), "sigma_")
+
+
+@pytest.mark.parametrize("feature_map", [OptimalPositiveRF(200), AdaptiveRF(60)])
+def test_auto_is_near_the_best(feature_map):
+    rng = np.random.default_rng(1)
+    rows, wave = rng.uniform(-3, 3, size=(400, 1)), lambda rows: np.sin(4 * rows[:, 0])
+    grid = np.linspace(-2.8, 2.8, 200)[:, None]
+    noisy = wave(rows) + 0.1 * rng.normal(size=400)
+    for estimator, targets, truth in (
+        (KernelRegressor, noisy, wave(grid)),
+        (KernelRegressionClassifier, noisy > 0, wave(grid) > 0),
+    ):
+        model = estimator(feature_map, sigma="auto", random_state=0).fit(rows, targets)
+        scores = [
+            clone(model).set_params(sigma=sigma).fit(rows, targets).score(grid, truth)
+            for sigma in model.sigma_ * np.logspace(-1, 1, 11)
+        ]
+        assert model.score(grid, truth) > max(scores) - 0.05
+        assert estimator is KernelRegressionClassifier or min(scores) < max(scores) - 0.3
+
+
+def test_auto_looks_at_few_rows_and_resolves_on_the_first_batch(monkeypatch):
+    seen, fit_each = [], base.BaseRandomFeatures.fit_each
+
+    def noted(self, sigmas, X, y=None, sample_weight=None):
+        seen.append(np.unique(y, return_counts=True)[1])
+        return fit_each(self, sigmas, X, y, sample_weight)
+
+    monkeypatch.setattr(_search, "_ROWS", 50)
+    monkeypatch.setattr(base.BaseRandomFeatures, "fit_each", noted)
+    model = KernelRegressionClassifier(RFFSampler(20), sigma="auto", random_state=0).fit(X, y)
+    (counts,) = seen
+    shares = 50 * np.unique(y, return_counts=True)[1] / 90
+    assert counts.sum() == 50 and (np.abs(counts - shares) <= 1).all()
+    first = clone(model).fit(X[:40], y[:40])
+    parts = clone(model).partial_fit(X[:40], y[:40], classes=np.unique(y))
+    parts.partial_fit(X[40:], y[40:])
+    assert parts.sigma_ == first.sigma_ == parts.feature_map_.sigma_ and len(seen) == 3
+    assert parts.class_weight_.sum() == 90
+    # As many rows as there are are enough.
+    assert KernelRegressionClassifier(random_state=0).fit(X[:2], y[:2]).predict(X[:2]).shape == (2,)
+
+
+AUTOMATIC = [
+    KernelRegressionClassifier(RFFSampler(30, random_state=0), sigma="auto"),
+    KernelRegressionClassifier(OptimalPositiveRF(30, random_state=0), sigma="auto"),
+    KernelRegressionClassifier(random_state=0),
+    KernelRegressionClassifier("exact"),
+    KernelRegressor(OptimalPositiveRF(30, random_state=0), sigma="auto"),
+    KernelRegressor("exact"),
+]
+
+
+@pytest.mark.parametrize("model", AUTOMATIC, ids=str)
+def test_weights_are_repetitions_in_automatic_sigmas(model):
+    targets = y if hasattr(model, "predict_proba") else T
+    # Equal rows with equal and with other targets, in another order.
+    rows = X.copy()
+    rows[60:80] = rows[:20]
+    numbers = np.random.default_rng(0).permutation(np.repeat(np.arange(90), WEIGHTS.astype(int)))
+    weighted = clone(model).fit(rows, targets, sample_weight=WEIGHTS)
+    scaled = clone(model).fit(rows, targets, sample_weight=3e5 * WEIGHTS)
+    repeated = clone(model).fit(rows[numbers], targets[numbers])
+    for other in (scaled, repeated):
+        assert_allclose(other.sigma_, weighted.sigma_, rtol=1e-9)
+        if hasattr(model, "predict_proba"):
+            assert_array_equal(other.predict(Q), weighted.predict(Q))
+        else:
+            assert_allclose(other.predict(Q), weighted.predict(Q), rtol=1e-7)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_nothing_to_learn_gives_scale(estimator):
+    scale = RFFSampler(sigma="scale").fit(X).sigma_
+    for own in ({}, {"feature_map": RFFSampler(20), "sigma": "auto"}, {"feature_map": "exact"}):
+        model = estimator(**own).fit(X, np.ones(90, int))
+        assert_allclose(model.sigma_, scale)
+        assert_allclose(model.predict(Q), 1.0, rtol=1e-15)
+        # Rows that are all alike.
+        model = estimator(**own).fit(np.ones((6, 2)), np.arange(6) % 2)
+        assert_allclose(model.sigma_, np.sqrt(2))  # what "scale" is of constant rows
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_strings_of_sigma(estimator):
+    targets = T if estimator is KernelRegressor else y
+    for feature_map, sigma, words in (
+        (OptimalPositiveRF(kernel="softmax"), "auto", "softmax"),
+        (Nystroem(), "auto", "sigma='auto'.*no parameter 'sigma'"),
+        (OptimalPositiveRF(), "loo", "sigma='loo' is for feature_map='exact'"),
+        (None, "loo", "sigma='loo'.*sigma='auto'"),
+        (RFFSampler(), "scales", "'sigma' parameter of RFFSampler"),
+        ("exact", -1.0, "sigma"),
+        (RFFSampler(sigma="auto"), None, "'sigma' parameter of RFFSampler"),
+    ):
+        model = estimator(feature_map, sigma=sigma)
+        with pytest.raises(ValueError, match=words):
+            model.fit(X, targets)
+        assert not hasattr(model, "n_features_in_")
+    for feature_map in (RFFSampler(10), "exact"):
+        scale = estimator(feature_map, sigma="scale").fit(X, targets)
+        assert_allclose(scale.sigma_, RFFSampler(sigma="scale").fit(X).sigma_)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_automatic_sigmas_of_any_data(data):
+    """Few rows, equal ones, extreme scales: a finite sigma that fits, and no warning."""
+    n = data.draw(st.integers(1, 12))
+    unit = 10.0 ** data.draw(st.integers(-100, 100))
+    few = st.integers(0, 3)
+    rows = unit * np.array(data.draw(st.lists(st.tuples(few, few), min_size=n, max_size=n)))
+    labels = np.array(data.draw(st.lists(few, min_size=n, max_size=n)))
+    weights = 10.0 ** np.array(data.draw(st.lists(st.integers(-30, 30), min_size=n, max_size=n)))
+    for model in (
+        KernelRegressionClassifier(OptimalPositiveRF(8, random_state=0), sigma="auto"),
+        KernelRegressor(OptimalPositiveRF(8, random_state=0), sigma="auto"),
+        KernelRegressionClassifier("exact"),
+        KernelRegressor("exact"),
+    ):
+        targets = labels if hasattr(model, "predict_proba") else unit * labels
+        model.fit(rows, targets, weights)
+        assert 0 < model.sigma_ < np.inf
+        assert np.isfinite(model.predict(rows)).all()
+
+
+# ------------------------------------------------------------------ the exact kernel
+
+
+def log_kernel(A, B, sigma):
+    return -(sigma**2) / 2 * ((A[:, None] - B) ** 2).sum(axis=2)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 5.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_exact_kernel_is_brute_force(sigma, dtype):
+    rows, queries = X.astype(dtype), Q.astype(dtype)
+    K = np.exp(log_kernel(queries.astype(float), rows.astype(float), sigma)) * WEIGHTS
+    own = np.equal.outer(y, np.unique(y))
+    model = KernelRegressionClassifier("exact", sigma=sigma).fit(rows, y, sample_weight=WEIGHTS)
+    assert_allclose(
+        model.predict_proba(queries), K @ own / K.sum(axis=1, keepdims=True), rtol=1e-9, atol=1e-12
+    )
+    assert_allclose(model.class_weight_, WEIGHTS @ own)
+    regressor = KernelRegressor("exact", sigma=sigma).fit(rows, T, sample_weight=WEIGHTS)
+    assert_allclose(regressor.predict(queries), K @ T / K.sum(axis=1, keepdims=True), rtol=1e-9)
+    sparse = clone(regressor).fit(sp.csr_array(rows), T, sample_weight=WEIGHTS)
+    assert_allclose(sparse.predict(sp.csr_array(queries)), regressor.predict(queries), rtol=1e-6)
+    assert not hasattr(model, "partial_fit") and not hasattr(model, "feature_map_")
+
+
+def test_the_exact_kernel_far_from_the_data():
+    model = KernelRegressionClassifier("exact", sigma=50.0).fit(X, y)
+    far = X + 100
+    nearest = y[log_kernel(far, X, 1.0).argmax(axis=1)]
+    assert_array_equal(model.predict(far), nearest)
+    logs = model.predict_log_proba(far)
+    exact = log_kernel(far, X, 50.0)
+    own = np.stack([np.logaddexp.reduce(exact[:, y == c], axis=1) for c in "abc"], axis=1)
+    own -= np.logaddexp.reduce(own, axis=1)[:, None]
+    assert_allclose(logs, own, rtol=1e-7, atol=1e-7)
+    # Weights and targets of any size.
+    weights, unit = 10.0 ** np.linspace(-300, 300, 90), 1e300
+    regressor = KernelRegressor("exact", sigma=1.0).fit(X, unit * T[:, 0], sample_weight=weights)
+    logs = log_kernel(Q, X, 1.0) + np.log(weights)
+    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    expected = shares @ T[:, 0] / shares.sum(axis=1)
+    assert_allclose(regressor.predict(Q) / unit, expected, rtol=1e-9)
+
+
+def loo_score(rows, targets, weights, sigma):
+    """The definition, point by point, the row's largest exponent taken out."""
+    squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
+    squares[squares == 0] = np.inf
+    K = np.exp(-(sigma**2) / 2 * (squares - squares.min(axis=1, keepdims=True))) * weights
+    K /= K.sum(axis=1, keepdims=True)
+    if targets.dtype.kind == "f":
+        scaled = targets / np.abs(targets).max(axis=0)
+        return -weights @ np.sum((scaled - K @ scaled) ** 2, axis=1)
+    own = np.equal.outer(targets, np.unique(targets))
+    shares, n = weights @ own / weights.sum(), len(np.unique(rows, axis=0))
+    return weights @ np.log(((n * (K @ own) + shares) / (n + 1))[own])
+
+
+@pytest.mark.parametrize("targets", [np.unique(y, return_inverse=True)[1], T], ids=["y", "T"])
+def test_loo_leaves_out_all_equal_rows(targets):
+    rows, weights = X.copy(), WEIGHTS + 0.5
+    rows[50:60] = rows[:10]
+    scale = RFFSampler(sigma="scale").fit(rows, sample_weight=weights).sigma_
+    scores = {}
+
+    def evaluate(sigmas):
+        scores.update((sigma, loo_score(rows, targets, weights, sigma)) for sigma in sigmas)
+        return np.array([scores[sigma] for sigma in sigmas])
+
+    expected = _search.refined(_search.wide_grid(scale), evaluate)
+    estimator = KernelRegressor if targets is T else KernelRegressionClassifier
+    model = estimator("exact", sigma="loo").fit(rows, targets, sample_weight=weights)
+    assert_allclose(model.sigma_, expected, rtol=1e-9)
+    assert_allclose(estimator("exact").fit(rows, targets, weights).sigma_, expected, rtol=1e-9)
+    # The optimum is inside of the grid, and finer than its steps.
+    ranked = sorted(scores, key=scores.get)
+    assert len(ranked) == 14 and scale < ranked[-1] < 20 * scale
+
+
+def test_ties_go_to_the_smallest_sigma():
+    assert _search.refined(np.array([1.0, 2.0, 4.0]), lambda s: np.zeros(len(s))) < 1.0
+    assert _search.refined(np.array([1.0, 8.0, 64.0]), lambda s: -abs(np.log(s / 16))) == 16.0
+
+
+def test_the_exact_kernel_holds_blocks():
+    """Neither a fit nor predictions hold all values of the kernel."""
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(4000, 2)), np.arange(4000) % 2
+    model = KernelRegressionClassifier("exact", sigma=3.0)
+    model.fit(rows[:50], labels[:50]).predict(rows[:50])
+    tracemalloc.start()
+    model.fit(rows, labels).predict(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6  # 128 MB are all
