@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from .._validation import check_integer
-from ..features import RFFSampler
+from ..features import RFFSampler, fitted_at
 from ..regression import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
@@ -171,11 +171,10 @@ def _folds(y, n_folds, rng):
 def _scores(mechanism, sigmas, use, X, y, test, positive, seed):
     """Return the score of a test for every sigma, -inf where the map is not as it must be."""
     train, scores = ~test, []
-    for sigma in sigmas:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fitted = clone(mechanism).set_params(sigma=sigma, random_state=seed)
-            fitted.fit(X[train], y[train])
+    mechanism = clone(mechanism).set_params(random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for fitted in fitted_at(mechanism, sigmas, X[train], y[train]):
             if positive and not fitted.is_positive:
                 scores.append(-np.inf)
                 continue
