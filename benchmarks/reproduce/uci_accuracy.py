@@ -19,6 +19,7 @@ folder after a change of the library. The table and the plot show what the comma
 
 import math
 import time
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,6 +61,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.datasets import load_uci
+from skrf.exceptions import FeatureCollapseWarning
 
 N_COMPONENTS = 128
 SIGMAS = np.logspace(-2, 2, 10)
@@ -151,8 +153,10 @@ def predict(feature_map, rows, labels, seed):
     predicted = []
     for sigma in SIGMAS:
         model = KernelRegressionClassifier(with_sigma(feature_map, sigma, seed))
-        model.fit(rows[0], labels[0])
-        predicted.append([model.predict(part) for part in rows[1:]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FeatureCollapseWarning)  # it shows in the accuracy
+            model.fit(rows[0], labels[0])
+            predicted.append([model.predict(part) for part in rows[1:]])
     return [np.array(part) for part in zip(*predicted, strict=True)]
 
 
