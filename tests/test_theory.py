@@ -252,9 +252,9 @@ def errors_of(mechanism, seed):
     return {"log": np.median(np.abs(logs)), "frobenius": np.linalg.norm(estimate - exact)}
 
 
-@pytest.mark.parametrize("criterion", ["log", "frobenius"])
+@pytest.mark.parametrize(("task", "criterion"), [("kernel", "log"), ("ridge", "frobenius")])
 @pytest.mark.parametrize("sigma", [0.3, 3.0])
-def test_recommendation_is_the_least_measured_error(sigma, criterion):
+def test_recommendation_is_the_least_measured_error(sigma, task, criterion):
     mechanisms = theory.default_mechanisms(64, sigma=sigma)
     errors = {
         repr(mechanism): np.median(
@@ -262,7 +262,7 @@ def test_recommendation_is_the_least_measured_error(sigma, criterion):
         )
         for mechanism in mechanisms.values()
     }
-    chosen = theory.recommend(X, n_components=64, sigma=sigma, criterion=criterion)
+    chosen = theory.recommend(X, n_components=64, sigma=sigma, task=task)
     assert errors[repr(chosen)] < 1.1 * min(errors.values())
     assert not hasattr(chosen, "statistics_")
 
@@ -272,8 +272,8 @@ def test_recommendation_obeys_its_limits():
     assert positive.fit(X).is_positive
     with pytest.raises(ValueError, match="positive=True"):
         theory.recommend(X, positive=True, mechanisms={"trigonometric": RFFSampler()})
-    with pytest.raises(ValueError, match="criterion must be"):
-        theory.recommend(X, criterion="best")
+    with pytest.raises(ValueError, match="task must be"):
+        theory.recommend(X, task="best")
 
 
 def test_log_error_needs_no_representable_kernel():
@@ -303,7 +303,8 @@ def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
         )
         expected.append(np.median(abs(logs - fitted.exact_kernel(rows, log=True))))
     assert_allclose(row.log_error, np.median(expected), rtol=1e-9)
-    best = theory.recommend(rows, mechanisms=theory.default_mechanisms(32, sigma=sigma))
+    candidates = theory.default_mechanisms(32, sigma=sigma)
+    best = theory.recommend(rows, task="kernel", mechanisms=candidates)
     assert best.fit(rows).is_positive
 
 
