@@ -28,8 +28,8 @@ def resolve_sigma(mechanism, statistics, sample):
     sigma = mechanism.sigma
     if isinstance(sigma, str):
         return _of_data(sigma, statistics.queries, sample)
-    # A float before it is compared: sigma may be a float32.
-    if float(sigma) > LARGEST:
+    # float32 would overflow in the comparison, and a huge integer as a float.
+    if (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
             f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
             f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
