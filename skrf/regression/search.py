@@ -58,8 +58,9 @@ class _Search:
         from sklearn.model_selection import check_cv  # megabytes that only this needs
 
         draft, data = self._read(X, y, sample_weight=sample_weight)
-        cv = check_cv(self.cv, to_host(y), classifier=is_classifier(self))
-        tests = _tests(cv, X, y, data)
+        y = np.asarray(to_host(y))
+        cv = check_cv(self.cv, y, classifier=is_classifier(self))
+        tests = _tests(cv, y, data)
         data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
         hint = "A search needs a feature map that has it"
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
@@ -110,13 +111,12 @@ class _Search:
         return judge
 
 
-def _tests(cv, X, y, data):
+def _tests(cv, y, data):
     """Return the rows of `data` that every split holds out."""
-    X, y, tests = to_host(X), to_host(y), []
-    n = len(y)
+    n, tests = len(y), []
     place = np.full(n, -1)
     place[data.numbers] = np.arange(len(data.numbers))
-    for number, (train, test) in enumerate(cv.split(X, y)):
+    for number, (train, test) in enumerate(cv.split(np.zeros((n, 1)), y)):
         train, test = (np.arange(n)[rows] for rows in (train, test))
         times = np.bincount(np.concatenate([train, test]), minlength=n)
         if not (times == 1).all():
