@@ -61,6 +61,8 @@ autosummary_context = {
             for method in ("fit", "partial_fit", "predict", "predict_proba", "score")
         }
     ),
+    # Results that are integers or lists have their methods, too.
+    "of_python": sorted({*dir(int), *dir(list)}),
     # Methods that bear such a name and are not scikit-learn's.
     "own_after_all": {"skrf.graphical.KernelHMM": ["score"]},
 }
