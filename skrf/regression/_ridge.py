@@ -7,6 +7,7 @@ from scipy.linalg import LinAlgError, cholesky, eigh
 from scipy.linalg.lapack import dposv, dtrtri
 from scipy.optimize import brentq
 
+from .. import _kernels
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, squared_norms, to_host
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
@@ -14,6 +15,8 @@ from ..features import in_range
 from ._base import _blocks_of
 
 _FIRST_ROWS = 256  # that tell about where the means are
+# Large blocks: to add up their products costs the square of the columns for each.
+_BLOCK, _PARTS = 2**21, 16
 _HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at a time
 _SINGLE = 1e-7  # relative error of products in float32, with room
 # Logarithms of the alphas that are tried, in units of the mean eigenvalue.
@@ -21,16 +24,28 @@ _LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
 _FLAT = 1e-6
 
 
+def load_kernels(feature_map, X):
+    """Load compiled sines and cosines where rows are many, before they are mapped in blocks."""
+    if not (feature_map.is_positive or feature_map.n_columns is None):
+        _kernels.load(X, X.shape[0] * feature_map.n_columns)
+
+
 def plain_features(feature_map, X, memory):
     """Return the features of rows, those of a row of a positive map divided by their norm.
 
     The largest exponent of such a row is taken out first: nothing vanishes and nothing overflows.
     """
-    rows = memory.rows(feature_map, in_range(feature_map, X))
+    X = in_range(feature_map, X)
+    is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_written:
+            out = memory.features((X.shape[0], feature_map.n_columns), X.dtype)
+            feature_map.write_plain(X, out, memory.room)
+            return out
+        rows = memory.rows(feature_map, X)
+        if rows.scale is not None:
+            return rows.plain()
     xp, do = namespace(rows.values), arithmetic(rows.values)
-    if rows.scale is not None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return do.multiply(rows.values, xp.exp(rows.scale))
     features = peaked(rows.values)
     norms = xp.sqrt(squared_norms(features))[:, None]
     return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
@@ -150,6 +165,7 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         errors of its size, they are made in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
+    load_kernels(feature_map, X)
     weight, weight_unit = float(n), 1.0
     if weights is not None:
         weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
@@ -181,8 +197,8 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         with np.errstate(over="ignore", invalid="ignore"):
             return to_host(transposed(table) @ table)
 
-    size, map_blocks = _blocks_of(feature_map, X)
-    size = max(size, n_columns)
+    least, most = n_columns, max(_BLOCK // n_columns, n_columns)
+    size, (_, map_blocks) = min(max(-(-n // _PARTS), least), most), _blocks_of(feature_map, X)
     step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
     for start in range(0, n, step):
 

@@ -29,6 +29,7 @@ from ._ridge import (
     Ridge,
     Spectrum,
     check_range,
+    load_kernels,
     moments_of_rows,
     plain_features,
     solve,
@@ -131,6 +132,7 @@ class _BaseRidge(BaseKernelRegression):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         memory, feature_map = Memory(), self._fitted.feature_map
+        load_kernels(feature_map, X)
 
         def answer(rows):
             with np.errstate(over="ignore", invalid="ignore"):
