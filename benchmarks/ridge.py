@@ -61,7 +61,7 @@ def measure_million(rounds):
         means = [sum(side["accuracy"]) / rounds for side in (ours, peer)]
         judge(f"{what}: mean accuracy, ours / SGD", means[:1], means[1:], 1.0)
         ones = [1.0] * rounds
-        judge(f"{what}: memory beside X", ours["memory"], ones, 150, at_most=True, unit=" MB")
+        judge(f"{what}: memory beside X", ours["memory"], ones, 256, at_most=True, unit=" MB")
 
 
 def run_case(name, folder, seed):

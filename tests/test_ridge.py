@@ -653,3 +653,5 @@ def test_signed_features_beyond_the_range_are_refused():
     model = ApproxKernelRidge(feature_map).fit(X, T[:, 0])
     with pytest.raises(ValueError, match="range of floats"):
         model.predict(60 * X)
+    with pytest.raises(ValueError, match="range of floats"):
+        ApproxKernelRidge(FunctionTransformer()).fit(1e200 * X, T[:, 0])

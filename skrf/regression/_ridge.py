@@ -176,7 +176,8 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     check_range(features)
     shift = np.concatenate([features.mean(axis=0), targets(first).mean(axis=0)])
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
-    trace = features.var(axis=0).sum() * weight * weight_unit
+    with np.errstate(over="ignore", invalid="ignore"):
+        trace = features.var(axis=0).sum() * weight * weight_unit
     trace += 0.0 if before is None else np.trace(before.gram)
     is_double = least_alpha < _SINGLE * trace / n_columns
 
@@ -205,8 +206,9 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         def part(rows, start=start):
             return block(slice(rows.start + start, rows.stop + start))
 
-        for products in map_blocks(part, min(step, n - start), size):
-            total += products
+        with np.errstate(over="ignore", invalid="ignore"):
+            for products in map_blocks(part, min(step, n - start), size):
+                total += products
     check_range(total)
     gap = total[-1, :-1] / weight
     products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
