@@ -58,7 +58,7 @@ ESTIMATORS = [
     ApproxKernelRidgeClassifier(),
     # Fewer features than by default, for the time that the checks take.
     ApproxKernelRidgeCV(RFFSampler(40), sigmas=3),
-    ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=3),
+    ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=3, cv=3),
 ]
 
 

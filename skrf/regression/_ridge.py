@@ -16,7 +16,7 @@ from ._base import _blocks_of
 
 _FIRST_ROWS = 256  # that tell about where the means are
 # Large blocks: to add up their products costs the square of the columns for each.
-_BLOCK, _PARTS = 2**21, 16
+_BLOCK, _PARTS = 2**20, 16
 _HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at a time
 _SINGLE = 1e-7  # relative error of products in float32, with room
 # Logarithms of the alphas that are tried, in units of the mean eigenvalue.
