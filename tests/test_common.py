@@ -8,6 +8,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skrf import (
+    AdaptiveRF,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
@@ -40,23 +41,23 @@ ESTIMATORS = [
     ClusterNystroem(n_components=8, centers="random"),
     RelevanceScaler(),
     RelevanceScaler(n_samples=10),
-    KernelRegressionClassifier(),
+    # Fewer features than by default, for the time that the checks take.
+    KernelRegressionClassifier(AdaptiveRF(16), sigma="auto"),
     KernelRegressionClassifier(RFFSampler()),
     KernelRegressionClassifier(Nystroem()),
     KernelRegressionClassifier(ClusterNystroem(n_components=8)),
     KernelRegressionClassifier("exact"),
-    KernelRegressor(),
+    KernelRegressor(OptimalPositiveRF(16), sigma="auto"),
     KernelRegressor(RFFSampler()),
     KernelRegressor("exact"),
-    KernelRegressionClassifierCV(),
+    KernelRegressionClassifierCV(AdaptiveRF(16), sigmas=3, cv=3),
     KernelRegressionClassifierCV(RFFSampler(), sigmas=3),
-    KernelRegressorCV(),
+    KernelRegressorCV(AdaptiveRF(16), sigmas=3),
     KernelRegressorCV(OptimalPositiveRF(), sigmas=3),
     KernelRegressor(ClusterNystroem(n_components=8)),
     ApproxKernelRidge(),
     ApproxKernelRidge(RFFSampler(40, sigma="scale"), alpha="evidence"),
     ApproxKernelRidgeClassifier(),
-    # Fewer features than by default, for the time that the checks take.
     ApproxKernelRidgeCV(RFFSampler(40), sigmas=3),
     ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=3, cv=3),
 ]

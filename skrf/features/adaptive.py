@@ -266,8 +266,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
             score = _RowSumScore(queries, others, rng, self._once(learned, sample, rng))
             pilot = rng_of(sample.seed, CHOICE)
+            once = self._once(learned, sample, pilot)
             for name, mixture in candidates.items():
-                learned.choice_scores_[name] = score(mixture, *self._draw_rows(mixture, pilot))
+                noise = once(f"noise of {name}", lambda: self._noise(learned, pilot), 0)
+                drawn = self._draw_rows(mixture, noise, pilot)
+                learned.choice_scores_[name] = score(mixture, *drawn)
             name = min(learned.choice_scores_, key=learned.choice_scores_.get)
         learned.mixture = mixture = candidates[name]
         learned.centers_, learned.tau_ = mixture.centers, mixture.tau
@@ -346,15 +349,17 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     # ---------------------------------------------------------------- drawing
 
-    def _draw_rows(self, mixture, rng):
+    def _noise(self, learned, rng):
+        return self._joint.draw(self.n_components, learned.n_features, rng).dense()
+
+    def _draw_rows(self, mixture, noise, rng):
         """Return drawn rows and their log weights log p - log q."""
-        n_features = len(mixture.axes)
-        noise = self._joint.draw(self.n_components, n_features, rng).dense()
         rows = mixture.draw(noise, rng)
         return rows, -np.sum(rows**2, axis=1) / 2 - mixture.log_density(rows)
 
     def _draw(self, learned, seed):
-        rows, log_weights = self._draw_rows(learned.mixture, rng_of(seed, OMEGA))
+        rng = rng_of(seed, OMEGA)
+        rows, log_weights = self._draw_rows(learned.mixture, self._noise(learned, rng), rng)
         return SimpleNamespace(
             projection=DenseProjection(rows), omega_=rows, log_weights=log_weights
         )

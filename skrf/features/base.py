@@ -342,11 +342,6 @@ class BaseRandomFeatures(
         return self._spec._is_unbiased
 
     @property
-    def uses_target(self):
-        """Whether `fit` learns from y."""
-        return getattr(self._spec, "centers", None) in ("auto", "classes")
-
-    @property
     def is_symmetric(self):
         """Whether `transform` and `transform_keys` are the same function."""
         fitted = self._fitted
@@ -415,6 +410,21 @@ class BaseRandomFeatures(
         if self._fitted is not None:
             check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
+
+    def learns_from(self, y):
+        """Tell whether `fit` makes something else of rows with this y than of the rows alone.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or targets.
+
+        Returns
+        -------
+        bool
+            True for labels that say where clusters are looked for.
+        """
+        return self._labels(y, slice(None), None) is not None
 
     def fit_each(self, sigmas, X, y=None, sample_weight=None):
         """Yield a fitted copy for every sigma: of one draw, one set of statistics and of clusters.

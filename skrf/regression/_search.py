@@ -249,7 +249,7 @@ def best_sigma(model, feature_map, data):
         return part.weights @ fitted._merits(part)
 
     sigmas = []
-    if uses_target(feature_map):
+    if learns_from(feature_map, data):
         folds = [split(data, test) for test in tests]
         runs = [judged_apart(model, feature_map, *fold, sigmas, judge) for fold in folds]
     else:
@@ -273,9 +273,9 @@ def check_gaussian(feature_map):
         )
 
 
-def uses_target(feature_map):
-    """Tell whether a map learns from y; of those that do not say so it is taken to be true."""
-    return getattr(feature_map, "uses_target", True)
+def learns_from(feature_map, data):
+    """Tell whether a map learns from the targets; of those that do not say so it is assumed."""
+    return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
 
 
 def split(data, test):

@@ -15,10 +15,10 @@ from ._search import (
     check_gaussian,
     judged_apart,
     judged_together,
+    learns_from,
     maps_of,
     resolved,
     split,
-    uses_target,
     wide_grid,
 )
 from .classifier import KernelRegressionClassifier
@@ -66,7 +66,7 @@ class _Search:
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
         check_gaussian(feature_map)
         judge, may_keep = self._judge(), not callable(self.scoring)
-        if uses_target(feature_map):
+        if learns_from(feature_map, data):
             scores = [
                 list(judged_apart(draft, feature_map, *split(data, test), sigmas, judge))
                 for test in tests
