@@ -611,6 +611,20 @@ def test_ties_go_to_the_smallest_sigma():
     assert _search.refined(np.array([1.0, 8.0, 64.0]), lambda s: -abs(np.log(s / 16))) == 16.0
 
 
+def test_outputs_count_alike():
+    rough, smooth = np.sin(9 * X[:, 0]), X[:, 1]
+    model = KernelRegressor(OptimalPositiveRF(32), sigma="auto", random_state=0)
+
+    def sigma(targets):
+        return clone(model).fit(X, targets).feature_map_.sigma
+
+    expected = sigma(np.column_stack([rough, smooth]))
+    for factor, offset in ((1000, 0), (1e-3, 0), (1, 1e4), (1, -1e4)):
+        assert sigma(np.column_stack([factor * rough + offset, smooth])) == expected
+        assert sigma(np.column_stack([rough, factor * smooth + offset])) == expected
+    assert sigma(rough) != expected or sigma(smooth) != expected
+
+
 def test_the_exact_kernel_holds_blocks():
     """Neither a fit nor predictions hold all values of the kernel."""
     rng = np.random.default_rng(0)

@@ -24,6 +24,7 @@ from ..features import (
 
 KEPT_BYTES = 2**28  # of features of all rows at a sigma that are kept for the scores
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
+_TINY = np.finfo(float).tiny
 _STEPS, _REFINED = 10, 4  # sigmas of the wide grid, and around its best
 
 
@@ -286,8 +287,7 @@ def split(data, test):
 def _sample(data):
     """Return at most 2,000 different rows, spread evenly over the targets, and folds of them."""
     rng, X = np.random.default_rng(0), to_host(data.X)
-    x, columns = row_codes(X), np.column_stack([data.groups, data.values])
-    y = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+    x, y = row_codes(X), row_codes(data.values) if data.values.shape[1] else data.groups
     _, first, number = np.unique(x * (y.max() + 1) + y, return_index=True, return_inverse=True)
     weights = np.bincount(number, data.weights / data.weights.max())
     order = np.lexsort((rng.permutation(len(first)), y[first]))
@@ -298,7 +298,15 @@ def _sample(data):
     n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
     fold[np.argsort(first)] = np.arange(len(first)) % n_folds
     tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]
-    # In units in which errors have no size to speak of.
-    values = np.ldexp(data.values, -np.frexp(np.abs(data.values).max(axis=0))[1])
-    data = replace(data, X=X, values=values).part(rows)
-    return replace(data, sample_weight=weights), tests
+    data = replace(data, X=X).part(rows)
+    # All outputs count alike, as in the coefficient of determination.
+    values = centred(data.values, weights)
+    values /= np.sqrt(np.maximum(np.average(values**2, axis=0, weights=weights), _TINY))
+    return replace(data, values=values, sample_weight=weights), tests
+
+
+def centred(values, weights):
+    """Return columns less their mean, in units in which they are at most about 1."""
+    values = np.ldexp(values, -1 - np.frexp(np.abs(values).max(axis=0))[1])
+    values = values - np.average(values, axis=0, weights=weights)
+    return np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])
