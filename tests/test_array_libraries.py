@@ -335,7 +335,7 @@ def test_what_else_attention_does(library, causal):
     with pytest.raises(ValueError, match="v has an empty axis: shape \\(2, 2, 150, 0\\)"):
         attention(*arrays[:2], arrays[2][..., :0])
     with pytest.raises(TypeError, match="q must hold real numbers"):
-        attention(arrays[0] + 0j, *arrays[1:])
+        attention(library.array(parts[0] + 0j), *arrays[1:])
 
 
 @pytest.mark.parametrize("name", ["OptimalPositiveRF", "RFFSampler"])

@@ -51,7 +51,7 @@ ESTIMATORS = [
     KernelRegressor(RFFSampler()),
     KernelRegressor("exact"),
     KernelRegressionClassifierCV(AdaptiveRF(16), sigmas=3, cv=3),
-    KernelRegressionClassifierCV(RFFSampler(), sigmas=3),
+    KernelRegressionClassifierCV(RFFSampler(), sigmas=3, cv=3),
     KernelRegressorCV(AdaptiveRF(16), sigmas=3),
     KernelRegressorCV(OptimalPositiveRF(), sigmas=3),
     KernelRegressor(ClusterNystroem(n_components=8)),

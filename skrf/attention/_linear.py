@@ -6,6 +6,7 @@ blocks, so nothing is divided by zero and no epsilon is added.
 
 from functools import lru_cache
 
+import array_api_compat
 import numpy as np
 
 from .._arrays import cast, constant, namespace, to_host
@@ -179,7 +180,9 @@ def count_lost(unit, sums, out, is_causal):
         return 0
     xp = namespace(unit.q)
     is_key = xp.ones_like(unit.k[..., 0]) if unit.hidden is None else ~unit.hidden
-    n_keys = xp.cumulative_sum(cast(is_key, xp.int64), axis=-1)
+    n_keys = array_api_compat.array_namespace(is_key).cumulative_sum(
+        cast(is_key, xp.int64), axis=-1
+    )
     if sums is not None:
         n_keys = n_keys + cast(xp.max(sums.top, axis=-1, keepdims=True) > -np.inf, xp.int64)
     n_lost = 0

@@ -210,7 +210,7 @@ def _stretches(queries, others, *centers):
         ]
         size = (squares[1] / squares[0]) ** 0.25
         # Means of nothing but rounding have no sign: they count as equal.
-        is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0] * squares[1])
+        is_imaginary = means[0] * means[1] >= -_FLOOR * np.prod(np.sqrt(squares), axis=0)
         real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
         # 1 / (i r) = -i / r.
         table[a, b] = (real, imaginary), (_invert(real), -_invert(imaginary))

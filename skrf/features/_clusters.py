@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn import config_context
 
 # Step of the grid, of the widest column: no simple fraction, for data on a lattice of their own.
 _STEP = math.sqrt(2) * 1e-10
@@ -150,7 +151,9 @@ def cluster_centers(grid, weights, n_clusters, rng):
     # Nor do the last digits of weights decide ties: those of a common factor.
     shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT).astype(np.float32)
     found = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
-    return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
+    # scikit-learn 1.6 cannot, where array_api_dispatch is set.
+    with config_context(array_api_dispatch=False):
+        return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
 
 
 def spatial_order(points):

@@ -204,9 +204,10 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         return super()._hold(sums)
 
     def predict(self, X):
-        """Return the class of the largest score; ties go to the first class.
+        """Return the most probable class; ties go to the first class.
 
-        A class without training rows is never returned, though its score, 0, may be the largest.
+        Where no score is positive, which happens with maps that are not positive, that is the
+        class with the largest share of the training set, as in `predict_proba`.
 
         Parameters
         ----------
@@ -228,8 +229,8 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         def best_of(sums, _):
             scores = sums[:, :, 0]
             xp = namespace(scores)
-            is_present = like(self.class_weight_ > 0, scores) > 0
-            return xp.argmax(xp.where(is_present, scores, like(-np.inf, scores)), axis=1)
+            is_any = xp.max(scores, axis=1, keepdims=True) > 0
+            return xp.argmax(xp.where(is_any, scores, like(self._fitted.shares, scores)), axis=1)
 
         best = self._query(X, best_of)
         labels = self.classes_[to_host(best)]
