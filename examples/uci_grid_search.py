@@ -6,7 +6,7 @@ rows tell the accuracy. Beside them stand the methods that compare all pairs of 
 regression, SVC and KernelRidge. Every seed is a new split and a new draw.
 
     python examples/uci_grid_search.py          three sets of scikit-learn and a generated one
-    python examples/uci_grid_search.py --full   eight UCI sets instead, more rows; many minutes
+    python examples/uci_grid_search.py --full   eight UCI sets instead, more rows; some minutes
 
 The UCI sets are read by `skrf.datasets.load_uci` from the folder --data-dir or SKRF_UCI_DIR.
 """
@@ -156,17 +156,12 @@ def measure(data, max_rows, dataset, consumer, method, size, seed):
 
 
 def measure_all(datasets, seeds, max_rows, n_jobs):
-    """Run everything in parallel, show progress, and return a DataFrame with a row for each."""
+    """Run everything in parallel and return a DataFrame with a row for each."""
     methods = [(consumer, name, 0) for consumer in CONSUMERS for name in REFERENCES[consumer]]
     methods += product(CONSUMERS, MAPS, SIZES)
     plan = [(own, *method, seed) for own, method, seed in product(datasets, methods, range(seeds))]
     jobs = (delayed(measure)(datasets[task[0]], max_rows, *task) for task in plan)
-    rows, start = [], time.perf_counter()
-    for row in Parallel(n_jobs, return_as="generator")(jobs):
-        rows.append(row)
-        if len(rows) % -(-len(plan) // 10) == 0 or len(rows) == len(plan):
-            seconds = time.perf_counter() - start
-            print(f"{len(rows) / len(plan):4.0%} in {seconds:.0f} s, now at {row[0]}", flush=True)
+    rows = Parallel(n_jobs, verbose=1)(jobs)
     columns = ["dataset", "consumer", "method", "size", "seed", "accuracy", "seconds"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -220,10 +215,10 @@ def plot(results, path):
         axis.set_xscale("log", base=2)
         axis.set_xticks(SIZES, labels=map(str, SIZES))
         axis.grid(alpha=0.25)
-    axes[0].set_ylabel("accuracy in %, mean over the sets, bars: std. error")
+    axes[0].set_ylabel("accuracy in %, mean over the sets")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=180)
+    figure.savefig(path, dpi=150)
     print(f"\nSaved {path}")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import sys
 import textwrap
 import types
@@ -66,6 +67,20 @@ def test_page_names_every_mechanism_and_coupling(page):
     missing = [name for name in mechanisms if not re.search(rf"\b{name}\b", text)]
     missing += [name for name in COUPLINGS if f'"{name}"' not in text]
     assert not missing
+
+
+def test_demo_runs(tmp_path, monkeypatch, capsys):
+    demo = runpy.run_path(str(ROOT / "examples" / "uci_grid_search.py"))
+    monkeypatch.setitem(demo["measure_all"].__globals__, "SIZES", (demo["SHOWN_SIZE"],))
+    wine = {"wine": demo["load"](full=False, data_dir=None)["wine"]}
+    results = demo["measure_all"](wine, seeds=1, max_rows=90, n_jobs=1)
+    is_floor = results["method"] == demo["MAJORITY"]
+    assert results[~is_floor]["accuracy"].min() > 1.5 * results[is_floor]["accuracy"].max()
+    demo["print_table"](results)
+    demo["plot"](results, tmp_path / "demo.png")
+    assert (tmp_path / "demo.png").is_file()
+    lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [lines.count(name) for name in demo["MAPS"]] == [2] * 6
 
 
 @needs_docs
