@@ -36,6 +36,7 @@ _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: where sums on a scale that was guessed lie that far
 # inside of it, what has left the range does not count.
 _ROOM = {np.dtype(np.float32): 46.0, np.dtype(np.float64): 300.0}
+_RISES = {"float32": 40.0, "float64": 300.0}
 
 
 class Rows(NamedTuple):
@@ -203,11 +204,28 @@ def lifted(rows, top):
     return arithmetic(rows.values).multiply(rows.values, own), own
 
 
+def levelled(rows, top):
+    """Return query features as `lifted` does, and the log of what their rows were divided by.
+
+    Where `top` is -inf throughout, factors are 0 and the log is -inf.
+    """
+    do, exponents = arithmetic(rows.values), cast(top[..., None, :], rows.values.dtype)
+    logs = rows.exponents + exponents if rows.scale is not None else do.add(rows.values, exponents)
+    highest = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
+    own = do.exp(do.subtract(logs, finite(highest)))
+    return (own if rows.scale is None else do.multiply(rows.values, own)), own, highest
+
+
 def peaked(logs):
     """Return exponentials of logarithms, the largest of a row 1; NumPy's are overwritten."""
     do = arithmetic(logs)
     top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
     return do.exp(do.subtract(logs, finite(top)))
+
+
+def rise_limit(array):
+    """Return how far exponents of a feature may rise among rows that share a scale."""
+    return _RISES[str(array.dtype).rsplit(".", 1)[-1]]
 
 
 # ---------------------------------------------------------------- sums

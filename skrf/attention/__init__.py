@@ -3,6 +3,7 @@
 from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
+from .near import NearField
 from .operator import ApproxKernelAttention, AttentionDiagnosis, AttentionState
 from .performer import Performer
 
@@ -11,6 +12,7 @@ __all__ = [
     "AttentionDiagnosis",
     "AttentionState",
     "GeneralizedMap",
+    "NearField",
     "Performer",
     "ToeplitzMask",
     "exact_attention",

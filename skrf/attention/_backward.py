@@ -4,6 +4,8 @@ The forward pass keeps the sums at the start of every part that it works on; the
 redoes a part from its start. Exponents are constants: moving one changes nothing but rounding.
 """
 
+import copy
+
 import numpy as np
 
 from .._arrays import cast, like, namespace
@@ -30,14 +32,22 @@ class Gradients:
         units = unit.value_unit * gradient_unit, unit.value_unit * gradient_unit, gradient_unit
         self.by_q, self.by_k, self.by_v = map(Output, arrays, units)
 
+    def of(self, unit, adds):
+        """Return what is written for another group of features; later ones are added."""
+        own = copy.copy(self)
+        own.unit = unit
+        for out in (own.by_q, own.by_k, own.by_v):
+            out.adds = adds
+        return own
+
     def put_queries(self, rows, by_values):
         """Write the gradients of some queries, given those of the values of their features."""
-        self.by_q.put(rows, _pulled(self.unit.head.queries, self.unit.queries(rows), by_values))
+        self.by_q.put(rows, pulled(self.unit.head.queries, self.unit.queries(rows), by_values))
 
     def put_keys(self, rows, by_values):
         """Write the gradients of some keys; padded ones get 0."""
-        pulled = _pulled(self.unit.head.keys, self.unit.keys(rows), by_values)
-        self.by_k.put(rows, self._kept(pulled, rows))
+        by_rows = pulled(self.unit.head.keys, self.unit.keys(rows), by_values)
+        self.by_k.put(rows, self._kept(by_rows, rows))
 
     def put_values(self, rows, by_values):
         """Write the gradients of some values; padded ones get 0."""
@@ -50,7 +60,8 @@ class Gradients:
         return namespace(gradient).where(hidden, like(0.0, gradient), gradient)
 
 
-def _pulled(feature_map, X, by_values):
+def pulled(feature_map, X, by_values):
+    """Return gradients with respect to rows, given those of the values of their features."""
     xp = namespace(X)
     flat = (xp.reshape(part, (-1, part.shape[-1])) for part in (X, by_values))
     return xp.reshape(feature_map.pull_back(*flat), X.shape)

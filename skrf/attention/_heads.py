@@ -5,6 +5,9 @@ are worked on together, with a leading axis for them. Values carry their weight 
 padding, so that numerator and denominator are one product.
 """
 
+import copy
+from dataclasses import dataclass
+
 import numpy as np
 
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
@@ -31,13 +34,35 @@ class Head:
         self.is_positive = self.keys.is_positive
 
 
+@dataclass(frozen=True, eq=False)
+class HeadSet:
+    """What some query heads read their keys with.
+
+    Parameters
+    ----------
+    groups : tuple of tuple of Head
+        Of every group of features one `Head`, or one for each of the query heads; no group where
+        the far keys are left out.
+    shrink : ndarray, default=None
+        Factor of the far part for each of the query heads; None is 1.
+    """
+
+    groups: tuple
+    shrink: np.ndarray | None = None
+
+    @property
+    def heads(self):
+        """All heads."""
+        return [head for group in self.groups for head in group]
+
+
 class Unit:
     """Keys, values and the queries that read them, in the precision that they are worked on.
 
     Parameters
     ----------
-    head : Head
-        The feature maps.
+    maps : HeadSet
+        The feature maps; `head` is the first of them.
     q : array of shape (..., G, L, d)
         Queries of G heads.
     k : array of shape (..., S, d)
@@ -48,13 +73,24 @@ class Unit:
         True where a key is padding.
     """
 
-    def __init__(self, head, q, k, v, hidden=None):
-        self.head, self.hidden, self.q, self.k, self.v = head, hidden, q, k, v
+    def __init__(self, maps, q, k, v, hidden=None):
+        self.maps, self.head = maps, maps.heads[0] if maps.groups else None
+        self.hidden, self.q, self.k, self.v = hidden, q, k, v
         self.memory = Memory(), Memory()
         self.value_unit, self._largest_value = 1.0, check_finite("v", v)
         # All in the precision that one of them needs.
-        needed = needs_double(head.queries, q, "q") | needs_double(head.keys, k, "k")
-        self.dtype = namespace(q).float64 if needed else q.dtype
+        needed = [
+            needs_double(feature_map, part, name)
+            for head in maps.heads
+            for feature_map, part, name in ((head.queries, q, "q"), (head.keys, k, "k"))
+        ]
+        self.dtype = namespace(q).float64 if any(needed) else q.dtype
+
+    def of(self, head, queries=slice(None)):
+        """Return the unit with some features, of some query heads."""
+        own = copy.copy(self)
+        own.head, own.memory, own.q = head, (Memory(), Memory()), self.q[..., queries, :, :]
+        return own
 
     def take_units(self):
         """Take values in units of a power of 2 of their size, where they are huge or tiny."""
@@ -70,14 +106,19 @@ class Unit:
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padded ones are 0."""
-        values = cast(self.v[..., rows, :], self.dtype)
+        extended = self.extended(self.v[..., rows, :])
+        if self.hidden is None:
+            return extended
+        hidden = self.hidden[..., rows, None]
+        return namespace(extended).where(hidden, like(0.0, extended), extended)
+
+    def extended(self, values):
+        """Return [1, values], in the unit of the values."""
+        values = cast(values, self.dtype)
         if self.value_unit != 1:
             values = values / self.value_unit
         xp = namespace(values)
-        extended = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
-        if self.hidden is None:
-            return extended
-        return xp.where(self.hidden[..., rows, None], like(0.0, extended), extended)
+        return xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
 
     def query_rows(self, rows, lower=None):
         """Return the features of some queries, less `lower`."""
@@ -111,25 +152,30 @@ class Unit:
         return top if np.isfinite(top).all() else None
 
 
-def unit_of(groups, heads, sets):
-    """Return the `Unit` of one set of NumPy (an int), or of several that share a head (a list)."""
+def unit_of(groups, sets, numbers):
+    """Return the `Unit` of one set of NumPy (an int), or of several that share maps (a list)."""
     parts = groups.q, groups.k, groups.v, groups.padding
-    if not isinstance(sets, list):
-        return Unit(heads[sets], *(None if part is None else part[sets] for part in parts))
-    if len(sets) < len(heads):
-        parts = (None if part is None else take(part, sets) for part in parts)
-    return Unit(heads[sets[0]], *parts)
+    if not isinstance(numbers, list):
+        return Unit(sets[numbers], *(None if part is None else part[numbers] for part in parts))
+    if len(numbers) < len(sets):
+        parts = (None if part is None else take(part, numbers) for part in parts)
+    return Unit(sets[numbers[0]], *parts)
 
 
-def for_each_unit(groups, heads, function):
-    """Return [function(unit, sets), ...] for every unit; NumPy's go on threads."""
-    if is_array_api(groups.q):
-        sharing = {}
-        for u, head in enumerate(heads):
-            sharing.setdefault(id(head), []).append(u)
-        chosen = list(sharing.values())
-        return [function(unit_of(groups, heads, sets), sets) for sets in chosen]
-    return run_all(lambda u: function(unit_of(groups, heads, u), u), range(len(heads)))
+def for_each_unit(groups, sets, function):
+    """Return the sets of every unit, and what function(i, unit, sets) gave for it.
+
+    NumPy's sets go one by one, on threads.
+    """
+    if not is_array_api(groups.q):
+        units = range(len(sets))
+        return units, run_all(lambda u: function(u, unit_of(groups, sets, u), u), units)
+    sharing = {}
+    for u, own in enumerate(sets):
+        sharing.setdefault(id(own), []).append(u)
+    units = list(sharing.values())
+    found = enumerate(units)
+    return units, [function(i, unit_of(groups, sets, own), own) for i, own in found]
 
 
 class Output:
@@ -141,30 +187,35 @@ class Output:
         What is written; None keeps the blocks.
     unit : float, default=1.0
         What is multiplied with all that is written.
+
+    Attributes
+    ----------
+    adds : bool
+        Set after a first pass, whose results those of later ones are added to.
     """
 
     def __init__(self, array=None, unit=1.0):
-        self.array, self.unit, self.parts, self.zeros = array, unit, {}, []
+        self.array, self.unit, self.parts, self.zeros, self.adds = array, unit, {}, [], False
 
     def put(self, rows, values):
         """Write rows, a slice of axis -2."""
         if self.unit != 1:
             values = values * self.unit
         if self.array is None:
-            self.parts[rows.start] = values
+            self.parts[rows.start] = self.parts[rows.start] + values if self.adds else values
+        elif self.adds:
+            self.array[..., rows, :] += values
         else:
             self.array[..., rows, :] = values
 
     def put_quotients(self, rows, sums):
         """Write numerators over denominators, the first of the sums; 0 where that is 0."""
         weight = sums[..., :1]
-        if self.array is not None and self.unit == 1 and weight.all():
+        if self.array is not None and self.unit == 1 and not self.adds and weight.all():
             np.divide(sums[..., 1:], weight, out=self.array[..., rows, :], casting="same_kind")
             return
         self.zeros.append((rows, weight[..., 0] == 0))
-        # A division by infinity gives 0, and no gradient.
-        divisor = namespace(sums).where(weight == 0, like(np.inf, sums), weight)
-        self.put(rows, sums[..., 1:] / divisor)
+        self.put(rows, quotients(sums))
 
     def joined(self):
         """Return the whole result."""
@@ -172,6 +223,13 @@ class Output:
             return self.array
         parts = [self.parts[start] for start in sorted(self.parts)]
         return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=-2)
+
+
+def quotients(sums):
+    """Return numerators over denominators, the first of the sums; 0 where that is 0."""
+    weight = sums[..., :1]
+    # A division by infinity gives 0, and no gradient.
+    return sums[..., 1:] / namespace(sums).where(weight == 0, like(np.inf, sums), weight)
 
 
 def joined(groups, sets, outputs):

@@ -10,13 +10,21 @@ import array_api_compat
 import numpy as np
 
 from .._arrays import cast, constant, namespace, to_host
-from .._sums import Readout, Sums, added, is_inside, lifted, lowered, product, transposed
+from .._sums import (
+    Readout,
+    Sums,
+    added,
+    is_inside,
+    lifted,
+    lowered,
+    product,
+    rise_limit,
+    transposed,
+)
 from ._heads import Output, blocks
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
-# How far the exponents of a feature may rise within a causal block before it is split.
-_LIMITS = {"float32": 40.0, "float64": 300.0}
 _CHECKED_QUERIES = 16  # of a head, by the collapse check
 
 
@@ -141,7 +149,7 @@ def safe_parts(sums, keys):
     Every feature then has a key of exponent top - limit or more before any row of the part, so the
     row's denominator is at least exp(-limit).
     """
-    limit = _LIMITS[str(keys.values.dtype).rsplit(".", 1)[-1]]
+    limit = rise_limit(keys.values)
     waiting = [slice(0, keys.values.shape[-2])]
     while waiting:
         rows = waiting.pop()

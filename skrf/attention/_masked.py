@@ -36,7 +36,8 @@ def masked(unit, mask, out):
     n_lost = 0
     for g, ((queries, keys), values) in enumerate(_inputs(unit)):
         own, saved = masked_attention(queries, keys, values, mask)
-        np.multiply(own, out.unit, out=out.array[g], casting="same_kind")
+        own *= out.unit
+        out.array[g] = out.array[g] + own if out.adds else own
         if not unit.head.is_positive:
             is_lost = np.ones(len(queries.values), dtype=bool)
             for rows, denominators in saved:

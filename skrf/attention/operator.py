@@ -3,21 +3,24 @@
 import copy
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral
+from types import SimpleNamespace
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from .._arrays import is_array_api, like, namespace, to_host
-from .._sums import Sums
+from .._arrays import is_array_api, like, namespace, take, to_host
 from .._threads import run_all
 from .._validation import NestedParameters, check_integer, check_range, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, fit_to, prepared
 from . import _backward, _linear
 from ._backward import Gradients
-from ._heads import Head, Output, for_each_unit, joined
+from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
+from ._near import NearAttention
+from ._sampled import exact_weights, free, sampled, squared_errors
 from ._shapes import (
     as_array,
     check_finite,
@@ -29,9 +32,15 @@ from ._shapes import (
 )
 from .generalized import GeneralizedMap
 from .masks import as_mask
+from .near import NearField
 
-_DIAGNOSED_DRAWS = 5
-_FEW_FEATURES = 2.0
+_NEAR = {False: NearField(32, anchors=64), True: NearField(126, anchors=4)}  # by causal
+_DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
+_FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
+_RANDOM_VALUES = 16
+_CLEARLY = 0.8  # of a squared error
+_JUDGED_QUERIES = 8  # of every set of keys, by every call
+_TOLERATED = 0.3  # relative error that is no collapse
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
@@ -45,9 +54,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     Parameters
     ----------
-    feature_map : mechanism or GeneralizedMap, default=None
-        The unfitted map; None takes ``OptimalPositiveRF(256)``. The operator sets kernel and sigma
-        of its own copy: a softmax kernel of sqrt(scale) times the inputs.
+    feature_map : mechanism, GeneralizedMap or "none", default=None
+        The unfitted map; None takes ``OptimalPositiveRF(128)`` and a near field, "none" the near
+        field alone. The operator sets kernel and sigma of its own copy: a softmax kernel of
+        sqrt(scale) times the inputs.
     causal : bool, default=False
         Whether position i attends to positions up to i only. Changing a later position changes
         earlier outputs by rounding alone.
@@ -55,13 +65,25 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
+    near : NearField, "auto" or None, default="auto"
+        Keys that are taken exactly; features stand for the others. "auto" is, with
+        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(126, anchors=4)``
+        where `causal`, and left out under a `mask` and where there are not as many keys as
+        queries; with a `feature_map` it is None: features alone.
+    n_groups : int or "auto", default="auto"
+        Groups that the features are divided into; the output is the mean of the groups' outputs.
+        "auto" is 2 where `feature_map` is None or "none" or there is a `NearField`, and 1 with
+        `causal` or else.
     block_size : int, default=None
         Rows whose features are held at a time; None is 1,024.
 
     Attributes
     ----------
     mechanisms_ : list of mechanisms
-        After `fit`: one for every head of the keys. They share the draw, not the parameters.
+        After `fit`: one for every head of the keys, or, with a near field, of the queries. They
+        share the draw, not the parameters.
+    shrink_ : ndarray of shape (n_query_heads,)
+        After `fit`: what the features of far keys count beside exact keys, from 0 to 1.
 
     Notes
     -----
@@ -94,24 +116,75 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     True
     """
 
-    _default_map = OptimalPositiveRF(256)
+    _default_map = OptimalPositiveRF(128)
 
-    def __init__(self, feature_map=None, *, causal=False, mask=None, scale=None, block_size=None):
+    def __init__(
+        self,
+        feature_map=None,
+        *,
+        causal=False,
+        mask=None,
+        scale=None,
+        near="auto",
+        n_groups="auto",
+        block_size=None,
+    ):
         self.feature_map = feature_map
         self.causal = causal
         self.mask = mask
         self.scale = scale
+        self.near = near
+        self.n_groups = n_groups
         self.block_size = block_size
+
+    # ---------------------------------------------------------------- what is exact, what is not
+
+    def _has_near_field(self):
+        """Tell whether calls have a near field, where their shapes allow one."""
+        is_default = self.feature_map is None or _is_none(self.feature_map)
+        if isinstance(self.near, str) and self.near == "auto":
+            return is_default
+        if self.near is None and _is_none(self.feature_map):
+            raise ValueError(f"feature_map={self.feature_map!r} needs a near field, got near=None.")
+        if not (self.near is None or isinstance(self.near, NearField)):
+            raise ValueError(f"near must be a NearField, 'auto' or None, got {self.near!r}.")
+        return self.near is not None
+
+    def _field(self, n_queries, n_keys):
+        """Return the near field of a call, or None."""
+        if not self._has_near_field():
+            return None
+        field = self.near if isinstance(self.near, NearField) else _NEAR[bool(self.causal)]
+        is_general = isinstance(self.feature_map, GeneralizedMap)
+        if n_queries != n_keys or self.mask is not None or is_general:
+            if field is self.near or self.feature_map is not None:
+                raise ValueError(
+                    f"near={self.near!r} needs as many keys as queries, no mask and a map of the "
+                    f"softmax kernel; got {n_queries} queries, {n_keys} keys, "
+                    f"mask={type(self.mask).__name__} and feature_map={self.feature_map!r}."
+                )
+            return None
+        last = max(field.anchors, default=0) if isinstance(field.anchors, tuple) else 0
+        if last >= n_keys and not self.causal:
+            raise ValueError(f"anchors must be positions below {n_keys}, got {last}.")
+        return field
+
+    def _group_count(self):
+        if isinstance(self.n_groups, str) and self.n_groups == "auto":
+            return 2 if self._has_near_field() and not self.causal else 1
+        return check_integer("n_groups", self.n_groups)
 
     # ---------------------------------------------------------------- feature maps
 
-    def _prototype(self, width):
-        """Return the map for inputs of a width, with the operator's draw and without data.
+    def _prototypes(self, width):
+        """Return the maps of all groups for inputs of a width: the operator's draws, without data.
 
-        Maps that need data come unfitted.
+        A map that needs data comes unfitted, once.
         """
         feature_map = self._default_map if self.feature_map is None else self.feature_map
-        scale = check_scale(self.scale, width)
+        scale, n_groups = check_scale(self.scale, width), self._group_count()
+        if _is_none(feature_map):
+            return ()
 
         def make():
             own = prepared(
@@ -122,11 +195,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 is_deep=True,
                 sigma=math.sqrt(scale),
                 kernel=None if isinstance(feature_map, GeneralizedMap) else "softmax",
+                n_components=None if n_groups == 1 else _share(feature_map, n_groups),
                 seed=self._seed,
             )
-            return own if needs_data(own) else own.fit_without_data(width)
+            return (own,) if needs_data(own) else _in_groups(own.fit_without_data(width), n_groups)
 
-        return remembered(self, f"_prototype_{width}", (feature_map, scale), make)
+        return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
 
     def _seed(self, source):
         if isinstance(source, (int, np.integer)):
@@ -135,35 +209,59 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             self._drawn_seed = draw_seed(source)
         return self._drawn_seed
 
-    def _heads(self, groups, n_key_heads):
-        """Return the head of every set of keys."""
+    def _sets(self, groups, n_key_heads):
+        """Return the `HeadSet` of every set of keys."""
         n_sets, width = groups.k.shape[0], groups.k.shape[-1]
-        prototype = self._prototype(width)
+        prototypes = self._prototypes(width)
         if hasattr(self, "mechanisms_"):
-            fitted = self._fitted_heads
-            if self._fitted_width != width or len(fitted) != n_key_heads:
+            sets, n_query_heads = self._fitted_sets, n_key_heads * groups.q.shape[1]
+            if (width, n_key_heads, n_query_heads) != self._fitted_shape:
                 raise ValueError(
-                    f"k has {n_key_heads} heads of width {width}, but the operator was fitted to "
-                    f"{len(fitted)} of width {self._fitted_width}."
+                    f"k has {n_key_heads} heads of width {width} for {n_query_heads} of q, but the "
+                    "operator was fitted to {1} of width {0} for {2}.".format(*self._fitted_shape)
                 )
-            if prototype is not self._fitted_prototype:
+            if prototypes is not self._fitted_prototypes:
                 raise ValueError(
-                    "feature_map or scale has changed after fit: call fit(q, k) again, or clone "
-                    "the operator to forget the statistics."
+                    "feature_map, scale or n_groups has changed after fit: call fit(q, k) again, "
+                    "or clone the operator to forget the statistics."
                 )
-            return [fitted[u % n_key_heads] for u in range(n_sets)]
-        if self.causal:
-            if needs_data(prototype):
+            return [sets[u % n_key_heads] for u in range(n_sets)]
+        if self.causal or not prototypes:
+            if any(map(needs_data, prototypes)):
                 raise ValueError(
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return [Head(prototype)] * n_sets
+            return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
         groups = groups.on_host()
-        return run_all(lambda u: Head(_adapted(prototype, groups, [u])), range(n_sets))
+        return run_all(lambda u: self._maps([self._adapted(groups, [u])]), range(n_sets))
 
-    def fit(self, q, k, *, key_padding_mask=None):
-        """Take the statistics that all later calls use: one set for every head of the keys.
+    def _maps(self, mechanisms, shrink=None):
+        """Return the `HeadSet` of one mechanism, or of one for every query head."""
+        groups = zip(*(_in_groups(own, self._group_count()) for own in mechanisms), strict=True)
+        return HeadSet(tuple(tuple(map(Head, group)) for group in groups), shrink)
+
+    def _adapted(self, groups, numbers, own=slice(None), before=None):
+        """Return the map with the statistics of some sets of keys and some of their query heads.
+
+        `before` is a mechanism whose statistics are merged with them.
+        """
+        width = groups.k.shape[-1]
+        prototype = self._prototypes(width)[0]
+        numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
+        queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
+        keys = groups.k[numbers].reshape(-1, width)
+        check_range("q", queries), check_range("k", keys)
+        if groups.padding is not None:
+            keys = keys[~groups.padding[numbers].ravel()]
+        if before is not None:
+            return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
+        if needs_data(prototype):
+            return fit_to(clone(prototype), queries, keys if len(keys) else queries)
+        return prototype.adapted(queries, keys) if len(keys) else prototype
+
+    def fit(self, q, k, v=None, *, key_padding_mask=None):
+        """Take the statistics that all later calls use: one set for every head.
 
         Parameters
         ----------
@@ -171,6 +269,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             Queries.
         k : array-like of shape (..., S, d)
             Keys; the last leading axis is the heads, all others are pooled.
+        v : array-like of shape (..., S, e), default=None
+            Values. With a near field, `shrink_` is then what suits a sample of the queries best.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
 
@@ -179,15 +279,96 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         self : object
             The fitted operator.
         """
-        groups, n_heads = self._check(q, k, k, key_padding_mask, causal=False)
-        prototype = self._prototype(groups.k.shape[-1])
-        groups = groups.on_host()
-        sets = np.arange(len(groups.k)).reshape(-1, n_heads)
-        mechanisms = [_adapted(prototype, groups, sets[:, h]) for h in range(n_heads)]
-        self._fitted_prototype, self._fitted_width = prototype, groups.k.shape[-1]
-        self._fitted_heads = [Head(mechanism) for mechanism in mechanisms]
-        self.mechanisms_ = mechanisms
+        return self._fit(q, k, v, key_padding_mask)
+
+    def partial_fit(self, q, k, *, key_padding_mask=None):
+        """Merge the statistics of more queries and keys with those before; `shrink_` stays.
+
+        Parameters
+        ----------
+        q, k : array-like of shape (..., L, d), (..., S, d)
+            Queries and keys, as in `fit`.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is ignored.
+
+        Returns
+        -------
+        self : object
+            The fitted operator.
+
+        Raises
+        ------
+        AttributeError
+            Where the map has no `partial_fit`, as `AdaptiveRF`, which looks at single rows.
+        """
+        return self._fit(q, k, None, key_padding_mask, vars(self).get("_fitted_sets"))
+
+    def _fit(self, q, k, v, key_padding_mask, before=None):
+        values = v
+        if v is None:  # random ones show the errors of all weights
+            shape = (*np.shape(k)[:-1], _RANDOM_VALUES)
+            values = like(np.random.default_rng(0).normal(size=shape), namespace(k).asarray(k))
+        groups, n_heads = self._check(q, k, values, key_padding_mask, causal=False)
+        (n_sets, n_queries), width = groups.q.shape[:2], groups.k.shape[-1]
+        shape = width, n_heads, n_heads * n_queries
+        if before is not None and shape != self._fitted_shape:
+            raise ValueError(
+                f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
+            )
+        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        # Beside exact keys, features of its own are better for a query head.
+        apart = [slice(None)] if field is None else [slice(g, g + 1) for g in range(n_queries)]
+        host, prototypes, sets, mechanisms = groups.on_host(), self._prototypes(width), [], []
+        shrink = np.ones((n_heads, n_queries))
+        shrink = shrink if before is None else self.shrink_.reshape(shrink.shape)
+        for h in range(n_heads):
+            numbers = np.arange(h, n_sets, n_heads)
+            earlier = [None] * len(apart)
+            if before is not None:
+                earlier = [head.mechanism for head in before[h].groups[0]]
+            pairs = zip(apart, earlier, strict=True) if prototypes else ()
+            own = [self._adapted(host, numbers, *pair) for pair in pairs]
+            if own and field is not None and before is None:
+                own, shrink[h] = self._judged(own, host, numbers, field, v is not None)
+            sets.append(self._maps(own, shrink[h]) if own else HeadSet(()))
+            mechanisms += own
+        self._fitted_prototypes, self._fitted_shape, self._fitted_sets = prototypes, shape, sets
+        self.mechanisms_, self.shrink_ = mechanisms, shrink.ravel()
         return self
+
+    def _judged(self, mechanisms, groups, numbers, field, has_values):
+        """Return the better mechanism for every query head, and the factor of its far part.
+
+        Statistics of other sequences may be worse than none. A causal operator has the choice: it
+        takes them where they make the error for a sample of queries clearly less. Without values,
+        random ones stand for them: the error is that of the attention weights.
+        """
+        factors, prototype = np.linspace(0, 1, 21), self._prototypes(groups.k.shape[-1])[0]
+        errors = self._far_errors(mechanisms, groups, numbers, field, factors)
+        best = np.argmin(errors, axis=0) if has_values else np.full(len(mechanisms), -1)
+        if self.causal and not needs_data(prototype):
+            plain = [prototype] * len(mechanisms)
+            known = self._far_errors(plain, groups, numbers, field, np.ones(1))[0]
+            is_better = np.take_along_axis(errors, best[None], axis=0)[0] < _CLEARLY * known
+            best = np.where(is_better, best, -1)
+            pairs = zip(is_better, mechanisms, strict=True)
+            mechanisms = [own if better else prototype for better, own in pairs]
+        return mechanisms, factors[best]
+
+    def _far_errors(self, mechanisms, groups, numbers, field, factors):
+        """Return the squared errors of a sample of queries for factors of the far part: (n, G)."""
+        total, scale = 0.0, check_scale(self.scale, groups.k.shape[-1])
+        for n in numbers:
+            padding = None if groups.padding is None else groups.padding[n]
+            parts = groups.q[n], groups.k[n], to_host(groups.v[n]), padding
+            unit = Unit(self._maps(mechanisms), *parts)
+            unit.take_units()
+            places = np.unique(sampled(free(unit), _FITTED_QUERIES))
+            weights = [part for _, part, _ in exact_weights(unit, places, scale, self.causal)]
+            expected = np.concatenate(weights, axis=-2) @ unit.values(slice(None))[:, 1:]
+            near = NearAttention(unit, field, scale, self.causal, _linear.FEATURE_ROWS)
+            total = total + near.errors(places, expected, factors)
+        return total
 
     # ---------------------------------------------------------------- calls
 
@@ -224,56 +405,78 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Warns
         -----
         FeatureCollapseWarning
-            Where a typical query is carried by fewer than two features; not looked for under a
-            mask, and not for maps that are not positive. With those, where the weights of a query
-            sum to 0, so that its output is 0.
+            Where the mean of the values would be closer to softmax attention, checked at a few
+            queries; not looked for under a mask. With maps that are not positive, where the
+            weights of a query sum to 0, so that its output is 0.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        heads = self._heads(groups, n_heads)
-        out, _, effective, n_lost = self._attend(groups, heads)
-        _warn_of_lost(n_lost, groups)
-        typical = math.inf if effective is None else float(np.median(effective))
-        # With a single key the output is its value, whatever the features.
-        if typical < _FEW_FEATURES and groups.k.shape[1] > 1:
+        sets = self._sets(groups, n_heads)
+        found = self._attend(groups, sets)
+        _warn_of_lost(found.n_lost, groups)
+        error, of_mean, size = self._errors(groups, sets, [found.out], _JUDGED_QUERIES)
+        if error > of_mean and error > _TOLERATED**2 * size:
             warnings.warn(
-                f"Random features have collapsed: a typical query is carried by {typical:.2f} of "
-                "them, and the output means little. Take smaller queries and keys (or scale), more "
+                "Random features have collapsed: at a few queries the relative error of the output "
+                f"is {math.sqrt(error / size):.2g}, that of the mean of the values "
+                f"{math.sqrt(of_mean / size):.2g}. Take a near field or a larger one (near), more "
                 "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
                 FeatureCollapseWarning,
                 stacklevel=2,
             )
-        return groups.ungroup(out)
+        return groups.ungroup(found.out)
 
-    def _attend(self, groups, heads, states=None, is_double=False):
-        """Return output, sums by set, effective features of some queries or None, and lost ones."""
+    def _attend(self, groups, sets, states=None, is_double=False):
+        """Return output, states of all units, effective features, and how many queries got lost."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
+        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
         if not is_array_api(groups.q):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
-        def attend(unit, sets):
+        def attend(i, unit, _):
             if states is None:
                 unit.take_units()
             elif is_double:
                 unit.dtype = namespace(unit.q).float64
-            output = Output(None if out is None else out[sets], unit.value_unit)
-            if mask is not None:
-                return sets, output, None, None, masked(unit, mask, output)
-            before = None if not states else _state_of(states, sets)
-            if self.causal:
-                sums = _linear.causal(unit, before, output, size)
+            output = Output(None if out is None else out[i], unit.value_unit)
+            before = states[i] if states else None
+            if field is not None:
+                near = NearAttention(unit, field, scale, self.causal, size, before)
+                found = near.attend(output), [], 0
             else:
-                sums = _linear.absorb(unit, size)
-                _linear.query(unit, sums, output, size)
-            n_lost = _linear.count_lost(unit, before, output, self.causal)
-            return sets, output, sums, _linear.effective_features(unit, sums), n_lost
+                found = self._by_features(unit, output, before, mask, size)
+            return output, *found
 
-        found = for_each_unit(groups, heads, attend)
-        sets, outputs, after, effective, n_lost = zip(*found, strict=True)
-        known = [part for part in effective if part is not None]
-        out = joined(groups, sets, outputs) if out is None else out
-        effective = np.concatenate(known) if known else None
-        return out, zip(sets, after, strict=True), effective, sum(n_lost)
+        units, found = for_each_unit(groups, sets, attend)
+        outputs, after, effective, n_lost = zip(*found, strict=True)
+        effective = [own for part in effective for own in part if own is not None]
+        return SimpleNamespace(
+            out=joined(groups, units, outputs) if out is None else out,
+            states=after,
+            effective=np.concatenate(effective) if effective else None,
+            n_lost=sum(n_lost),
+        )
+
+    def _by_features(self, unit, output, before, mask, size):
+        """Write attention by features alone; return sums, effective features and lost queries."""
+        after, effective, n_lost = [], [], 0
+        output.unit /= len(unit.maps.groups)
+        for g, (head,) in enumerate(unit.maps.groups):
+            own, sums, output.zeros, output.adds = unit.of(head), None, [], g > 0
+            earlier = None if before is None else before[g]
+            if mask is not None:
+                n_lost += masked(own, mask, output)
+                continue
+            if self.causal:
+                sums = _linear.causal(own, earlier, output, size)
+            else:
+                sums = _linear.absorb(own, size)
+                _linear.query(own, sums, output, size)
+            after.append(sums)
+            effective.append(_linear.effective_features(own, sums))
+            n_lost += _linear.count_lost(own, earlier, output, self.causal)
+        return tuple(after), effective, n_lost
 
     def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
@@ -305,7 +508,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 f"backward takes NumPy arrays, got {type(q)!r}. Convert them, or let torch "
                 "differentiate a call."
             )
-        heads = self._heads(groups, n_heads)
+        sets = self._sets(groups, n_heads)
         gradient = as_array("grad_out", grad_out)
         check_real("grad_out", gradient)
         shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
@@ -320,18 +523,27 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
+        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        scale = check_scale(self.scale, groups.k.shape[-1])
 
-        def sweep(unit, u):
+        def sweep(u, unit, _):
             unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
-            if mask is not None:
-                masked_backward(unit, mask, gradient[u], found)
-            elif self.causal:
-                _backward.causal(unit, None, gradient[u], found, size=size)
-            else:
-                _backward.bidirectional(unit, gradient[u], found, size)
+            if field is not None:
+                near = NearAttention(unit, field, scale, self.causal, size)
+                near.backward(gradient[u], found)
+                return
+            for g, (head,) in enumerate(unit.maps.groups):
+                own = found.of(unit.of(head), adds=g > 0)
+                by_out = gradient[u] / len(unit.maps.groups)
+                if mask is not None:
+                    masked_backward(own.unit, mask, by_out, own)
+                elif self.causal:
+                    _backward.causal(own.unit, None, by_out, own, size=size)
+                else:
+                    _backward.bidirectional(own.unit, by_out, own, size)
 
-        for_each_unit(groups, heads, sweep)
+        for_each_unit(groups, sets, sweep)
         by_q, by_k, by_v = arrays
         return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
 
@@ -388,8 +600,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        heads = self._heads(groups, n_heads)
-        _check_state(state, groups, heads)
+        sets = self._sets(groups, n_heads)
+        shape = _stream_shape(groups, sets, self._field(1, 1))
+        _check_state(state, shape)
         # Sums outlive the values of a chunk, and have no units.
         largest = check_finite("v", groups.v)
         if largest and not 1 / _STREAMED < largest < _STREAMED:
@@ -398,17 +611,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 f"{1 / _STREAMED:g} to {_STREAMED:g}. Scale v, and the output with it."
             )
         is_double = state.is_double or unit_for(largest) != 1
-        out, after, _, n_lost = self._attend(groups, heads, state.heads, is_double)
-        _warn_of_lost(n_lost, groups)
-        states = {}
-        for sets, sums in after:
-            if isinstance(sets, list):
-                states.update(zip(sets, sums.groups(), strict=True))
-            else:
-                states[sets] = sums
-        states = tuple(states[u] for u in range(len(heads)))
-        state = AttentionState(states, groups.k.shape[-1], is_double)
-        return groups.ungroup(out), state
+        found = self._attend(groups, sets, state.heads, is_double)
+        _warn_of_lost(found.n_lost, groups)
+        state = AttentionState(tuple(found.states), shape, is_double)
+        return groups.ungroup(found.out), state
 
     # ---------------------------------------------------------------- looking at it
 
@@ -439,10 +645,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             return self(q, k, unit, key_padding_mask=key_padding_mask)
 
     def diagnose(self, q, k, v, *, key_padding_mask=None):
-        """Return how far the output can be trusted, estimated without exact attention.
+        """Return how far the output can be trusted, and whether something simpler is better.
 
-        The call is repeated with four other draws of the features at the same parameters; how far
-        draws are apart is how far each of them is from their mean.
+        The error of all outputs is estimated from how far the groups of features are apart, or
+        five draws where there is a single group. At a sample of 64 queries of every set of keys
+        the output, the exact part alone, the mean of the values and an exact window that costs as
+        much are compared with exact attention.
 
         Parameters
         ----------
@@ -454,22 +662,66 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Returns
         -------
         AttentionDiagnosis
-            ``relative_error``, ``effective_features`` and ``has_collapsed``.
+            ``relative_error``, ``effective_features``, ``sampled_errors`` and ``has_collapsed``.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        heads = self._heads(groups, n_heads)
-        out, _, effective, _ = self._attend(groups, heads)
-        outputs = [to_host(out)]
-        for draw in range(1, _DIAGNOSED_DRAWS):
-            redrawn = {id(head): Head(_redrawn(head.mechanism, draw)) for head in heads}
-            own = [redrawn[id(head)] for head in heads]
-            outputs.append(to_host(self._attend(groups, own)[0]))
+        sets = self._sets(groups, n_heads)
+        found = self._attend(groups, sets)
+        n_groups, field = len(sets[0].groups), self._field(groups.q.shape[-2], groups.k.shape[-2])
+        if n_groups > 1:
+            draws = [
+                [replace(own, groups=own.groups[g : g + 1]) for own in sets]
+                for g in range(n_groups)
+            ]
+        elif n_groups:
+            draws = [sets, *(_redrawn_sets(sets, draw) for draw in range(1, _DIAGNOSED_DRAWS))]
+        else:
+            draws = [sets]
+        outputs = [to_host(self._attend(groups, own).out) for own in draws]
         mean = np.mean(outputs, axis=0, dtype=np.float64)
-        variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
+        of_one = sum(np.sum((out - mean) ** 2) for out in outputs) / max(len(outputs) - 1, 1)
         # The square of the mean less what its own noise adds to it.
-        size = np.sum(mean**2) - variance / len(outputs)
+        size = np.sum(mean**2) - of_one / len(outputs)
+        variance = of_one / max(n_groups, 1)
         error = math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
-        return AttentionDiagnosis(error, effective)
+        answers, names = [found.out], ["attention"]
+        window = _cost(sets[0], groups.q.shape[1])
+        if field is not None:
+            answers.append(self._attend(groups, [replace(own, groups=()) for own in sets]).out)
+            names.append("exact part")
+            window += field.n_exact(causal=self.causal)
+        sampled_errors = None
+        if self._is_softmax:
+            *squares, total = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
+            names += ["mean", "window"]
+            sampled_errors = {
+                name: math.sqrt(own / total) if total else 0.0
+                for name, own in zip(names, squares, strict=True)
+            }
+        return AttentionDiagnosis(error, found.effective, sampled_errors)
+
+    @property
+    def _is_softmax(self):
+        """Whether softmax attention without a mask is what the output is an estimate of."""
+        return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
+
+    def _errors(self, groups, sets, outputs, n, window=None):
+        """Return the `squared_errors` of about n queries of every set of keys."""
+        if not self._is_softmax:
+            return np.zeros(3)
+        scale = check_scale(self.scale, groups.k.shape[-1])
+
+        def errors(_, unit, numbers):
+            own = [
+                out[numbers] if not isinstance(numbers, list) else take(out, numbers)
+                for out in outputs
+            ]
+            unit.take_units()
+            is_query = np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
+            places = sampled(is_query, max(1, n // unit.q.shape[-3]))
+            return squared_errors(unit, own, places, scale, self.causal, window)
+
+        return sum(for_each_unit(groups, sets, errors)[1])
 
     # ---------------------------------------------------------------- checks
 
@@ -501,15 +753,15 @@ class AttentionState:
     Parameters
     ----------
     heads : tuple
-        What is remembered for every set of keys, in the order of the leading axes; of a fixed size.
-    width : int, default=None
-        Width of the keys; None before the first.
+        What is remembered of every set of keys; of a fixed size.
+    shape : tuple, default=()
+        Sets of keys, their width, features, width of values and the near field.
     is_double : bool, default=False
         Whether values were too large or too small for sums in float32.
     """
 
     heads: tuple
-    width: int | None = None
+    shape: tuple = ()
     is_double: bool = False
 
 
@@ -523,35 +775,38 @@ class AttentionDiagnosis:
         Estimated root of the summed squared errors of the output over its summed squares.
     effective_features : ndarray or None
         Effective number of features that carry each of the queries looked at: 1 over the sum of
-        squared shares. None for maps that are not positive, with a mask, and without any key.
+        squared shares. None for maps that are not positive, with a near field or a mask, and
+        without any key.
+    sampled_errors : dict or None
+        Relative errors at a sample of queries, measured: of the output ("attention"), the "exact
+        part" alone where there is a near field, the "mean" of the values, and an exact "window" of
+        as many keys as the output costs. None with a mask and for generalised attention.
     """
 
     relative_error: float
     effective_features: np.ndarray | None
+    sampled_errors: dict | None = None
 
     @property
     def has_collapsed(self):
-        """Whether a typical query is carried by fewer than two features."""
-        if self.effective_features is None:
-            return False
-        return bool(np.median(self.effective_features) < _FEW_FEATURES)
+        """Whether the mean of the values is closer to softmax attention than the output."""
+        errors = self.sampled_errors
+        return errors is not None and errors["attention"] > max(errors["mean"], _TOLERATED)
 
 
-def _check_state(state, groups, heads):
+def _stream_shape(groups, sets, field):
+    """Return what a state must have been made for."""
+    n_features = sum(head.keys.n_columns for head in sets[0].heads)  # of all groups
+    library = "another library than NumPy" if is_array_api(groups.q) else "NumPy"
+    return library, len(sets), groups.k.shape[-1], n_features, groups.v.shape[-1], field
+
+
+def _check_state(state, shape):
     """Raise unless a state has seen nothing, or what these inputs continue."""
-    if not state.heads:
-        return
-    is_other = is_array_api(state.heads[0].sums)
-    if is_other != is_array_api(groups.q):
-        made = "another library than NumPy" if is_other else "NumPy"
-        raise ValueError(f"state was made by {made}; got {type(groups.q)!r}.")
-    n_features, n_values = state.heads[0].sums.shape
-    expected = len(state.heads), state.width, n_features, n_values - 1
-    given = len(heads), groups.k.shape[-1], heads[0].keys.n_columns, groups.v.shape[-1]
-    if expected != given:
+    if state.heads and state.shape != shape:
         raise ValueError(
-            "state was made for {} sets of keys of width {}, {} features and values of width {}; "
-            "got {}, {}, {} and {}.".format(*expected, *given)
+            "state was made by {} for {} sets of keys of width {}, {} features, values of width {} "
+            "and near={}; got {}, {}, {}, {}, {} and {}.".format(*state.shape, *shape)
         )
 
 
@@ -567,9 +822,8 @@ def _warn_of_lost(n_lost, groups):
         )
 
 
-def _state_of(states, sets):
-    """Return the sums before the positions of one set, or of several sets as one."""
-    return Sums.stack([states[u] for u in sets]) if isinstance(sets, list) else states[sets]
+def _is_none(feature_map):
+    return isinstance(feature_map, str) and feature_map == "none"
 
 
 def needs_data(feature_map):
@@ -577,17 +831,43 @@ def needs_data(feature_map):
     return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
 
 
-def _adapted(prototype, groups, sets):
-    """Return the prototype with the statistics of some sets of keys and all their queries."""
-    width = groups.k.shape[-1]
-    sets = sets[0] if len(sets) == 1 else sets  # a single one is not copied
-    queries, keys = groups.q[sets].reshape(-1, width), groups.k[sets].reshape(-1, width)
-    check_range("q", queries), check_range("k", keys)
-    if groups.padding is not None:
-        keys = keys[~groups.padding[sets].ravel()]
-    if not needs_data(prototype):
-        return prototype.adapted(queries, keys) if len(keys) else prototype
-    return fit_to(clone(prototype), queries, keys if len(keys) else queries)
+def _share(feature_map, n_groups):
+    """Return the number of components of a group."""
+    n_components = getattr(feature_map, "n_components", None)
+    if not isinstance(n_components, Integral) or n_components % n_groups:
+        raise ValueError(
+            f"n_groups={n_groups} must divide the n_components of feature_map, got {feature_map!r}."
+        )
+    return n_components // n_groups
+
+
+def _in_groups(mechanism, n_groups):
+    """Return a fitted mechanism and others of the same parameters, drawn apart."""
+    return (mechanism, *(_redrawn(mechanism, g) for g in range(1, n_groups)))
+
+
+def _cost(maps, n_queries):
+    """Return what features cost a query, in exact keys; those of keys are shared by query heads."""
+    return sum(
+        head.keys.n_columns * (1 / len(group) + 1 / n_queries)
+        for group in maps.groups
+        for head in group
+    )
+
+
+def _redrawn_sets(sets, draw):
+    """Return sets whose mechanisms have the same parameters and other draws."""
+    redrawn = {
+        id(own): replace(
+            own,
+            groups=tuple(
+                tuple(Head(_redrawn(head.mechanism, draw)) for head in group)
+                for group in own.groups
+            ),
+        )
+        for own in sets
+    }
+    return [redrawn[id(own)] for own in sets]
 
 
 def _redrawn(mechanism, draw):

@@ -18,7 +18,7 @@ from .._threads import run_all
 from .._validation import check_integer, draw_seed
 from . import _backward, _linear
 from ._backward import Gradients
-from ._heads import Head, Output, Unit, blocks
+from ._heads import Head, HeadSet, Output, Unit, blocks
 from .generalized import GeneralizedMap
 from .operator import ApproxKernelAttention, needs_data
 
@@ -115,13 +115,14 @@ class Performer:
         if feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
         attention = ApproxKernelAttention(feature_map, causal=True)
-        prototype = attention._prototype(width // n_heads)
+        (prototype,) = attention._prototypes(width // n_heads)
         if needs_data(prototype):
             raise ValueError(
                 f"feature_map={feature_map!r} needs statistics of data, which a Performer has not: "
                 "take a map that does without."
             )
         self._head = Head(prototype)
+        self._maps = HeadSet(((self._head,),))
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
@@ -342,7 +343,7 @@ class Performer:
         units = [all_heads] if length * self._head.keys.n_columns <= _TOGETHER else range(len(q))
 
         def unit(u):
-            return Unit(self._head, q[u, ..., None, :, :], k[u], v[u])
+            return Unit(self._maps, q[u, ..., None, :, :], k[u], v[u])
 
         def sums(parts, u):
             return Sums.stack(parts) if u is all_heads else parts[u]

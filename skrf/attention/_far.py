@@ -1,0 +1,207 @@
+"""Sums of features over far blocks of rows: those that are two or more blocks away.
+
+Written once for both ways: queries that read sums over keys, and keys to which the gradients of
+queries come back. Nothing is subtracted from a sum: blocks before and blocks after are added up
+apart.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from .._arrays import arithmetic, beside, cast, constant, is_array_api, like, namespace, to_host
+from .._sums import Rows, Sums, added, finite, lowered, rise_limit, transposed
+from .._threads import Scratch
+
+
+@dataclass(frozen=True, eq=False)
+class FarPart:
+    """What some blocks of rows read.
+
+    Parameters
+    ----------
+    first, stop : int
+        The blocks.
+    sums : array of shape (..., stop - first, M, c) or (..., 1, M, c)
+        Sums over the rows that are far from each of them.
+    top : array of shape (..., M) or (..., 1)
+        Their exponents, for all blocks.
+    """
+
+    first: int
+    stop: int
+    sums: Any
+    top: Any
+
+
+class FarSums:
+    """Sums over far blocks, for ranges of blocks that are asked for in their order.
+
+    Parameters
+    ----------
+    right : callable
+        Returns for a range of blocks the features of their rows, `Rows` of shape
+        (..., n_blocks, r, M), and values (..., n_blocks, r, c). NumPy's features are overwritten.
+        Rows that do not count have features that are zero.
+    n_blocks : int
+        Number of blocks.
+    before, after : bool, default=True
+        Whether earlier and later blocks are read.
+    sums : Sums, default=None
+        Over the blocks before number `done`.
+    done : int, default=0
+        The first block that is not in `sums`.
+    """
+
+    def __init__(self, right, n_blocks, *, before=True, after=True, sums=None, done=0):
+        self.right, self.n_blocks, self.before, self.after = right, n_blocks, before, after
+        if sums is None:
+            rows, values = right(0, 1)
+            sums = Sums.before(rows.map(_flat), _flat(values))
+        self.sums, self.done, self._later = sums, done, {}
+        self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
+        self._rooms = Scratch(), Scratch(), Scratch()
+
+    def look_ahead(self, stops):
+        """Take the sums over what is read after all of a range of blocks, for ends of ranges."""
+        later, end = self._nothing, self.n_blocks
+        for stop in reversed(stops if self.after else ()):
+            later = self._more(later, min(stop + 2, end), end)
+            self._later[stop], end = later, min(stop + 2, end)
+
+    def parts(self, first, stop):
+        """Yield the `FarPart` of a range, in as few parts as its exponents allow."""
+        return self._parts(first, stop, self._later.get(stop, self._nothing))
+
+    def _more(self, sums, start, stop):
+        """Return sums with the rows of more blocks."""
+        if start >= stop:
+            return sums
+        rows, values = self.right(start, stop)
+        return added(sums, rows.map(_flat), _flat(values))
+
+    def _parts(self, first, stop, later):
+        n = stop - first
+        # Number j of the range reads the window up to its number j, and from number j - n on.
+        window = first - 2 if self.before else first + 2, stop + 2 if self.after else stop - 2
+        start = max(window[0], self.done if self.before else 0)
+        end = max(start, min(window[1], self.n_blocks))
+        if start == end:
+            yield self._outside(first, stop, later)
+            return
+        rows, values = self.right(start, end)
+        present = slice(start - window[0], end - window[0])
+        tops = self._tops(rows, present, window[1] - window[0])
+        own, to_come = self._read_tops(tops, n, later)
+        highest = np.maximum(own, to_come)
+        top = highest.max(axis=-2)
+        if n > 1 and _rise(highest, top[..., None, :]) > rise_limit(rows.values):
+            middle, known = (first + stop) // 2, min(stop + 2, self.n_blocks)
+            between = self._more(later, min(middle + 2, known), known) if self.after else later
+            yield from self._parts(first, middle, between)
+            yield from self._parts(middle, stop, later)
+            return
+        top, dtype = beside(top, self.sums.top), rows.values.dtype
+        sums, later = (cast(part.at(top), dtype) for part in (self.sums, later))
+        if self.before and self.after and n < 4:
+            rows = _clipped(rows, top)  # in the middle there are some that nobody reads
+        products = self._products(lowered(rows, top)[0], values, present, tops.shape[-2])
+        if self.before:
+            found = _running(sums, products[..., :n, :, :], self._rooms[1])
+        if self.after:
+            ends = _running(later, _flipped(products[..., -n:, :, :]), self._rooms[2])
+            ends = _flipped(ends)
+            found = arithmetic(found).add(found, ends) if self.before else ends
+        if self.before:
+            self._absorb(stop - 2, beside(own[..., -1, :], top), top, products[..., :n, :, :])
+        yield FarPart(first, stop, found, top)
+
+    def _outside(self, first, stop, later):
+        """Return what a range reads whose window is empty."""
+        sums = self.sums.merge(later)
+        return FarPart(first, stop, sums.sums[..., None, :, :], sums.top)
+
+    def _tops(self, rows, present, n_blocks):
+        """Return, on the host, the largest exponents of every block of a window."""
+        highest = constant(namespace(rows.values).max(rows.exponents, axis=-2))
+        highest = to_host(highest).astype(np.float64)
+        tops = np.full((*highest.shape[:-2], n_blocks, highest.shape[-1]), -np.inf)
+        tops[..., present, :] = highest
+        return tops
+
+    def _read_tops(self, tops, n, later):
+        """Return the largest exponents of what every block of a range reads before and after it."""
+        before, after = (to_host(sums.top)[..., None, :] for sums in (self.sums, later))
+        if self.before:
+            before = np.maximum(before, np.maximum.accumulate(tops[..., :n, :], axis=-2))
+        if self.after:
+            ends = tops[..., tops.shape[-2] - n :, :][..., ::-1, :]
+            after = np.maximum(after, np.maximum.accumulate(ends, axis=-2)[..., ::-1, :])
+        return before, after
+
+    def _absorb(self, stop, own, top, products):
+        """Add what no later window holds to the sums, on the scale of their own exponents."""
+        if stop <= self.done:
+            return
+        xp = namespace(products)
+        rise = top - finite(own)
+        if float(xp.max(xp.where(own > -np.inf, rise, like(0.0, rise)))) > rise_limit(products):
+            self.sums = self._more(self.sums, self.done, stop)
+        else:
+            total = cast(xp.sum(products, axis=-3), xp.float64) * xp.exp(finite(rise))[..., None]
+            self.sums = Sums(self.sums.at(own) + total, own)
+        self.done = stop
+
+    def _products(self, factors, values, present, n_blocks):
+        """Return the sums over every block of a window, 0 for those that are not there."""
+        left, values = transposed(factors), cast(values, factors.dtype)
+        if not is_array_api(factors):
+            shape = (*left.shape[:-3], n_blocks, left.shape[-2], values.shape[-1])
+            out = self._rooms[0](shape, factors.dtype)
+            out[..., : present.start, :, :] = out[..., present.stop :, :, :] = 0
+            np.matmul(left, values, out=out[..., present, :, :])
+            return out
+        found = left @ values
+        zero = 0.0 * found[..., :1, :, :]
+        parts = [zero] * present.start + [found] + [zero] * (n_blocks - present.stop)
+        return namespace(found).concat(parts, axis=-3)
+
+
+def _flat(array):
+    """Return the rows of all blocks as one axis."""
+    shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
+    return namespace(array).reshape(array, shape)
+
+
+def _flipped(array):
+    """Return blocks in reverse, a view where there are views."""
+    return np.flip(array, -3) if not is_array_api(array) else namespace(array).flip(array, axis=-3)
+
+
+def _running(first, products, room):
+    """Return first + the products of one block, of two, and so on."""
+    if is_array_api(products):
+        xp = array_api_compat.array_namespace(products)
+        return first[..., None, :, :] + xp.cumulative_sum(products, axis=-3)
+    out = room(products.shape, products.dtype)
+    # NumPy's own cumulative sum takes ten times as long along this axis.
+    for j in range(products.shape[-3]):
+        total = out[..., j - 1, :, :] if j else first
+        np.add(total, products[..., j, :, :], out=out[..., j, :, :])
+    return out
+
+
+def _clipped(rows, top):
+    """Return features with exponents of at most `top`."""
+    top = cast(top, rows.values.dtype)[..., None, None, :]
+    lower = namespace(top).minimum
+    if rows.scale is None:
+        return Rows(lower(rows.values, top))
+    return Rows(rows.values, lower(rows.scale, top))
+
+
+def _rise(highest, top):
+    """Return how far exponents are apart among the blocks that read anything."""
+    return np.max(np.where(highest > -np.inf, top - np.where(highest > -np.inf, highest, 0.0), 0.0))

@@ -1,0 +1,542 @@
+"""Attention with a near field: near keys and anchors exactly, features for the far keys.
+
+The output is the mean over groups of features of (N + shrink N_g) / (Z + shrink Z_g): numerator and
+denominator over the exact keys, and over the far keys by the features of group g. Each part carries
+a log scale per row; they are merged at the larger.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arrays import (
+    arithmetic,
+    beside,
+    cast,
+    constant,
+    is_array_api,
+    like,
+    namespace,
+)
+from .._sums import Rows, differences, finite, levelled, transposed
+from ._backward import by_sums_of, pulled
+from ._far import FarSums
+from ._heads import quotients
+from ._sampled import free, sampled, scores, taken
+
+_SAMPLED = 64  # queries that choose anchors
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """Keys that every query sees exactly.
+
+    Parameters
+    ----------
+    positions : ndarray of int of shape (..., S)
+        Where they are, -1 for places that are empty.
+    keys, values : array of shape (..., S, d), (..., S, e)
+        What stands there.
+    """
+
+    positions: np.ndarray
+    keys: Any
+    values: Any
+
+    def joined(self, other):
+        """Return these anchors and others."""
+        xp = namespace(self.keys)
+        return Anchors(
+            np.concatenate([self.positions, other.positions], axis=-1),
+            xp.concat([self.keys, other.keys], axis=-2),
+            xp.concat([self.values, other.values], axis=-2),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NearState:
+    """What causal attention with a near field remembers: two blocks at most, anchors and sums.
+
+    Parameters
+    ----------
+    position : int
+        Positions so far.
+    sums : tuple of Sums
+        Over the keys of all earlier blocks, of every group.
+    keys, values : array of shape (..., n, d), (..., n, e)
+        Those of the last two blocks.
+    hidden : ndarray of bool of shape (..., n)
+        True where one of them is padding or an anchor.
+    anchors : Anchors
+        The anchors.
+    """
+
+    position: int
+    sums: tuple
+    keys: Any
+    values: Any
+    hidden: np.ndarray
+    anchors: Anchors
+
+    @property
+    def shape(self):
+        """Widths of keys and values, and the number of features of every group."""
+        return self.keys.shape[-1], self.values.shape[-1], [s.sums.shape[-2] for s in self.sums]
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The exact part of a range of blocks.
+
+    Parameters
+    ----------
+    q : array of shape (..., G, B, n, d)
+        Scaled queries of B blocks.
+    keys, values : array of shape (..., 1, B, w, d), (..., 1, B, w, e + 1)
+        What their rows see, the weight before the values.
+    near, by_anchor : array of shape (..., G, B, n, w), (..., G, B, n, S)
+        Weights, the largest of a row 1.
+    top : array of shape (..., G, B, n, 1)
+        Their log scale.
+    found : array of shape (..., G, B, n, e + 1)
+        Denominators and numerators.
+    """
+
+    q: Any
+    keys: Any
+    values: Any
+    near: Any
+    by_anchor: Any
+    top: Any
+    found: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Query heads of a unit that share features.
+
+    Parameters
+    ----------
+    unit : Unit
+        With these query heads and their features.
+    queries : slice
+        Which they are.
+    """
+
+    unit: Any
+    queries: slice
+
+
+class NearAttention:
+    """Attention of the queries of a unit to its keys.
+
+    Parameters
+    ----------
+    unit : Unit
+        The inputs; in a stream, those after a state.
+    field : NearField
+        What is exact.
+    scale : float
+        Factor of the products of queries and keys.
+    causal : bool
+        Whether later keys are not seen.
+    size : int
+        Rows that are worked on at a time.
+    state : NearState, default=None
+        What came before.
+    """
+
+    def __init__(self, unit, field, scale, causal, size, state=None):
+        self.block, self.scale, self.causal, self.size = field.block, scale, causal, size
+        self.unit = unit = copy.copy(unit)
+        n_before = 0 if state is None else state.position
+        is_anchor = _chosen(unit, field, scale, causal, state)
+        hidden = is_anchor | ~free(unit)
+        places = np.argsort(~is_anchor, axis=-1, kind="stable")
+        places = places[..., : is_anchor.sum(axis=-1).max(initial=0)]
+        positions = np.where(np.take_along_axis(is_anchor, places, -1), places + n_before, -1)
+        self.anchors = Anchors(positions, taken(unit.k, places), taken(unit.v, places))
+        self.start = 0
+        if state is not None:
+            xp, self.start = namespace(unit.k), state.keys.shape[-2]
+            self.anchors = state.anchors.joined(self.anchors)
+            unit.k = xp.concat([state.keys, unit.k], axis=-2)
+            unit.v = xp.concat([state.values, unit.v], axis=-2)
+            hidden = np.concatenate([state.hidden, hidden], axis=-1)
+        self.origin = n_before - self.start  # where row 0 is
+        self.hidden, self.n = hidden, hidden.shape[-1]
+        self.n_blocks = -(-self.n // self.block)
+        unit.hidden = beside(hidden, unit.k) if hidden.any() else None
+        shrink = unit.maps.shrink
+        shrink = np.ones(unit.q.shape[-3]) if shrink is None else shrink
+        with np.errstate(divide="ignore"):
+            self._log_shrink = like(np.log(shrink), unit.q)[:, None, None, None]
+        # Of every group, the query heads that share features.
+        self.groups = [
+            [Reader(unit.of(head, own), own) for own, head in _parted(group)]
+            for group in unit.maps.groups
+            if shrink.any()
+        ]
+        self._state = state
+
+    def _anchors(self):
+        """Return the anchors' keys, and their values behind a weight of 1."""
+        keys = cast(self.anchors.keys, self.unit.dtype)
+        return keys[..., None, None, :, :], self.unit.extended(self.anchors.values)[
+            ..., None, None, :, :
+        ]
+
+    # ---------------------------------------------------------------- rows and blocks
+
+    def _ranges(self):
+        """Return (first, stop, rows) that cover the queries.
+
+        First and stop are whole blocks, or a single one of which there may be a part.
+        """
+        block, found, row = self.block, [], self.start
+        while row < self.n:
+            first = row // block
+            stop = first + 1
+            if row % block == 0:
+                stop = max(stop, min(first + max(1, self.size // block), self.n // block))
+            found.append((first, stop, slice(row, min(stop * block, self.n))))
+            row = found[-1][-1].stop
+        return found
+
+    def _queries(self, rows):
+        """Return rows of the queries, which begin at `start`."""
+        return slice(rows.start - self.start, rows.stop - self.start)
+
+    def _blocks_of(self, rows, features, values):
+        """Return features and values as blocks, the last one filled up with what counts nothing."""
+        n_blocks = -(-(rows.stop - rows.start) // self.block)
+        missing = n_blocks * self.block - (rows.stop - rows.start)
+        lowest = -np.inf if features.scale is None else 0.0
+
+        def folded(array, fill=0.0):
+            return _folded(_filled(array, 0, missing, fill), n_blocks)
+
+        scale = None if features.scale is None else folded(features.scale, -np.inf)
+        return Rows(folded(features.values, lowest), scale), folded(values)
+
+    def _rows_of(self, start, stop):
+        return slice(start * self.block, min(stop * self.block, self.n))
+
+    def _far_sums(self, ranges):
+        """Return the `FarSums` that every reader reads."""
+        readers = [reader for group in self.groups for reader in group]
+        before = [None] * len(readers) if self._state is None else self._state.sums
+        found = [self._sums_of_keys(*pair) for pair in zip(readers, before, strict=True)]
+        for sums in found:
+            sums.look_ahead([stop for _, stop, _ in ranges])
+        return dict(zip(readers, found, strict=True))
+
+    def _sums_of_keys(self, reader, sums):
+        def right(start, stop):
+            rows, unit = self._rows_of(start, stop), reader.unit
+            return self._blocks_of(rows, unit.key_rows(rows), unit.values(rows))
+
+        return FarSums(right, self.n_blocks, after=not self.causal, sums=sums)
+
+    def _window(self, array, first, stop, fill=0.0):
+        """Return what the rows of every block see: (..., B, w, c) of an array (..., n, c)."""
+        n, sides = stop - first, 1 if self.causal else 2
+        begin, end = (first - 1) * self.block, (stop + sides - 1) * self.block
+        present = slice(max(begin, 0), min(end, self.n))
+        own = array(present)
+        if n == 1:
+            return own[..., None, :, :]
+        own = _folded(_filled(own, present.start - begin, end - present.stop, fill), n + sides)
+        parts = [own[..., i : i + n, :, :] for i in range(sides + 1)]
+        return namespace(own).concat(parts, axis=-2)
+
+    # ---------------------------------------------------------------- exact part
+
+    def exact(self, first, stop, rows):
+        """Return the `Exact` part of a range."""
+        unit, n = self.unit, stop - first
+        q = _folded(unit.queries(self._queries(rows)), n) * self.scale
+        keys = self._window(unit.keys, first, stop)[..., None, :, :, :]
+        values = self._window(unit.values, first, stop)[..., None, :, :, :]
+        do = arithmetic(q)
+        near = q @ transposed(keys)
+        if unit.hidden is not None or n > 1:
+            hidden = self._window(lambda own: self.hidden[..., own, None], first, stop, True)
+            if hidden.any():
+                hidden = beside(hidden[..., 0], near)[..., None, :, None, :]
+                near = do.fill(near, hidden, -np.inf)
+        if self.causal:
+            offset = rows.start - max((first - 1) * self.block, 0 if n == 1 else -self.block)
+            later = np.arange(near.shape[-1]) > offset + np.arange(near.shape[-2])[:, None]
+            near = do.fill(near, beside(later, near), -np.inf)
+        anchor_keys, anchor_values = self._anchors()
+        by_anchor = q @ transposed(anchor_keys)
+        positions = self.anchors.positions
+        last = self.origin + rows.start if self.causal else self.n
+        if positions.size and not (positions.min() >= 0 and positions.max() <= last):
+            own = self.origin + np.arange(rows.start, rows.stop).reshape(n, -1, 1)
+            positions = positions[..., None, None, None, :]
+            unseen = (positions < 0) | (self.causal & (positions > own))
+            by_anchor = do.fill(by_anchor, beside(unseen, near), -np.inf)
+        xp = namespace(near)
+        top = xp.max(constant(near), axis=-1, keepdims=True)
+        if positions.size:
+            top = xp.maximum(top, xp.max(constant(by_anchor), axis=-1, keepdims=True))
+        near, by_anchor = (do.exp(do.subtract(part, finite(top))) for part in (near, by_anchor))
+        found = near @ values + by_anchor @ anchor_values
+        return Exact(q, keys, values, near, by_anchor, top, found)
+
+    # ---------------------------------------------------------------- forward
+
+    def attend(self, out):
+        """Write the outputs; return the state after them."""
+        ranges = self._ranges()
+        far = self._far_sums(ranges)
+        for first, stop, rows in ranges:
+            exact, found = self.exact(first, stop, rows), []
+            for group in self.groups:
+                parts = [self._far_part(reader, far[reader], first, stop, rows) for reader in group]
+                found.append(quotients(self._merged(exact, *_joined(parts, -4))[0]))
+            found = sum(found) / len(found) if found else quotients(exact.found)
+            out.put(self._queries(rows), _unfolded(found))
+        keep = slice(max(0, self.n_blocks - 2) * self.block, None)
+        keys, values = (_own(part[..., keep, :]) for part in (self.unit.k, self.unit.v))
+        sums, hidden = tuple(own.sums for own in far.values()), self.hidden[..., keep].copy()
+        return NearState(self.origin + self.n, sums, keys, values, hidden, self.anchors)
+
+    def errors(self, places, expected, factors):
+        """Return the squared errors at some places in order, for every factor of the far part.
+
+        Of NumPy, with an axis for the query heads.
+        """
+        ranges, exact, found = self._ranges(), [], [[] for _ in self.groups]
+        far = self._far_sums(ranges)
+        for first, stop, rows in ranges:
+            at = places[(places >= rows.start) & (places < rows.stop)] - rows.start
+            own = self.exact(first, stop, rows)
+            exact.append([_unfolded(part)[:, at] for part in (own.found, own.top)])
+            for group, kept in zip(self.groups, found, strict=True):
+                parts = [self._far_part(reader, far[reader], first, stop, rows) for reader in group]
+                kept.append([_unfolded(part)[:, at] for part in _joined(parts, -4)])
+        exact, *found = (_joined(parts, 1) for parts in (exact, *found))
+        with np.errstate(divide="ignore"):
+            logs = np.log(factors).astype(exact[1].dtype)
+        squares = []
+        for log in logs:
+            out = [quotients(_merged(*exact, own, scale + log)[0]) for own, scale in found]
+            squares.append(np.sum((np.mean(out, axis=0) - expected) ** 2, axis=(-2, -1)))
+        return np.array(squares)
+
+    def _read(self, reader, far, first, stop, rows):
+        """Yield (rows, blocks of the range, found, log scale, slopes, sums) of queries."""
+        for part in far.parts(first, stop):
+            own = self._rows_of(part.first, part.stop)
+            own = slice(max(own.start, rows.start), min(own.stop, rows.stop))
+            features = reader.unit.query_rows(self._queries(own))
+            yield own, slice(part.first - first, part.stop - first), *_found(features, part)
+
+    def _far_part(self, *given):
+        """Return what queries of a range find by features, and its log scale."""
+        return _joined([part[2:4] for part in self._read(*given)], -3)
+
+    def _merged(self, exact, found, scale, own=slice(None), blocks=slice(None)):
+        """Return sums of exact and far part, their log scale, and the factors of both.
+
+        All query heads or some of them (`own`), and all blocks of the range or some.
+        """
+        parts = (part[..., own, blocks, :, :] for part in (exact.found, exact.top))
+        scale = scale + cast(self._log_shrink[own, ...], scale.dtype)
+        return _merged(*parts, found, scale)
+
+    # ---------------------------------------------------------------- backward, NumPy only
+
+    def backward(self, gradient, found):
+        """Write the gradients of sum(gradient * attention) into `Gradients`."""
+        unit, ranges = self.unit, self._ranges()
+        self._by = {
+            name: np.zeros(part.shape, unit.dtype)
+            for name, part in (("q", unit.q), ("k", unit.k), ("v", unit.v))
+        }
+        anchors = self.anchors.keys, self.anchors.values
+        self._by_anchor = [np.zeros(part.shape, unit.dtype) for part in anchors]
+        far, n_groups = self._far_sums(ranges), max(len(self.groups), 1)
+        # What far keys get of every query: gradients of its sums, and the log scale of these.
+        widths = unit.v.shape[-1] + 1, 1
+        left = {
+            reader: [np.empty((*reader.unit.q.shape[:2], n), unit.dtype) for n in widths]
+            for reader in far
+        }
+        for first, stop, rows in ranges:
+            exact = self.exact(first, stop, rows)
+            own = _folded(gradient[:, rows].astype(unit.dtype), stop - first) / n_groups
+            by_exact = np.zeros_like(exact.found) if far else by_sums_of(exact.found, own)
+            for reader, sums in far.items():
+                for part in self._read(reader, sums, first, stop, rows):
+                    self._read_back(reader, exact, part, own, by_exact, left[reader])
+            self._exact_back(exact, by_exact, first, stop, rows)
+        for reader, kept in left.items():
+            self._far_back(reader, *kept, ranges)
+        is_anchor = self.anchors.positions >= 0
+        for name, by_anchor in zip("kv", self._by_anchor, strict=True):
+            self._by[name][self.anchors.positions[is_anchor]] += by_anchor[is_anchor]
+        every = slice(0, self.n)
+        for name, out in (("q", found.by_q), ("k", found.by_k), ("v", found.by_v)):
+            out.put(every, self._by[name])
+
+    def _read_back(self, reader, exact, part, gradient, by_exact, kept):
+        """Add the gradients of some queries by the features, and keep what their far keys need."""
+        rows, blocks, read, scale, slopes, matrix = part
+        own, unit = reader.queries, reader.unit
+        total, top, of_exact, of_far = self._merged(exact, read, scale, own, blocks)
+        by_total = by_sums_of(total, gradient[own, blocks])
+        by_exact[own, blocks] += by_total * of_exact
+        kept[0][:, rows], kept[1][:, rows] = _unfolded(by_total), _unfolded(top)
+        by_values = _unfolded((by_total * of_far) @ transposed(matrix) * slopes)
+        self._by["q"][own, rows] += pulled(unit.head.queries, unit.queries(rows), by_values)
+
+    def _exact_back(self, exact, by_sums, first, stop, rows):
+        """Add the gradients by the exact part of a range."""
+        anchor_keys, anchor_values = self._anchors()
+        by_near = exact.near * (by_sums @ transposed(exact.values))
+        by_logit = exact.by_anchor * (by_sums @ transposed(anchor_values))
+        by_q = by_near @ exact.keys + by_logit @ anchor_keys
+        self._by["q"][:, rows] += _unfolded(by_q) * self.scale
+        for name, by_window in (
+            ("k", np.sum(transposed(by_near) @ exact.q, axis=0)),
+            ("v", np.sum(transposed(exact.near) @ by_sums[..., 1:], axis=0)),
+        ):
+            self._spread(self._by[name], by_window, first, stop)
+        self._by_anchor[0] += np.sum(transposed(by_logit) @ exact.q, axis=(0, 1))
+        by_values = np.sum(transposed(exact.by_anchor) @ by_sums, axis=(0, 1))
+        self._by_anchor[1] += by_values[..., 1:]
+
+    def _spread(self, target, windows, first, stop):
+        """Add what `_window` showed of rows back to them."""
+        n, sides = stop - first, 1 if self.causal else 2
+        begin = (first - 1) * self.block
+        if n == 1:
+            target[max(begin, 0) :][: windows.shape[-2]] += windows[0]
+            return
+        rows = np.zeros((n + sides, self.block, windows.shape[-1]), windows.dtype)
+        for i in range(sides + 1):
+            rows[i : i + n] += windows[:, i * self.block : (i + 1) * self.block]
+        rows = rows.reshape(-1, rows.shape[-1])[max(-begin, 0) :]
+        own = target[max(begin, 0) : (stop + sides - 1) * self.block]
+        own += rows[: len(own)]
+
+    def _far_back(self, reader, gradients, scales, ranges):
+        """Add the gradients of far keys, which read sums over queries as these do over keys."""
+        unit = reader.unit
+        shift = self._log_shrink[reader.queries, :, 0] - finite(scales)
+        shift = np.where(scales > -np.inf, shift, -np.inf).astype(scales.dtype)
+
+        def right(start, stop):
+            rows = self._rows_of(start, stop)
+            features = unit.query_rows(rows)
+            if features.scale is None:
+                features = Rows(features.values + shift[:, rows])
+            else:
+                features = Rows(features.values, features.scale + shift[:, rows])
+            features, values = self._blocks_of(rows, features, gradients[:, rows])
+
+            def side_by_side(array):
+                array = np.moveaxis(array, 0, -3)
+                return array.reshape(*array.shape[:-3], -1, array.shape[-1])
+
+            return features.map(side_by_side), side_by_side(values)
+
+        far = FarSums(right, self.n_blocks, before=not self.causal)
+        far.look_ahead([stop for _, stop, _ in ranges])
+        for first, stop, _ in ranges:
+            for part in far.parts(first, stop):
+                rows, n = self._rows_of(part.first, part.stop), part.stop - part.first
+                features = unit.key_rows(rows).map(lambda array: array[None])
+                read, scale, slopes, matrix = _found(features, part)
+                factor = np.exp(scale)
+                self._by["v"][rows] += _unfolded(read * factor)[0, :, 1:]
+                by_values = _folded(unit.values(rows)[None], n) @ transposed(matrix)
+                by_values = _unfolded(by_values * slopes * factor)[0]
+                self._by["k"][rows] += pulled(unit.head.keys, unit.keys(rows), by_values)
+
+
+# ---------------------------------------------------------------- rows and blocks
+
+
+def _parted(group):
+    """Return (query heads, `Head`) of a group of features."""
+    if len(group) == 1:
+        return [(slice(None), group[0])]
+    return [(slice(g, g + 1), head) for g, head in enumerate(group)]
+
+
+def _joined(parts, axis):
+    """Return several (found, scale) as one."""
+    return [namespace(own[0]).concat(own, axis=axis) for own in zip(*parts, strict=True)]
+
+
+def _merged(exact, exact_scale, far, far_scale):
+    """Return exact and far sums together, their log scale, and the factors of both."""
+    xp = namespace(far)
+    top = xp.maximum(exact_scale, far_scale)
+    of_exact, of_far = (xp.exp(differences(part, finite(top))) for part in (exact_scale, far_scale))
+    return exact * of_exact + far * of_far, top, of_exact, of_far
+
+
+def _found(features, part):
+    """Return what rows (..., G, n, M) read of a `FarPart`, log scale, slopes and sums."""
+    n_blocks = part.stop - part.first
+    features = features.map(lambda array: _folded(array, n_blocks))
+    factors, slopes, scale = levelled(features, part.top[..., None, None, :])
+    matrix = cast(part.sums, factors.dtype)[..., None, :, :, :]
+    return factors @ matrix, scale, slopes, matrix
+
+
+def _folded(array, n_blocks):
+    """Return rows (..., n, c) as blocks (..., n_blocks, n / n_blocks, c)."""
+    shape = (*array.shape[:-2], n_blocks, array.shape[-2] // n_blocks, array.shape[-1])
+    return namespace(array).reshape(array, shape)
+
+
+def _unfolded(array):
+    """Return blocks (..., B, n, c) as rows (..., B n, c)."""
+    shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
+    return namespace(array).reshape(array, shape)
+
+
+def _filled(array, before, after, fill):
+    """Return rows with more of a value before and after them."""
+    if not before and not after:
+        return array
+    xp, (*leading, _, width) = namespace(array), array.shape
+
+    def more(n):
+        return like(np.full((*leading, n, width), fill), array)
+
+    return xp.concat([more(before), array, more(after)], axis=-2)
+
+
+def _own(array):
+    """Return a part of an array that does not keep the whole of it."""
+    return array if is_array_api(array) else array.copy()
+
+
+# ---------------------------------------------------------------- anchors
+
+
+def _chosen(unit, field, scale, causal, state):
+    """Return, on the host, which new keys are anchors."""
+    is_free = free(unit)
+    if isinstance(field.anchors, tuple):
+        start = 0 if state is None else state.position
+        return is_free & np.isin(start + np.arange(is_free.shape[-1]), field.anchors)
+    if causal:
+        n_before = 0 if state is None else np.sum(state.anchors.positions >= 0, axis=-1)
+        return is_free & (np.cumsum(is_free, -1) + np.asarray(n_before)[..., None] <= field.anchors)
+    is_chosen = np.zeros(is_free.shape, bool)
+    if field.anchors:
+        own = np.where(is_free, scores(unit, sampled(is_free, _SAMPLED), scale), -np.inf)
+        best = np.argsort(-own, axis=-1, kind="stable")[..., : field.anchors]
+        np.put_along_axis(is_chosen, best, True, axis=-1)
+    return is_free & is_chosen

@@ -1,0 +1,111 @@
+"""Exact attention of a few queries: what anchors are chosen by, and outputs judged by."""
+
+import numpy as np
+
+from .._arrays import arithmetic, beside, cast, constant, like, namespace, take, to_host
+from .._sums import peaked, transposed
+from ._heads import blocks
+
+_AT_ONCE = 8  # queries
+
+
+def sampled(is_free, n):
+    """Return places (..., n) of rows that are free, spread over all of them with a fixed seed.
+
+    Where there are fewer, some come more than once.
+    """
+    shares = (np.arange(n) + np.random.default_rng(0).random(n)) / n
+    order = np.argsort(~is_free, axis=-1, kind="stable")
+    numbers = np.floor(shares * np.maximum(is_free.sum(axis=-1, keepdims=True), 1)).astype(int)
+    return np.take_along_axis(order, numbers, axis=-1)
+
+
+def taken(array, places):
+    """Return rows (..., m, c) of an array (..., n, c), given their places (..., m)."""
+    leading, (n, width) = array.shape[:-2], array.shape[-2:]
+    places = np.broadcast_to(places, (*leading, places.shape[-1]))
+    flat = namespace(array).reshape(array, (-1, width))
+    starts = n * np.arange(flat.shape[0] // n).reshape(leading)
+    rows = take(flat, (starts[..., None] + places).ravel())
+    return namespace(array).reshape(rows, (*places.shape, width))
+
+
+def free(unit):
+    """Return, on the host, which keys of a unit are no padding."""
+    if unit.hidden is None:
+        return np.ones(unit.k.shape[:-1], bool)
+    return ~to_host(unit.hidden)
+
+
+def exact_weights(unit, places, scale, causal=False):
+    """Yield (places of some queries, their attention weights (..., G, n, S), what is not seen)."""
+    q, keys = constant(unit.q), transposed(cast(constant(unit.k), unit.dtype))[..., None, :, :]
+    n_keys, is_free = unit.k.shape[-2], free(unit)
+    for rows in blocks(places.shape[-1], _AT_ONCE):
+        own = places[..., rows]
+        logits = (cast(taken(q, own[..., None, :]), unit.dtype) * scale) @ keys
+        unseen = ~is_free[..., None, None, :]
+        if causal:
+            unseen = unseen | (np.arange(n_keys) > own[..., None, :, None])
+        if unseen.any():
+            logits = arithmetic(logits).fill(logits, beside(unseen, logits), -np.inf)
+        weights, xp = peaked(logits), namespace(logits)
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        yield own, weights / xp.where(total == 0, like(1.0, total), total), unseen
+
+
+def scores(unit, places, scale):
+    """Return, on the host, how much every key matters: sum_i a_ij^2 |o_i - v_j|^2 over queries."""
+    values = constant(unit.v if unit.value_unit == 1 else unit.v / unit.value_unit)
+    values = cast(values, unit.dtype)[..., None, :, :]
+    xp, total = namespace(values), 0.0
+    sizes = xp.sum(values * values, axis=-1)[..., None, :]
+    for _, weights, _ in exact_weights(unit, places, scale):
+        out = weights @ values
+        distances = sizes - 2 * (out @ transposed(values))
+        distances = distances + xp.sum(out * out, axis=-1, keepdims=True)
+        total = total + xp.sum(weights * weights * distances, axis=(-3, -2))
+    return to_host(total)
+
+
+def squared_errors(unit, out, places, scale, causal, window=None):
+    """Return squared errors of outputs at some places, of simple answers, and squared outputs.
+
+    Parameters
+    ----------
+    unit : Unit
+        The inputs, in units.
+    out : list of array of shape (..., G, L, e)
+        Outputs, in the units of the values.
+    places : ndarray of int of shape (..., n)
+        The queries.
+    scale, causal
+        As in `NearAttention`.
+    window : int, default=None
+        Keys of an exact window that is judged, too.
+
+    Returns
+    -------
+    ndarray
+        Of every output, the mean of the values, the window where there is one, and 0.
+    """
+    values = cast(constant(unit.v), unit.dtype)[..., None, :, :] / unit.value_unit
+    xp, total = namespace(values), 0.0
+    keys = np.arange(unit.k.shape[-2])
+    for own, weights, unseen in exact_weights(unit, places, scale, causal):
+        exact = weights @ values
+        seen = like(~unseen, weights)
+        answers = [taken(constant(part), own[..., None, :]) / unit.value_unit for part in out]
+        answers.append(_mean(seen, values))
+        if window is not None:
+            reach = own[..., None, :, None] - keys
+            is_near = (reach < window) & causal | (2 * np.abs(reach) < window) & (not causal)
+            answers.append(_mean(weights * like(is_near, weights), values))
+        answers.append(like(0.0, exact))
+        total = total + np.array([float(xp.sum((part - exact) ** 2)) for part in answers])
+    return total
+
+
+def _mean(weights, values):
+    total = namespace(weights).sum(weights, axis=-1, keepdims=True)
+    return weights @ values / namespace(weights).where(total == 0, like(1.0, total), total)

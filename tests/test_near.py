@@ -1,0 +1,210 @@
+"""Attention with near keys exact: against the dense definition, in every mode."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+
+from skrf import DenseExponentialRF, OptimalPositiveRF, RFFSampler
+from skrf.attention import ApproxKernelAttention, NearField, exact_attention
+
+# Few features of large inputs are poor, and the operator says so.
+pytestmark = pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+
+L, D, E, SCALE = 90, 5, 4, 1 / np.sqrt(5)
+
+
+def inputs(n_heads=2, n_key_heads=2, length=L, dtype="float64", seed=0, size=1.0):
+    rng = np.random.default_rng(seed)
+    q, k, v = (
+        rng.normal(size=(2, heads, length, width)).astype(dtype)
+        for heads, width in ((n_heads, D), (n_key_heads, D), (n_key_heads, E))
+    )
+    return size * q, size * k, v
+
+
+def dense(attention, q, k, v, padding=None):
+    """The definition, one query head of one batch after the other, in float64."""
+    q, k, v = (part.astype(np.float64) for part in (q, k, v))
+    out = np.empty((*q.shape[:-1], v.shape[-1]))
+    share = q.shape[1] // k.shape[1]
+    groups, n_key_heads = attention._check(q, k, v, padding)
+    sets = attention._sets(groups, n_key_heads)
+    field = attention._field(q.shape[-2], k.shape[-2])
+    for b, h in np.ndindex(q.shape[:2]):
+        u = b * n_key_heads + h // share
+        own = sets[u]
+        hidden = np.zeros(q.shape[-2], bool) if padding is None else padding[b]
+        shrink = 1.0 if own.shrink is None else own.shrink[h % share]
+        keys, values = k[b, h // share], v[b, h // share]
+        anchors = chosen(field, attention.causal, q[b], k[b], v[b], h // share, share, hidden)
+        logits = SCALE * q[b, h] @ keys.T
+        i = np.arange(q.shape[-2])
+        seen = ~hidden[None] & ((i[None] <= i[:, None]) | (not attention.causal))
+        blocks = i // field.block
+        is_exact = np.abs(blocks[:, None] - blocks) <= 1
+        is_exact[:, anchors] = True
+        exact = np.where(seen & is_exact, logits, -np.inf)
+        parts = []
+        for group in own.groups:
+            head = group[h % share if len(group) > 1 else 0]
+            left, right = head.queries(q[b, h]), head.keys(keys)
+            if left.scale is None:
+                top = right.values.max(axis=0)
+                rows = (left.values + top).max(axis=1, keepdims=True)
+                product = np.exp(left.values + top - rows) @ np.exp(right.values - top).T
+                shift = rows
+            else:
+                product = left.values @ right.values.T
+                shift = left.scale + right.scale.T
+            far = np.where(seen & ~is_exact, product * np.exp(shift), 0) * shrink
+            weights = np.exp(exact) + far
+            parts.append(normalised(weights) @ values)
+        if not own.groups:
+            weights = np.exp(exact)
+            parts.append(normalised(weights) @ values)
+        out[b, h] = np.mean(parts, axis=0)
+    return out
+
+
+def normalised(weights):
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
+def chosen(field, causal, q, k, v, h, share, hidden):
+    if isinstance(field.anchors, tuple):
+        return [j for j in field.anchors if not hidden[j]]
+    free = np.flatnonzero(~hidden)
+    if causal:
+        return free[: field.anchors]
+    numbers = (np.arange(64) + np.random.default_rng(0).random(64)) / 64 * len(free)
+    total = 0.0
+    for queries in q[h * share : (h + 1) * share, free[numbers.astype(int)]]:
+        weights = np.exp(SCALE * queries @ k[h].T) * ~hidden
+        weights /= weights.sum(axis=1, keepdims=True)
+        distances = ((weights @ v[h])[:, None] - v[h]) ** 2
+        total = total + (weights**2 * distances.sum(axis=-1)).sum(axis=0)
+    return np.argsort(-np.where(hidden, -np.inf, total), kind="stable")[: field.anchors]
+
+
+PADDING = np.zeros((2, L), bool)
+PADDING[0, :30] = PADDING[0, 44] = PADDING[1, 70:] = True
+
+MAPS = {
+    "optimal": OptimalPositiveRF(24, random_state=0),
+    "dense": DenseExponentialRF(24, asymmetric=True, random_state=0),
+    "trigonometric": RFFSampler(24, random_state=0),
+}
+FIELDS = [NearField(8, 3), NearField(1, 0), NearField(13, (0, 5, 80)), NearField(200, 2)]
+TOLERANCES = {"float64": {"rtol": 1e-10, "atol": 1e-10}, "float32": {"rtol": 1e-4, "atol": 1e-4}}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("field", FIELDS, ids=str)
+@pytest.mark.parametrize("name", MAPS)
+def test_it_is_the_dense_definition(name, field, causal, dtype):
+    if name == "trigonometric" and dtype == "float32":
+        pytest.skip("Denominators with signs may be near zero, where float32 has no digits.")
+    attention = ApproxKernelAttention(
+        MAPS[name], near=field, causal=causal, n_groups=2, block_size=40
+    )
+    for heads in ((2, 2), (4, 2)):
+        q, k, v = inputs(*heads, dtype=dtype)
+        for padding in (None, PADDING):
+            out = attention(q, k, v, key_padding_mask=padding)
+            assert out.dtype == dtype
+            assert_allclose(out, dense(attention, q, k, v, padding), **TOLERANCES[dtype])
+        fitted = clone(attention).fit(q, k, v)
+        assert len(fitted.mechanisms_) == len(fitted.shrink_) == heads[0]
+        assert_allclose(fitted(q, k, v), dense(fitted, q, k, v), **TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize(
+    "field", [NearField(8, 3), NearField(3, 0), NearField(8, (2, 60))], ids=str
+)
+@pytest.mark.parametrize("chunks", [[1] * L, [7] * 12 + [6], [L], [40, 1, 1, 30, 18]], ids=len)
+def test_streams_are_one_shot(field, chunks):
+    attention = ApproxKernelAttention(MAPS["optimal"], near=field, causal=True, n_groups=2)
+    q, k, v = inputs(4, 2)
+    expected = attention(q, k, v, key_padding_mask=PADDING)
+    state, start = attention.init_state(), 0
+    for n in chunks:
+        own = slice(start, start + n)
+        parts = (part[..., own, :] for part in (q, k, v))
+        out, state = attention.step(*parts, state, key_padding_mask=PADDING[:, own])
+        assert_allclose(out, expected[..., own, :], rtol=1e-10, atol=1e-12)
+        start += n
+    for own in state.heads:
+        assert own.position == L and own.keys.shape[-2] <= 2 * field.block
+        assert own.anchors.keys.shape[-2] <= field.n_anchors
+
+
+@pytest.mark.parametrize("factor", [1e30, -1e30, 1e-30])
+def test_the_future_changes_nothing(factor):
+    attention = ApproxKernelAttention(MAPS["optimal"], near=NearField(8, 2), causal=True)
+    q, k, v = inputs()
+    expected = attention(q, k, v)
+    for place in (70, 30, 1):
+        changed = k.copy()
+        changed[..., place, :] *= factor
+        out = attention(q, changed, v)[..., :place, :]
+        assert_allclose(out, expected[..., :place, :], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("name", MAPS)
+def test_gradients_are_differences(name, causal):
+    field = NearField(7, (3, 40))
+    attention = ApproxKernelAttention(
+        MAPS[name], near=field, causal=causal, n_groups=2, block_size=30
+    )
+    q, k, v = inputs(4, 2)
+    attention.fit(q, k, v)
+    attention.shrink_[:] = attention.shrink_  # those of every head count
+    grad_out = np.random.default_rng(1).normal(size=(*q.shape[:-1], E))
+    gradients = attention.backward(q, k, v, grad_out, key_padding_mask=PADDING)
+    rng = np.random.default_rng(2)
+    for i, own in enumerate(gradients):
+        direction = rng.normal(size=own.shape)
+        sides = []
+        for sign in (-1, 1):
+            moved = [q, k, v]
+            moved[i] = moved[i] + sign * 1e-6 * direction
+            sides.append(np.sum(grad_out * attention(*moved, key_padding_mask=PADDING)))
+        assert_allclose(np.sum(own * direction), (sides[1] - sides[0]) / 2e-6, rtol=1e-6)
+        if i:
+            hidden = np.broadcast_to(PADDING[:, None], own.shape[:-1])
+            assert not own[hidden].any()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("size", [6.0, 30.0])
+def test_exponents_of_any_size(causal, size):
+    attention = ApproxKernelAttention(
+        MAPS["optimal"], near=NearField(4, 0), causal=causal, block_size=64
+    )
+    q, k, v = inputs()
+    steps = np.where(np.arange(L) // 20 % 2, 1.0, size)[:, None]  # blocks of unlike exponents
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
+        parts = [(part * steps).astype(dtype) for part in (q, k)] + [v.astype(dtype)]
+        with np.errstate(all="raise", under="ignore"):
+            out = attention(*parts)
+        # Parts of one block have the exponents of what they read, and none is split.
+        single = clone(attention).set_params(block_size=1)
+        assert_allclose(out, single(*parts), rtol=tolerance, atol=tolerance)
+    if size < 10:
+        parts = [part.astype(np.float64) for part in parts]
+        assert_allclose(attention(*parts), dense(attention, *parts), rtol=1e-9, atol=1e-9)
+
+
+def test_everything_near_is_exact():
+    q, k, v = inputs(4, 2)
+    for causal in (False, True):
+        for field in (NearField(L, 0), NearField(4, L), NearField(45, 0)):
+            for feature_map in ("none", MAPS["optimal"]):
+                attention = ApproxKernelAttention(feature_map, near=field, causal=causal)
+                out = attention(q, k, v, key_padding_mask=PADDING)
+                expected = exact_attention(q, k, v, causal=causal, key_padding_mask=PADDING)
+                assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
