@@ -34,6 +34,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
+from skrf.exceptions import FeatureCollapseWarning
 from skrf.features import adaptive, base
 from skrf.regression import _search
 from skrf.regression._search import KeptMap
@@ -368,6 +369,27 @@ def test_maps_of_other_packages():
     auto = KernelRegressionClassifier(Cosines(random_state=state), sigma="auto").fit(X, y)
     assert auto.score(X, y) > 0.7
     assert not hasattr(auto, "sigma_") and 0.1 < auto.feature_map_.sigma < 10
+
+
+class Cutoff(Cosines):
+    """Features that are 0 for distant rows."""
+
+    def transform(self, X):
+        return super().transform(X) * (self.sigma * abs(X).max(axis=1, keepdims=True) < 50)
+
+    def learns_from(self, y):
+        return y.dtype.kind == "U"
+
+
+@pytest.mark.parametrize("labels", [y, X[:, 0] > 0], ids=["apart", "together"])
+def test_sigmas_that_are_not_chosen_do_not_warn(labels):
+    for model in (
+        KernelRegressionClassifierCV(Cutoff(), sigmas=[1.0, 100.0]),
+        KernelRegressionClassifier(Cutoff(), sigma="auto"),
+    ):
+        model.fit(X, labels)
+        with pytest.warns(FeatureCollapseWarning):  # but what is asked of it does
+            model.predict(1e4 * X)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

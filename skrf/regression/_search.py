@@ -216,11 +216,19 @@ def _as_slice(rows):
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
 
 
-def judged_apart(model, feature_map, train, test, sigmas, judge):
-    """Yield the score of a test for every sigma, the map fitted to the other rows alone."""
-    for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
-        sums = model._added(model._before(maps_of(fitted), train), train)
-        yield judge(model._on(sums), test)
+def judged_apart(feature_map, data, tests, sigmas, judge):
+    """Return an iterator over what judge(map, train, test) says of every test, for every sigma.
+
+    A map is fitted to the rows outside of the test alone.
+    """
+
+    def run(test):
+        rest = np.setdiff1d(np.arange(len(data.y)), test)
+        train, test = data.part(rest), data.part(test)
+        for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
+            yield judge(fitted, train, test)
+
+    return zip(*map(run, tests), strict=True)
 
 
 # ---------------------------------------------------------------- sigma="auto"
@@ -251,16 +259,15 @@ def best_sigma(model, feature_map, data):
 
     sigmas = []
     if learns_from(feature_map, data):
-        folds = [split(data, test) for test in tests]
-        runs = [judged_apart(model, feature_map, *fold, sigmas, judge) for fold in folds]
+        runs = judged_apart(feature_map, data, tests, sigmas, model._judge_apart(judge))
     else:
-        own = judged_together(model, feature_map, data, tests, sigmas, judge)
-        runs = [(scores.sum() for scores, *_ in own)]
+        runs = judged_together(model, feature_map, data, tests, sigmas, judge)
+        runs = (scores for scores, *_ in runs)
 
     def evaluate(more):
         # The runs wait here: they have not seen the end of the list.
         sigmas.extend(more)
-        return np.sum([list(islice(run, len(more))) for run in runs], axis=0)
+        return np.sum(list(islice(runs, len(more))), axis=1)
 
     return refined(wide_grid(scale), evaluate)
 
@@ -277,11 +284,6 @@ def check_gaussian(feature_map):
 def learns_from(feature_map, data):
     """Tell whether a map learns from the targets; of those that do not say so it is assumed."""
     return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
-
-
-def split(data, test):
-    """Return the rows outside of a test, and those inside."""
-    return data.part(np.setdiff1d(np.arange(len(data.y)), test)), data.part(test)
 
 
 def _sample(data):

@@ -9,21 +9,13 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import beside, namespace, take, to_host
+from .._arrays import beside, namespace, to_host
 from .._sums import Memory
-from .._validation import (
-    Interval,
-    StrOptions,
-    check_integer,
-    draw_seed,
-    drop_zero_weights,
-    freeze,
-    validate_rows,
-)
-from ..features import FeatureMap, RFFSampler, as_feature_map, prepared
-from ._base import BaseKernelRegression, _blocks_of
+from .._validation import Interval, StrOptions, drop_zero_weights, freeze, validate_rows
+from ..features import FeatureMap, RFFSampler, as_feature_map, fitted_at
+from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
 from ._ridge import (
     Moments,
     Ridge,
@@ -35,6 +27,7 @@ from ._ridge import (
     solve,
     solved,
 )
+from ._search import judged_apart, learns_from, resolved
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -68,7 +61,7 @@ class Targets:
             return self.values[rows] / self.unit
         return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
 
-    def part(self, rows):
+    def __getitem__(self, rows):
         """Return the targets of some rows."""
         return Targets(self.values[rows], self.unit, self.shape, self.classes)
 
@@ -103,17 +96,11 @@ class _BaseRidge(BaseKernelRegression):
 
     _default_map = RFFSampler(512, sigma="scale")
 
-    def _fit_map(self, feature_map, X, y, weights):
-        """Return a map fitted to rows; what it learns, it learns on the host."""
-        weighted = weights is not None and has_fit_parameter(feature_map, "sample_weight")
-        feature_map.fit(to_host(X), y, **({"sample_weight": weights} if weighted else {}))
-        width = getattr(feature_map, "n_features_in_", X.shape[1])
-        if width != X.shape[1]:  # fitted before, and frozen
-            raise ValueError(
-                f"X has {X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
-                f"{width} features."
-            )
-        return feature_map
+    def _data(self, draft, X, y, weights, classes=None, folds=None):
+        """Return validated rows; their groups are folds."""
+        targets, numbers = self._targets(draft, y, classes), np.arange(len(y))
+        target = self._for_map(targets, y)
+        return Data(X, y, target, folds, targets, weights, numbers, n_groups=0)
 
     def _solved(self, draft, feature_map, moments, ridge, shape):
         params = self.get_params() if draft._fitted is None else draft._fitted.params
@@ -176,34 +163,28 @@ class _Plain(_BaseRidge):
         draft, X = self._begin(X, y, forget=forget)
         y = self._checked(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
-        targets = self._targets(draft, y, classes)
-        before, moments = draft._fitted, None
+        data = self._data(draft, X, y, weights, classes)
+        before, moments, shape = draft._fitted, None, data.values.shape
         if before is None:
-            own = prepared(
-                self._default_map if self.feature_map is None else self.feature_map,
-                owner=type(self).__name__,
-                sigma=self.sigma,
-                random_state=self.random_state,
-            )
-            draft.feature_map_ = self._fit_map(own, X, self._for_map(targets, y), weights)
-            feature_map = as_feature_map(own)
+            draft.feature_map_ = fitted_to(self._prepared(self.sigma), data)
+            feature_map = as_feature_map(draft.feature_map_)
         else:
             feature_map, moments = before.feature_map, before.moments
-            if targets.shape != before.shape:
+            if shape != before.shape:
                 raise ValueError(
-                    f"y has {targets.shape or (1,)} outputs, but the first batch had "
+                    f"y has {shape or (1,)} outputs, but the first batch had "
                     f"{before.shape or (1,)}."
                 )
         noise, by_evidence = self.noise_variance, self.alpha == "evidence"
         alpha = 0.0 if by_evidence else float(self.alpha)
         if noise is not None:
             alpha, by_evidence = float(noise), False
-        moments = moments_of_rows(feature_map, X, targets, weights, moments, least_alpha=alpha)
+        moments = _moments_of(feature_map, data, alpha, moments)
         if by_evidence:
             ridge = Spectrum(moments).solved_by_evidence()
         else:
             ridge = solved(moments, alpha, noise=noise)
-        return self._solved(draft, feature_map, moments, ridge, targets.shape)
+        return self._solved(draft, feature_map, moments, ridge, shape)
 
 
 class _Search(_BaseRidge):
@@ -258,54 +239,55 @@ class _Search(_BaseRidge):
         weights, X, y, folds = drop_zero_weights(sample_weight, X, y, folds)
         if not np.isin(np.arange(n_splits), folds).all():
             raise ValueError("cv: every test set needs a row with sample_weight > 0.")
-        targets, alphas = self._targets(draft, y, None), _positive("alphas", self.alphas)
-        groups = [np.flatnonzero(folds == k) for k in np.unique(folds)]
-        scores, best, sigmas = [], (-np.inf,), []
-        for own in self._maps(X, self._for_map(targets, y), weights):
-            feature_map, parts = as_feature_map(own), []
-            for rows in groups:
-                part = take(X, rows) if n_splits else X, targets.part(rows)
-                some, least = None if weights is None else weights[rows], alphas.min() / len(groups)
-                parts.append(moments_of_rows(feature_map, *part, some, least_alpha=least))
-            total, errors = _held_out(parts, n_splits, alphas)
-            sigmas.append(getattr(own, "sigma_", None))
-            scores.append(-errors)
+        data = self._data(draft, X, y, weights, folds=folds)
+        alphas, sigmas = _positive("alphas", self.alphas), self._grid(data)
+        feature_map = self._prepared(sigmas[0], hint="Take sigmas=None")
+        if n_splits and learns_from(feature_map, data):
+            tests = [np.flatnonzero(folds == k) for k in range(n_splits)]
+            judge = _judge_apart(alphas)
+            runs = judged_apart(feature_map, data, tests, sigmas, judge)
+            runs = ((errors, None, None) for errors in runs)
+        else:
+            fits = self._fits(feature_map, sigmas, data)
+            runs = _judged_together(fits, data, n_splits, alphas)
+        scores, best = [], None
+        for errors, *found in runs:
+            scores.append(-np.asarray(errors))
             means = scores[-1].mean(axis=0)
             a = len(alphas) - 1 - np.argmax(means[::-1])  # of equal ones the largest
-            if means[a] > best[0] or len(best) == 1:
-                best = means[a], alphas[a], own, total
-        _, alpha, draft.feature_map_, moments = best
-        if hasattr(draft.feature_map_, "sigma_"):
-            draft.sigma_ = draft.feature_map_.sigma_
+            if best is None or means[a] > best[0]:
+                best = means[a], len(scores) - 1, float(alphas[a]), *found
+        _, place, alpha, own, moments = best
+        if own is None:
+            own = next(iter(self._fits(feature_map, sigmas[place:], data)))
+            moments = _moments_of(own, data, alpha)
+        if not n_splits:
+            sigmas = [getattr(own, "sigma_", None)]
+        if sigmas[place] is not None:
+            draft.sigma_ = float(sigmas[place])
+        draft.feature_map_, targets = own, data.values
         results = _results(np.array(scores), sigmas, alphas, n_splits, targets.unit.max())
         draft.cv_results_, draft.best_score_ = results, results["mean_test_score"].max()
-        ridge = solved(moments, float(alpha))
-        own = as_feature_map(draft.feature_map_)
-        return self._solved(draft, own, moments, ridge, targets.shape)
+        ridge = solved(moments, alpha)
+        return self._solved(draft, as_feature_map(own), moments, ridge, targets.shape)
 
-    def _maps(self, X, y, weights):
-        """Yield the fitted maps, all with the same random numbers."""
-
-        def seed(own):
-            state = own if self.random_state is None else self.random_state
-            return state if isinstance(state, Integral) else draw_seed(state)
-
-        def fitted(own, sigma):
-            own = prepared(own, owner=owner, sigma=sigma, hint="Take sigmas=None")
-            return self._fit_map(own, X, y, weights)
-
-        owner = type(self).__name__
-        own = self._default_map if self.feature_map is None else self.feature_map
-        own = prepared(own, owner=owner, random_state=self.random_state, seed=seed)
+    def _grid(self, data):
         if self.sigmas is None:
-            sigmas = [None]
-        elif isinstance(self.sigmas, Integral):
-            count = check_integer("sigmas", self.sigmas, 2)
-            sigmas = fitted(own, "scale").sigma_ * np.logspace(-_DECADES, _DECADES, count)
-        else:
-            sigmas = _positive("sigmas", self.sigmas)
-        for sigma in sigmas:
-            yield fitted(own, sigma)
+            return [None]
+        if isinstance(self.sigmas, Integral):
+            return resolved("scale", data) * np.logspace(-_DECADES, _DECADES, self.sigmas)
+        return _positive("sigmas", self.sigmas)
+
+    def _fits(self, feature_map, sigmas, data):
+        if self.sigmas is None:
+            return [fitted_to(feature_map, data)]
+        return fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
+
+
+def _moments_of(fitted, data, least_alpha, before=None):
+    """Return the moments of rows under a fitted map."""
+    rows = data.X, data.values, data.sample_weight
+    return moments_of_rows(as_feature_map(fitted), *rows, before, least_alpha=least_alpha)
 
 
 def _positive(name, values):
@@ -338,22 +320,42 @@ def _folds(cv, y):
     return folds, len(splits)
 
 
-def _held_out(parts, n_splits, alphas):
-    """Return the moments of all rows, and mean squared errors of every fold and alpha.
+def _judged_together(fits, data, n_splits, alphas):
+    """Yield errors of every fold and alpha, the map, and the moments of all rows, for fitted maps.
 
     The training sets are joined from both sides: a subtraction would lose digits. Without folds
     the errors are those of generalised cross-validation.
     """
-    before = list(accumulate(parts, Moments.merge))
-    after = list(accumulate(parts[::-1], Moments.merge))[::-1]
-    if not n_splits:
-        return before[-1], Spectrum(before[-1]).cross_validation(alphas)[None]
-    errors = []
-    for k in range(n_splits):
-        rest = reduce(Moments.merge, before[max(k - 1, 0) : k] + after[k + 1 : k + 2])
-        coefs = np.stack([solve(rest, alpha) for alpha in alphas], axis=2)
-        errors.append(parts[k].mean_errors(rest, coefs))
-    return before[-1], np.array(errors)
+    parts = [data]
+    if n_splits:
+        parts = [data.part(np.flatnonzero(data.groups == k)) for k in np.unique(data.groups)]
+    for fitted in fits:
+        own = [_moments_of(fitted, part, alphas.min() / len(parts)) for part in parts]
+        before = list(accumulate(own, Moments.merge))
+        after = list(accumulate(own[::-1], Moments.merge))[::-1]
+        rest = [
+            reduce(Moments.merge, before[max(k - 1, 0) : k] + after[k + 1 : k + 2])
+            for k in range(n_splits)
+        ]
+        errors = [_errors(*pair, alphas) for pair in zip(rest, own, strict=False)]
+        if not n_splits:
+            errors = [Spectrum(before[-1]).cross_validation(alphas)]
+        yield errors, fitted, before[-1]
+
+
+def _judge_apart(alphas):
+    """Return what gives the errors of a test, for a map that was fitted to the other rows."""
+
+    def judge(fitted, *parts):
+        return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
+
+    return judge
+
+
+def _errors(train, test, alphas):
+    """Return the mean squared error of a test for every alpha, from moments."""
+    coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
+    return test.mean_errors(train, coefs)
 
 
 def _results(scores, sigmas, alphas, n_splits, unit):
@@ -746,7 +748,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``. It is fitted to all
-        rows, held-out ones as well; its random numbers are the same for all sigmas.
+        rows, held-out ones as well; one that learns from y, to the training rows of every fold.
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
         tenth of what "scale" stands for to ten times it.
@@ -809,7 +811,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidgeCV`; None is ``RFFSampler(512, sigma="scale")``. A map that learns
-        from labels sees those of held-out rows: take GridSearchCV for it.
+        from labels, such as `AdaptiveRF`, is fitted to the training rows of every fold; with
+        ``sigmas=None`` there are no folds, and its score is too good: it has seen all labels.
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
         tenth of what "scale" stands for to ten times it.

@@ -16,9 +16,7 @@ from ._search import (
     judged_apart,
     judged_together,
     learns_from,
-    maps_of,
     resolved,
-    split,
     wide_grid,
 )
 from .classifier import KernelRegressionClassifier
@@ -66,22 +64,19 @@ class _Search:
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
         check_gaussian(feature_map)
         judge, may_keep = self._judge(), not callable(self.scoring)
-        if learns_from(feature_map, data):
-            scores = [
-                list(judged_apart(draft, feature_map, *split(data, test), sigmas, judge))
-                for test in tests
-            ]
-            scores, sums = np.transpose(scores), None
+        is_apart = learns_from(feature_map, data)
+        if is_apart:
+            apart = draft._judge_apart(judge)
+            scores = list(judged_apart(feature_map, data, tests, sigmas, apart))
         else:
             runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
             scores, maps, sums = zip(*runs, strict=True)
         means = np.mean(scores, axis=1)
         best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
-        if sums is None:
-            (draft.feature_map_,) = fitted_at(
-                feature_map, sigmas[[best]], **data.fit_arguments(feature_map)
-            )
-            fitted = draft._added(draft._before(maps_of(draft.feature_map_), data), data)
+        if is_apart:
+            own = data.fit_arguments(feature_map)
+            (draft.feature_map_,) = fitted_at(feature_map, sigmas[[best]], **own)
+            fitted = draft._sums_of(draft.feature_map_, data)
         else:
             draft.feature_map_, fitted = maps[best], sums[best]
         draft.sigma_, draft.best_score_ = float(sigmas[best]), float(means[best])
