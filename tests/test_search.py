@@ -35,7 +35,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.features import adaptive, base
+from skrf.features import _clusters, base
 from skrf.regression import _search
 from skrf.regression._search import KeptMap
 
@@ -200,7 +200,8 @@ def test_statistics_and_clusters_are_made_once(monkeypatch):
         return call
 
     monkeypatch.setattr(base.PairStatistics, "of", counted("statistics", base.PairStatistics.of))
-    monkeypatch.setattr(adaptive, "cluster_centers", counted("clusters", adaptive.cluster_centers))
+    own = counted("clusters", _clusters.cluster_centers)
+    monkeypatch.setattr(_clusters, "cluster_centers", own)
     KernelRegressionClassifierCV(OptimalPositiveRF(16), sigmas=SIGMAS).fit(X, y)
     assert counts["statistics"] == 1
     counts["statistics"] = 0
