@@ -18,7 +18,13 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
-from sklearn.model_selection import GridSearchCV, KFold, PredefinedSplit, ShuffleSplit
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
@@ -635,17 +641,36 @@ def test_rows_that_are_never_tested_are_trained_on():
     assert model._fitted.moments.weight == 80
 
 
-def test_splits_must_be_folds():
+@pytest.mark.parametrize(
+    "cv",
+    [ShuffleSplit(3, test_size=0.4, random_state=0), RepeatedKFold(n_splits=3, n_repeats=2)],
+    ids=["overlapping", "repeated"],
+)
+def test_splits_may_overlap(cv):
+    splits = list(cv.split(X))
+    model = ApproxKernelRidgeCV(
+        RFFSampler(20, random_state=0), sigmas=[0.3, 1.0], alphas=[0.1, 1.0], cv=splits
+    ).fit(X, T[:, 0])
+    grid = {"sigma": [0.3, 1.0], "alpha": [0.1, 1.0]}
+    plain = ApproxKernelRidge(RFFSampler(20, random_state=0))
+    search = GridSearchCV(plain, grid, cv=splits, scoring="neg_mean_squared_error").fit(X, T[:, 0])
+    own = {(p["sigma"], p["alpha"]): i for i, p in enumerate(model.cv_results_["params"])}
+    order = [own[p["sigma"], p["alpha"]] for p in search.cv_results_["params"]]
+    for k in range(len(splits)):
+        name = f"split{k}_test_score"
+        assert_allclose(model.cv_results_[name][order], search.cv_results_[name], rtol=1e-8)
+
+
+def test_training_sets_are_complements():
     wrong = [
-        ShuffleSplit(3, random_state=0),
         [(np.arange(40), np.arange(40, 70))],
         [(np.arange(0), np.arange(80))],
-        [(np.arange(40), np.arange(40, 80)), (np.arange(40), np.arange(40, 80))],
+        [(np.arange(40), np.arange(30, 80))],
     ]
     for cv in wrong:
-        with pytest.raises(ValueError, match="(?s)cv=.*complement"):
+        with pytest.raises(ValueError, match="cv must.*split 0"):
             ApproxKernelRidgeCV(RFFSampler(4), cv=cv).fit(X, T[:, 0])
-    with pytest.raises(ValueError, match="cv: every test set"):
+    with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
         ApproxKernelRidgeCV(RFFSampler(4), cv=KFold(4)).fit(X, y, np.arange(80) >= 20)
 
 

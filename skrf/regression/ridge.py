@@ -1,14 +1,11 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass
-from functools import reduce
-from itertools import accumulate
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import beside, namespace, to_host
@@ -27,7 +24,17 @@ from ._ridge import (
     solve,
     solved,
 )
-from ._search import judged_apart, learns_from, resolved
+from ._search import (
+    all_but_one,
+    judged_apart,
+    learns_from,
+    positive_array,
+    resolved,
+    rounds_of,
+    table_of,
+    tests_of,
+)
+from .classifier import checked_labels, classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -96,11 +103,15 @@ class _BaseRidge(BaseKernelRegression):
 
     _default_map = RFFSampler(512, sigma="scale")
 
-    def _data(self, draft, X, y, weights, classes=None, folds=None):
-        """Return validated rows; their groups are folds."""
-        targets, numbers = self._targets(draft, y, classes), np.arange(len(y))
+    def _read(self, X, y, sample_weight, *, forget, classes=None):
+        """Return a draft to fit and the validated rows, whose groups mean nothing."""
+        draft, X = self._begin(X, y, forget=forget)
+        y = self._checked(X, y, classes)
+        numbers = np.arange(len(y))
+        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
+        targets = self._targets(draft, y, classes)
         target = self._for_map(targets, y)
-        return Data(X, y, target, folds, targets, weights, numbers, n_groups=0)
+        return draft, Data(X, y, target, numbers, targets, weights, numbers, n_groups=0)
 
     def _solved(self, draft, feature_map, moments, ridge, shape):
         params = self.get_params() if draft._fitted is None else draft._fitted.params
@@ -160,10 +171,7 @@ class _Plain(_BaseRidge):
         return self._add(X, y, sample_weight, forget=True)
 
     def _add(self, X, y, sample_weight, *, forget, classes=None):
-        draft, X = self._begin(X, y, forget=forget)
-        y = self._checked(X, y)
-        weights, X, y = drop_zero_weights(sample_weight, X, y)
-        data = self._data(draft, X, y, weights, classes)
+        draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
         before, moments, shape = draft._fitted, None, data.values.shape
         if before is None:
             draft.feature_map_ = fitted_to(self._prepared(self.sigma), data)
@@ -231,25 +239,23 @@ class _Search(_BaseRidge):
         """
         from sklearn.model_selection import check_cv  # megabytes that only this needs
 
-        draft, X = self._begin(X, y, forget=True)
-        y = self._checked(X, y)
-        folds, n_splits = np.zeros(len(y), int), 0
+        draft, data = self._read(X, y, sample_weight, forget=True)
+        alphas, sigmas, tests = positive_array("alphas", self.alphas), self._grid(data), []
         if self.sigmas is not None:
-            folds, n_splits = _folds(check_cv(self.cv, y, classifier=is_classifier(self)), y)
-        weights, X, y, folds = drop_zero_weights(sample_weight, X, y, folds)
-        if not np.isin(np.arange(n_splits), folds).all():
-            raise ValueError("cv: every test set needs a row with sample_weight > 0.")
-        data = self._data(draft, X, y, weights, folds=folds)
-        alphas, sigmas = _positive("alphas", self.alphas), self._grid(data)
+            y = np.asarray(to_host(y))
+            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         feature_map = self._prepared(sigmas[0], hint="Take sigmas=None")
-        if n_splits and learns_from(feature_map, data):
-            tests = [np.flatnonzero(folds == k) for k in range(n_splits)]
-            judge = _judge_apart(alphas)
-            runs = judged_apart(feature_map, data, tests, sigmas, judge)
+        if not tests:
+            own = fitted_to(feature_map, data)
+            moments = _moments_of(own, data, alphas.min())
+            runs = [([Spectrum(moments).cross_validation(alphas)], own, moments)]
+            sigmas = [getattr(own, "sigma_", None)]
+        elif learns_from(feature_map, data):
+            runs = judged_apart(feature_map, data, tests, sigmas, _judge_apart(alphas))
             runs = ((errors, None, None) for errors in runs)
         else:
-            fits = self._fits(feature_map, sigmas, data)
-            runs = _judged_together(fits, data, n_splits, alphas)
+            fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
+            runs = _judged_together(fits, data, tests, alphas)
         scores, best = [], None
         for errors, *found in runs:
             scores.append(-np.asarray(errors))
@@ -259,29 +265,28 @@ class _Search(_BaseRidge):
                 best = means[a], len(scores) - 1, float(alphas[a]), *found
         _, place, alpha, own, moments = best
         if own is None:
-            own = next(iter(self._fits(feature_map, sigmas[place:], data)))
+            arguments = data.fit_arguments(feature_map)
+            (own,) = fitted_at(feature_map, sigmas[[place]], **arguments)
             moments = _moments_of(own, data, alpha)
-        if not n_splits:
-            sigmas = [getattr(own, "sigma_", None)]
+        names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
         if sigmas[place] is not None:
             draft.sigma_ = float(sigmas[place])
-        draft.feature_map_, targets = own, data.values
-        results = _results(np.array(scores), sigmas, alphas, n_splits, targets.unit.max())
-        draft.cv_results_, draft.best_score_ = results, results["mean_test_score"].max()
-        ridge = solved(moments, alpha)
-        return self._solved(draft, as_feature_map(own), moments, ridge, targets.shape)
+        pairs = [(sigma, alpha)[-len(names) :] for sigma in sigmas for alpha in alphas.tolist()]
+        params = [dict(zip(names, pair, strict=True)) for pair in pairs]
+        unit, scores = data.values.unit.max(), np.moveaxis(scores, 1, 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = scores.reshape(len(params), -1) * unit * unit
+            draft.cv_results_ = freeze(table_of(params, scores, len(tests)))
+        draft.best_score_ = draft.cv_results_["mean_test_score"].max()
+        draft.feature_map_, ridge = own, solved(moments, alpha)
+        return self._solved(draft, as_feature_map(own), moments, ridge, data.values.shape)
 
     def _grid(self, data):
         if self.sigmas is None:
             return [None]
         if isinstance(self.sigmas, Integral):
             return resolved("scale", data) * np.logspace(-_DECADES, _DECADES, self.sigmas)
-        return _positive("sigmas", self.sigmas)
-
-    def _fits(self, feature_map, sigmas, data):
-        if self.sigmas is None:
-            return [fitted_to(feature_map, data)]
-        return fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
+        return positive_array("sigmas", self.sigmas)
 
 
 def _moments_of(fitted, data, least_alpha, before=None):
@@ -290,57 +295,26 @@ def _moments_of(fitted, data, least_alpha, before=None):
     return moments_of_rows(as_feature_map(fitted), *rows, before, least_alpha=least_alpha)
 
 
-def _positive(name, values):
-    """Return a sequence of positive numbers as an array, or raise naming it."""
-    try:
-        found = np.array(values, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must hold numbers > 0, got {values!r}.") from error
-    if not (found.ndim == 1 and len(found) and (found > 0).all() and np.isfinite(found).all()):
-        raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
-    return found
+def _judged_together(fits, data, tests, alphas):
+    """Yield errors of every test and alpha, the map, and the moments of all rows, for fitted maps.
 
-
-def _folds(cv, y):
-    """Return the number of the test set of every row, and how many there are.
-
-    Rows that are never tested have the number after the last.
+    The training sets are joined from both sides: a subtraction would lose digits.
     """
-    splits = list(cv.split(np.zeros((len(y), 1)), y))
-    folds = np.full(len(y), len(splits))
-    for k, (train, test) in enumerate(splits):
-        rest = np.delete(np.arange(len(y)), test)
-        is_new = (folds[test] == len(splits)).all()
-        if not (is_new and len(rest) and np.array_equal(np.sort(train), rest)):
-            raise ValueError(
-                f"cv={cv!r}: test sets must not overlap, and every training set must be the "
-                "complement of its test set, as in KFold. Take GridSearchCV for other splits."
-            )
-        folds[test] = k
-    return folds, len(splits)
-
-
-def _judged_together(fits, data, n_splits, alphas):
-    """Yield errors of every fold and alpha, the map, and the moments of all rows, for fitted maps.
-
-    The training sets are joined from both sides: a subtraction would lose digits. Without folds
-    the errors are those of generalised cross-validation.
-    """
-    parts = [data]
-    if n_splits:
-        parts = [data.part(np.flatnonzero(data.groups == k)) for k in np.unique(data.groups)]
+    rounds = rounds_of(tests, len(data.y))
+    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in fits:
-        own = [_moments_of(fitted, part, alphas.min() / len(parts)) for part in parts]
-        before = list(accumulate(own, Moments.merge))
-        after = list(accumulate(own[::-1], Moments.merge))[::-1]
-        rest = [
-            reduce(Moments.merge, before[max(k - 1, 0) : k] + after[k + 1 : k + 2])
-            for k in range(n_splits)
-        ]
-        errors = [_errors(*pair, alphas) for pair in zip(rest, own, strict=False)]
-        if not n_splits:
-            errors = [Spectrum(before[-1]).cross_validation(alphas)]
-        yield errors, fitted, before[-1]
+        errors = np.empty((len(tests), len(alphas)))
+        for folds, own in zip(rounds, parts, strict=True):
+            own = [_moments_of(fitted, part, alphas.min() / len(own)) for part in own]
+            others, total = all_but_one((), own, _joined)
+            for (number, _), *sides in zip(folds, others, own, strict=True):
+                if number is not None:
+                    errors[number] = _errors(*sides, alphas)
+        yield errors, fitted, total
+
+
+def _joined(one, other):
+    return one.merge(other) if one and other else one or other
 
 
 def _judge_apart(alphas):
@@ -356,24 +330,6 @@ def _errors(train, test, alphas):
     """Return the mean squared error of a test for every alpha, from moments."""
     coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
     return test.mean_errors(train, coefs)
-
-
-def _results(scores, sigmas, alphas, n_splits, unit):
-    """Return scores of shape (n_sigmas, n_splits, n_alphas), in units, named as in GridSearchCV."""
-    names = ("sigma", "alpha") if sigmas[0] is not None else ("alpha",)
-    pairs = [(sigma, alpha)[-len(names) :] for sigma in sigmas for alpha in alphas.tolist()]
-    params = [dict(zip(names, pair, strict=True)) for pair in pairs]
-    results = {f"param_{name}": np.array([p[name] for p in params]) for name in names}
-    of_splits = np.moveaxis(scores, 1, 0).reshape(scores.shape[1], -1)
-    mean = of_splits.mean(axis=0)
-    found = {"mean": mean}
-    if n_splits:
-        found |= {"std": of_splits.std(axis=0)}
-        found |= {f"split{k}": own for k, own in enumerate(of_splits)}
-    with np.errstate(over="ignore"):
-        results |= {f"{name}_test_score": own * unit * unit for name, own in found.items()}
-    rank = 1 + np.sum(mean > mean[:, None], axis=1)
-    return {**results, "params": params, "rank_test_score": rank}
 
 
 # ---------------------------------------------------------------- what is predicted
@@ -405,7 +361,7 @@ class _OnHost:
 class _Regression(_OnHost, RegressorMixin):
     """Numbers, with standard deviations."""
 
-    def _checked(self, X, y):
+    def _checked(self, X, y, classes):
         y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
         return y
@@ -470,22 +426,14 @@ class _Regression(_OnHost, RegressorMixin):
 class _Classification(_OnHost, ClassifierMixin):
     """Classes by the largest of ridge regressions of -1 and 1."""
 
-    def _checked(self, X, y):
-        y = column_or_1d(to_host(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_consistent_length(X, y)
-        check_classification_targets(y)
-        return y
+    def _checked(self, X, y, classes):
+        return checked_labels(X, y, classes)
 
     def _targets(self, draft, y, classes):
-        if draft._fitted is None:
-            draft.classes_ = np.unique(y) if classes is None else classes
-        classes = draft.classes_
-        codes = np.searchsorted(classes, y)
-        is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
-        if is_unknown.any():
-            unknown = np.unique(y[is_unknown])
-            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        first = draft._fitted is None
+        classes, codes = coded(y, classes if first else draft.classes_)
+        if first:
+            draft.classes_ = classes
         ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
         return Targets(codes, np.ones(len(ones)), (), ones)
 
@@ -721,17 +669,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
             Where the first call lacks ``classes``, a later one gives others, a label is none of
             them, or a parameter has changed.
         """
-        first = self._fitted is None
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        classes = self.classes_ if classes is None else np.unique(to_host(classes))
-        if len(classes) == 0:
-            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        if not (first or np.array_equal(classes, self.classes_)):
-            raise ValueError(
-                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
-                f"was {self.classes_!r}."
-            )
+        classes = classes_of_batch(self, classes)
         return self._add(X, y, sample_weight, forget=False, classes=classes)
 
 
@@ -755,8 +693,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
-        As in GridSearchCV. Test sets must not overlap, and every training set must be the
-        complement of its test set. Ignored with ``sigmas=None``.
+        As in GridSearchCV. Every training set must be the complement of its test set. Ignored with
+        ``sigmas=None``.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
 
