@@ -670,6 +670,8 @@ def test_training_sets_are_complements():
     for cv in wrong:
         with pytest.raises(ValueError, match="cv must.*split 0"):
             ApproxKernelRidgeCV(RFFSampler(4), cv=cv).fit(X, T[:, 0])
+    with pytest.raises(ValueError, match="cv must give at least one split"):
+        ApproxKernelRidgeCV(RFFSampler(4), cv=[]).fit(X, T[:, 0])
     with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
         ApproxKernelRidgeCV(RFFSampler(4), cv=KFold(4)).fit(X, y, np.arange(80) >= 20)
 

@@ -164,6 +164,8 @@ def test_training_sets_are_complements(splits, words):
     with pytest.raises(ValueError, match=f"cv must.*{words}.*split 1|cv must.*split 1"):
         model.fit(X, y)
     assert not hasattr(model, "classes_")
+    with pytest.raises(ValueError, match="cv must give at least one split"):
+        model.set_params(cv=[]).fit(X, y)
 
 
 def test_features_need_not_fit_into_memory(monkeypatch):

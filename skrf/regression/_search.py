@@ -268,6 +268,8 @@ def tests_of(cv, y, data):
                 f"cv must leave rows of positive weight to train and to test on, but split "
                 f"{number} has {len(tests[-1])} of {len(data.numbers)} to test on."
             )
+    if not tests:
+        raise ValueError(f"cv must give at least one split, got {cv!r}.")
     return tests
 
 

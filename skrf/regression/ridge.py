@@ -1,6 +1,7 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass
+from itertools import product
 from numbers import Integral, Real
 
 import numpy as np
@@ -271,7 +272,8 @@ class _Search(_BaseRidge):
         names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
         if sigmas[place] is not None:
             draft.sigma_ = float(sigmas[place])
-        pairs = [(sigma, alpha)[-len(names) :] for sigma in sigmas for alpha in alphas.tolist()]
+        pairs = product(np.asarray(sigmas).tolist(), alphas.tolist())
+        pairs = [pair[-len(names) :] for pair in pairs]
         params = [dict(zip(names, pair, strict=True)) for pair in pairs]
         unit, scores = data.values.unit.max(), np.moveaxis(scores, 1, 2)
         with np.errstate(over="ignore", invalid="ignore"):
