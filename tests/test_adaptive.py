@@ -19,8 +19,13 @@ from skrf import (
     KernelRegressor,
     OptimalPositiveRF,
 )
-from skrf.features._clusters import representatives, spatial_order, unique_rows
-from skrf.features.adaptive import Mixture, _near_sums, _Points, _proportional_counts, _RowSumScore
+from skrf.features._clusters import (
+    _proportional_counts,
+    representatives,
+    spatial_order,
+    unique_rows,
+)
+from skrf.features.adaptive import Mixture, _near_sums, _Points, _RowSumScore
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])

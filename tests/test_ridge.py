@@ -12,22 +12,30 @@ from instances import make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import multivariate_normal
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
-from sklearn.model_selection import GridSearchCV, KFold, PredefinedSplit, ShuffleSplit
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
+    AdaptiveRF,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
+    ClusterNystroem,
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
@@ -547,8 +555,65 @@ def test_a_number_of_sigmas_lies_around_the_scale():
         RFFSampler(20), sigma=model.sigma_, alpha=model.alpha_, random_state=0
     )
     assert_allclose(model.predict(Q), plain.fit(X, T[:, 0]).predict(Q), rtol=1e-7)
-    drawn = ApproxKernelRidgeCV(RFFSampler(20), sigmas=2).fit(X, T[:, 0])
-    assert isinstance(drawn.feature_map_.random_state, int)
+    drawn = ApproxKernelRidgeCV(RFFSampler(20), sigmas=[0.9, 0.9 + 1e-12], alphas=[1.0])
+    scores = drawn.fit(X, T[:, 0]).cv_results_["mean_test_score"]
+    assert_allclose(scores[0], scores[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("feature_map", [AdaptiveRF(24), ClusterNystroem(12)], ids=str)
+@weighted_or_not
+def test_maps_of_labels_do_not_see_those_of_held_out_rows(feature_map, weights):
+    feature_map = clone(feature_map).set_params(random_state=0)
+
+    def score(model, rows, labels):
+        codes = np.where(labels[:, None] == model.classes_, 1.0, -1.0)
+        return -np.mean((model.decision_function(rows) - codes) ** 2)
+
+    grid = {"sigma": [0.3, 1.0, 3.0], "alpha": [0.01, 1.0]}
+    plain = ApproxKernelRidgeClassifier(feature_map)
+    theirs = GridSearchCV(plain, grid, scoring=score, error_score="raise")
+    ours = ApproxKernelRidgeClassifierCV(feature_map, sigmas=grid["sigma"], alphas=grid["alpha"])
+    if weights is None:
+        theirs.fit(X, y)
+        ours.fit(X, y)
+    else:  # weights are repetitions, of rows that share a fold
+        weights, folds = np.arange(80) % 3, np.arange(80) % 4
+        ours.set_params(cv=PredefinedSplit(folds)).fit(X, y, weights)
+        order = np.repeat(np.arange(80), weights)
+        theirs.set_params(cv=PredefinedSplit(folds[order])).fit(X[order], y[order])
+    own = {(p["sigma"], p["alpha"]): i for i, p in enumerate(ours.cv_results_["params"])}
+    order = [own[p["sigma"], p["alpha"]] for p in theirs.cv_results_["params"]]
+    for name in ("mean_test_score", "std_test_score", "split3_test_score"):
+        assert_allclose(ours.cv_results_[name][order], theirs.cv_results_[name], rtol=1e-8)
+    assert {"sigma": ours.sigma_, "alpha": ours.alpha_} == theirs.best_params_
+    assert_allclose(ours.decision_function(Q), theirs.decision_function(Q), rtol=1e-7, atol=1e-9)
+    assert ours.feature_map_.sigma_ == ours.sigma_
+
+
+class Cosines(TransformerMixin, BaseEstimator):
+    """A map of another package, whose sigma is a number."""
+
+    def __init__(self, sigma=1.0, random_state=0):
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        self.omega_ = np.random.default_rng(self.random_state).normal(size=(X.shape[1], 20))
+        return self
+
+    def transform(self, X):
+        angles = X @ (self.sigma * self.omega_)
+        return np.hstack([np.cos(angles), np.sin(angles)])
+
+
+@pytest.mark.parametrize("search", [ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV])
+def test_a_number_of_sigmas_for_maps_of_other_packages(search):
+    targets = y if search is ApproxKernelRidgeClassifierCV else T[:, 0]
+    model = search(Cosines(), sigmas=5).fit(X, targets)
+    scale = RFFSampler(2, sigma="scale").fit(X).sigma_
+    assert_allclose(np.unique(model.cv_results_["param_sigma"]), scale * np.logspace(-1, 1, 5))
+    assert model.sigma_ == model.feature_map_.sigma
+    assert model.best_score_ == model.cv_results_["mean_test_score"].max()
 
 
 def test_training_sets_lose_no_digits_to_heavy_folds():
@@ -576,17 +641,38 @@ def test_rows_that_are_never_tested_are_trained_on():
     assert model._fitted.moments.weight == 80
 
 
-def test_splits_must_be_folds():
+@pytest.mark.parametrize(
+    "cv",
+    [ShuffleSplit(3, test_size=0.4, random_state=0), RepeatedKFold(n_splits=3, n_repeats=2)],
+    ids=["overlapping", "repeated"],
+)
+def test_splits_may_overlap(cv):
+    splits = list(cv.split(X))
+    model = ApproxKernelRidgeCV(
+        RFFSampler(20, random_state=0), sigmas=[0.3, 1.0], alphas=[0.1, 1.0], cv=splits
+    ).fit(X, T[:, 0])
+    grid = {"sigma": [0.3, 1.0], "alpha": [0.1, 1.0]}
+    plain = ApproxKernelRidge(RFFSampler(20, random_state=0))
+    search = GridSearchCV(plain, grid, cv=splits, scoring="neg_mean_squared_error").fit(X, T[:, 0])
+    own = {(p["sigma"], p["alpha"]): i for i, p in enumerate(model.cv_results_["params"])}
+    order = [own[p["sigma"], p["alpha"]] for p in search.cv_results_["params"]]
+    for k in range(len(splits)):
+        name = f"split{k}_test_score"
+        assert_allclose(model.cv_results_[name][order], search.cv_results_[name], rtol=1e-8)
+
+
+def test_training_sets_are_complements():
     wrong = [
-        ShuffleSplit(3, random_state=0),
         [(np.arange(40), np.arange(40, 70))],
         [(np.arange(0), np.arange(80))],
-        [(np.arange(40), np.arange(40, 80)), (np.arange(40), np.arange(40, 80))],
+        [(np.arange(40), np.arange(30, 80))],
     ]
     for cv in wrong:
-        with pytest.raises(ValueError, match="(?s)cv=.*complement"):
+        with pytest.raises(ValueError, match="cv must.*split 0"):
             ApproxKernelRidgeCV(RFFSampler(4), cv=cv).fit(X, T[:, 0])
-    with pytest.raises(ValueError, match="cv: every test set"):
+    with pytest.raises(ValueError, match="cv must give at least one split"):
+        ApproxKernelRidgeCV(RFFSampler(4), cv=[]).fit(X, T[:, 0])
+    with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
         ApproxKernelRidgeCV(RFFSampler(4), cv=KFold(4)).fit(X, y, np.arange(80) >= 20)
 
 

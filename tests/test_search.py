@@ -34,7 +34,8 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.features import adaptive, base
+from skrf.exceptions import FeatureCollapseWarning
+from skrf.features import _clusters, base
 from skrf.regression import _search
 from skrf.regression._search import KeptMap
 
@@ -163,6 +164,8 @@ def test_training_sets_are_complements(splits, words):
     with pytest.raises(ValueError, match=f"cv must.*{words}.*split 1|cv must.*split 1"):
         model.fit(X, y)
     assert not hasattr(model, "classes_")
+    with pytest.raises(ValueError, match="cv must give at least one split"):
+        model.set_params(cv=[]).fit(X, y)
 
 
 def test_features_need_not_fit_into_memory(monkeypatch):
@@ -199,7 +202,8 @@ def test_statistics_and_clusters_are_made_once(monkeypatch):
         return call
 
     monkeypatch.setattr(base.PairStatistics, "of", counted("statistics", base.PairStatistics.of))
-    monkeypatch.setattr(adaptive, "cluster_centers", counted("clusters", adaptive.cluster_centers))
+    own = counted("clusters", _clusters.cluster_centers)
+    monkeypatch.setattr(_clusters, "cluster_centers", own)
     KernelRegressionClassifierCV(OptimalPositiveRF(16), sigmas=SIGMAS).fit(X, y)
     assert counts["statistics"] == 1
     counts["statistics"] = 0
@@ -368,6 +372,27 @@ def test_maps_of_other_packages():
     auto = KernelRegressionClassifier(Cosines(random_state=state), sigma="auto").fit(X, y)
     assert auto.score(X, y) > 0.7
     assert not hasattr(auto, "sigma_") and 0.1 < auto.feature_map_.sigma < 10
+
+
+class Cutoff(Cosines):
+    """Features that are 0 for distant rows."""
+
+    def transform(self, X):
+        return super().transform(X) * (self.sigma * abs(X).max(axis=1, keepdims=True) < 50)
+
+    def learns_from(self, y):
+        return y.dtype.kind == "U"
+
+
+@pytest.mark.parametrize("labels", [y, X[:, 0] > 0], ids=["apart", "together"])
+def test_sigmas_that_are_not_chosen_do_not_warn(labels):
+    for model in (
+        KernelRegressionClassifierCV(Cutoff(), sigmas=[1.0, 100.0]),
+        KernelRegressionClassifier(Cutoff(), sigma="auto"),
+    ):
+        model.fit(X, labels)
+        with pytest.warns(FeatureCollapseWarning):  # but what is asked of it does
+            model.predict(1e4 * X)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -45,6 +45,17 @@ def test_median_is_the_median_of_distances_above_zero(name, convert):
     )
 
 
+def test_median_of_many_rows_does_not_depend_on_their_order():
+    rng = np.random.default_rng(0)
+    rows, counts = rng.normal(size=(1500, 2)), rng.integers(1, 4, 1500)
+    order = rng.permutation(np.repeat(np.arange(1500), counts))
+    model = RFFSampler(sigma="median", random_state=0)
+    weighted = model.fit(rows, sample_weight=counts).sigma_
+    assert model.fit(rows[order]).sigma_ == pytest.approx(weighted, rel=1e-12)
+    assert model.fit(rows[order[::-1]]).sigma_ == pytest.approx(weighted, rel=1e-12)
+    assert weighted == pytest.approx(0.6, rel=0.02)  # squared distances have median 4 log 2
+
+
 @pytest.mark.parametrize("sigma", ["scale", "median"])
 @pytest.mark.parametrize("convert", [np.array, sp.csr_array])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 123.456, 1e8 + 0.1])

@@ -10,6 +10,9 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 from sklearn import config_context
+from sklearn.utils.multiclass import type_of_target
+
+from .._arrays import to_host
 
 # Step of the grid, of the widest column: no simple fraction, for data on a lattice of their own.
 _STEP = math.sqrt(2) * 1e-10
@@ -154,6 +157,79 @@ def cluster_centers(grid, weights, n_clusters, rng):
     # scikit-learn 1.6 cannot, where array_api_dispatch is set.
     with config_context(array_api_dispatch=False):
         return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
+
+
+def centers_of_classes(grid, weights, labels, n_clusters, rng):
+    """Return a list of k-means centres of each class, by their weights and at least one each.
+
+    Parameters
+    ----------
+    grid, weights, n_clusters, rng
+        As in `cluster_centers`.
+    labels : ndarray of shape (n,) or None
+        Codes of the classes; None is a single one.
+    """
+    labels = np.zeros(len(grid), int) if labels is None else labels
+    sizes = np.bincount(labels, weights)
+    return [
+        cluster_centers(grid[labels == k], weights[labels == k], count, rng)
+        for k, count in enumerate(_proportional_counts(sizes, n_clusters))
+        if sizes[k] > 0
+    ]
+
+
+def class_labels(centers, y, kept, keys, most, name):
+    """Return the codes of classes that clusters are looked for in, None where in all rows.
+
+    Parameters
+    ----------
+    centers : str
+        The parameter: within classes for "classes", and for "auto" where there are some.
+    y, kept : array-like and ndarray
+        Labels, None for none, and which of them count.
+    keys : array or None
+        Keys, beside which there are no classes.
+    most : int
+        Number of classes up to which they count.
+    name : str
+        The parameter that says so.
+    """
+    labels = None
+    if keys is None and centers in ("auto", "classes"):
+        labels = _class_codes(y, kept, most, floats=centers == "classes")
+    if centers == "classes" and labels is None:
+        raise ValueError(
+            f"centers='classes' needs discrete class labels y, at most {most} ({name}) different "
+            f"ones, and keys=None; got y={y!r:.60} and keys {'None' if keys is None else 'given'}. "
+            "Or take centers='kmeans'."
+        )
+    return labels
+
+
+def _class_codes(y, kept, most, *, floats):
+    """Return labels 0, 1, ... of the kept rows of y, else None.
+
+    Labels are discrete values, at most `most` different ones, and floats only where they may be:
+    whole numbers among floats are more often targets than classes.
+    """
+    if y is None or sp.issparse(y):
+        return None
+    y = np.asarray(to_host(y))[kept]
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
+        kind = type_of_target(y, input_name="y")
+    if kind not in ("binary", "multiclass") or (y.dtype.kind == "f" and not floats):
+        return None
+    classes, codes = np.unique(y, return_inverse=True)
+    return codes if len(classes) <= most else None
+
+
+def _proportional_counts(sizes, total):
+    """Split `total` by the sizes, at least one each."""
+    extra = (total - len(sizes)) * np.cumsum(sizes) / np.sum(sizes)
+    # Halves are halves whatever the weights' common factor.
+    return 1 + np.diff(np.round(np.round(extra, 9)), prepend=0).astype(int)
 
 
 def spatial_order(points):

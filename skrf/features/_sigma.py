@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from scipy.spatial.distance import pdist
 
 from .._arrays import LARGEST, largest_entry, squared_distances
+from ._clusters import representatives, unique_rows
 
 _MEDIAN_ROWS = 1000
 _SMALLEST = 1e-145  # the square of its rounding still is a float
@@ -59,13 +60,9 @@ def _of_data(rule, queries, sample):
 
 def median_distance(sample):
     """Return the median distance of at most 1,000 queries that differ; 0 where none do."""
-    X = sample.queries
-    weights = np.ones(X.shape[0]) if sample.weights is None else sample.weights
-    weights = weights / weights.max()  # products of tiny or huge ones would leave the range
-    if X.shape[0] > _MEDIAN_ROWS:
-        chosen = sample.rng_of_rows().choice(X.shape[0], _MEDIAN_ROWS, replace=False)
-        rows = np.sort(chosen)
-        X, weights = X[rows], weights[rows]
+    X, weights, _ = unique_rows(sample.queries, sample.weights)
+    chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng_of_rows())
+    X = X[chosen]
     pairs = np.triu_indices(X.shape[0], 1)
     if sp.issparse(X):
         distances = np.sqrt(squared_distances(X, X)[pairs])

@@ -11,19 +11,17 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
-from .._arrays import to_host
 from .._sums import log_sum_exp
 from .._validation import Interval, StrOptions
 from ..projections import DenseProjection
 from ._clusters import (
-    cluster_centers,
+    centers_of_classes,
+    class_labels,
     on_grid,
     representatives,
     spatial_order,
@@ -240,18 +238,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
     def _labels(self, y, kept, keys):
-        labels = None
-        if keys is None:
-            # Whole numbers among floats are more often targets than classes.
-            floats = self.centers == "classes"
-            labels = _class_codes(y, kept, self._count_centers(), floats=floats)
-        if self.centers == "classes" and labels is None:
-            raise ValueError(
-                f"centers='classes' needs discrete class labels y, at most {self._count_centers()} "
-                f"(n_centers or n_components) different ones, and keys=None; got y={y!r:.60} and "
-                f"keys {'given' if keys is not None else 'None'}. Or take centers='kmeans'."
-            )
-        return labels if self.centers in ("auto", "classes") else None
+        most = self._count_centers(), "n_centers or n_components"
+        return class_labels(self.centers, y, kept, keys, *most)
 
     # ---------------------------------------------------------------- choosing the mixture
 
@@ -335,16 +323,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         if kind == "random":
             wanted = min(self.n_centers or max(wanted, _RANDOM_CENTERS), len(grid))
             parts = [np.repeat(grid, systematic_counts(weights, wanted, rng), axis=0)]
-        elif kind == "kmeans":
-            parts = [cluster_centers(grid, weights, wanted, rng)]
         else:
-            classes = [points.labels == k for k in range(points.labels.max() + 1)]
-            sizes = np.array([weights[own].sum() for own in classes])
-            parts = [
-                cluster_centers(grid[own], weights[own], count, rng)
-                for own, count in zip(classes, _proportional_counts(sizes, wanted), strict=True)
-                if own.any()
-            ]
+            parts = centers_of_classes(grid, weights, points.labels, wanted, rng)
         return origin + step * np.vstack([part[spatial_order(part)] for part in parts])
 
     # ---------------------------------------------------------------- drawing
@@ -427,31 +407,6 @@ def _near_sums(queries, others, rng):
 
     chosen = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
     return replace(queries, rows=queries.rows + others.rows[np.concatenate(chosen)])
-
-
-def _class_codes(y, kept, most, *, floats):
-    """Return labels 0, 1, ... of the kept rows of y, else None.
-
-    Labels are discrete values, at most `most` different ones, floats only with `floats`.
-    """
-    if y is None or sp.issparse(y):
-        return None
-    y = np.asarray(to_host(y))[kept]
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
-        kind = type_of_target(y, input_name="y")
-    if kind not in ("binary", "multiclass") or (y.dtype.kind == "f" and not floats):
-        return None
-    classes, codes = np.unique(y, return_inverse=True)
-    return codes if len(classes) <= most else None
-
-
-def _proportional_counts(sizes, total):
-    """Split `total` by the sizes, at least one each."""
-    extra = (total - len(sizes)) * np.cumsum(sizes) / np.sum(sizes)
-    # Halves are halves whatever the weights' common factor.
-    return 1 + np.diff(np.round(np.round(extra, 9)), prepend=0).astype(int)
 
 
 class _RowSumScore:

@@ -9,11 +9,16 @@ from sklearn.utils.validation import check_consistent_length
 from .._arrays import cast, like, namespace, squared_distances
 from .._validation import StrOptions
 from ..projections import DenseProjection
-from ._clusters import cluster_centers, on_grid, representatives, unique_rows
+from ._clusters import (
+    centers_of_classes,
+    class_labels,
+    on_grid,
+    representatives,
+    unique_rows,
+)
 from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
-from .adaptive import _class_codes, _proportional_counts
 from .base import BaseRandomFeatures
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
@@ -162,17 +167,7 @@ class ClusterNystroem(BaseRandomFeatures):
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
     def _labels(self, y, kept, keys):
-        labels = None
-        if keys is None and self.centers in ("auto", "classes"):
-            labels = _class_codes(y, kept, self.n_components, floats=self.centers == "classes")
-        if self.centers == "classes" and labels is None:
-            raise ValueError(
-                "centers='classes' needs discrete class labels y, at most "
-                f"n_components={self.n_components} different ones, and keys=None; got "
-                f"y={y!r:.60} and keys {'given' if keys is not None else 'None'}. Or take "
-                "centers='kmeans'."
-            )
-        return labels
+        return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
 
     def _learn(self, learned, statistics):
         """No parameters."""
@@ -204,15 +199,7 @@ class ClusterNystroem(BaseRandomFeatures):
             chosen = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
             return different[chosen]
         grid, origin, step = on_grid(rows)
-        if labels is None:
-            labels = np.zeros(len(rows), dtype=int)
-        sizes = np.bincount(labels, weights)
-        parts = [
-            cluster_centers(grid[labels == k], weights[labels == k], count, rng)
-            for k, count in enumerate(_proportional_counts(sizes, wanted))
-            if sizes[k] > 0
-        ]
-        return origin + step * np.vstack(parts)
+        return origin + step * np.vstack(centers_of_classes(grid, weights, labels, wanted, rng))
 
     def _draw(self, learned, seed):
         return SimpleNamespace()  # nothing is random but where k-means starts

@@ -343,6 +343,18 @@ def _blocks_of(feature_map, X):
     return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
+def fitted_to(feature_map, data):
+    """Return a map, fitted to rows."""
+    feature_map.fit(**data.fit_arguments(feature_map))
+    width = getattr(feature_map, "n_features_in_", data.X.shape[1])
+    if width != data.X.shape[1]:  # fitted before, and frozen
+        raise ValueError(
+            f"X has {data.X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
+            f"{width} features."
+        )
+    return feature_map
+
+
 def _map_in_turn(function, n_rows, size):
     return [function(rows) for rows in gen_batches(n_rows, size)]
 
@@ -368,6 +380,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         "random_state": ["random_state"],
     }
     _fitted = None
+    _warns = True
 
     @property
     def _takes_batches(self):
@@ -378,11 +391,12 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         self.sigma = sigma
         self.random_state = random_state
 
-    def _prepared(self, **settings):
+    def _prepared(self, sigma=None, hint=None):
         """Return an unfitted copy of the map."""
-        feature_map = self._default_map if self.feature_map is None else self.feature_map
-        own = {"owner": type(self).__name__, "random_state": self.random_state}
-        return prepared(feature_map, **own, **settings)
+        own, owner = self.feature_map, type(self).__name__
+        own = self._default_map if own is None else own
+        own = prepared(own, owner=owner, sigma=sigma, hint=hint)
+        return prepared(own, owner=owner, random_state=self.random_state)
 
     def _fit_map(self, data):
         """Return the sums before the first row, on a map fitted to the first rows."""
@@ -400,18 +414,10 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             sigma = "auto"
         if isinstance(sigma, str) and sigma == "auto":
             sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
-        feature_map = self._prepared(sigma=sigma)
-        feature_map.fit(**data.fit_arguments(feature_map))
-        width = getattr(feature_map, "n_features_in_", data.X.shape[1])
-        if width != data.X.shape[1]:  # fitted before, and frozen
-            raise ValueError(
-                f"X has {data.X.shape[1]} features, but feature_map={feature_map!r} was fitted "
-                f"with {width} features."
-            )
-        self.feature_map_ = feature_map
-        if hasattr(feature_map, "sigma_"):
-            self.sigma_ = feature_map.sigma_
-        return self._before(maps_of(feature_map), data)
+        self.feature_map_ = fitted_to(self._prepared(sigma=sigma), data)
+        if hasattr(self.feature_map_, "sigma_"):
+            self.sigma_ = self.feature_map_.sigma_
+        return self._before(maps_of(self.feature_map_), data)
 
     def _before(self, maps, data):
         """Return the sums of a pair of maps before the first row."""
@@ -423,11 +429,20 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             return sums.apart(data)
         return sums.add(data.X, data.groups, data.weights, data.values)
 
+    def _sums_of(self, fitted, data):
+        """Return the sums of rows under a fitted map."""
+        return self._added(self._before(maps_of(fitted), data), data)
+
     def _on(self, sums):
-        """Return a copy that predicts from these sums."""
+        """Return a copy that predicts from these sums, to be judged."""
         own = copy.copy(self)
         vars(own).pop("feature_names_in_", None)  # it will not be asked with tables
+        own._warns = False  # its sigma may not be the one that is chosen
         return own._hold(sums)
+
+    def _judge_apart(self, judge):
+        """Return what judges a fitted map by rows to train on and rows to test on."""
+        return lambda fitted, train, test: judge(self._on(self._sums_of(fitted, train)), test)
 
     def _hold(self, sums):
         self._fitted = sums
@@ -460,7 +475,7 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             return function(sums, block)
 
         found = self._fitted.query(validate_rows(self, X, reset=False), noted)
-        if any(lost):
+        if any(lost) and self._warns:
             warnings.warn(
                 "Some rows of X are predicted by the class shares or the mean target alone: the "
                 "features of feature_map are 0 there, or beyond the range of floats. Take a "

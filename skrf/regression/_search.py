@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, islice
 
 import numpy as np
+from scipy.stats import rankdata
 
 from .._arrays import to_host
 from .._sums import Memory, Rows
@@ -133,7 +134,7 @@ class KeptMap(FeatureMap):
 # ---------------------------------------------------------------- folds
 
 
-def _rounds(tests, n):
+def rounds_of(tests, n):
     """Return lists of (number, rows): tests that do not meet, and rows in none with number None."""
     rounds = []
     for number, test in enumerate(tests):
@@ -149,14 +150,14 @@ def _rounds(tests, n):
     ]
 
 
-def _all_but_one(nothing, sums):
+def all_but_one(nothing, sums, join):
     """Return for every part the sums of all others, and those of all."""
 
     def merged(parts):
-        return list(accumulate(parts, lambda one, other: one.joined(other), initial=nothing))
+        return list(accumulate(parts, join, initial=nothing))
 
     before, after = merged(sums), merged(reversed(sums))[::-1]
-    return [one.joined(other) for one, other in zip(before, after[1:], strict=False)], before[-1]
+    return [join(*pair) for pair in zip(before, after[1:], strict=False)], before[-1]
 
 
 def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=True):
@@ -181,7 +182,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
     may_keep : bool, default=True
         Whether features may be kept: a model then predicts the rows of its test alone.
     """
-    rounds = _rounds(tests, len(data.y))
+    rounds = rounds_of(tests, len(data.y))
     # The rows of a fold of the first round side by side, and those of a group in it: they are read
     # without a copy.
     order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
@@ -203,7 +204,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
                 sums.append(model._added(before, part if rows is None else replace(part, X=rows)))
                 # Where no scale suited all rows of a fold, none is tried in the next.
                 before = replace(nothing, has_one_scale=sums[-1].has_one_scale)
-            others, total = _all_but_one(nothing, sums)
+            others, total = all_but_one(nothing, sums, type(nothing).joined)
             for (number, _), part, rows, sums in zip(folds, own, read, others, strict=True):
                 if number is not None:
                     scores[number] = judge(model._on(replace(sums, kept=rows)), part)
@@ -216,11 +217,82 @@ def _as_slice(rows):
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
 
 
-def judged_apart(model, feature_map, train, test, sigmas, judge):
-    """Yield the score of a test for every sigma, the map fitted to the other rows alone."""
-    for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
-        sums = model._added(model._before(maps_of(fitted), train), train)
-        yield judge(model._on(sums), test)
+def judged_apart(feature_map, data, tests, sigmas, judge):
+    """Return an iterator over what judge(map, train, test) says of every test, for every sigma.
+
+    A map is fitted to the rows outside of the test alone.
+    """
+
+    def run(test):
+        rest = np.setdiff1d(np.arange(len(data.y)), test)
+        train, test = data.part(rest), data.part(test)
+        for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
+            yield judge(fitted, train, test)
+
+    return zip(*map(run, tests), strict=True)
+
+
+# ---------------------------------------------------------------- what is searched
+
+
+def positive_array(name, values):
+    """Return a sequence of positive numbers as an array, or raise naming it."""
+    try:
+        found = np.array(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers > 0, got {values!r}.") from error
+    if not (found.ndim == 1 and len(found) and (found > 0).all() and np.isfinite(found).all()):
+        raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
+    return found
+
+
+def tests_of(cv, y, data):
+    """Return the rows of `data` that every split holds out."""
+    n, tests = len(y), []
+    place = np.full(n, -1)
+    place[data.numbers] = np.arange(len(data.numbers))
+    for number, (train, test) in enumerate(cv.split(np.zeros((n, 1)), y)):
+        train, test = (np.arange(n)[rows] for rows in (train, test))
+        times = np.bincount(np.concatenate([train, test]), minlength=n)
+        if not (times == 1).all():
+            row = np.flatnonzero(times != 1)[0]
+            raise ValueError(
+                "cv must give training sets that are the complements of their test sets, but row "
+                f"{row} is {times[row]} times in split {number}. Sums of all folds are shared: "
+                "for other splits take GridSearchCV."
+            )
+        test = place[test]
+        tests.append(test[test >= 0])
+        if not 0 < len(tests[-1]) < len(data.numbers):
+            raise ValueError(
+                f"cv must leave rows of positive weight to train and to test on, but split "
+                f"{number} has {len(tests[-1])} of {len(data.numbers)} to test on."
+            )
+    if not tests:
+        raise ValueError(f"cv must give at least one split, got {cv!r}.")
+    return tests
+
+
+def table_of(params, scores, n_splits):
+    """Return a table with the columns of GridSearchCV; without splits there is one score for each.
+
+    Parameters
+    ----------
+    params : list of dict
+        The candidates.
+    scores : ndarray of shape (n_candidates, n_splits or 1)
+        Their scores.
+    n_splits : int
+        Number of splits.
+    """
+    means = scores.mean(axis=1)
+    rank = rankdata(-np.nan_to_num(means, nan=-np.inf), method="min").astype(int)
+    table = {f"param_{name}": np.array([own[name] for own in params]) for name in params[0]}
+    table |= {"params": params, "mean_test_score": means, "rank_test_score": rank}
+    if n_splits:
+        table |= {f"split{k}_test_score": column.copy() for k, column in enumerate(scores.T)}
+        table["std_test_score"] = scores.std(axis=1)
+    return table
 
 
 # ---------------------------------------------------------------- sigma="auto"
@@ -251,16 +323,15 @@ def best_sigma(model, feature_map, data):
 
     sigmas = []
     if learns_from(feature_map, data):
-        folds = [split(data, test) for test in tests]
-        runs = [judged_apart(model, feature_map, *fold, sigmas, judge) for fold in folds]
+        runs = judged_apart(feature_map, data, tests, sigmas, model._judge_apart(judge))
     else:
-        own = judged_together(model, feature_map, data, tests, sigmas, judge)
-        runs = [(scores.sum() for scores, *_ in own)]
+        runs = judged_together(model, feature_map, data, tests, sigmas, judge)
+        runs = (scores for scores, *_ in runs)
 
     def evaluate(more):
         # The runs wait here: they have not seen the end of the list.
         sigmas.extend(more)
-        return np.sum([list(islice(run, len(more))) for run in runs], axis=0)
+        return np.sum(list(islice(runs, len(more))), axis=1)
 
     return refined(wide_grid(scale), evaluate)
 
@@ -277,11 +348,6 @@ def check_gaussian(feature_map):
 def learns_from(feature_map, data):
     """Tell whether a map learns from the targets; of those that do not say so it is assumed."""
     return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
-
-
-def split(data, test):
-    """Return the rows outside of a test, and those inside."""
-    return data.part(np.setdiff1d(np.arange(len(data.y)), test)), data.part(test)
 
 
 def _sample(data):

@@ -27,6 +27,46 @@ def _labels(name, values):
         return labels
 
 
+def checked_labels(X, y, classes=None):
+    """Return labels of rows, a flat array; classes that are named say themselves what they are."""
+    y = _labels("y", y)
+    with naming("y"):
+        check_consistent_length(X, y)
+        if classes is None or y.dtype.kind in "fO":
+            check_classification_targets(y)
+    return y
+
+
+def coded(y, classes=None):
+    """Return the classes, those of y where None are given, and the number of every label."""
+    with naming("y"):
+        classes = np.unique(y) if classes is None else classes
+        codes = np.searchsorted(classes, y)
+        is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
+        if is_unknown.any():
+            unknown = np.unique(y[is_unknown])
+            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+    return classes, codes
+
+
+def classes_of_batch(model, classes):
+    """Return all classes, which the first batch names and no other changes."""
+    first = model._fitted is None
+    if first and classes is None:
+        raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+    classes = model.classes_ if classes is None else _labels("classes", classes)
+    if len(classes) == 0:
+        raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+    with naming("classes"):
+        classes = np.unique(classes)
+    if not (first or np.array_equal(classes, model.classes_)):
+        raise ValueError(
+            f"classes={classes!r} is not the same as on the first call to partial_fit, which was "
+            f"{model.classes_!r}."
+        )
+    return classes
+
+
 class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     """Nadaraya-Watson classifier on random features, linear in the number of rows.
 
@@ -145,19 +185,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             Where the first call lacks ``classes``, a later one gives others, or a label is none
             of them.
         """
-        first = self._fitted is None
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        classes = self.classes_ if classes is None else _labels("classes", classes)
-        if len(classes) == 0:
-            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        with naming("classes"):
-            classes = np.unique(classes)
-        if not (first or np.array_equal(classes, self.classes_)):
-            raise ValueError(
-                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
-                f"was {self.classes_!r}."
-            )
+        classes = classes_of_batch(self, classes)
         return self._add(X, y, classes, sample_weight, forget=False)
 
     def _add(self, X, y, classes, sample_weight, *, forget):
@@ -168,22 +196,10 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     def _read(self, X, y, classes=None, sample_weight=None, *, forget=True):
         """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
-        y = _labels("y", y)
-        with naming("y"):
-            check_consistent_length(X, y)
-            if classes is None or y.dtype.kind in "fO":  # of others it is asked which they are
-                check_classification_targets(y)
+        y = checked_labels(X, y, classes)
         numbers = np.arange(len(y))
         sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
-        with naming("y"):
-            classes = np.unique(y) if classes is None else classes
-            groups = np.searchsorted(classes, y)
-            is_unknown = classes[np.minimum(groups, len(classes) - 1)] != y
-            if is_unknown.any():
-                unknown = np.unique(y[is_unknown])
-                raise ValueError(
-                    f"y contains labels {unknown!r} that are not in classes={classes!r}."
-                )
+        classes, groups = coded(y, classes)
         draft.classes_ = classes
         # Floats that are labels: a map could take them for targets.
         target = groups if y.dtype.kind == "f" else y

@@ -1,29 +1,19 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass
-from functools import reduce
-from itertools import accumulate
+from itertools import product
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import beside, namespace, take, to_host
+from .._arrays import beside, namespace, to_host
 from .._sums import Memory
-from .._validation import (
-    Interval,
-    StrOptions,
-    check_integer,
-    draw_seed,
-    drop_zero_weights,
-    freeze,
-    validate_rows,
-)
-from ..features import FeatureMap, RFFSampler, as_feature_map, prepared
-from ._base import BaseKernelRegression, _blocks_of
+from .._validation import Interval, StrOptions, drop_zero_weights, freeze, validate_rows
+from ..features import FeatureMap, RFFSampler, as_feature_map, fitted_at
+from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
 from ._ridge import (
     Moments,
     Ridge,
@@ -35,6 +25,17 @@ from ._ridge import (
     solve,
     solved,
 )
+from ._search import (
+    all_but_one,
+    judged_apart,
+    learns_from,
+    positive_array,
+    resolved,
+    rounds_of,
+    table_of,
+    tests_of,
+)
+from .classifier import checked_labels, classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -68,7 +69,7 @@ class Targets:
             return self.values[rows] / self.unit
         return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
 
-    def part(self, rows):
+    def __getitem__(self, rows):
         """Return the targets of some rows."""
         return Targets(self.values[rows], self.unit, self.shape, self.classes)
 
@@ -103,17 +104,15 @@ class _BaseRidge(BaseKernelRegression):
 
     _default_map = RFFSampler(512, sigma="scale")
 
-    def _fit_map(self, feature_map, X, y, weights):
-        """Return a map fitted to rows; what it learns, it learns on the host."""
-        weighted = weights is not None and has_fit_parameter(feature_map, "sample_weight")
-        feature_map.fit(to_host(X), y, **({"sample_weight": weights} if weighted else {}))
-        width = getattr(feature_map, "n_features_in_", X.shape[1])
-        if width != X.shape[1]:  # fitted before, and frozen
-            raise ValueError(
-                f"X has {X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
-                f"{width} features."
-            )
-        return feature_map
+    def _read(self, X, y, sample_weight, *, forget, classes=None):
+        """Return a draft to fit and the validated rows, whose groups mean nothing."""
+        draft, X = self._begin(X, y, forget=forget)
+        y = self._checked(X, y, classes)
+        numbers = np.arange(len(y))
+        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
+        targets = self._targets(draft, y, classes)
+        target = self._for_map(targets, y)
+        return draft, Data(X, y, target, numbers, targets, weights, numbers, n_groups=0)
 
     def _solved(self, draft, feature_map, moments, ridge, shape):
         params = self.get_params() if draft._fitted is None else draft._fitted.params
@@ -173,37 +172,28 @@ class _Plain(_BaseRidge):
         return self._add(X, y, sample_weight, forget=True)
 
     def _add(self, X, y, sample_weight, *, forget, classes=None):
-        draft, X = self._begin(X, y, forget=forget)
-        y = self._checked(X, y)
-        weights, X, y = drop_zero_weights(sample_weight, X, y)
-        targets = self._targets(draft, y, classes)
-        before, moments = draft._fitted, None
+        draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
+        before, moments, shape = draft._fitted, None, data.values.shape
         if before is None:
-            own = prepared(
-                self._default_map if self.feature_map is None else self.feature_map,
-                owner=type(self).__name__,
-                sigma=self.sigma,
-                random_state=self.random_state,
-            )
-            draft.feature_map_ = self._fit_map(own, X, self._for_map(targets, y), weights)
-            feature_map = as_feature_map(own)
+            draft.feature_map_ = fitted_to(self._prepared(self.sigma), data)
+            feature_map = as_feature_map(draft.feature_map_)
         else:
             feature_map, moments = before.feature_map, before.moments
-            if targets.shape != before.shape:
+            if shape != before.shape:
                 raise ValueError(
-                    f"y has {targets.shape or (1,)} outputs, but the first batch had "
+                    f"y has {shape or (1,)} outputs, but the first batch had "
                     f"{before.shape or (1,)}."
                 )
         noise, by_evidence = self.noise_variance, self.alpha == "evidence"
         alpha = 0.0 if by_evidence else float(self.alpha)
         if noise is not None:
             alpha, by_evidence = float(noise), False
-        moments = moments_of_rows(feature_map, X, targets, weights, moments, least_alpha=alpha)
+        moments = _moments_of(feature_map, data, alpha, moments)
         if by_evidence:
             ridge = Spectrum(moments).solved_by_evidence()
         else:
             ridge = solved(moments, alpha, noise=noise)
-        return self._solved(draft, feature_map, moments, ridge, targets.shape)
+        return self._solved(draft, feature_map, moments, ridge, shape)
 
 
 class _Search(_BaseRidge):
@@ -250,128 +240,98 @@ class _Search(_BaseRidge):
         """
         from sklearn.model_selection import check_cv  # megabytes that only this needs
 
-        draft, X = self._begin(X, y, forget=True)
-        y = self._checked(X, y)
-        folds, n_splits = np.zeros(len(y), int), 0
+        draft, data = self._read(X, y, sample_weight, forget=True)
+        alphas, sigmas, tests = positive_array("alphas", self.alphas), self._grid(data), []
         if self.sigmas is not None:
-            folds, n_splits = _folds(check_cv(self.cv, y, classifier=is_classifier(self)), y)
-        weights, X, y, folds = drop_zero_weights(sample_weight, X, y, folds)
-        if not np.isin(np.arange(n_splits), folds).all():
-            raise ValueError("cv: every test set needs a row with sample_weight > 0.")
-        targets, alphas = self._targets(draft, y, None), _positive("alphas", self.alphas)
-        groups = [np.flatnonzero(folds == k) for k in np.unique(folds)]
-        scores, best, sigmas = [], (-np.inf,), []
-        for own in self._maps(X, self._for_map(targets, y), weights):
-            feature_map, parts = as_feature_map(own), []
-            for rows in groups:
-                part = take(X, rows) if n_splits else X, targets.part(rows)
-                some, least = None if weights is None else weights[rows], alphas.min() / len(groups)
-                parts.append(moments_of_rows(feature_map, *part, some, least_alpha=least))
-            total, errors = _held_out(parts, n_splits, alphas)
-            sigmas.append(getattr(own, "sigma_", None))
-            scores.append(-errors)
+            y = np.asarray(to_host(y))
+            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
+        feature_map = self._prepared(sigmas[0], hint="Take sigmas=None")
+        if not tests:
+            own = fitted_to(feature_map, data)
+            moments = _moments_of(own, data, alphas.min())
+            runs = [([Spectrum(moments).cross_validation(alphas)], own, moments)]
+            sigmas = [getattr(own, "sigma_", None)]
+        elif learns_from(feature_map, data):
+            runs = judged_apart(feature_map, data, tests, sigmas, _judge_apart(alphas))
+            runs = ((errors, None, None) for errors in runs)
+        else:
+            fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
+            runs = _judged_together(fits, data, tests, alphas)
+        scores, best = [], None
+        for errors, *found in runs:
+            scores.append(-np.asarray(errors))
             means = scores[-1].mean(axis=0)
             a = len(alphas) - 1 - np.argmax(means[::-1])  # of equal ones the largest
-            if means[a] > best[0] or len(best) == 1:
-                best = means[a], alphas[a], own, total
-        _, alpha, draft.feature_map_, moments = best
-        if hasattr(draft.feature_map_, "sigma_"):
-            draft.sigma_ = draft.feature_map_.sigma_
-        results = _results(np.array(scores), sigmas, alphas, n_splits, targets.unit.max())
-        draft.cv_results_, draft.best_score_ = results, results["mean_test_score"].max()
-        ridge = solved(moments, float(alpha))
-        own = as_feature_map(draft.feature_map_)
-        return self._solved(draft, own, moments, ridge, targets.shape)
+            if best is None or means[a] > best[0]:
+                best = means[a], len(scores) - 1, float(alphas[a]), *found
+        _, place, alpha, own, moments = best
+        if own is None:
+            arguments = data.fit_arguments(feature_map)
+            (own,) = fitted_at(feature_map, sigmas[[place]], **arguments)
+            moments = _moments_of(own, data, alpha)
+        names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
+        if sigmas[place] is not None:
+            draft.sigma_ = float(sigmas[place])
+        pairs = product(np.asarray(sigmas).tolist(), alphas.tolist())
+        pairs = [pair[-len(names) :] for pair in pairs]
+        params = [dict(zip(names, pair, strict=True)) for pair in pairs]
+        unit, scores = data.values.unit.max(), np.moveaxis(scores, 1, 2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = scores.reshape(len(params), -1) * unit * unit
+            draft.cv_results_ = freeze(table_of(params, scores, len(tests)))
+        draft.best_score_ = draft.cv_results_["mean_test_score"].max()
+        draft.feature_map_, ridge = own, solved(moments, alpha)
+        return self._solved(draft, as_feature_map(own), moments, ridge, data.values.shape)
 
-    def _maps(self, X, y, weights):
-        """Yield the fitted maps, all with the same random numbers."""
-
-        def seed(own):
-            state = own if self.random_state is None else self.random_state
-            return state if isinstance(state, Integral) else draw_seed(state)
-
-        def fitted(own, sigma):
-            own = prepared(own, owner=owner, sigma=sigma, hint="Take sigmas=None")
-            return self._fit_map(own, X, y, weights)
-
-        owner = type(self).__name__
-        own = self._default_map if self.feature_map is None else self.feature_map
-        own = prepared(own, owner=owner, random_state=self.random_state, seed=seed)
+    def _grid(self, data):
         if self.sigmas is None:
-            sigmas = [None]
-        elif isinstance(self.sigmas, Integral):
-            count = check_integer("sigmas", self.sigmas, 2)
-            sigmas = fitted(own, "scale").sigma_ * np.logspace(-_DECADES, _DECADES, count)
-        else:
-            sigmas = _positive("sigmas", self.sigmas)
-        for sigma in sigmas:
-            yield fitted(own, sigma)
+            return [None]
+        if isinstance(self.sigmas, Integral):
+            return resolved("scale", data) * np.logspace(-_DECADES, _DECADES, self.sigmas)
+        return positive_array("sigmas", self.sigmas)
 
 
-def _positive(name, values):
-    """Return a sequence of positive numbers as an array, or raise naming it."""
-    try:
-        found = np.array(values, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must hold numbers > 0, got {values!r}.") from error
-    if not (found.ndim == 1 and len(found) and (found > 0).all() and np.isfinite(found).all()):
-        raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
-    return found
+def _moments_of(fitted, data, least_alpha, before=None):
+    """Return the moments of rows under a fitted map."""
+    rows = data.X, data.values, data.sample_weight
+    return moments_of_rows(as_feature_map(fitted), *rows, before, least_alpha=least_alpha)
 
 
-def _folds(cv, y):
-    """Return the number of the test set of every row, and how many there are.
+def _judged_together(fits, data, tests, alphas):
+    """Yield errors of every test and alpha, the map, and the moments of all rows, for fitted maps.
 
-    Rows that are never tested have the number after the last.
+    The training sets are joined from both sides: a subtraction would lose digits.
     """
-    splits = list(cv.split(np.zeros((len(y), 1)), y))
-    folds = np.full(len(y), len(splits))
-    for k, (train, test) in enumerate(splits):
-        rest = np.delete(np.arange(len(y)), test)
-        is_new = (folds[test] == len(splits)).all()
-        if not (is_new and len(rest) and np.array_equal(np.sort(train), rest)):
-            raise ValueError(
-                f"cv={cv!r}: test sets must not overlap, and every training set must be the "
-                "complement of its test set, as in KFold. Take GridSearchCV for other splits."
-            )
-        folds[test] = k
-    return folds, len(splits)
+    rounds = rounds_of(tests, len(data.y))
+    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
+    for fitted in fits:
+        errors = np.empty((len(tests), len(alphas)))
+        for folds, own in zip(rounds, parts, strict=True):
+            own = [_moments_of(fitted, part, alphas.min() / len(own)) for part in own]
+            others, total = all_but_one((), own, _joined)
+            for (number, _), *sides in zip(folds, others, own, strict=True):
+                if number is not None:
+                    errors[number] = _errors(*sides, alphas)
+        yield errors, fitted, total
 
 
-def _held_out(parts, n_splits, alphas):
-    """Return the moments of all rows, and mean squared errors of every fold and alpha.
-
-    The training sets are joined from both sides: a subtraction would lose digits. Without folds
-    the errors are those of generalised cross-validation.
-    """
-    before = list(accumulate(parts, Moments.merge))
-    after = list(accumulate(parts[::-1], Moments.merge))[::-1]
-    if not n_splits:
-        return before[-1], Spectrum(before[-1]).cross_validation(alphas)[None]
-    errors = []
-    for k in range(n_splits):
-        rest = reduce(Moments.merge, before[max(k - 1, 0) : k] + after[k + 1 : k + 2])
-        coefs = np.stack([solve(rest, alpha) for alpha in alphas], axis=2)
-        errors.append(parts[k].mean_errors(rest, coefs))
-    return before[-1], np.array(errors)
+def _joined(one, other):
+    return one.merge(other) if one and other else one or other
 
 
-def _results(scores, sigmas, alphas, n_splits, unit):
-    """Return scores of shape (n_sigmas, n_splits, n_alphas), in units, named as in GridSearchCV."""
-    names = ("sigma", "alpha") if sigmas[0] is not None else ("alpha",)
-    pairs = [(sigma, alpha)[-len(names) :] for sigma in sigmas for alpha in alphas.tolist()]
-    params = [dict(zip(names, pair, strict=True)) for pair in pairs]
-    results = {f"param_{name}": np.array([p[name] for p in params]) for name in names}
-    of_splits = np.moveaxis(scores, 1, 0).reshape(scores.shape[1], -1)
-    mean = of_splits.mean(axis=0)
-    found = {"mean": mean}
-    if n_splits:
-        found |= {"std": of_splits.std(axis=0)}
-        found |= {f"split{k}": own for k, own in enumerate(of_splits)}
-    with np.errstate(over="ignore"):
-        results |= {f"{name}_test_score": own * unit * unit for name, own in found.items()}
-    rank = 1 + np.sum(mean > mean[:, None], axis=1)
-    return {**results, "params": params, "rank_test_score": rank}
+def _judge_apart(alphas):
+    """Return what gives the errors of a test, for a map that was fitted to the other rows."""
+
+    def judge(fitted, *parts):
+        return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
+
+    return judge
+
+
+def _errors(train, test, alphas):
+    """Return the mean squared error of a test for every alpha, from moments."""
+    coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
+    return test.mean_errors(train, coefs)
 
 
 # ---------------------------------------------------------------- what is predicted
@@ -403,7 +363,7 @@ class _OnHost:
 class _Regression(_OnHost, RegressorMixin):
     """Numbers, with standard deviations."""
 
-    def _checked(self, X, y):
+    def _checked(self, X, y, classes):
         y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
         return y
@@ -468,22 +428,14 @@ class _Regression(_OnHost, RegressorMixin):
 class _Classification(_OnHost, ClassifierMixin):
     """Classes by the largest of ridge regressions of -1 and 1."""
 
-    def _checked(self, X, y):
-        y = column_or_1d(to_host(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_consistent_length(X, y)
-        check_classification_targets(y)
-        return y
+    def _checked(self, X, y, classes):
+        return checked_labels(X, y, classes)
 
     def _targets(self, draft, y, classes):
-        if draft._fitted is None:
-            draft.classes_ = np.unique(y) if classes is None else classes
-        classes = draft.classes_
-        codes = np.searchsorted(classes, y)
-        is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
-        if is_unknown.any():
-            unknown = np.unique(y[is_unknown])
-            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+        first = draft._fitted is None
+        classes, codes = coded(y, classes if first else draft.classes_)
+        if first:
+            draft.classes_ = classes
         ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
         return Targets(codes, np.ones(len(ones)), (), ones)
 
@@ -719,17 +671,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
             Where the first call lacks ``classes``, a later one gives others, a label is none of
             them, or a parameter has changed.
         """
-        first = self._fitted is None
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        classes = self.classes_ if classes is None else np.unique(to_host(classes))
-        if len(classes) == 0:
-            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        if not (first or np.array_equal(classes, self.classes_)):
-            raise ValueError(
-                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
-                f"was {self.classes_!r}."
-            )
+        classes = classes_of_batch(self, classes)
         return self._add(X, y, sample_weight, forget=False, classes=classes)
 
 
@@ -746,15 +688,15 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``. It is fitted to all
-        rows, held-out ones as well; its random numbers are the same for all sigmas.
+        rows, held-out ones as well; one that learns from y, to the training rows of every fold.
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
         tenth of what "scale" stands for to ten times it.
     alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
-        As in GridSearchCV. Test sets must not overlap, and every training set must be the
-        complement of its test set. Ignored with ``sigmas=None``.
+        As in GridSearchCV. Every training set must be the complement of its test set. Ignored with
+        ``sigmas=None``.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
 
@@ -809,7 +751,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidgeCV`; None is ``RFFSampler(512, sigma="scale")``. A map that learns
-        from labels sees those of held-out rows: take GridSearchCV for it.
+        from labels, such as `AdaptiveRF`, is fitted to the training rows of every fold; with
+        ``sigmas=None`` there are no folds, and its score is too good: it has seen all labels.
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
         tenth of what "scale" stands for to ten times it.

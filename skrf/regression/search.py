@@ -5,7 +5,6 @@ from inspect import signature
 from numbers import Integral
 
 import numpy as np
-from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
@@ -16,14 +15,14 @@ from ._search import (
     judged_apart,
     judged_together,
     learns_from,
-    maps_of,
+    positive_array,
     resolved,
-    split,
+    table_of,
+    tests_of,
     wide_grid,
 )
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
-from .ridge import _positive
 
 
 class _Search:
@@ -60,40 +59,39 @@ class _Search:
         draft, data = self._read(X, y, sample_weight=sample_weight)
         y = np.asarray(to_host(y))
         cv = check_cv(self.cv, y, classifier=is_classifier(self))
-        tests = _tests(cv, y, data)
+        tests = tests_of(cv, y, data)
         data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
         hint = "A search needs a feature map that has it"
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
         check_gaussian(feature_map)
         judge, may_keep = self._judge(), not callable(self.scoring)
-        if learns_from(feature_map, data):
-            scores = [
-                list(judged_apart(draft, feature_map, *split(data, test), sigmas, judge))
-                for test in tests
-            ]
-            scores, sums = np.transpose(scores), None
+        is_apart = learns_from(feature_map, data)
+        if is_apart:
+            apart = draft._judge_apart(judge)
+            scores = list(judged_apart(feature_map, data, tests, sigmas, apart))
         else:
             runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
             scores, maps, sums = zip(*runs, strict=True)
         means = np.mean(scores, axis=1)
         best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
-        if sums is None:
-            (draft.feature_map_,) = fitted_at(
-                feature_map, sigmas[[best]], **data.fit_arguments(feature_map)
-            )
-            fitted = draft._added(draft._before(maps_of(draft.feature_map_), data), data)
+        if is_apart:
+            own = data.fit_arguments(feature_map)
+            (draft.feature_map_,) = fitted_at(feature_map, sigmas[[best]], **own)
+            fitted = draft._sums_of(draft.feature_map_, data)
         else:
             draft.feature_map_, fitted = maps[best], sums[best]
         draft.sigma_, draft.best_score_ = float(sigmas[best]), float(means[best])
         draft.sigmas_, draft.n_splits_ = sigmas, len(tests)
-        draft.cv_results_ = _results(sigmas, np.asarray(scores))
+        draft.cv_results_ = table_of(
+            [{"sigma": sigma} for sigma in sigmas.tolist()], np.asarray(scores), len(tests)
+        )
         freeze([draft.sigmas_, draft.cv_results_])
         return self._finish(draft, fitted)
 
     def _grid(self, data):
         if isinstance(self.sigmas, Integral):
             return wide_grid(resolved("scale", data), self.sigmas)
-        return _positive("sigmas", self.sigmas)
+        return positive_array("sigmas", self.sigmas)
 
     def _judge(self):
         """Return what scores a model on a part of the data, weighted where there are weights."""
@@ -109,44 +107,6 @@ class _Search:
             return scorer(model, part.X, part.y, **weights)
 
         return judge
-
-
-def _tests(cv, y, data):
-    """Return the rows of `data` that every split holds out."""
-    n, tests = len(y), []
-    place = np.full(n, -1)
-    place[data.numbers] = np.arange(len(data.numbers))
-    for number, (train, test) in enumerate(cv.split(np.zeros((n, 1)), y)):
-        train, test = (np.arange(n)[rows] for rows in (train, test))
-        times = np.bincount(np.concatenate([train, test]), minlength=n)
-        if not (times == 1).all():
-            row = np.flatnonzero(times != 1)[0]
-            raise ValueError(
-                "cv must give training sets that are the complements of their test sets, but row "
-                f"{row} is {times[row]} times in split {number}. Sums of all folds are shared: "
-                "for other splits take GridSearchCV."
-            )
-        test = place[test]
-        tests.append(test[test >= 0])
-        if not 0 < len(tests[-1]) < len(data.numbers):
-            raise ValueError(
-                f"cv must leave rows of positive weight to train and to test on, but split "
-                f"{number} has {len(tests[-1])} of {len(data.numbers)} to test on."
-            )
-    return tests
-
-
-def _results(sigmas, scores):
-    """Return a table with the columns of GridSearchCV."""
-    means = scores.mean(axis=1)
-    return {
-        "param_sigma": sigmas,
-        "params": [{"sigma": sigma} for sigma in sigmas.tolist()],
-        **{f"split{k}_test_score": column.copy() for k, column in enumerate(scores.T)},
-        "mean_test_score": means,
-        "std_test_score": scores.std(axis=1),
-        "rank_test_score": rankdata(-np.nan_to_num(means, nan=-np.inf), method="min").astype(int),
-    }
 
 
 class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
