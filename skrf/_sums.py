@@ -207,10 +207,11 @@ def lifted(rows, top):
 def levelled(rows, top):
     """Return query features as `lifted` does, and the log of what their rows were divided by.
 
-    Where `top` is -inf throughout, factors are 0 and the log is -inf.
+    `top` has the axes of the exponents. Where it is -inf throughout, factors are 0 and the log is
+    -inf.
     """
-    do, exponents = arithmetic(rows.values), cast(top[..., None, :], rows.values.dtype)
-    logs = rows.exponents + exponents if rows.scale is not None else do.add(rows.values, exponents)
+    do, top = arithmetic(rows.values), cast(top, rows.values.dtype)
+    logs = do.add(rows.values, top) if rows.scale is None else rows.scale + top
     highest = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
     own = do.exp(do.subtract(logs, finite(highest)))
     return (own if rows.scale is None else do.multiply(rows.values, own)), own, highest

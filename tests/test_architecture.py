@@ -50,6 +50,7 @@ CONTRACT = {
     "needs_double",
     "prepared",
     "representatives",
+    "side_by_side",
     "row_codes",
 }
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skrf
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, exact_attention
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, exact_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 
@@ -299,6 +299,31 @@ def test_attention(library, name, causal, dtype="float64"):
     compare(library, attention, parts, padding, dtype)
 
 
+@pytest.mark.parametrize("name", ["OptimalPositiveRF", "PoissonRF", "RFFSampler", "none"])
+@every_direction
+def test_attention_with_a_near_field(library, name, causal):
+    *parts, padding = inputs(0.5)
+    attention = ApproxKernelAttention(
+        ATTENTION_MAPS.get(name, name),
+        near=NearField(9, 3),
+        n_groups=2,
+        causal=causal,
+        block_size=50,
+    )
+    compare(library, attention, parts, padding, "float64")
+    # Every query head has its own features then.
+    attention.fit(*map(library.array, parts))
+    compare(library, attention, parts, padding, "float64")
+    if causal:
+        expected = attention(*parts, key_padding_mask=padding)
+        state = attention.init_state()
+        for start, stop in ((0, 1), (1, 64), (64, 150)):
+            now = slice(start, stop)
+            chunk = [library.array(part[:, :, now]) for part in parts]
+            out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
+            library.assert_same(out, expected[:, :, now], chunk[0], **TOLERANCE["float64"])
+
+
 @pytest.mark.parametrize("name", SAFE)
 @every_direction
 @every_dtype
@@ -382,11 +407,15 @@ def test_exact_attention(library, causal, dtype, scale):
 )
 @every_direction
 @pytest.mark.parametrize("scale", [0.5, 5.0])
+@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
-def test_gradients_of_attention_are_those_of_backward(name, causal, scale):
+def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near):
+    if near is not None and name == "elu":
+        pytest.skip("Generalised attention has no near field.")
     torch = pytest.importorskip("torch", reason="torch is not installed")
     *parts, padding = inputs(scale)
-    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal).fit(*parts[:2])
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, near=near)
+    attention.fit(*parts)
     gradient = np.random.default_rng(1).normal(size=(2, 4, 150, 3))
     expected = attention.backward(*parts, gradient, key_padding_mask=padding)
     tensors = [torch.tensor(part, requires_grad=True) for part in parts]

@@ -442,7 +442,7 @@ def test_a_changed_map_takes_effect():
         assert_array_equal(attention(q, k, v), expected)
     for n in range(1, 40):
         attention.set_params(feature_map=PositiveRF(n, random_state=0))
-        assert attention._prototypes(D)[0].n_components_ == n
+        assert attention._prototypes(D, attention.feature_map)[0].n_components_ == n
     attention = ApproxKernelAttention(OptimalPositiveRF(8))
     kept = attention(q, k, v)
     attention.set_params(feature_map__n_components=16)(q, k, v)
@@ -469,7 +469,7 @@ def test_every_mechanism_serves(name):
     # Discrete features are coarse; all others are within a tenth.
     assert np.sqrt(np.mean(error**2)) < (0.3 if name.startswith(("Po", "Geo", "Hyb")) else 0.1)
     attention.set_params(causal=True)
-    if attention._prototypes(D)[0].needs_data:
+    if attention._prototypes(D, attention.feature_map)[0].needs_data:
         with pytest.raises(ValueError, match=r"call fit\(q, k\) first"):
             attention(q, k, v)
         attention.fit(q, k)

@@ -6,9 +6,9 @@ apart.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
 from .._arrays import arithmetic, beside, cast, constant, is_array_api, like, namespace, to_host
@@ -107,12 +107,13 @@ class FarSums:
         sums, later = (cast(part.at(top), dtype) for part in (self.sums, later))
         if self.before and self.after and n < 4:
             rows = _clipped(rows, top)  # in the middle there are some that nobody reads
-        products = self._products(lowered(rows, top)[0], values, present, tops.shape[-2])
+        products = self._products(
+            lowered(rows, top[..., None, :])[0], values, present, tops.shape[-2]
+        )
         if self.before:
-            found = _running(sums, products[..., :n, :, :], self._rooms[1])
+            found = _running(sums, products[..., :n, :, :], _ones(n), self._rooms[1])
         if self.after:
-            ends = _running(later, _flipped(products[..., -n:, :, :]), self._rooms[2])
-            ends = _flipped(ends)
+            ends = _running(later, products[..., -n:, :, :], _ones(n).T, self._rooms[2])
             found = arithmetic(found).add(found, ends) if self.before else ends
         if self.before:
             self._absorb(stop - 2, beside(own[..., -1, :], top), top, products[..., :n, :, :])
@@ -175,31 +176,31 @@ def _flat(array):
     return namespace(array).reshape(array, shape)
 
 
-def _flipped(array):
-    """Return blocks in reverse, a view where there are views."""
-    return np.flip(array, -3) if not is_array_api(array) else namespace(array).flip(array, axis=-3)
-
-
-def _running(first, products, room):
-    """Return first + the products of one block, of two, and so on."""
+def _running(first, products, chosen, room):
+    """Return first + the sums of the products that every row of a matrix of 0 and 1 chooses."""
+    shape = products.shape
+    products = namespace(products).reshape(products, (*shape[:-2], shape[-2] * shape[-1]))
     if is_array_api(products):
-        xp = array_api_compat.array_namespace(products)
-        return first[..., None, :, :] + xp.cumulative_sum(products, axis=-3)
+        found = like(chosen, products) @ products
+        return namespace(found).reshape(found, shape) + first[..., None, :, :]
+    # One large product: cumulative sums in NumPy are many small steps, or a slow one.
     out = room(products.shape, products.dtype)
-    # NumPy's own cumulative sum takes ten times as long along this axis.
-    for j in range(products.shape[-3]):
-        total = out[..., j - 1, :, :] if j else first
-        np.add(total, products[..., j, :, :], out=out[..., j, :, :])
-    return out
+    out = np.matmul(chosen.astype(out.dtype), products, out=out).reshape(shape)
+    return np.add(out, first[..., None, :, :], out=out)
+
+
+@lru_cache(maxsize=16)
+def _ones(n):
+    """Return the lower triangle of ones."""
+    return np.tri(n)
 
 
 def _clipped(rows, top):
     """Return features with exponents of at most `top`."""
-    top = cast(top, rows.values.dtype)[..., None, None, :]
-    lower = namespace(top).minimum
-    if rows.scale is None:
-        return Rows(lower(rows.values, top))
-    return Rows(rows.values, lower(rows.scale, top))
+    top, exponents = cast(top, rows.values.dtype)[..., None, None, :], rows.exponents
+    # A minimum would halve the gradients of ties.
+    exponents = namespace(top).where(exponents > top, top, exponents)
+    return Rows(exponents) if rows.scale is None else Rows(rows.values, exponents)
 
 
 def _rise(highest, top):

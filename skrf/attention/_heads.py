@@ -7,13 +7,14 @@ padding, so that numerator and denominator are one product.
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
 from .._sums import Memory, Rows
 from .._threads import run_all
-from ..features import as_feature_map, needs_double
+from ..features import as_feature_map, needs_double, side_by_side
 from ._shapes import check_finite, unit_for
 
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
@@ -33,6 +34,13 @@ class Head:
         self.queries, self.keys = (as_feature_map(mechanism, keys=keys) for keys in (False, True))
         self.is_positive = self.keys.is_positive
 
+    def beside(self, others):
+        """Return a head with the columns of others behind its own."""
+        own, heads = copy.copy(self), [self, *others]
+        own.queries = side_by_side([head.queries for head in heads])
+        own.keys = side_by_side([head.keys for head in heads])
+        return own
+
 
 @dataclass(frozen=True, eq=False)
 class HeadSet:
@@ -50,10 +58,10 @@ class HeadSet:
     groups: tuple
     shrink: np.ndarray | None = None
 
-    @property
+    @cached_property
     def heads(self):
-        """All heads."""
-        return [head for group in self.groups for head in group]
+        """One for all query heads, or one for each: the columns of all groups side by side."""
+        return [first.beside(others) for first, *others in zip(*self.groups, strict=True)]
 
 
 class Unit:

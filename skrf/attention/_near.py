@@ -26,7 +26,8 @@ from ._far import FarSums
 from ._heads import quotients
 from ._sampled import free, sampled, scores, taken
 
-_SAMPLED = 64  # queries that choose anchors
+_SAMPLED = 32  # queries that choose anchors
+_KEPT = 2**20  # entries of values, up to which they are made once
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +173,16 @@ class NearAttention:
         shrink = unit.maps.shrink
         shrink = np.ones(unit.q.shape[-3]) if shrink is None else shrink
         with np.errstate(divide="ignore"):
-            self._log_shrink = like(np.log(shrink), unit.q)[:, None, None, None]
-        # Of every group, the query heads that share features.
-        self.groups = [
-            [Reader(unit.of(head, own), own) for own, head in _parted(group)]
-            for group in unit.maps.groups
-            if shrink.any()
+            self._log_shrink = like(np.log(shrink), unit.q)[:, None, None, None, None]
+        heads = unit.maps.heads if shrink.any() else []
+        self.n_groups = len(unit.maps.groups)
+        self.readers = [
+            Reader(unit.of(head, own), own)
+            for head, own in zip(heads, _parts_of(len(heads)), strict=True)
         ]
-        self._state = state
+        self._state, self._kept = state, None
+        if self.n * (unit.v.shape[-1] + 1) <= _KEPT:
+            self._kept = unit.values(slice(0, self.n))
 
     def _anchors(self):
         """Return the anchors' keys, and their values behind a weight of 1."""
@@ -224,9 +227,15 @@ class NearAttention:
     def _rows_of(self, start, stop):
         return slice(start * self.block, min(stop * self.block, self.n))
 
+    def _values(self, rows):
+        """Return [1, values] of some keys, 0 of those that are hidden."""
+        if self._kept is None:
+            return self.unit.values(rows)
+        return self._kept[..., rows, :]
+
     def _far_sums(self, ranges):
         """Return the `FarSums` that every reader reads."""
-        readers = [reader for group in self.groups for reader in group]
+        readers = self.readers
         before = [None] * len(readers) if self._state is None else self._state.sums
         found = [self._sums_of_keys(*pair) for pair in zip(readers, before, strict=True)]
         for sums in found:
@@ -236,7 +245,7 @@ class NearAttention:
     def _sums_of_keys(self, reader, sums):
         def right(start, stop):
             rows, unit = self._rows_of(start, stop), reader.unit
-            return self._blocks_of(rows, unit.key_rows(rows), unit.values(rows))
+            return self._blocks_of(rows, unit.key_rows(rows), self._values(rows))
 
         return FarSums(right, self.n_blocks, after=not self.causal, sums=sums)
 
@@ -249,6 +258,9 @@ class NearAttention:
         if n == 1:
             return own[..., None, :, :]
         own = _folded(_filled(own, present.start - begin, end - present.stop, fill), n + sides)
+        if isinstance(own, np.ndarray):  # a view, in which neighbours share what both see
+            shape = (*own.shape[:-3], n, (sides + 1) * self.block, own.shape[-1])
+            return np.lib.stride_tricks.as_strided(own, shape, own.strides, writeable=False)
         parts = [own[..., i : i + n, :, :] for i in range(sides + 1)]
         return namespace(own).concat(parts, axis=-2)
 
@@ -259,7 +271,7 @@ class NearAttention:
         unit, n = self.unit, stop - first
         q = _folded(unit.queries(self._queries(rows)), n) * self.scale
         keys = self._window(unit.keys, first, stop)[..., None, :, :, :]
-        values = self._window(unit.values, first, stop)[..., None, :, :, :]
+        values = self._window(self._values, first, stop)[..., None, :, :, :]
         do = arithmetic(q)
         near = q @ transposed(keys)
         if unit.hidden is not None or n > 1:
@@ -295,11 +307,12 @@ class NearAttention:
         ranges = self._ranges()
         far = self._far_sums(ranges)
         for first, stop, rows in ranges:
-            exact, found = self.exact(first, stop, rows), []
-            for group in self.groups:
-                parts = [self._far_part(reader, far[reader], first, stop, rows) for reader in group]
-                found.append(quotients(self._merged(exact, *_joined(parts, -4))[0]))
-            found = sum(found) / len(found) if found else quotients(exact.found)
+            exact = self.exact(first, stop, rows)
+            if far:
+                found = quotients(self._merged(exact, *self._far_part(far, first, stop, rows))[0])
+                found = namespace(found).mean(found, axis=-3)
+            else:
+                found = quotients(exact.found)
             out.put(self._queries(rows), _unfolded(found))
         keep = slice(max(0, self.n_blocks - 2) * self.block, None)
         keys, values = (_own(part[..., keep, :]) for part in (self.unit.k, self.unit.v))
@@ -311,22 +324,22 @@ class NearAttention:
 
         Of NumPy, with an axis for the query heads.
         """
-        ranges, exact, found = self._ranges(), [], [[] for _ in self.groups]
+        ranges, parts = self._ranges(), []
         far = self._far_sums(ranges)
         for first, stop, rows in ranges:
             at = places[(places >= rows.start) & (places < rows.stop)] - rows.start
-            own = self.exact(first, stop, rows)
-            exact.append([_unfolded(part)[:, at] for part in (own.found, own.top)])
-            for group, kept in zip(self.groups, found, strict=True):
-                parts = [self._far_part(reader, far[reader], first, stop, rows) for reader in group]
-                kept.append([_unfolded(part)[:, at] for part in _joined(parts, -4)])
-        exact, *found = (_joined(parts, 1) for parts in (exact, *found))
+            exact, own = self.exact(first, stop, rows), self._far_part(far, first, stop, rows)
+            exact = (part[..., None, :, :] for part in (exact.found, exact.top))
+            parts.append(
+                [_unfolded(np.moveaxis(part, -3, 0))[..., at, :] for part in (*exact, *own)]
+            )
+        exact, exact_scale, own, scale = _joined(parts, -2)
         with np.errstate(divide="ignore"):
-            logs = np.log(factors).astype(exact[1].dtype)
+            logs = np.log(factors).astype(scale.dtype)
         squares = []
         for log in logs:
-            out = [quotients(_merged(*exact, own, scale + log)[0]) for own, scale in found]
-            squares.append(np.sum((np.mean(out, axis=0) - expected) ** 2, axis=(-2, -1)))
+            out = quotients(_merged(exact, exact_scale, own, scale + log)[0]).mean(axis=0)
+            squares.append(np.sum((out - expected) ** 2, axis=(-2, -1)))
         return np.array(squares)
 
     def _read(self, reader, far, first, stop, rows):
@@ -334,19 +347,23 @@ class NearAttention:
         for part in far.parts(first, stop):
             own = self._rows_of(part.first, part.stop)
             own = slice(max(own.start, rows.start), min(own.stop, rows.stop))
+            blocks = slice(part.first - first, part.stop - first)
             features = reader.unit.query_rows(self._queries(own))
-            yield own, slice(part.first - first, part.stop - first), *_found(features, part)
+            yield own, blocks, *_found(features, part, self.n_groups)
 
-    def _far_part(self, *given):
-        """Return what queries of a range find by features, and its log scale."""
-        return _joined([part[2:4] for part in self._read(*given)], -3)
+    def _far_part(self, far, *given):
+        """Return what all query heads find by features in a range, and its log scale."""
+        found = []
+        for reader, sums in far.items():
+            found.append(_joined([part[2:4] for part in self._read(reader, sums, *given)], -4))
+        return _joined(found, -5)
 
     def _merged(self, exact, found, scale, own=slice(None), blocks=slice(None)):
         """Return sums of exact and far part, their log scale, and the factors of both.
 
         All query heads or some of them (`own`), and all blocks of the range or some.
         """
-        parts = (part[..., own, blocks, :, :] for part in (exact.found, exact.top))
+        parts = (part[..., own, blocks, None, :, :] for part in (exact.found, exact.top))
         scale = scale + cast(self._log_shrink[own, ...], scale.dtype)
         return _merged(*parts, found, scale)
 
@@ -361,16 +378,17 @@ class NearAttention:
         }
         anchors = self.anchors.keys, self.anchors.values
         self._by_anchor = [np.zeros(part.shape, unit.dtype) for part in anchors]
-        far, n_groups = self._far_sums(ranges), max(len(self.groups), 1)
+        far = self._far_sums(ranges)
         # What far keys get of every query: gradients of its sums, and the log scale of these.
         widths = unit.v.shape[-1] + 1, 1
-        left = {
-            reader: [np.empty((*reader.unit.q.shape[:2], n), unit.dtype) for n in widths]
-            for reader in far
-        }
+        left = {}
+        for reader in far:
+            n_heads, n_queries = reader.unit.q.shape[:2]
+            shape = n_heads, self.n_groups, n_queries
+            left[reader] = [np.empty((*shape, n), unit.dtype) for n in widths]
         for first, stop, rows in ranges:
             exact = self.exact(first, stop, rows)
-            own = _folded(gradient[:, rows].astype(unit.dtype), stop - first) / n_groups
+            own = _folded(gradient[:, rows].astype(unit.dtype), stop - first)
             by_exact = np.zeros_like(exact.found) if far else by_sums_of(exact.found, own)
             for reader, sums in far.items():
                 for part in self._read(reader, sums, first, stop, rows):
@@ -390,10 +408,12 @@ class NearAttention:
         rows, blocks, read, scale, slopes, matrix = part
         own, unit = reader.queries, reader.unit
         total, top, of_exact, of_far = self._merged(exact, read, scale, own, blocks)
-        by_total = by_sums_of(total, gradient[own, blocks])
-        by_exact[own, blocks] += by_total * of_exact
-        kept[0][:, rows], kept[1][:, rows] = _unfolded(by_total), _unfolded(top)
-        by_values = _unfolded((by_total * of_far) @ transposed(matrix) * slopes)
+        by_total = by_sums_of(total, gradient[own, blocks, None] / self.n_groups)
+        by_exact[own, blocks] += np.sum(by_total * of_exact, axis=-3)
+        for array, values in zip(kept, (by_total, top), strict=True):
+            array[:, :, rows] = _unfolded(np.moveaxis(values, -3, 1))
+        by_values = _ungrouped((by_total * of_far) @ transposed(matrix) * slopes)
+        by_values = _unfolded(by_values)
         self._by["q"][own, rows] += pulled(unit.head.queries, unit.queries(rows), by_values)
 
     def _exact_back(self, exact, by_sums, first, stop, rows):
@@ -428,47 +448,48 @@ class NearAttention:
 
     def _far_back(self, reader, gradients, scales, ranges):
         """Add the gradients of far keys, which read sums over queries as these do over keys."""
-        unit = reader.unit
+        unit, n_groups = reader.unit, self.n_groups
         shift = self._log_shrink[reader.queries, :, 0] - finite(scales)
         shift = np.where(scales > -np.inf, shift, -np.inf).astype(scales.dtype)
+        shift, gradients = (np.moveaxis(part, 1, 0) for part in (shift, gradients))
 
         def right(start, stop):
             rows = self._rows_of(start, stop)
-            features = unit.query_rows(rows)
-            if features.scale is None:
-                features = Rows(features.values + shift[:, rows])
+            values, scale = _apart(unit.query_rows(rows), n_groups)
+            if scale is None:
+                features = Rows(values + shift[:, :, rows])
             else:
-                features = Rows(features.values, features.scale + shift[:, rows])
-            features, values = self._blocks_of(rows, features, gradients[:, rows])
+                features = Rows(values, scale + shift[:, :, rows])
+            features, values = self._blocks_of(rows, features, gradients[:, :, rows])
 
-            def side_by_side(array):
-                array = np.moveaxis(array, 0, -3)
+            def of_all_heads(array):
+                array = np.moveaxis(array, 1, -3)
                 return array.reshape(*array.shape[:-3], -1, array.shape[-1])
 
-            return features.map(side_by_side), side_by_side(values)
+            return features.map(of_all_heads), of_all_heads(values)
 
         far = FarSums(right, self.n_blocks, before=not self.causal)
         far.look_ahead([stop for _, stop, _ in ranges])
         for first, stop, _ in ranges:
             for part in far.parts(first, stop):
                 rows, n = self._rows_of(part.first, part.stop), part.stop - part.first
-                features = unit.key_rows(rows).map(lambda array: array[None])
-                read, scale, slopes, matrix = _found(features, part)
+                features = _apart(unit.key_rows(rows), n_groups).map(lambda array: array[:, None])
+                read, scale, slopes, matrix = _found(features, part, 1)
                 factor = np.exp(scale)
-                self._by["v"][rows] += _unfolded(read * factor)[0, :, 1:]
-                by_values = _folded(unit.values(rows)[None], n) @ transposed(matrix)
-                by_values = _unfolded(by_values * slopes * factor)[0]
+                self._by["v"][rows] += np.sum(_unfolded((read * factor)[:, 0, :, 0]), axis=0)[:, 1:]
+                values = _folded(self._values(rows), n)[:, None]
+                by_values = (values @ transposed(matrix) * slopes * factor)[:, 0, :, 0]
+                by_values = np.moveaxis(_unfolded(by_values), 0, -2)
+                by_values = by_values.reshape(len(by_values), -1)
                 self._by["k"][rows] += pulled(unit.head.keys, unit.keys(rows), by_values)
 
 
 # ---------------------------------------------------------------- rows and blocks
 
 
-def _parted(group):
-    """Return (query heads, `Head`) of a group of features."""
-    if len(group) == 1:
-        return [(slice(None), group[0])]
-    return [(slice(g, g + 1), head) for g, head in enumerate(group)]
+def _parts_of(n):
+    """Return the query heads of every one of n readers."""
+    return [slice(None)] if n == 1 else [slice(g, g + 1) for g in range(n)]
 
 
 def _joined(parts, axis):
@@ -484,13 +505,47 @@ def _merged(exact, exact_scale, far, far_scale):
     return exact * of_exact + far * of_far, top, of_exact, of_far
 
 
-def _found(features, part):
-    """Return what rows (..., G, n, M) read of a `FarPart`, log scale, slopes and sums."""
+def _found(features, part, n_groups):
+    """Return what rows (..., G, n, M) read of a `FarPart`: (..., G, B, n_groups, n / B, c).
+
+    With log scale, slopes and sums, the columns of groups apart.
+    """
     n_blocks = part.stop - part.first
-    features = features.map(lambda array: _folded(array, n_blocks))
-    factors, slopes, scale = levelled(features, part.top[..., None, None, :])
-    matrix = cast(part.sums, factors.dtype)[..., None, :, :, :]
+    features = features.map(lambda array: _grouped(_folded(array, n_blocks), n_groups))
+    top = _grouped(part.top[..., None, None, None, :], n_groups)
+    factors, slopes, scale = (_swapped(own) for own in levelled(features, top))
+    shape = (*part.sums.shape[:-2], n_groups, -1, part.sums.shape[-1])
+    matrix = namespace(factors).reshape(cast(part.sums, factors.dtype), shape)
+    matrix = matrix[..., None, :, :, :, :]
     return factors @ matrix, scale, slopes, matrix
+
+
+def _grouped(array, n_groups):
+    """Return columns (..., M) as those of groups: (..., n_groups, M / n_groups)."""
+    width = array.shape[-1]
+    shape = (1, 1) if width == 1 else (n_groups, width // n_groups)
+    return namespace(array).reshape(array, (*array.shape[:-1], *shape))
+
+
+def _swapped(array):
+    """Return rows and groups in the other order."""
+    return namespace(array).moveaxis(array, -3, -2)
+
+
+def _ungrouped(array):
+    """Return columns of groups (..., n_groups, n, m) side by side, (..., n, n_groups m)."""
+    array = _swapped(array)
+    return array.reshape(*array.shape[:-2], -1)
+
+
+def _apart(rows, n_groups):
+    """Return features with the groups of their columns along the first axis; NumPy."""
+    values, scale = rows
+    values = np.moveaxis(_grouped(values, n_groups), -2, 0)
+    if scale is not None:
+        scale = np.moveaxis(_grouped(scale, n_groups), -2, 0)
+        scale = np.broadcast_to(scale, (n_groups, *scale.shape[1:]))
+    return Rows(values, scale)
 
 
 def _folded(array, n_blocks):

@@ -6,7 +6,7 @@ from .._arrays import arithmetic, beside, cast, constant, like, namespace, take,
 from .._sums import peaked, transposed
 from ._heads import blocks
 
-_AT_ONCE = 8  # queries
+_LOGITS = 2**16  # that are held at a time
 
 
 def sampled(is_free, n):
@@ -41,7 +41,7 @@ def exact_weights(unit, places, scale, causal=False):
     """Yield (places of some queries, their attention weights (..., G, n, S), what is not seen)."""
     q, keys = constant(unit.q), transposed(cast(constant(unit.k), unit.dtype))[..., None, :, :]
     n_keys, is_free = unit.k.shape[-2], free(unit)
-    for rows in blocks(places.shape[-1], _AT_ONCE):
+    for rows in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
         own = places[..., rows]
         logits = (cast(taken(q, own[..., None, :]), unit.dtype) * scale) @ keys
         unseen = ~is_free[..., None, None, :]
@@ -57,15 +57,17 @@ def exact_weights(unit, places, scale, causal=False):
 def scores(unit, places, scale):
     """Return, on the host, how much every key matters: sum_i a_ij^2 |o_i - v_j|^2 over queries."""
     values = constant(unit.v if unit.value_unit == 1 else unit.v / unit.value_unit)
-    values = cast(values, unit.dtype)[..., None, :, :]
+    values = cast(values, unit.dtype)
     xp, total = namespace(values), 0.0
-    sizes = xp.sum(values * values, axis=-1)[..., None, :]
     for _, weights, _ in exact_weights(unit, places, scale):
-        out = weights @ values
-        distances = sizes - 2 * (out @ transposed(values))
-        distances = distances + xp.sum(out * out, axis=-1, keepdims=True)
-        total = total + xp.sum(weights * weights * distances, axis=(-3, -2))
-    return to_host(total)
+        out = weights @ values[..., None, :, :]
+        parts = [xp.ones_like(out[..., :1]), xp.sum(out * out, axis=-1, keepdims=True), -2 * out]
+        # Of every key: the sums of a^2, of a^2 |o|^2, and of -2 a^2 o.
+        own = transposed(weights * weights) @ xp.concat(parts, axis=-1)
+        total = total + xp.sum(own, axis=-3)
+    sizes = xp.sum(values * values, axis=-1)
+    found = total[..., 0] * sizes + total[..., 1] + xp.sum(total[..., 2:] * values, axis=-1)
+    return to_host(found)
 
 
 def squared_errors(unit, out, places, scale, causal, window=None):

@@ -1,25 +1,33 @@
 """The attention operator: a feature map, and attention in time and memory linear in length."""
 
-import copy
 import math
 import warnings
 from dataclasses import dataclass, replace
-from numbers import Integral
 from types import SimpleNamespace
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
 from .._arrays import is_array_api, like, namespace, take, to_host
 from .._threads import run_all
-from .._validation import NestedParameters, check_integer, check_range, draw_seed, remembered
+from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
-from ..features import OptimalPositiveRF, fit_to, prepared
+from ..features import OptimalPositiveRF, prepared
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
 from ._near import NearAttention
+from ._plan import (
+    Plan,
+    adapted,
+    cost_of,
+    in_groups,
+    is_none,
+    needs_data,
+    redrawn_sets,
+    share_of,
+)
 from ._sampled import exact_weights, free, sampled, squared_errors
 from ._shapes import (
     as_array,
@@ -35,6 +43,7 @@ from .masks import as_mask
 from .near import NearField
 
 _NEAR = {False: NearField(32, anchors=64), True: NearField(126, anchors=4)}  # by causal
+_FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and without near keys
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
 _RANDOM_VALUES = 16
@@ -55,9 +64,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     Parameters
     ----------
     feature_map : mechanism, GeneralizedMap or "none", default=None
-        The unfitted map; None takes ``OptimalPositiveRF(128)`` and a near field, "none" the near
-        field alone. The operator sets kernel and sigma of its own copy: a softmax kernel of
-        sqrt(scale) times the inputs.
+        The unfitted map; None takes ``OptimalPositiveRF(64)`` and a near field, or 256 components
+        where there can be none; "none" is the near field alone. The operator sets kernel and sigma
+        of its own copy: a softmax kernel of sqrt(scale) times the inputs.
     causal : bool, default=False
         Whether position i attends to positions up to i only. Changing a later position changes
         earlier outputs by rounding alone.
@@ -72,8 +81,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         queries; with a `feature_map` it is None: features alone.
     n_groups : int or "auto", default="auto"
         Groups that the features are divided into; the output is the mean of the groups' outputs.
-        "auto" is 2 where `feature_map` is None or "none" or there is a `NearField`, and 1 with
-        `causal` or else.
+        "auto" is 2 with a near field, 4 without one where `feature_map` is None, and 1 for other
+        maps alone, with `causal` and with a `mask`.
     block_size : int, default=None
         Rows whose features are held at a time; None is 1,024.
 
@@ -116,8 +125,6 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     True
     """
 
-    _default_map = OptimalPositiveRF(128)
-
     def __init__(
         self,
         feature_map=None,
@@ -141,10 +148,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     def _has_near_field(self):
         """Tell whether calls have a near field, where their shapes allow one."""
-        is_default = self.feature_map is None or _is_none(self.feature_map)
+        is_default = self.feature_map is None or is_none(self.feature_map)
         if isinstance(self.near, str) and self.near == "auto":
             return is_default
-        if self.near is None and _is_none(self.feature_map):
+        if self.near is None and is_none(self.feature_map):
             raise ValueError(f"feature_map={self.feature_map!r} needs a near field, got near=None.")
         if not (self.near is None or isinstance(self.near, NearField)):
             raise ValueError(f"near must be a NearField, 'auto' or None, got {self.near!r}.")
@@ -169,22 +176,28 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             raise ValueError(f"anchors must be positions below {n_keys}, got {last}.")
         return field
 
-    def _group_count(self):
-        if isinstance(self.n_groups, str) and self.n_groups == "auto":
-            return 2 if self._has_near_field() and not self.causal else 1
-        return check_integer("n_groups", self.n_groups)
+    def _plan(self, groups):
+        """Return the `Plan` of a call."""
+        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        feature_map, n_groups = self.feature_map, self.n_groups
+        if isinstance(n_groups, str) and n_groups == "auto":
+            many = 2 if field is not None else 4 if feature_map is None else 1
+            n_groups = 1 if self.causal or self.mask is not None else many
+        check_integer("n_groups", n_groups)
+        if feature_map is None:
+            feature_map = _FAR_MAP if field is not None else _ONLY_MAP
+        return Plan(field, n_groups, self._prototypes(groups.q.shape[-1], feature_map, n_groups))
 
     # ---------------------------------------------------------------- feature maps
 
-    def _prototypes(self, width):
+    def _prototypes(self, width, feature_map, n_groups=1):
         """Return the maps of all groups for inputs of a width: the operator's draws, without data.
 
         A map that needs data comes unfitted, once.
         """
-        feature_map = self._default_map if self.feature_map is None else self.feature_map
-        scale, n_groups = check_scale(self.scale, width), self._group_count()
-        if _is_none(feature_map):
+        if is_none(feature_map):
             return ()
+        scale = check_scale(self.scale, width)
 
         def make():
             own = prepared(
@@ -195,10 +208,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 is_deep=True,
                 sigma=math.sqrt(scale),
                 kernel=None if isinstance(feature_map, GeneralizedMap) else "softmax",
-                n_components=None if n_groups == 1 else _share(feature_map, n_groups),
+                n_components=None if n_groups == 1 else share_of(feature_map, n_groups),
                 seed=self._seed,
             )
-            return (own,) if needs_data(own) else _in_groups(own.fit_without_data(width), n_groups)
+            return (own,) if needs_data(own) else in_groups(own.fit_without_data(width), n_groups)
 
         return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
 
@@ -212,7 +225,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     def _sets(self, groups, n_key_heads):
         """Return the `HeadSet` of every set of keys."""
         n_sets, width = groups.k.shape[0], groups.k.shape[-1]
-        prototypes = self._prototypes(width)
+        plan = self._plan(groups)
+        prototypes = plan.prototypes
         if hasattr(self, "mechanisms_"):
             sets, n_query_heads = self._fitted_sets, n_key_heads * groups.q.shape[1]
             if (width, n_key_heads, n_query_heads) != self._fitted_shape:
@@ -222,8 +236,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 )
             if prototypes is not self._fitted_prototypes:
                 raise ValueError(
-                    "feature_map, scale or n_groups has changed after fit: call fit(q, k) again, "
-                    "or clone the operator to forget the statistics."
+                    "feature_map, scale, n_groups or whether there is a near field has changed "
+                    "after fit: call fit(q, k) again, or clone the operator to forget the "
+                    "statistics."
                 )
             return [sets[u % n_key_heads] for u in range(n_sets)]
         if self.causal or not prototypes:
@@ -234,31 +249,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 )
             return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
         groups = groups.on_host()
-        return run_all(lambda u: self._maps([self._adapted(groups, [u])]), range(n_sets))
-
-    def _maps(self, mechanisms, shrink=None):
-        """Return the `HeadSet` of one mechanism, or of one for every query head."""
-        groups = zip(*(_in_groups(own, self._group_count()) for own in mechanisms), strict=True)
-        return HeadSet(tuple(tuple(map(Head, group)) for group in groups), shrink)
-
-    def _adapted(self, groups, numbers, own=slice(None), before=None):
-        """Return the map with the statistics of some sets of keys and some of their query heads.
-
-        `before` is a mechanism whose statistics are merged with them.
-        """
-        width = groups.k.shape[-1]
-        prototype = self._prototypes(width)[0]
-        numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
-        queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
-        keys = groups.k[numbers].reshape(-1, width)
-        check_range("q", queries), check_range("k", keys)
-        if groups.padding is not None:
-            keys = keys[~groups.padding[numbers].ravel()]
-        if before is not None:
-            return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
-        if needs_data(prototype):
-            return fit_to(clone(prototype), queries, keys if len(keys) else queries)
-        return prototype.adapted(queries, keys) if len(keys) else prototype
+        return run_all(lambda u: plan.maps([adapted(plan, groups, [u])]), range(n_sets))
 
     def fit(self, q, k, v=None, *, key_padding_mask=None):
         """Take the statistics that all later calls use: one set for every head.
@@ -315,10 +306,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             raise ValueError(
                 f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
             )
-        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        plan = self._plan(groups)
+        field = plan.field
         # Beside exact keys, features of its own are better for a query head.
         apart = [slice(None)] if field is None else [slice(g, g + 1) for g in range(n_queries)]
-        host, prototypes, sets, mechanisms = groups.on_host(), self._prototypes(width), [], []
+        host = replace(groups.on_host(), v=to_host(groups.v))
+        prototypes, sets, mechanisms = plan.prototypes, [], []
         shrink = np.ones((n_heads, n_queries))
         shrink = shrink if before is None else self.shrink_.reshape(shrink.shape)
         for h in range(n_heads):
@@ -327,46 +320,46 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             if before is not None:
                 earlier = [head.mechanism for head in before[h].groups[0]]
             pairs = zip(apart, earlier, strict=True) if prototypes else ()
-            own = [self._adapted(host, numbers, *pair) for pair in pairs]
+            own = [adapted(plan, host, numbers, *pair) for pair in pairs]
             if own and field is not None and before is None:
-                own, shrink[h] = self._judged(own, host, numbers, field, v is not None)
-            sets.append(self._maps(own, shrink[h]) if own else HeadSet(()))
+                own, shrink[h] = self._judged(plan, own, host, numbers, v is not None)
+            sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
             mechanisms += own
         self._fitted_prototypes, self._fitted_shape, self._fitted_sets = prototypes, shape, sets
         self.mechanisms_, self.shrink_ = mechanisms, shrink.ravel()
         return self
 
-    def _judged(self, mechanisms, groups, numbers, field, has_values):
+    def _judged(self, plan, mechanisms, groups, numbers, has_values):
         """Return the better mechanism for every query head, and the factor of its far part.
 
         Statistics of other sequences may be worse than none. A causal operator has the choice: it
         takes them where they make the error for a sample of queries clearly less. Without values,
         random ones stand for them: the error is that of the attention weights.
         """
-        factors, prototype = np.linspace(0, 1, 21), self._prototypes(groups.k.shape[-1])[0]
-        errors = self._far_errors(mechanisms, groups, numbers, field, factors)
+        factors, prototype = np.linspace(0, 1, 21), plan.prototypes[0]
+        errors = self._far_errors(plan, mechanisms, groups, numbers, factors)
         best = np.argmin(errors, axis=0) if has_values else np.full(len(mechanisms), -1)
         if self.causal and not needs_data(prototype):
             plain = [prototype] * len(mechanisms)
-            known = self._far_errors(plain, groups, numbers, field, np.ones(1))[0]
+            known = self._far_errors(plan, plain, groups, numbers, np.ones(1))[0]
             is_better = np.take_along_axis(errors, best[None], axis=0)[0] < _CLEARLY * known
             best = np.where(is_better, best, -1)
             pairs = zip(is_better, mechanisms, strict=True)
             mechanisms = [own if better else prototype for better, own in pairs]
         return mechanisms, factors[best]
 
-    def _far_errors(self, mechanisms, groups, numbers, field, factors):
+    def _far_errors(self, plan, mechanisms, groups, numbers, factors):
         """Return the squared errors of a sample of queries for factors of the far part: (n, G)."""
         total, scale = 0.0, check_scale(self.scale, groups.k.shape[-1])
         for n in numbers:
             padding = None if groups.padding is None else groups.padding[n]
-            parts = groups.q[n], groups.k[n], to_host(groups.v[n]), padding
-            unit = Unit(self._maps(mechanisms), *parts)
+            parts = groups.q[n], groups.k[n], groups.v[n], padding
+            unit = Unit(plan.maps(mechanisms), *parts)
             unit.take_units()
             places = np.unique(sampled(free(unit), _FITTED_QUERIES))
             weights = [part for _, part, _ in exact_weights(unit, places, scale, self.causal)]
             expected = np.concatenate(weights, axis=-2) @ unit.values(slice(None))[:, 1:]
-            near = NearAttention(unit, field, scale, self.causal, _linear.FEATURE_ROWS)
+            near = NearAttention(unit, plan.field, scale, self.causal, _linear.FEATURE_ROWS)
             total = total + near.errors(places, expected, factors)
         return total
 
@@ -411,9 +404,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
-        found = self._attend(groups, sets)
+        found = self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
         _warn_of_lost(found.n_lost, groups)
-        error, of_mean, size = self._errors(groups, sets, [found.out], _JUDGED_QUERIES)
+        error, of_mean, size = found.errors
         if error > of_mean and error > _TOLERATED**2 * size:
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
@@ -425,8 +418,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         return groups.ungroup(found.out)
 
-    def _attend(self, groups, sets, states=None, is_double=False):
-        """Return output, states of all units, effective features, and how many queries got lost."""
+    def _attend(self, groups, sets, states=None, is_double=False, n_judged=0):
+        """Return output, states of all units, effective features, lost queries and errors."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
@@ -446,16 +439,20 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 found = near.attend(output), [], 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
-            return output, *found
+            errors = np.zeros(3)
+            if n_judged:
+                errors = self._unit_errors(unit, [output.joined()], n_judged)
+            return output, *found, errors
 
         units, found = for_each_unit(groups, sets, attend)
-        outputs, after, effective, n_lost = zip(*found, strict=True)
+        outputs, after, effective, n_lost, errors = zip(*found, strict=True)
         effective = [own for part in effective for own in part if own is not None]
         return SimpleNamespace(
             out=joined(groups, units, outputs) if out is None else out,
             states=after,
             effective=np.concatenate(effective) if effective else None,
             n_lost=sum(n_lost),
+            errors=sum(errors),
         )
 
     def _by_features(self, unit, output, before, mask, size):
@@ -674,7 +671,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 for g in range(n_groups)
             ]
         elif n_groups:
-            draws = [sets, *(_redrawn_sets(sets, draw) for draw in range(1, _DIAGNOSED_DRAWS))]
+            draws = [sets, *(redrawn_sets(sets, draw) for draw in range(1, _DIAGNOSED_DRAWS))]
         else:
             draws = [sets]
         outputs = [to_host(self._attend(groups, own).out) for own in draws]
@@ -685,7 +682,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         variance = of_one / max(n_groups, 1)
         error = math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
         answers, names = [found.out], ["attention"]
-        window = _cost(sets[0], groups.q.shape[1])
+        window = cost_of(sets[0], groups.q.shape[1])
         if field is not None:
             answers.append(self._attend(groups, [replace(own, groups=()) for own in sets]).out)
             names.append("exact part")
@@ -705,23 +702,23 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """Whether softmax attention without a mask is what the output is an estimate of."""
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
 
-    def _errors(self, groups, sets, outputs, n, window=None):
+    def _errors(self, groups, sets, outputs, n, window):
         """Return the `squared_errors` of about n queries of every set of keys."""
-        if not self._is_softmax:
-            return np.zeros(3)
-        scale = check_scale(self.scale, groups.k.shape[-1])
 
         def errors(_, unit, numbers):
-            own = [
-                out[numbers] if not isinstance(numbers, list) else take(out, numbers)
-                for out in outputs
-            ]
+            is_one = not isinstance(numbers, list)
+            own = [out[numbers] if is_one else take(out, numbers) for out in outputs]
             unit.take_units()
-            is_query = np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
-            places = sampled(is_query, max(1, n // unit.q.shape[-3]))
-            return squared_errors(unit, own, places, scale, self.causal, window)
+            return self._unit_errors(unit, own, n, window)
 
         return sum(for_each_unit(groups, sets, errors)[1])
+
+    def _unit_errors(self, unit, outputs, n, window=None):
+        places = sampled(
+            np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool), max(1, n // unit.q.shape[-3])
+        )
+        scale = check_scale(self.scale, unit.q.shape[-1])
+        return squared_errors(unit, outputs, places, scale, self.causal, window)
 
     # ---------------------------------------------------------------- checks
 
@@ -820,61 +817,3 @@ def _warn_of_lost(n_lost, groups):
             FeatureCollapseWarning,
             stacklevel=3,
         )
-
-
-def _is_none(feature_map):
-    return isinstance(feature_map, str) and feature_map == "none"
-
-
-def needs_data(feature_map):
-    """Tell whether a map can only be fitted to data."""
-    return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
-
-
-def _share(feature_map, n_groups):
-    """Return the number of components of a group."""
-    n_components = getattr(feature_map, "n_components", None)
-    if not isinstance(n_components, Integral) or n_components % n_groups:
-        raise ValueError(
-            f"n_groups={n_groups} must divide the n_components of feature_map, got {feature_map!r}."
-        )
-    return n_components // n_groups
-
-
-def _in_groups(mechanism, n_groups):
-    """Return a fitted mechanism and others of the same parameters, drawn apart."""
-    return (mechanism, *(_redrawn(mechanism, g) for g in range(1, n_groups)))
-
-
-def _cost(maps, n_queries):
-    """Return what features cost a query, in exact keys; those of keys are shared by query heads."""
-    return sum(
-        head.keys.n_columns * (1 / len(group) + 1 / n_queries)
-        for group in maps.groups
-        for head in group
-    )
-
-
-def _redrawn_sets(sets, draw):
-    """Return sets whose mechanisms have the same parameters and other draws."""
-    redrawn = {
-        id(own): replace(
-            own,
-            groups=tuple(
-                tuple(Head(_redrawn(head.mechanism, draw)) for head in group)
-                for group in own.groups
-            ),
-        )
-        for own in sets
-    }
-    return [redrawn[id(own)] for own in sets]
-
-
-def _redrawn(mechanism, draw):
-    """Return a fitted mechanism with the same parameters and another draw."""
-    if not hasattr(mechanism, "redraw"):
-        raise ValueError(
-            f"diagnose needs a feature_map that can be drawn anew, got {mechanism!r}: take a "
-            "mechanism of skrf."
-        )
-    return copy.copy(mechanism).redraw(mechanism.seed_ + draw)

@@ -19,8 +19,9 @@ from .._validation import check_integer, draw_seed
 from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, HeadSet, Output, Unit, blocks
+from ._plan import needs_data
 from .generalized import GeneralizedMap
-from .operator import ApproxKernelAttention, needs_data
+from .operator import ApproxKernelAttention
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
 
@@ -115,7 +116,7 @@ class Performer:
         if feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
         attention = ApproxKernelAttention(feature_map, causal=True)
-        (prototype,) = attention._prototypes(width // n_heads)
+        (prototype,) = attention._prototypes(width // n_heads, feature_map)
         if needs_data(prototype):
             raise ValueError(
                 f"feature_map={feature_map!r} needs statistics of data, which a Performer has not: "

@@ -2,6 +2,7 @@
 
 from ._clusters import representatives, row_codes
 from ._entry import as_feature_map, fit_to, fitted_at, prepared
+from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
@@ -38,5 +39,6 @@ __all__ = [
     "signed_rows",
     "prepared",
     "representatives",
+    "side_by_side",
     "row_codes",
 ]

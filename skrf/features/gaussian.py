@@ -1,5 +1,6 @@
 """Mechanisms whose omega is Gaussian: a coupling, a nonlinearity and a shift, composed."""
 
+import copy
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,22 @@ class GaussianMap(FeatureMap):
     def is_positive(self):
         """Whether features are known by their logarithms."""
         return self.nonlinearity.is_positive
+
+    @property
+    def is_joinable(self):
+        """Whether columns of others can stand behind those of this map."""
+        return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
+
+    def with_columns_of(self, others):
+        """Return a map with the columns of maps that differ from this one in their draws alone."""
+        maps, own = [self, *others], copy.copy(self)
+        bias = None if self.bias is None else np.concatenate([part.bias for part in maps])
+        projection = DenseProjection(np.vstack([part.projection.dense() for part in maps]))
+        reach = max(part._reach for part in maps)
+        for name, value in (("projection", projection), ("bias", bias), ("_reach", reach)):
+            object.__setattr__(own, name, value)
+        object.__setattr__(own, "_kept", Kept())
+        return own
 
     def __call__(self, X):
         """Return the `Rows` of X."""

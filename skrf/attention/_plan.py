@@ -1,0 +1,114 @@
+"""What a call of attention takes exactly, and which fitted maps it takes for the rest."""
+
+import copy
+from dataclasses import dataclass, replace
+from numbers import Integral
+
+from sklearn.base import clone
+
+from .._validation import check_range
+from ..features import fit_to
+from ._heads import Head, HeadSet
+from .near import NearField
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a call takes exactly, and what its features are.
+
+    Parameters
+    ----------
+    field : NearField or None
+        What is exact.
+    n_groups : int
+        Groups of features.
+    prototypes : tuple of mechanisms
+        Those of all groups without data, or a single one that needs data; none without features.
+    """
+
+    field: NearField | None
+    n_groups: int
+    prototypes: tuple
+
+    def maps(self, mechanisms, shrink=None):
+        """Return the `HeadSet` of one mechanism, or of one for every query head."""
+        groups = zip(*(in_groups(own, self.n_groups) for own in mechanisms), strict=True)
+        return HeadSet(tuple(tuple(map(Head, group)) for group in groups), shrink)
+
+
+def needs_data(feature_map):
+    """Tell whether a map can only be fitted to data."""
+    return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
+
+
+def is_none(feature_map):
+    """Tell whether far keys are left out."""
+    return isinstance(feature_map, str) and feature_map == "none"
+
+
+def share_of(feature_map, n_groups):
+    """Return the number of components of a group."""
+    n_components = getattr(feature_map, "n_components", None)
+    if not isinstance(n_components, Integral) or n_components % n_groups:
+        raise ValueError(
+            f"n_groups={n_groups} must divide the n_components of feature_map, got {feature_map!r}."
+        )
+    return n_components // n_groups
+
+
+def adapted(plan, groups, numbers, own=slice(None), before=None):
+    """Return the map with the statistics of some sets of keys and some of their query heads.
+
+    `before` is a mechanism whose statistics are merged with them.
+    """
+    width, prototype = groups.k.shape[-1], plan.prototypes[0]
+    numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
+    queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
+    keys = groups.k[numbers].reshape(-1, width)
+    check_range("q", queries), check_range("k", keys)
+    if groups.padding is not None:
+        keys = keys[~groups.padding[numbers].ravel()]
+    if before is not None:
+        return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
+    if needs_data(prototype):
+        return fit_to(clone(prototype), queries, keys if len(keys) else queries)
+    return prototype.adapted(queries, keys) if len(keys) else prototype
+
+
+def in_groups(mechanism, n_groups):
+    """Return a fitted mechanism and others of the same parameters, drawn apart."""
+    return (mechanism, *(_redrawn(mechanism, g) for g in range(1, n_groups)))
+
+
+def cost_of(maps, n_queries):
+    """Return what features cost a query, in exact keys; those of keys are shared by query heads."""
+    return sum(
+        head.keys.n_columns * (1 / len(group) + 1 / n_queries)
+        for group in maps.groups
+        for head in group
+    )
+
+
+def redrawn_sets(sets, draw):
+    """Return sets whose mechanisms have the same parameters and other draws."""
+    redrawn = {
+        id(own): replace(
+            own,
+            groups=tuple(
+                tuple(Head(_redrawn(head.mechanism, draw)) for head in group)
+                for group in own.groups
+            ),
+        )
+        for own in sets
+    }
+    return [redrawn[id(own)] for own in sets]
+
+
+def _redrawn(mechanism, draw):
+    """Return a fitted mechanism with the same parameters and another draw."""
+    if not hasattr(mechanism, "redraw"):
+        raise ValueError(
+            f"diagnose needs a feature_map that can be drawn anew, got {mechanism!r}: take a "
+            "mechanism of skrf."
+        )
+    return copy.copy(mechanism).redraw(mechanism.seed_ + draw)
