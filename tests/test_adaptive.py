@@ -228,6 +228,42 @@ def test_adaptive_choice_is_the_least_score():
     assert_array_equal(again.omega_, adaptive.omega_)
 
 
+def test_other_queries_judge_the_clusters_of_balanced_ones():
+    """Centres at rows that never come again look perfect to those rows, and to no others."""
+    lone = AdaptiveRF(60, kernel="softmax", asymmetric=True, random_state=0)
+    shares = [
+        lone.fit(queries, keys=keys).share_
+        for queries, keys in np.random.default_rng(0).normal(size=(20, 2, 60, 16))
+    ]
+    # Seen: 0.55, and 0 where queries judge their own centres.
+    assert np.mean(np.equal(shares, 1.0)) > 0.3
+    rng = np.random.default_rng(0)
+    spots = 2 * rng.normal(size=(6, 8))
+    queries, keys = (np.repeat(spots, 10, axis=0) + 0.1 * rng.normal(size=(60, 8)) for _ in "qk")
+    kept = lone.fit(queries, keys=keys)
+    assert kept.share_ == 0.3 and min(kept.choice_scores_, key=kept.choice_scores_.get) == "kmeans"
+    # The centres that are kept are those of all queries.
+    given = clone(lone).set_params(centers="kmeans").fit(queries, keys=keys)
+    assert_array_equal(kept.centers_, given.centers_)
+    for few in (1, 2, 3):
+        assert np.isfinite(lone.fit(queries[:few], keys=keys).log_transform(queries)).all()
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@given(st.integers(2, 40), st.integers(1, 30), st.integers(0, 2**31))
+def test_weights_of_balanced_queries_are_repetitions(n, n_components, seed):
+    rng = np.random.default_rng(seed)
+    queries, keys = rng.normal(size=(2, n, 3))
+    counts = rng.integers(1, 4, size=n)
+    mechanism = AdaptiveRF(n_components, kernel="softmax", asymmetric=True, random_state=seed)
+    repeated = rng.permutation(np.repeat(queries, counts, axis=0))
+    expected = clone(mechanism).fit(repeated, keys=rng.permutation(keys))
+    weighted = mechanism.fit(queries, sample_weight=counts, keys=keys)
+    assert weighted.choice_scores_.keys() == expected.choice_scores_.keys()
+    for part in ("omega_", "centers_"):
+        assert_allclose(getattr(weighted, part), getattr(expected, part), rtol=1e-7, atol=1e-7)
+
+
 def test_adaptive_centers_of_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat(["a", "b", "c"], [60, 39, 1])

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skrf import HybridRF, OptimalPositiveRF, PoissonRF
-from skrf.attention import GeneralizedMap, Performer
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    HybridRF,
+    OptimalPositiveRF,
+    PoissonRF,
+)
+from skrf.attention import GeneralizedMap, Performer, exact_attention
 
 TOKENS = np.random.default_rng(0).integers(7, size=(2, 41))
 MAPS = {
@@ -15,15 +21,24 @@ MAPS = {
     "relu": GeneralizedMap(16),
     "softmax": OptimalPositiveRF(12),
 }
+FITTED = {
+    "adaptive": AdaptiveRF(12, asymmetric=True),
+    "dense": DenseExponentialRF(12, asymmetric=True),
+}
 
 
 def model(name="elu", **params):
     sizes = {"n_layers": 2, "width": 8, "n_heads": 2, "random_state": 0}
-    return Performer(7, **{"feature_map": MAPS[name], **sizes, **params})
+    if name in MAPS:
+        return Performer(7, **{"feature_map": MAPS[name], **sizes, **params})
+    performer = Performer(7, **{"feature_map": FITTED[name], **sizes, **params})
+    for i in range(performer.n_layers):  # that it matters what the features were fitted to
+        performer.params[f"{i}.query"] *= 3
+    return performer.fit_features(TOKENS)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", [*MAPS, *FITTED])
 def test_chunks_change_nothing(name, norm):
     performer = model(name, norm=norm)
     loss, gradients = performer.loss_and_grad(TOKENS)
@@ -35,9 +50,10 @@ def test_chunks_change_nothing(name, norm):
             assert_allclose(others[key], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
 
 
-def test_chunks_take_the_memory_of_one_chunk():
+@pytest.mark.parametrize("name", ["elu", "adaptive"])
+def test_chunks_take_the_memory_of_one_chunk(name):
     """Besides the states between chunks, at most a few per cent of the activations of one."""
-    performer = model(width=32, n_heads=1)
+    performer = model(name, width=32, n_heads=1, redraw_every=1)
     tokens = np.random.default_rng(0).integers(7, size=4001)
 
     def peak(own_tokens, chunk_size):
@@ -53,7 +69,7 @@ def test_chunks_take_the_memory_of_one_chunk():
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", ["elu", "softmax"])  # relu has corners
+@pytest.mark.parametrize("name", ["elu", "softmax", *FITTED])  # relu has corners
 def test_gradients_are_those_of_differences(name, norm):
     performer = model(name, norm=norm)
     _, gradients = performer.loss_and_grad(TOKENS, 16)
@@ -115,12 +131,111 @@ def test_single_precision():
         ({"norm": "none"}, "norm must be 'pre' or 'post'"),
         ({"dtype": "int32"}, "dtype must be"),
         ({"n_layers": 0}, "n_layers must be an integer >= 1, got 0"),
-        ({"feature_map": HybridRF(8, coefficients="clustered")}, "needs statistics of data"),
+        ({"redraw_every": 0}, "redraw_every must be an integer >= 1, got 0"),
     ],
 )
 def test_parameters_are_checked(params, said):
     with pytest.raises(ValueError, match=said):
         model(**params)
+
+
+# ---------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_features_are_fitted_to_every_layer_and_head(norm):
+    """The statistics are those of queries and keys of the fitted model."""
+    performer = model("dense", norm=norm, n_layers=3)
+    loss, seen = performer.loss(TOKENS), []
+    attention = performer._attention
+
+    def spied(layer, x, states):
+        seen.append([x @ performer.params[f"{layer}.{name}"] for name in ("query", "key")])
+        return attention(layer, x, states)
+
+    performer._attention = spied
+    performer.loss(np.c_[TOKENS, TOKENS[:, 0]])  # the last token only is predicted
+    for layer, pair in enumerate(seen):
+        for head, own in enumerate(performer._sets[layer]):
+            found = own.heads[0].mechanism.statistics_
+            for rows, side in zip(pair, (found.queries, found.keys), strict=True):
+                rows = rows.reshape(-1, 2, 4)[:, head]
+                assert_allclose(side.mean, rows.mean(axis=0), rtol=1e-9)
+                assert_allclose(side.covariance, np.cov(rows.T, bias=True), rtol=1e-9, atol=1e-12)
+    # Features of before leave no trace.
+    del performer._attention
+    assert performer.redraw(1).loss(TOKENS) != pytest.approx(loss, rel=1e-6)
+    assert performer.fit_features(TOKENS).loss(TOKENS) == loss
+
+
+def test_fitted_features_are_closer_to_softmax_attention():
+    errors = {"plain": [], "fitted": []}
+    for seed in range(8):
+        performer = model("softmax", feature_map=FITTED["dense"], norm="post", random_state=seed)
+        performer.params["0.query"] *= 3
+        x = performer._embedded(TOKENS, 0)
+        projections = (performer.params[f"0.{name}"] for name in ("query", "key", "value"))
+        q, k, v = (performer._split(x @ projection) for projection in projections)
+        joined = performer._join(exact_attention(q, k, v, causal=True), x.shape)
+        for kind, own in errors.items():
+            if kind == "fitted":
+                performer.fit_features(TOKENS)
+            found = performer._attention(0, x, performer._first_states(2)[0])[0]
+            own.append(np.linalg.norm(found - joined @ performer.params["0.output"]))
+    # Seen: 16.6 and 9.6.
+    assert np.mean(errors["fitted"]) < 0.8 * np.mean(errors["plain"])
+
+
+def test_a_map_without_a_member_that_needs_no_data():
+    clustered = HybridRF(8, coefficients="clustered")
+    performer = Performer(7, width=8, n_heads=2, feature_map=clustered, random_state=0)
+    for method, arguments in (
+        (performer.loss, (TOKENS,)),
+        (performer.loss_and_grad, (TOKENS,)),
+        (performer.generate, ([0], 1)),
+        (performer.redraw, ()),
+    ):
+        with pytest.raises(ValueError, match=r"needs statistics of data: call fit_features"):
+            method(*arguments)
+    assert performer.fit_features(TOKENS) is performer
+    assert_allclose(performer.loss(TOKENS, 7), performer.loss(TOKENS), rtol=1e-9)
+    assert performer.generate([1], 5, random_state=0).shape == (5,)
+    with pytest.raises(ValueError, match="tokens must lie in 0 to 6"):
+        performer.fit_features([7])
+
+
+@pytest.mark.parametrize("name", ["softmax", "relu", *FITTED])
+def test_features_are_drawn_anew_every_n_calls(name):
+    performer, other, kept = (model(name, redraw_every=n, random_state=3) for n in (2, 2, None))
+    losses = []
+    for _ in range(6):
+        loss, gradients = performer.loss_and_grad(TOKENS)
+        # Every chunk sees one draw, and so do the loss and a model of the same seed.
+        again, others = other.loss_and_grad(TOKENS, 7)
+        assert_allclose([again, performer.loss(TOKENS, 9)], loss, rtol=1e-12)
+        for key, gradient in gradients.items():
+            assert_allclose(others[key], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
+        losses.append(loss)
+    assert losses[0] == losses[1] == kept.loss_and_grad(TOKENS)[0]
+    assert len(set(losses)) == 3 and losses[2] == losses[3] and losses[4] == losses[5]
+    assert kept.loss_and_grad(TOKENS)[0] == losses[0]
+    drawn = performer.generate([1], 20, random_state=0)
+    assert_array_equal(other.generate([1], 20, random_state=0), drawn)
+
+
+def test_redraw_keeps_parameters_and_statistics():
+    performer = model("adaptive")
+    loss, params = performer.loss(TOKENS), {k: p.copy() for k, p in performer.params.items()}
+    before = [own.heads[0].mechanism for sets in performer._sets for own in sets]
+    assert performer.redraw(5) is performer
+    after = [own.heads[0].mechanism for sets in performer._sets for own in sets]
+    for old, new in zip(before, after, strict=True):
+        assert_array_equal(new.centers_, old.centers_)
+        assert np.abs(new.omega_ - old.omega_).min() > 0
+    for key, value in params.items():
+        assert_array_equal(performer.params[key], value)
+    assert performer.loss(TOKENS) != loss
+    assert performer.loss(TOKENS) == model("adaptive").redraw(5).loss(TOKENS)
 
 
 def test_tokens_are_checked():

@@ -31,13 +31,20 @@ class NearField:
 
     Examples
     --------
+    Positions on a curve, which see their neighbours most:
+
     >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
     >>> from skrf.attention import ApproxKernelAttention, NearField, exact_attention
-    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 500, 8))  # 2 heads
-    >>> attention = ApproxKernelAttention(near=NearField(block=16, anchors=8))
-    >>> error = attention(q, k, v) - exact_attention(q, k, v)
-    >>> bool(np.abs(error).max() < 0.2)
-    True
+    >>> angles = np.arange(500)[:, None] / np.geomspace(2, 200, 4)
+    >>> x = 2 * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+    >>> v = np.random.default_rng(0).normal(size=(500, 3))
+    >>> for near in None, NearField(block=16, anchors=0):
+    ...     attention = ApproxKernelAttention(OptimalPositiveRF(64, random_state=0), near=near)
+    ...     errors = attention.diagnose(x, x, v).sampled_errors
+    ...     print(near is None, bool(errors["attention"] < 0.6))
+    True False
+    False True
     """
 
     block: int = 32

@@ -5,6 +5,7 @@ pass keeps only the attention states between chunks; the reverse sweep redoes on
 from its state and hands the gradients of the later queries on to the chunk before.
 """
 
+import copy
 import math
 from numbers import Integral
 
@@ -24,6 +25,8 @@ from .generalized import GeneralizedMap
 from .operator import ApproxKernelAttention
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
+
+_PAIR = "query", "key"
 
 # Features of a chunk, up to which all heads go at once: Python's time for an operation is longer.
 _TOGETHER = 2**13
@@ -49,13 +52,17 @@ class Performer:
         Width of the hidden layer of the GELU network; None is 4 * width.
     feature_map : GeneralizedMap or mechanism, default=None
         The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
-        projection="identity")``. Mechanisms serve as the member of their family without data.
+        projection="identity")``. Until `fit_features`, mechanisms serve as the member of their
+        family without data; those that have none need it first.
     norm : {"pre", "post"}, default="pre"
         Whether layer normalisation stands before attention and network, or after the sum.
     dtype : {"float64", "float32"}, default="float64"
         Type of the parameters.
+    redraw_every : int, default=None
+        After so many calls of `loss_and_grad`, the next draws the features anew first, as `redraw`
+        does; None keeps the first draw.
     random_state : int, RandomState instance or None, default=None
-        Source of the initial parameters and of the features' draw.
+        Source of the initial parameters and of the features' draws.
 
     Attributes
     ----------
@@ -96,6 +103,7 @@ class Performer:
         feature_map=None,
         norm="pre",
         dtype="float64",
+        redraw_every=None,
         random_state=None,
     ):
         n_hidden = 4 * width if n_hidden is None else n_hidden
@@ -109,25 +117,24 @@ class Performer:
         if dtype not in ("float64", "float32"):
             raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
         self.n_tokens, self.n_layers, self.width, self.n_heads = n_tokens, n_layers, width, n_heads
-        self.norm, self.dtype = norm, np.dtype(dtype)
+        if redraw_every is not None:
+            check_integer("redraw_every", redraw_every)
+        self.norm, self.dtype, self.redraw_every = norm, np.dtype(dtype), redraw_every
         rng = check_random_state(random_state)
         if feature_map is None:
             feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
         if feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
-        attention = ApproxKernelAttention(feature_map, causal=True)
-        (prototype,) = attention._prototypes(width // n_heads, feature_map)
-        if needs_data(prototype):
-            raise ValueError(
-                f"feature_map={feature_map!r} needs statistics of data, which a Performer has not: "
-                "take a map that does without."
-            )
-        self._head = Head(prototype)
-        self._maps = HeadSet(((self._head,),))
+        self._operator = ApproxKernelAttention(feature_map, causal=True)
+        (prototype,) = self._operator._prototypes(width // n_heads, feature_map)
+        self._sets = None
+        if not needs_data(prototype):
+            self._sets = _sets_of([[prototype] * n_heads] * n_layers)
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
         }
+        self._seeds, self._n_calls = np.random.RandomState(draw_seed(rng)), 0
 
     @staticmethod
     def _shapes(n_tokens, n_layers, width, n_hidden):
@@ -153,6 +160,90 @@ class Performer:
             return np.zeros(shape, self.dtype)
         scale = 1.0 if name == "embedding" else 1 / math.sqrt(shape[0])
         return (scale * rng.normal(size=shape)).astype(self.dtype)
+
+    # ---------------------------------------------------------------- features
+
+    def fit_features(self, tokens):
+        """Fit the features of every layer and head to the queries and keys that it has of texts.
+
+        All methods use them from then on. Layers are fitted one after the other, each on what the
+        fitted ones before it make. The parameters may change afterwards: features stay unbiased,
+        but fit the worse the more the parameters have changed.
+
+        Parameters
+        ----------
+        tokens : array-like of int of shape (L,) or (B, L)
+            Texts, all taken at once; a few thousand tokens are enough.
+
+        Returns
+        -------
+        self : object
+            The model.
+
+        Raises
+        ------
+        ValueError
+            Where tokens are not integers of the vocabulary.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf import AdaptiveRF
+        >>> from skrf.attention import Performer
+        >>> tokens = np.arange(40) % 5
+        >>> adaptive = AdaptiveRF(32, asymmetric=True)
+        >>> model = Performer(5, width=16, n_heads=2, feature_map=adaptive, random_state=0)
+        >>> loss, gradients = model.fit_features(tokens).loss_and_grad(tokens, chunk_size=8)
+        >>> bool(np.isfinite(loss))
+        True
+        """
+        tokens = self._check_tokens(tokens)
+        draft, mechanisms = copy.copy(self), []
+        x, states = self._embedded(tokens, 0), self._first_states(len(tokens))[0]
+        for layer in range(self.n_layers):
+            inner = x if self.norm == "post" else self._normalised(f"{layer}.attention", x)[0]
+            q, k = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _PAIR)
+            shape = len(tokens), self.n_heads, *q.shape[1:]
+            fitted = clone(self._operator).fit(q.reshape(shape), k.reshape(shape))
+            mechanisms.append(fitted.mechanisms_)
+            draft._sets = _sets_of(mechanisms)
+            x = draft._layer(layer, x, states)[0]
+        self._sets = draft._sets
+        return self
+
+    def redraw(self, random_state=None):
+        """Draw the features of all layers anew; parameters and statistics stay.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+            Source of the draw; None takes the next that follows from the model's `random_state`.
+
+        Returns
+        -------
+        self : object
+            The model.
+
+        Raises
+        ------
+        ValueError
+            Where there are no features before `fit_features`.
+        """
+        mechanisms = [[own.heads[0].mechanism for own in sets] for sets in self._known_sets()]
+        seed = draw_seed(self._seeds if random_state is None else random_state)
+        distinct = {id(own): own for layer in mechanisms for own in layer}
+        drawn = {key: copy.copy(own).redraw(seed) for key, own in distinct.items()}
+        self._sets = _sets_of([[drawn[id(own)] for own in layer] for layer in mechanisms])
+        return self
+
+    def _known_sets(self):
+        """Return the `HeadSet` of every layer and head."""
+        if self._sets is None:
+            raise ValueError(
+                f"feature_map={self._operator.feature_map!r} needs statistics of data: call "
+                "fit_features(tokens) first."
+            )
+        return self._sets
 
     # ---------------------------------------------------------------- public
 
@@ -180,6 +271,8 @@ class Performer:
             Where tokens are not integers of the vocabulary, or there are fewer than two.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
+        if self.redraw_every and self._n_calls and self._n_calls % self.redraw_every == 0:
+            self.redraw()
         states = self._first_states(len(inputs))
         starts = []
         for chunk in chunks:
@@ -197,6 +290,7 @@ class Performer:
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
             # Or this chunk's activations would be held while those of the next are made.
             del hidden, pull_hidden, logits, pull_logits, by_logits
+        self._n_calls += 1
         return loss, gradients
 
     def loss(self, tokens, chunk_size=None):
@@ -292,8 +386,7 @@ class Performer:
         That function takes gradients of the rows, the sweeps of later chunks (a list a layer), and
         a dict of gradients to add to; it returns the sweeps of this chunk.
         """
-        x = self.params["embedding"][tokens] + self._positions(start, tokens.shape[1])
-        pulls, after = [], []
+        x, pulls, after = self._embedded(tokens, start), [], []
         for layer in range(self.n_layers):
             x, new_states, pull = self._layer(layer, x, states[layer])
             pulls.append(pull)
@@ -309,6 +402,9 @@ class Performer:
             return before
 
         return x, after, pull_back
+
+    def _embedded(self, tokens, start):
+        return self.params["embedding"][tokens] + self._positions(start, tokens.shape[1])
 
     def _positions(self, start, length):
         rates = 10_000.0 ** (-np.arange(0, self.width, 2) / self.width)
@@ -337,14 +433,18 @@ class Performer:
         return out, states, pull_back
 
     def _attention(self, layer, x, states):
-        projected = [self._linear(f"{layer}.{name}", x) for name in ("query", "key", "value")]
+        projected = [self._linear(f"{layer}.{name}", x) for name in (*_PAIR, "value")]
         q, k, v = (self._split(part) for part, _ in projected)
         pulls = [pull for _, pull in projected]
         joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
-        units = [all_heads] if length * self._head.keys.n_columns <= _TOGETHER else range(len(q))
+        sets, units = self._known_sets()[layer], range(len(q))
+        are_shared = all(own is sets[0] for own in sets)
+        if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
+            units = [all_heads]
 
         def unit(u):
-            return Unit(self._maps, q[u, ..., None, :, :], k[u], v[u])
+            own = sets[0 if u is all_heads else u % self.n_heads]
+            return Unit(own, q[u, ..., None, :, :], k[u], v[u])
 
         def sums(parts, u):
             return Sums.stack(parts) if u is all_heads else parts[u]
@@ -427,6 +527,12 @@ class Performer:
             return inverse * (by_unit - by_unit.mean(axis=-1, keepdims=True) - unit * along)
 
         return unit * gain + shift, pull_back
+
+
+def _sets_of(mechanisms):
+    """Return the `HeadSet` of every mechanism, lists of them for layers; equal ones are shared."""
+    own = {id(one): HeadSet(((Head(one),),)) for layer in mechanisms for one in layer}
+    return [[own[id(one)] for one in layer] for layer in mechanisms]
 
 
 def _unchanged(name, x):

@@ -37,6 +37,7 @@ _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
+_SHARE_BALANCED = 0.3  # where others than the queries and keys of the fit are to be served
 _SUM_ROWS = 32  # queries whose distances to all keys are held at a time
 
 
@@ -113,7 +114,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         clusters, at random rows, or nowhere (dense exponential features). "auto" tries clusters,
         within classes where `fit` gets class labels, and none on pilot draws that are then thrown
         away, and keeps the one whose row sums of the kernel (over the rows of the own class) are
-        closest to the exact ones.
+        closest to the exact ones. Where queries are balanced against keys, half of the queries
+        judge clusters that the other half gave; the chosen ones are then found among all.
     n_centers : int, default=None
         Number of bumps, never more than there are different rows; None takes n_components
         clusters, or 1,024 random rows and at least n_components. Classes get clusters by their
@@ -122,6 +124,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         Standard deviation of the bumps.
     share : float in (0, 1] or "auto", default="auto"
         Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
+        "auto" is 0.3 where queries are balanced against keys, so that the map serves other
+        sequences, too; else 0.1.
     asymmetric : bool, default=False
         Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
@@ -252,10 +256,14 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            score = _RowSumScore(queries, others, rng, self._once(learned, sample, rng))
+            tried, judges = candidates, queries
+            if self._is_balanced(sample):
+                judges = queries[1::2]
+                tried = self._candidates(learned, queries[::2], others, rng, sample)
+            score = _RowSumScore(judges, others, rng, self._once(learned, sample, rng))
             pilot = rng_of(sample.seed, CHOICE)
             once = self._once(learned, sample, pilot)
-            for name, mixture in candidates.items():
+            for name, mixture in tried.items():
                 noise = once(f"noise of {name}", lambda: self._noise(learned, pilot), 0)
                 drawn = self._draw_rows(mixture, noise, pilot)
                 learned.choice_scores_[name] = score(mixture, *drawn)
@@ -263,6 +271,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         learned.mixture = mixture = candidates[name]
         learned.centers_, learned.tau_ = mixture.centers, mixture.tau
         learned.share_ = mixture.share
+
+    def _is_balanced(self, sample):
+        return self.asymmetric and sample.keys is not sample.queries
 
     def _count_centers(self):
         return self.n_centers or self.n_components
@@ -300,7 +311,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
         if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
-        share = _SHARE if self.share == "auto" else float(self.share)
+        share = self.share
+        if share == "auto":
+            share = _SHARE_BALANCED if self._is_balanced(sample) else _SHARE
         if self.kernel == "gaussian" and others is queries:
             sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
@@ -311,7 +324,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             kind = "kmeans" if sums.labels is None else "classes"
         once = self._once(learned, sample, rng)
         centers = once("centers", lambda: self._place_centers(kind, sums, rng), 1)
-        candidates = {kind: Mixture(*axes, centers, tau, share)}
+        candidates = {kind: Mixture(*axes, centers, tau, float(share))}
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
@@ -389,8 +402,12 @@ class _Points:
     def drawn(self, most, rng):
         """Return at most `most` of the rows, which stand for all."""
         chosen, weights = representatives(self.weights, most, rng)
+        return replace(self[chosen], weights=weights)
+
+    def __getitem__(self, chosen):
+        """Return some of the rows."""
         labels = None if self.labels is None else self.labels[chosen]
-        return _Points(self.rows[chosen], weights, self.log_factors[chosen], labels)
+        return _Points(self.rows[chosen], self.weights[chosen], self.log_factors[chosen], labels)
 
     @property
     def log_multipliers(self):
