@@ -627,7 +627,9 @@ def test_faulty_parameters_are_named():
     faults = [
         (ridge(alpha=0.0), "alpha"),
         (ridge(alpha="auto"), "alpha.*evidence"),
+        (ridge(alpha=10**400), "alpha"),
         (ridge(noise_variance=-1.0), "noise_variance"),
+        (ridge(noise_variance=10**400), "noise_variance"),
         (ridge(Nystroem(), sigma=1.0), "sigma=1.0"),
         (ridge(RFFSampler), "feature_map"),
         (search(sigmas=1), "sigmas"),
@@ -637,6 +639,9 @@ def test_faulty_parameters_are_named():
         (search(alphas=["a"]), "alphas.*'a'"),
         (search(Nystroem()), "sigmas=None"),
         (search(cv="five"), "cv"),
+        (search(cv=[]), "cv"),
+        (search(cv=[1]), "cv"),
+        (search(cv=[([0], [1.5])]), "cv"),
     ]
     for model, words in faults:
         with pytest.raises((ValueError, TypeError), match=words):

@@ -165,6 +165,12 @@ def test_training_sets_are_complements(splits, words):
     assert not hasattr(model, "classes_")
 
 
+@pytest.mark.parametrize("cv", [[], [1], [(0, 1, 2)], np.array(3), 2**70], ids=repr)
+def test_what_gives_no_splits_is_told(cv):
+    with pytest.raises((ValueError, TypeError), match=r"\bcv\b"):
+        KernelRegressionClassifierCV(FIXED["trigonometric"], cv=cv).fit(X, y)
+
+
 def test_features_need_not_fit_into_memory(monkeypatch):
     for which in ("trigonometric", "positive"):
         search = KernelRegressionClassifierCV(FIXED[which], sigmas=SIGMAS, scoring="neg_log_loss")

@@ -7,18 +7,20 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import like, to_host
 from .._sums import peaked
 from .._validation import (
     Interval,
+    check_labels,
+    check_targets,
     commit,
     draft_of,
     draw_seed,
     drop_zero_weights,
     freeze,
+    naming,
     validate_rows,
 )
 from ..statistics import Moments
@@ -116,8 +118,7 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X = to_host(validate_rows(draft, X, reset=True))
         if y is None:
             raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
-        y, is_class = _targets(to_host(y))
-        check_consistent_length(X, y)
+        y, is_class = _targets(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
         with np.errstate(over="ignore", invalid="ignore"):
             variances = Moments.of(X, weights, sizes=False).variances
@@ -185,13 +186,16 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-def _targets(y):
+def _targets(X, y):
     """Return codes of labels, or targets of a regression, and whether they are labels."""
-    y = np.asarray(y)
-    if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        return y.reshape(len(y), -1), False
-    return np.unique(column_or_1d(y, warn=True), return_inverse=True)[1], True
+    with naming("y"):
+        y = np.asarray(to_host(y))
+        if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
+            y = check_targets(X, y)
+            return y.reshape(len(y), -1), False
+        y = check_labels("y", y)
+        check_consistent_length(X, y)
+        return np.unique(y, return_inverse=True)[1], True
 
 
 def _sample(X, y, weights, most, rng):

@@ -7,19 +7,22 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils import assert_all_finite, check_array, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, namespace, take, to_host
 from .._sums import Memory
 from .._validation import (
     Interval,
     StrOptions,
+    check_classes,
     check_integer,
+    check_labels,
+    check_positive,
+    check_targets,
     draw_seed,
     drop_zero_weights,
     freeze,
+    naming,
     validate_rows,
 )
 from ..features import FeatureMap, RFFSampler, as_feature_map, prepared
@@ -195,9 +198,10 @@ class _Plain(_BaseRidge):
                     f"{before.shape or (1,)}."
                 )
         noise, by_evidence = self.noise_variance, self.alpha == "evidence"
-        alpha = 0.0 if by_evidence else float(self.alpha)
+        alpha = 0.0 if by_evidence else check_positive("alpha", self.alpha)
         if noise is not None:
-            alpha, by_evidence = float(noise), False
+            noise = alpha = check_positive("noise_variance", noise)
+            by_evidence = False
         moments = moments_of_rows(feature_map, X, targets, weights, moments, least_alpha=alpha)
         if by_evidence:
             ridge = Spectrum(moments).solved_by_evidence()
@@ -254,7 +258,8 @@ class _Search(_BaseRidge):
         y = self._checked(X, y)
         folds, n_splits = np.zeros(len(y), int), 0
         if self.sigmas is not None:
-            folds, n_splits = _folds(check_cv(self.cv, y, classifier=is_classifier(self)), y)
+            with naming("cv"):
+                folds, n_splits = _folds(check_cv(self.cv, y, classifier=is_classifier(self)), y)
         weights, X, y, folds = drop_zero_weights(sample_weight, X, y, folds)
         if not np.isin(np.arange(n_splits), folds).all():
             raise ValueError("cv: every test set needs a row with sample_weight > 0.")
@@ -335,6 +340,8 @@ def _folds(cv, y):
                 "complement of its test set, as in KFold. Take GridSearchCV for other splits."
             )
         folds[test] = k
+    if not splits:
+        raise ValueError(f"cv must give one split or more, but {cv!r} gives none.")
     return folds, len(splits)
 
 
@@ -404,9 +411,7 @@ class _Regression(_OnHost, RegressorMixin):
     """Numbers, with standard deviations."""
 
     def _checked(self, X, y):
-        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(X, y)
-        return y
+        return check_targets(X, y)
 
     def _targets(self, draft, y, classes):
         values = y.reshape(len(y), -1)
@@ -469,10 +474,8 @@ class _Classification(_OnHost, ClassifierMixin):
     """Classes by the largest of ridge regressions of -1 and 1."""
 
     def _checked(self, X, y):
-        y = column_or_1d(to_host(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_consistent_length(X, y)
-        check_classification_targets(y)
+        y = check_labels("y", y)
+        check_classes(X, y)
         return y
 
     def _targets(self, draft, y, classes):

@@ -9,7 +9,7 @@ from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
-from .._validation import HasMethods, Interval, freeze
+from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
 from ._search import (
     check_gaussian,
@@ -59,8 +59,8 @@ class _Search:
 
         draft, data = self._read(X, y, sample_weight=sample_weight)
         y = np.asarray(to_host(y))
-        cv = check_cv(self.cv, y, classifier=is_classifier(self))
-        tests = _tests(cv, y, data)
+        with naming("cv"):
+            tests = _tests(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
         hint = "A search needs a feature map that has it"
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
@@ -133,6 +133,8 @@ def _tests(cv, y, data):
                 f"cv must leave rows of positive weight to train and to test on, but split "
                 f"{number} has {len(tests[-1])} of {len(data.numbers)} to test on."
             )
+    if not tests:
+        raise ValueError(f"cv must give one split or more, but {cv!r} gives none.")
     return tests
 
 
