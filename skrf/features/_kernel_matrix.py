@@ -1,5 +1,7 @@
 """Matrices of a fitted mechanism: the kernel, its estimate, and the variance of the estimate."""
 
+import math
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
@@ -154,12 +156,15 @@ class KernelMatrixMixin:
 
     def _log_exact_kernel(self, X, Y, sigma):
         """Return the log kernel of all pairs of rows."""
-        # In float64 before they are scaled: sigma and products may leave the range of float32.
-        X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
+        # In float64 before they are scaled: sigma and products may leave the range of float32. And
+        # by a power of 2 first, which rounds nothing: what rows share then cancels.
+        unit = math.ldexp(1.0, math.frexp(sigma)[1] - 1)
+        X, Y = (cast(Z, namespace(Z).float64) * unit for Z in (X, Y))
+        factor = (sigma / unit) ** 2
         if self.kernel == "softmax":
-            product = X @ Y.T
+            product = X @ Y.T * factor
             return product.toarray() if sp.issparse(product) else product
-        return squared_distances(X, Y) / -2
+        return squared_distances(X, Y) * (factor / -2)
 
     def _flagged(self, values, what):
         """Return values, with a warning where some overflowed."""
