@@ -260,6 +260,22 @@ def test_weights_are_repetitions_and_count_in_scores():
         weighted.fit(X, y, sample_weight=(folds > 0).astype(float))
 
 
+@pytest.mark.parametrize("size", [1e-290, 1e290])
+def test_scores_have_no_units(size):
+    weights = (1.0 + np.arange(90) % 3) * (1e307 if size > 1 else 1e-300)
+    own = {"sigmas": [0.3, 3.0], "cv": 3}
+    for scoring in (None, "accuracy"):
+        search = KernelRegressionClassifierCV(FIXED["positive"], scoring=scoring, **own)
+        plain = clone(search).fit(X, y, sample_weight=weights / weights.max())
+        assert search.fit(X, y, sample_weight=weights).best_score_ == pytest.approx(
+            plain.best_score_, rel=1e-12
+        )
+    search = KernelRegressorCV(FIXED["positive"], **own)
+    plain = clone(search).fit(X, X[:, :2], sample_weight=weights / weights.max())
+    search.fit(X, X[:, :2] * size, sample_weight=weights)
+    assert search.best_score_ == pytest.approx(plain.best_score_, rel=1e-9)
+
+
 def test_sigmas():
     model = KernelRegressionClassifierCV(RFFSampler(20, random_state=0), sigmas=4).fit(X, y)
     scale = RFFSampler(sigma="scale").fit(X).sigma_

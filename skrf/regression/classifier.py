@@ -183,7 +183,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
 
     def _score(self, data):
         """Return what `score` does, without checks that were made."""
-        return np.average(self._merits(data), weights=data.sample_weight)
+        return np.average(self._merits(data), weights=data.score_weights)
 
     def _hold(self, sums):
         self.class_weight_ = sums.weights.copy()

@@ -373,7 +373,8 @@ def _results(scores, sigmas, alphas, n_splits, unit):
     mean = of_splits.mean(axis=0)
     found = {"mean": mean}
     if n_splits:
-        found |= {"std": of_splits.std(axis=0)}
+        with np.errstate(invalid="ignore"):  # of infinite errors
+            found |= {"std": of_splits.std(axis=0)}
         found |= {f"split{k}": own for k, own in enumerate(of_splits)}
     with np.errstate(over="ignore"):
         results |= {f"{name}_test_score": own * unit * unit for name, own in found.items()}

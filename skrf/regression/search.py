@@ -105,7 +105,7 @@ class _Search:
         takes_weights = "sample_weight" in signature(scorer).parameters
 
         def judge(model, part):
-            weights = {"sample_weight": part.sample_weight} if takes_weights else {}
+            weights = {"sample_weight": part.score_weights} if takes_weights else {}
             return scorer(model, part.X, part.y, **weights)
 
         return judge
