@@ -1,5 +1,6 @@
 """One multiplier per column, so that distances count what tells targets apart."""
 
+import math
 from numbers import Integral
 
 import numpy as np
@@ -9,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import like, to_host
+from .._arrays import largest_entry, like, to_host
 from .._sums import peaked
 from .._validation import (
     Interval,
@@ -176,7 +177,14 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _multiplied(self, X, factors):
         X = validate_rows(self, X, reset=False)
         factors = like(factors, X)
-        return X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
+        with np.errstate(over="ignore"):
+            out = X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
+        if not math.isfinite(largest_entry(out)):
+            raise ValueError(
+                f"X times relevance_ leaves the range of {X.dtype}: its largest entry is "
+                f"{largest_entry(X):.4g}."
+            )
+        return out
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -249,6 +257,7 @@ class _LeaveOneOut:
             # What all rows together say counts as one more row: no logarithm is infinite.
             self.prior = (self.targets @ (self.shares @ self.targets)) / len(X)
         else:
+            y = np.ldexp(y, -2 - np.frexp(np.abs(y).max(axis=0))[1])  # squares must be floats
             mean = self.shares @ y
             spread = self.shares @ (y - mean) ** 2
             self.targets = (y - mean) / np.sqrt(np.where(spread > 0, spread, 1.0))
