@@ -111,8 +111,8 @@ class FeatureMap(ABC):
             Where gradients are not known.
         """
         raise NotImplementedError(
-            f"Gradients are not known for {type(self).__name__}. Known: the mechanisms of Gaussian "
-            "projections, and attention's GeneralizedMap."
+            f"Gradients are not known for this feature_map, a {type(self).__name__}. Known: the "
+            "mechanisms of Gaussian projections, and attention's GeneralizedMap."
         )
 
     def exponent_bound(self, X):
