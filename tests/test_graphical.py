@@ -836,7 +836,7 @@ def test_a_fit_that_raises_changes_nothing():
                 model.fit(wrong)
             assert vars(model).keys() == before.keys()
             assert all(vars(model)[name] is value for name, value in before.items())
-    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+    with pytest.raises(NotImplementedError, match="Gradients are not known for this feature_map"):
         discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
         discrete.fit(X)
     assert vars(discrete).keys() == discrete.get_params(deep=False).keys()
@@ -1259,3 +1259,13 @@ def test_a_model_of_many_states_holds_no_matrix_of_states_by_states():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6
+
+
+def test_scales_and_algorithms_are_named():
+    for scale in (1e308, 1e131, -1.0, np.nan, 10**400, "a"):
+        with pytest.raises(ValueError, match=r"scale must .*to 1e\+130, got"):
+            KernelHMM.from_random(3, 3, 2, scale=scale)
+    model = KernelHMM.from_random(3, 3, 2, random_state=0)
+    for algorithm in ("map", None, np.array(["posterior", "viterbi"]), ["viterbi"]):
+        with pytest.raises(ValueError, match="algorithm must be 'posterior' or 'viterbi', got"):
+            model.predict([0, 1], algorithm=algorithm)

@@ -24,6 +24,7 @@ from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
+_LARGEST = 1e130  # standard deviation of embeddings
 _OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
@@ -176,8 +177,8 @@ class KernelHMM(BaseEstimator):
         """
         for name, value in (("n_states", n_states), ("n_symbols", n_symbols), ("width", width)):
             check_integer(name, value)
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale < np.inf:
-            raise ValueError(f"scale must be a finite number >= 0, got {scale!r}.")
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale <= _LARGEST:
+            raise ValueError(f"scale must be a number from 0 to {_LARGEST:g}, got {scale!r}.")
         rng = as_generator(random_state)
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
         embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
@@ -317,7 +318,7 @@ class KernelHMM(BaseEstimator):
         ndarray of int of shape (n_samples,)
             States.
         """
-        if algorithm not in ("posterior", "viterbi"):
+        if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
             raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
         model = self._model
         sequences = _check_sequences(model, X, lengths)

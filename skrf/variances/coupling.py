@@ -102,16 +102,19 @@ def cosine_pair(delta2, n_features, cosine, log_unit=0.0):
     delta2 = np.asarray(delta2, dtype=np.float64)
     out = np.empty_like(delta2)
     near = delta2 <= 4.0
-    k = np.arange(1, 80)
+    unit = np.broadcast_to(log_unit, delta2.shape)
+    k = np.arange(2, 80)  # the first one is odd in the cosine
     excess = sum(np.expm1(_log_moment_ratios(79, n_features, float(t))) for t in (cosine, -cosine))
-    excess[0] = 0.0  # odd in the cosine
     with np.errstate(divide="ignore"):
-        powers = np.exp(k * np.log(delta2[near])[:, None] - gammaln(k + 1))
-    out[near] = powers @ (excess / 2 * (-1.0) ** k)
+        logs = k * np.log(delta2[near])[:, None] - gammaln(k + 1)
+    # In one exponent: both may leave the range of floats.
+    powers = np.exp(np.where(logs > -np.inf, logs - unit[near][:, None], -np.inf))
+    out[near] = powers @ (excess[1:] / 2 * (-1.0) ** k)
     if not near.all():
         out[~near] = _mean_cosine(np.sqrt(delta2[~near]), n_features, cosine)
         out[~near] -= np.exp(-delta2[~near])
-    return out * np.exp(-np.asarray(log_unit))
+        out[~near] *= np.exp(-unit[~near])
+    return out
 
 
 @lru_cache(maxsize=64)
