@@ -152,14 +152,21 @@ def _angle_rule(n_features):
     return sines, weights / weights.sum()
 
 
+def _decay(n_features, squares):
+    """Return 1F1(d; d/2; -squares), which SciPy does not return from for large ones and even d."""
+    if n_features > 1:  # less than 1e-15 from here on
+        squares = np.minimum(squares, 1e5)
+    return hyp1f1(n_features, n_features / 2, -squares)
+
+
 def _mean_cosine(delta, n_features, cosine):
     if cosine == 0:
-        return hyp1f1(n_features, n_features / 2, -(delta**2) / 2)
+        return _decay(n_features, delta**2 / 2)
     sines, weights = _angle_rule(n_features)
     stretch = np.concatenate([1 + cosine * sines, 1 - cosine * sines]) / 2
 
     def at(points):
-        values = hyp1f1(n_features, n_features / 2, -np.multiply.outer(points**2, stretch))
+        values = _decay(n_features, np.multiply.outer(points**2, stretch))
         return values @ np.concatenate([weights, weights]) / 2
 
     # A smooth function of one number: for many pairs, interpolate.
