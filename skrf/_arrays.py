@@ -114,6 +114,17 @@ def squared_distances(X, Y, sign=-1):
     return squares
 
 
+def scaled_squares(X, Y, sigma):
+    """Return |sigma (x - y)|^2 for every pair of rows, in float64 on the host.
+
+    Rows are scaled by a power of 2, which rounds nothing: what they share cancels, and squares of
+    rows of any size are floats.
+    """
+    unit = math.ldexp(1.0, math.frexp(sigma)[1] - 1)
+    X, Y = (cast(Z, namespace(Z).float64) * unit for Z in (X, Y))
+    return squared_distances(X, Y) * (sigma / unit) ** 2
+
+
 def less_offset(X, offset):
     """Return sparse rows less an offset; the columns in which it is not 0 become dense.
 

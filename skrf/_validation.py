@@ -12,15 +12,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 
 # Private names of scikit-learn are imported here only.
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions  # noqa: F401
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
     _check_sample_weight,
     check_array,
+    check_consistent_length,
     validate_data,
 )
 
@@ -37,7 +39,7 @@ def naming(name):
     """Put the name of the input in front of errors that do not tell it."""
     try:
         yield
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, IndexError) as error:
         if re.search(rf"\b{name}\b", str(error)):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -342,6 +344,37 @@ def check_present(name, values):
             f"{name} has missing values, the first of them {values.ravel()[missing[0]]!r} at "
             f"position {missing[0]}: leave these rows out."
         )
+
+
+def check_targets(X, y):
+    """Return the targets of rows as float64, or raise naming what is wrong or missing."""
+    with naming("y"):
+        y = np.asarray(to_host(y))
+        check_present("y", y)
+        if y.dtype.kind in "mM":
+            raise TypeError("dates and times are not numbers.")
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(X, y)
+        return y
+
+
+def check_labels(name, values):
+    """Return labels as a flat array, or raise naming what is wrong or missing."""
+    with naming(name):
+        labels = column_or_1d(to_host(values), warn=True)
+        check_present(name, labels)
+        assert_all_finite(labels, input_name=name)
+        return labels
+
+
+def check_classes(X, y, classes=None):
+    """Return labels of rows, a flat array; classes that are named say themselves what they are."""
+    y = check_labels("y", y)
+    with naming("y"), np.errstate(invalid="ignore"):  # scikit-learn compares floats with integers
+        check_consistent_length(X, y)
+        if classes is None or y.dtype.kind in "fO":
+            check_classification_targets(y)
+    return y
 
 
 def _is_missing(value):

@@ -366,3 +366,25 @@ def test_labels_make_adaptive_kernel_regression_more_accurate():
         gains.append(scores[0] - scores[1])
     # Seen: 0.10 with a standard error of 0.01; without labels 0.
     assert np.mean(gains) > 0.05
+
+
+@pytest.mark.parametrize("centers", ["classes", "kmeans", "random"])
+def test_more_centres_than_rows_are_all_rows(centers):
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    few, many = (
+        AdaptiveRF(8, centers=centers, n_centers=n, random_state=0).fit(rows, np.arange(12) % 2)
+        for n in (12, 10**400)
+    )
+    assert many.centers_.shape == few.centers_.shape
+    assert_array_equal(np.unique(many.centers_, axis=0), np.unique(few.centers_, axis=0))
+
+
+def test_bumps_of_any_width_are_floats_or_named():
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    for tau in (1e-100, 1e100):
+        for size in (1.0, 1e100):
+            fitted = AdaptiveRF(8, tau=tau, random_state=0).fit(size * rows)
+            assert np.isfinite(fitted.log_transform(size * rows)).all()
+    for tau in (1e308, 5e-324, 10**400):
+        with pytest.raises(ValueError, match=r"'tau'.*\[1e-100, 1e\+100\]"):
+            AdaptiveRF(8, tau=tau).fit(rows)

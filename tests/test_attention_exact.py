@@ -358,6 +358,7 @@ def with_entry(shape, value):
         ({"v": np.full((2, 4, 5), "a")}, TypeError, "v must hold real numbers"),
         ({"q": np.ones((2, 5, 3)), "causal": True}, ValueError, "causal=True .* 5 .* 4 keys"),
         ({"causal": 1}, ValueError, "causal must be True or False, got 1"),
+        ({"mask": [[1, 2], [3]]}, ValueError, "mask must be an array"),
         ({"scale": 0}, ValueError, "scale must be a finite number > 0 or None, got 0"),
         ({"scale": np.nan}, ValueError, "scale must be a finite number"),
         ({"scale": "auto"}, ValueError, "scale must be .* got 'auto'"),

@@ -64,6 +64,15 @@ def test_enormous_rates_are_limited():
     assert not np.isnan(reference.feature_maps_[0](X).values).any()
 
 
+def test_a_logarithm_of_a_variance_may_be_infinite():
+    rows = np.array([[1e80], [-1e80], [3e79]])
+    fitted = make("PoissonRF", n_components=4, sigma=1.0, random_state=0).fit(rows)
+    squares = (rows[0] - fitted.offset_) ** 2
+    logs = fitted.kernel_variance(rows, log=True)
+    assert_allclose(logs[0, 0], squares[0] * (squares[0] / fitted.lambda_), rtol=1e-6)
+    assert (fitted.kernel_variance(1e20 * rows, log=True) == np.inf).all()
+
+
 def test_a_rate_per_column_is_better_where_columns_differ():
     rows = np.random.default_rng(0).normal(size=(100, 4)) * [2.0, 1.0, 0.2, 0.1]
     each, single = (

@@ -15,7 +15,15 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    KernelRegressionClassifier,
+    KernelRegressor,
+    OptimalPositiveRF,
+    RelevanceScaler,
+    RFFSampler,
+)
 from skrf.projections import COUPLINGS
 
 X = np.random.default_rng(0).normal(size=(20, 4))
@@ -289,17 +297,31 @@ def test_faulty_rows_of_estimators(estimator, kind):
         Message(lambda method=method: getattr(fitted, method)(fault)).names(*words)
 
 
-@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+with_targets = pytest.mark.parametrize(
+    "estimator",
+    [
+        KernelRegressionClassifier,
+        KernelRegressor,
+        ApproxKernelRidge,
+        ApproxKernelRidgeClassifier,
+        RelevanceScaler,
+    ],
+)
+
+
+@with_targets
 def test_faulty_targets(estimator):
     Message(lambda: estimator().fit(X, None)).names("y", "None")
     Message(lambda: estimator().fit(X, y[:19])).names("y", 20, 19)
+    Message(lambda: estimator().fit(X, np.zeros((20, 0)))).names("y")
+    Message(lambda: estimator().fit(X, y + 1j)).names("y")
     for value, word in ((np.nan, "NaN"), (np.inf, "infinity")):
         Message(lambda value=value: estimator().fit(X, np.where(y == 1, value, 1.0))).names(
             "y", word
         )
 
 
-@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+@with_targets
 @pytest.mark.parametrize(
     "missing", [None, np.nan, np.float64("nan"), np.datetime64("NaT"), "pandas.NA"], ids=repr
 )

@@ -723,6 +723,12 @@ def climbing(**params):
     return KernelHMM.from_random(3, 4, 2, scale=0.5, random_state=0, **given), symbols
 
 
+@pytest.mark.parametrize("tol", [1.0, 3e307, 10**400], ids=["1", "3e307", "10**400"])
+def test_no_step_gains_more_than_the_whole(tol):
+    model, symbols = climbing(tol=tol)
+    assert model.fit(symbols).converged_ and model.n_iter_ == 1
+
+
 def test_convergence_is_what_the_optimiser_says(monkeypatch):
     model, symbols = climbing()
     assert model.fit(symbols).converged_ and model.n_iter_ < 100  # without a warning
@@ -836,7 +842,7 @@ def test_a_fit_that_raises_changes_nothing():
                 model.fit(wrong)
             assert vars(model).keys() == before.keys()
             assert all(vars(model)[name] is value for name, value in before.items())
-    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+    with pytest.raises(NotImplementedError, match="Gradients are not known for this feature_map"):
         discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
         discrete.fit(X)
     assert vars(discrete).keys() == discrete.get_params(deep=False).keys()
@@ -1259,3 +1265,36 @@ def test_a_model_of_many_states_holds_no_matrix_of_states_by_states():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6
+
+
+def test_numbers_that_no_array_can_hold_are_named():
+    chain = ChainMRF(STATES, feature_map="exact")
+    tree, model = TreeMRF(EDGES, STATES, feature_map="exact"), KernelHMM(STATES, STATES)
+    for number in (2**62, 2**63, 10**400):
+        for call, name in (
+            (lambda number: chain.sample(3, number), "n"),
+            (lambda number: chain.sample(number), "length"),
+            (tree.sample, "n"),
+            (model.sample, "n_samples"),
+            (lambda number: KernelHMM.from_random(number, 3), "n_states"),
+            (lambda number: KernelHMM.from_random(3, number), "n_symbols"),
+            (lambda number: KernelHMM.from_random(3, 3, number), "width"),
+            (lambda number: clone(model).set_params(n_init=number).fit([0, 1]), "n_init"),
+        ):
+            with pytest.raises(ValueError, match=rf"\b{name}\b"):
+                call(number)
+
+
+def test_scales_and_algorithms_are_named():
+    for scale in (1e308, 1e131, -1.0, np.nan, 10**400, "a"):
+        with pytest.raises(ValueError, match=r"scale must .*to 1e\+130, got"):
+            KernelHMM.from_random(3, 3, 2, scale=scale)
+    half, single = (
+        KernelHMM.from_random(3, 3, 2, scale=scale, random_state=0)
+        for scale in (0.5, np.float32(0.5))
+    )
+    assert_array_equal(half.states, single.states)
+    model = KernelHMM.from_random(3, 3, 2, random_state=0)
+    for algorithm in ("map", None, np.array(["posterior", "viterbi"]), ["viterbi"]):
+        with pytest.raises(ValueError, match="algorithm must be 'posterior' or 'viterbi', got"):
+            model.predict([0, 1], algorithm=algorithm)

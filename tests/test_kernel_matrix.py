@@ -24,7 +24,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
-from skrf import PositiveRF
+from skrf import PositiveRF, RFFSampler
 
 
 @every_mechanism
@@ -142,6 +142,19 @@ def test_sparse_pairs_that_nearly_agree_have_an_exact_kernel(size):
     for convert in (sp.csr_array, sp.csc_array):
         assert_allclose(fitted.exact_kernel(convert(rows), log=True), dense, rtol=1e-12, atol=0)
     assert_allclose(fitted.exact_kernel(rows, sp.csr_array(rows[:4]), log=True), dense[:, :4])
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern32"])
+def test_rows_far_from_zero_keep_the_digits_of_their_differences(kernel, convert):
+    steps = np.random.default_rng(0).integers(-8, 9, (12, 3)) / 8.0  # sums with 1e9 are exact
+    features = RFFSampler(8, coupling="iid", kernel=kernel, sigma=0.3, random_state=0)
+    near, far = (convert(offset + steps) for offset in (0.0, 1e9))
+    for method in ("exact_kernel", "kernel_variance"):
+        here, there = (
+            getattr(clone(features).fit(rows), method)(rows, log=True) for rows in (near, far)
+        )
+        assert_allclose(there, here, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "softmax"])

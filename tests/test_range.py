@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from contract import POSITIVE, X, Y, every_mechanism, every_positive, mechanism, one_warning
 from instances import KERNELS, couplings, make
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skrf import SimplexRF
@@ -142,3 +142,12 @@ def test_coupling_simplex_suits_the_optimal_map():
     assert "simplex" in couplings("OptimalPositiveRF")
     joined = mechanism("OptimalPositiveRF", coupling="simplex").fit(X)
     assert_array_equal(joined.omega_, SimplexRF(n_components=12, random_state=0).fit(X).omega_)
+
+
+@every_mechanism
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e7])
+def test_float32_rows_far_from_zero_have_the_features_of_float64(name, offset):
+    rows = (offset + np.random.default_rng(0).normal(size=(30, 4))).astype(np.float32)
+    fitted = make(name, sigma=0.5, random_state=0).fit(rows)
+    method = fitted.log_transform if fitted.is_positive else fitted.transform
+    assert_allclose(method(rows), method(rows.astype(np.float64)), rtol=1e-5, atol=2e-5)

@@ -840,3 +840,15 @@ def test_transform_warns_once_where_rows_of_digits_vanish(name, digits):
     assert features.dtype == np.float32 and np.isfinite(features).all()
     tame = make(name, n_components=50, sigma=1e-3, random_state=0)
     assert (tame.fit_transform(rows) > 0).all()
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
+def test_exact_kernels_take_weights_and_rows_far_apart(estimator):
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    targets = np.arange(12) % 3
+    weights = np.where(np.arange(12) == 5, 1e300, 1e-300)
+    model = estimator("exact").fit(rows, targets, sample_weight=weights)
+    assert np.isfinite(model.sigma_) and model.predict(rows)[5] == pytest.approx(2)
+    plain = estimator("exact", sigma=1.0).fit(rows, targets)
+    tiny = estimator("exact", sigma=1e145).fit(1e-145 * rows, targets)
+    assert_allclose(tiny.predict(1e-145 * rows), plain.predict(rows), rtol=1e-9)

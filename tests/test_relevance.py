@@ -111,6 +111,19 @@ def test_units_do_not_matter(factor):
         assert_allclose(relevance(factor * X + 3 * factor, y), relevance(X, y), rtol=1e-4)
 
 
+@pytest.mark.parametrize("factor", [1e-300, 1e-160, 1e160, 1e307])
+def test_targets_have_no_units(factor):
+    assert_allclose(relevance(X, factor * TARGETS), relevance(X, TARGETS), rtol=1e-4)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+def test_rows_that_leave_the_range_are_named(convert):
+    scaler = RelevanceScaler(random_state=0).fit(X, LABELS)
+    assert scaler.relevance_.max() > 1.1
+    with pytest.raises(ValueError, match="X times relevance_ leaves the range of float64"):
+        scaler.transform(convert(np.full((2, 4), 1.7e308)))
+
+
 def test_constant_columns_and_targets():
     wide = np.column_stack([X, np.full(120, 0.1), np.zeros(120)])
     for rows in (wide, sp.csr_array(wide)):

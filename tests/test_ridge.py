@@ -386,6 +386,48 @@ def test_weights_of_any_size_are_units_of_alpha(bits, dtype):
     assert np.isfinite(evidence.fit(rows, T, sample_weight=weights * 2.0**bits).coef_).all()
 
 
+@pytest.mark.parametrize("bits", [60, 300, 600, 950])
+def test_alphas_lost_in_rounding_leave_predictions_of_the_size_of_targets(bits):
+    rows, weights = np.tile(X[:10], (8, 1)).astype(np.float32), np.full(80, 2.0**bits)
+    search = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), sigmas=[0.01, 0.5], alphas=[0.01])
+    for model in (ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0), alpha=0.01), search):
+        found = model.fit(rows, T, sample_weight=weights).predict(rows)
+        assert np.abs(found).max() < 2 * np.abs(T).max()
+
+
+def test_a_row_that_outweighs_all_others_keeps_their_digits():
+    weights = np.ones(400)
+    weights[300] = 1e20
+    rows, targets = np.tile(X, (5, 1)), np.tile(T[:, 0], 5)
+    model = ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0), alpha=100.0)
+    model.fit(rows, targets, sample_weight=weights)
+    F = model.feature_map_.transform(rows)
+    F, centred = F - F[300], targets - targets[300]
+    weights[300] = 0.0
+    coef = np.linalg.solve((F.T * weights) @ F + 100 * np.eye(20), (F.T * weights) @ centred)
+    assert_allclose(model.coef_, coef, rtol=1e-7)
+
+
+def test_weights_whose_sums_leave_the_range_are_named():
+    search = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), sigmas=[0.5])
+    for model in (ApproxKernelRidge(), ApproxKernelRidge(alpha="evidence"), search):
+        with pytest.raises(ValueError, match="sample_weight.*largest float, 1.8e\\+308"):
+            model.fit(X, T, sample_weight=np.full(80, 1.7e308))
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-150])
+def test_features_that_are_constant_leave_the_mean(spread):
+    rows = (0.3 if spread == 0 else 0.0) + spread * X[:40, :1]
+    weights = np.random.default_rng(4).uniform(0.5, 2, 40)
+    mean = np.average(T[:40], axis=0, weights=weights)
+    own = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18)
+    for dtype in (np.float32, np.float64):
+        model = ApproxKernelRidge(own, alpha="evidence", random_state=0)
+        for part in (slice(17), slice(17, 40)):
+            model.partial_fit(rows[part].astype(dtype), T[part], sample_weight=weights[part])
+        assert_allclose(model.predict(rows.astype(dtype)), np.tile(mean, (40, 1)), rtol=1e-5)
+
+
 def test_targets_far_from_zero_keep_their_digits():
     model = ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0))
     plain = clone(model).fit(X, T[:, 0]).predict(Q)
@@ -713,7 +755,9 @@ def test_faulty_parameters_are_named():
     faults = [
         (ridge(alpha=0.0), "alpha"),
         (ridge(alpha="auto"), "alpha.*evidence"),
+        (ridge(alpha=10**400), "alpha"),
         (ridge(noise_variance=-1.0), "noise_variance"),
+        (ridge(noise_variance=10**400), "noise_variance"),
         (ridge(Nystroem(), sigma=1.0), "sigma=1.0"),
         (ridge(RFFSampler), "feature_map"),
         (search(sigmas=1), "sigmas"),
@@ -723,6 +767,9 @@ def test_faulty_parameters_are_named():
         (search(alphas=["a"]), "alphas.*'a'"),
         (search(Nystroem()), "sigmas=None"),
         (search(cv="five"), "cv"),
+        (search(cv=[]), "cv"),
+        (search(cv=[1]), "cv"),
+        (search(cv=[([0], [1.5])]), "cv"),
     ]
     for model, words in faults:
         with pytest.raises((ValueError, TypeError), match=words):

@@ -168,6 +168,12 @@ def test_training_sets_are_complements(splits, words):
         model.set_params(cv=[]).fit(X, y)
 
 
+@pytest.mark.parametrize("cv", [[], [1], [(0, 1, 2)], np.array(3), 2**70], ids=repr)
+def test_what_gives_no_splits_is_told(cv):
+    with pytest.raises((ValueError, TypeError), match=r"\bcv\b"):
+        KernelRegressionClassifierCV(FIXED["trigonometric"], cv=cv).fit(X, y)
+
+
 def test_features_need_not_fit_into_memory(monkeypatch):
     for which in ("trigonometric", "positive"):
         search = KernelRegressionClassifierCV(FIXED[which], sigmas=SIGMAS, scoring="neg_log_loss")
@@ -256,6 +262,22 @@ def test_weights_are_repetitions_and_count_in_scores():
     )
     with pytest.raises(ValueError, match="positive weight.*split 0"):
         weighted.fit(X, y, sample_weight=(folds > 0).astype(float))
+
+
+@pytest.mark.parametrize("size", [1e-290, 1e290])
+def test_scores_have_no_units(size):
+    weights = (1.0 + np.arange(90) % 3) * (1e307 if size > 1 else 1e-300)
+    own = {"sigmas": [0.3, 3.0], "cv": 3}
+    for scoring in (None, "accuracy"):
+        search = KernelRegressionClassifierCV(FIXED["positive"], scoring=scoring, **own)
+        plain = clone(search).fit(X, y, sample_weight=weights / weights.max())
+        assert search.fit(X, y, sample_weight=weights).best_score_ == pytest.approx(
+            plain.best_score_, rel=1e-12
+        )
+    search = KernelRegressorCV(FIXED["positive"], **own)
+    plain = clone(search).fit(X, X[:, :2], sample_weight=weights / weights.max())
+    search.fit(X, X[:, :2] * size, sample_weight=weights)
+    assert search.best_score_ == pytest.approx(plain.best_score_, rel=1e-9)
 
 
 def test_sigmas():

@@ -134,6 +134,19 @@ def test_enormous_numbers_are_stated():
     assert endless.how == "closed form; or more" and endless > 10**300
 
 
+def test_errors_beyond_the_range_are_measured():
+    rows = 100 * X[:8]
+    rows[0] *= 5
+    n = n_components_for(RFFSampler(coupling="norm-coupled", kernel="softmax"), rows, rel_error=0.1)
+    assert n.how.startswith("measured") and n > 1e100
+
+
+def test_rows_without_errors_need_one_column_each():
+    rows = np.tile(X[:1], (8, 1))
+    n = n_components_for(RFFSampler(coupling="norm-coupled"), rows, rel_error=0.1)
+    assert n <= 2
+
+
 def test_a_count_is_an_integer_in_every_use():
     count = ComponentCount(64, "measured")
     assert repr(count) == str(count) == "64 (measured)"
@@ -152,5 +165,8 @@ def test_size_refuses_what_it_cannot_be_asked():
     for wrong in (-0.1, 1.5, "mean"):
         with pytest.raises(ValueError, match="quantile must be None or a number from 0 to 1"):
             n_components_for(RFFSampler(), X, rel_error=0.1, quantile=wrong)
+    for wrong, said in ((X[:, :2], "must have the 4 features of X"), (X * 1e200, "too large")):
+        with pytest.raises(ValueError, match=rf"^Y .*{said}"):
+            n_components_for(RFFSampler(), X, wrong, rel_error=0.1)
     with pytest.raises(NotImplementedError, match="ClusterNystroem.*whose error is bias"):
         n_components_for(ClusterNystroem(), X, rel_error=0.1)

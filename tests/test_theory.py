@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instances import altered
 from numpy.testing import assert_allclose
-from scipy.special import logsumexp
+from scipy.special import hyp0f1, logsumexp
 from sklearn.base import clone
 
 from skrf import (
@@ -323,3 +323,15 @@ def test_log_variances_are_in_the_published_order(regime, gain, of_pairs):
     assert log_variance(PositiveRF(128, center=False)) - optimal > gain
     generalized = log_variance(GeneralizedExponentialRF(128, center=False))
     assert log_variance(RFFSampler(128)) - generalized > of_pairs
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 40])
+def test_the_conformity_of_a_sample_is_right_at_any_size_or_infinite(d):
+    omega = np.random.default_rng(d).normal(size=(3, d))
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    squares = [np.sum((omega[i] + omega[j]) ** 2) for i, j in pairs]
+    for sum2 in (0.0, 1e-200, 1e-3, 1.0, 300.0):
+        expected = np.mean([float(hyp0f1(d / 2, z * sum2 / 4)) for z in squares])
+        assert_allclose(theory.sample_conformity(omega, sum2), expected, rtol=1e-10)
+    for sum2, size in ((1e300, 1.0), (1.0, 1e200), (1e300, 1e300), (1e-300, 1e307)):
+        assert theory.sample_conformity(size * omega, sum2) == np.inf

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from instances import accepts, altered
+from numpy.testing import assert_allclose
 from samples import X, data
 
 from skrf import GeneralizedExponentialRF, RFFSampler
@@ -31,3 +32,12 @@ def test_complex_maps_have_the_pair_term_of_real_ones(A, s, coupling):
     assert (np.abs(error) <= 4.4 * values.std(axis=0) / np.sqrt(2000) + 1e-12).all()
     ratio = values.var(axis=0)[far] / reference.kernel_variance(rows)[far]
     assert (np.abs(ratio - 1) < 0.15).all()
+
+
+@pytest.mark.parametrize("coupling", ["orthogonal", "simplex"])
+def test_variances_of_rows_that_nearly_agree_are_powers_of_their_distance(coupling):
+    features = RFFSampler(20, coupling=coupling, random_state=0).fit(np.zeros((1, 4)))
+    sizes = np.array([1e-3, 1e-40, 1e-100, 1e-140])
+    rows = np.array([1.0, -2.0, 0.5, 1.5]) * sizes[:, None]
+    logs = features.kernel_variance(np.zeros((1, 4)), rows, log=True)[0]
+    assert_allclose(logs - 4 * np.log(sizes), logs[0] - 4 * np.log(sizes[0]), rtol=1e-4)

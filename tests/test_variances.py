@@ -152,6 +152,14 @@ def test_cosine_pair(d, cosine):
         assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (delta2, value, expected)
 
 
+@pytest.mark.parametrize("cosine", [0.0, -0.3])
+@pytest.mark.parametrize("d", [2, 3, 4, 64])
+def test_pairs_far_apart_have_no_cosine(d, cosine):
+    """SciPy gives NaN at 1e30, and does not come back from 1e13."""
+    for delta2 in (1e30, 1e300, 1e13):
+        assert abs(cosine_pair(np.array([delta2]), d, cosine)[0]) < 1e-14
+
+
 @pytest.mark.parametrize("pair", [exponential_pair, cosine_pair])
 def test_pair_terms_are_divided_by_the_unit(pair):
     squares = np.array([[1e-3, 0.7, 3.0]])

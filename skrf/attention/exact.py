@@ -8,7 +8,7 @@ from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, names
 from .._sums import peaked, transposed
 from .._validation import check_integer
 from ._heads import Output, blocks
-from ._shapes import check_qkv, check_scale
+from ._shapes import as_array, check_qkv, check_scale
 from .masks import _checked
 
 # A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
@@ -144,7 +144,7 @@ class _RowsOfMask:
         if sp.issparse(mask):
             mask = mask.tocsr()
         else:
-            mask = np.asarray(mask.toarray() if hasattr(mask, "toarray") else to_host(mask))
+            mask = as_array("mask", mask.toarray() if hasattr(mask, "toarray") else to_host(mask))
         if mask.dtype.kind not in "biuf":
             raise TypeError(
                 "mask must be an array, a sparse matrix or an object with toarray(), of booleans "

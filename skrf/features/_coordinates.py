@@ -18,7 +18,7 @@ from .._arrays import (
     to_host,
 )
 
-LARGEST_SINGLE = 1e30  # exponents from which on float32 rows are mapped in float64
+_LARGEST_SINGLE = 1e30  # an exponent that float32 cannot do with
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Coordinates:
     @cached_property
     def _least_bound(self):
         """Where sigma, or entries that it makes about 1, are no normal float32, that of float64."""
-        return 0.0 if 1e-25 < self.sigma < 1e25 else LARGEST_SINGLE
+        return 0.0 if 1e-25 < self.sigma < 1e25 else _LARGEST_SINGLE
 
     def _with_shift(self, norm2):
         if not self.is_shifted:

@@ -4,7 +4,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, is_array_api, like, namespace, squared_distances
+from .._arrays import cast, is_array_api, like, namespace, scaled_squares
 from .._sums import log_estimate, signed_product
 from .._validation import validate_rows, warn_once_a_place
 from ._map import as_dtype, in_range, mapped, needs_double
@@ -154,12 +154,12 @@ class KernelMatrixMixin:
 
     def _log_exact_kernel(self, X, Y, sigma):
         """Return the log kernel of all pairs of rows."""
-        # In float64 before they are scaled: sigma and products may leave the range of float32.
-        X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
         if self.kernel == "softmax":
+            # In float64 before they are scaled: sigma and products may leave the range of float32.
+            X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
             product = X @ Y.T
             return product.toarray() if sp.issparse(product) else product
-        return squared_distances(X, Y) / -2
+        return scaled_squares(X, Y, sigma) / -2
 
     def _flagged(self, values, what):
         """Return values, with a warning where some overflowed."""

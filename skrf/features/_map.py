@@ -13,7 +13,6 @@ import numpy as np
 from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
-from ._coordinates import LARGEST_SINGLE
 
 _PRECISE_NORM2 = 256.0  # exponents from which on float32 rows are mapped in float64 for digits
 _SMALL = 2**16  # entries below which threads cost more than they save
@@ -112,8 +111,8 @@ class FeatureMap(ABC):
             Where gradients are not known.
         """
         raise NotImplementedError(
-            f"Gradients are not known for {type(self).__name__}. Known: the mechanisms of Gaussian "
-            "projections, and attention's GeneralizedMap."
+            f"Gradients are not known for this feature_map, a {type(self).__name__}. Known: the "
+            "mechanisms of Gaussian projections, and attention's GeneralizedMap."
         )
 
     def exponent_bound(self, X):
@@ -121,8 +120,10 @@ class FeatureMap(ABC):
         return 0.0
 
 
-def needs_double(feature_map, X, name="X", *, is_precise=True):
+def needs_double(feature_map, X, name="X"):
     """Tell whether rows must be float64 for the exponents that they make.
+
+    That is where logarithms in float32 would be off by more than 1e-4 or so.
 
     Parameters
     ----------
@@ -132,9 +133,6 @@ def needs_double(feature_map, X, name="X", *, is_precise=True):
         Rows; more than two axes are for dense ones.
     name : str, default="X"
         What an error message calls them.
-    is_precise : bool, default=True
-        Whether that is where logarithms in float32 would be off by more than 1e-4 or so, or only
-        where they leave its range.
 
     Raises
     ------
@@ -150,12 +148,12 @@ def needs_double(feature_map, X, name="X", *, is_precise=True):
             f"{name} is too large for its features: scaled and shifted rows must not be longer "
             f"than {LARGEST:g}. The largest entry of {name} is {largest_entry(X):.4g}."
         )
-    return bound >= (_PRECISE_NORM2 if is_precise else LARGEST_SINGLE)
+    return bound >= _PRECISE_NORM2
 
 
-def in_range(feature_map, X, name="X", *, is_precise=True):
+def in_range(feature_map, X, name="X"):
     """Return rows in the precision that their exponents need; see `needs_double`."""
-    is_double = needs_double(feature_map, X, name, is_precise=is_precise)
+    is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
 
 

@@ -35,6 +35,8 @@ from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
+_MOST = 2**40  # centres that are asked for: more than all rows
+_TAUS = 1e-100, 1e100  # their squares, times those of rows, are floats
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
 _SHARE_BALANCED = 0.3  # where others than the queries and keys of the fit are to be served
@@ -91,7 +93,9 @@ class Mixture:
             return dense
         d = rows.shape[1]
         squares = cdist(rows, self.centers, "sqeuclidean")
-        bumps = log_sum_exp(-squares / (2 * self.tau**2)) - d * np.log(self.tau)
+        with np.errstate(over="ignore"):  # a bump may be infinitely far away
+            exponents = -squares / (2 * self.tau**2)
+        bumps = log_sum_exp(exponents) - d * np.log(self.tau)
         return np.logaddexp(dense, bumps + np.log1p(-self.share) - np.log(len(self.centers)))
 
 
@@ -121,7 +125,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         clusters, or 1,024 random rows and at least n_components. Classes get clusters by their
         size, and at least one each.
     tau : float or "auto", default="auto"
-        Standard deviation of the bumps.
+        Standard deviation of the bumps, from 1e-100 to 1e100.
     share : float in (0, 1] or "auto", default="auto"
         Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
         "auto" is 0.3 where queries are balanced against keys, so that the map serves other
@@ -180,7 +184,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     _parameter_constraints = {
         "centers": [StrOptions({"auto", "classes", "kmeans", "random", "none"})],
         "n_centers": [Interval(Integral, 1, None, closed="left"), None],
-        "tau": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "tau": [StrOptions({"auto"}), Interval(Real, *_TAUS, closed="both")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
     _known_errors = "bound", "'iid', 'orthogonal'"
@@ -276,7 +280,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return self.asymmetric and sample.keys is not sample.queries
 
     def _count_centers(self):
-        return self.n_centers or self.n_components
+        return min(self.n_centers or self.n_components, _MOST)
 
     def _chosen(self, learned, sample, rng, *, keys):
         """Return rows of one side, at most 20,000, as they are projected."""
@@ -334,7 +338,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         weights, wanted = points.weights, self._count_centers()
         grid, origin, step = on_grid(points.rows)
         if kind == "random":
-            wanted = min(self.n_centers or max(wanted, _RANDOM_CENTERS), len(grid))
+            wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(grid))
             parts = [np.repeat(grid, systematic_counts(weights, wanted, rng), axis=0)]
         else:
             parts = centers_of_classes(grid, weights, points.labels, wanted, rng)

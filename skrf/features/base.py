@@ -702,7 +702,7 @@ class BaseRandomFeatures(
         """Return the map of a side and validated rows in the precision that they need."""
         feature_map = self.feature_maps_[keys]
         X = validate_rows(self, X, reset=False, name=name)
-        return feature_map, in_range(feature_map, X, name, is_precise=False), X.dtype
+        return feature_map, in_range(feature_map, X, name), X.dtype
 
     def _logs(self, X, *, keys, name):
         feature_map, X, dtype = self._rows(X, keys=keys, name=name)

@@ -1,5 +1,6 @@
 """One multiplier per column, so that distances count what tells targets apart."""
 
+import math
 from numbers import Integral
 
 import numpy as np
@@ -7,18 +8,20 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import like, to_host
+from .._arrays import largest_entry, like, to_host
 from .._sums import peaked
 from .._validation import (
     Interval,
+    check_labels,
+    check_targets,
     commit,
     draft_of,
     draw_seed,
     drop_zero_weights,
     freeze,
+    naming,
     validate_rows,
 )
 from ..statistics import Moments
@@ -116,8 +119,7 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X = to_host(validate_rows(draft, X, reset=True))
         if y is None:
             raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
-        y, is_class = _targets(to_host(y))
-        check_consistent_length(X, y)
+        y, is_class = _targets(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
         with np.errstate(over="ignore", invalid="ignore"):
             variances = Moments.of(X, weights, sizes=False).variances
@@ -175,7 +177,14 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _multiplied(self, X, factors):
         X = validate_rows(self, X, reset=False)
         factors = like(factors, X)
-        return X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
+        with np.errstate(over="ignore"):
+            out = X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
+        if not math.isfinite(largest_entry(out)):
+            raise ValueError(
+                f"X times relevance_ leaves the range of {X.dtype}: its largest entry is "
+                f"{largest_entry(X):.4g}."
+            )
+        return out
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -185,13 +194,16 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-def _targets(y):
+def _targets(X, y):
     """Return codes of labels, or targets of a regression, and whether they are labels."""
-    y = np.asarray(y)
-    if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        return y.reshape(len(y), -1), False
-    return np.unique(column_or_1d(y, warn=True), return_inverse=True)[1], True
+    with naming("y"):
+        y = np.asarray(to_host(y))
+        if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
+            y = check_targets(X, y)
+            return y.reshape(len(y), -1), False
+        y = check_labels("y", y)
+        check_consistent_length(X, y)
+        return np.unique(y, return_inverse=True)[1], True
 
 
 def _sample(X, y, weights, most, rng):
@@ -245,6 +257,7 @@ class _LeaveOneOut:
             # What all rows together say counts as one more row: no logarithm is infinite.
             self.prior = (self.targets @ (self.shares @ self.targets)) / len(X)
         else:
+            y = np.ldexp(y, -2 - np.frexp(np.abs(y).max(axis=0))[1])  # squares must be floats
             mean = self.shares @ y
             spread = self.shares @ (y - mean) ** 2
             self.targets = (y - mean) / np.sqrt(np.where(spread > 0, spread, 1.0))

@@ -119,7 +119,10 @@ class RFFSampler(GaussianRandomFeatures):
     def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel not in SPECTRA:
             return super()._log_exact_kernel(X, Y, sigma)
-        return SPECTRA[self.kernel].log_kernel(*(Coordinates(sigma).on_host(Z) for Z in (X, Y)))
+        return SPECTRA[self.kernel].log_kernel(*_about_a_row(sigma, X, Y))
+
+    def _dense_sides(self, learned, X, Y):
+        return _about_a_row(learned.sigma, X, Y)
 
     def _log_variance(self, fitted, X, Y):
         if self.kernel not in SPECTRA:
@@ -134,3 +137,9 @@ class RFFSampler(GaussianRandomFeatures):
         return variances.log_trigonometric_variance(
             spectrum.log_kernel(X, Y), spectrum.log_kernel(2 * X, 2 * Y), self._is_folded
         ) - np.log(fitted.learned.n_projections)
+
+
+def _about_a_row(sigma, X, Y):
+    """Return dense scaled rows of both sides about one of them: only their differences count."""
+    origin = Coordinates(1.0).on_host(X[:1, :])[0]
+    return [Coordinates(sigma, origin).on_host(Z) for Z in (X, Y)]

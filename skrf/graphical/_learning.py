@@ -6,7 +6,7 @@ import scipy.sparse
 from sklearn.utils import check_random_state
 
 from .._sums import log_columns
-from .._validation import draw_seed
+from .._validation import draw_seed, naming
 from ._recursions import LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
@@ -82,7 +82,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol):
             history.extend(latest)
             reached[:] = [vector.copy()]
 
-        options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": tol, "gtol": 0.0}
+        # No step gains more than the whole: all tolerances from 1 on are the same.
+        options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
         try:
             status = scipy.optimize.minimize(
                 objective, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
@@ -95,7 +96,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol):
     if n_init > 1:
         rng = check_random_state(draw_seed(random_state))
         sizes = [np.full(value.size, np.sqrt(np.mean(np.square(value)))) for value, _ in arrays]
-        starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
+        with naming("n_init"):
+            starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
     ends = [climb(vector) for vector in starts]
     vector, history, status = max(ends, key=lambda end: end[1][-1] if end[1] else -np.inf)
     trouble = None

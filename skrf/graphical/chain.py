@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
-from .._validation import check_integer, remembered
+from .._validation import check_integer, naming, remembered
 from ._potentials import (
     as_array,
     as_generator,
@@ -223,7 +223,8 @@ class ChainMRF(BaseEstimator):
         """
         pair, _ = self._model
         rng = as_generator(random_state)
-        paths = np.empty((check_integer("n", n), check_integer("length", length)), dtype=int)
+        with naming("n or length"):
+            paths = np.empty((check_integer("n", n), check_integer("length", length)), dtype=int)
         if length == 1:
             paths[:, 0] = rng.randint(len(pair.left), size=n)
             return paths

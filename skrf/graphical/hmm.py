@@ -17,6 +17,7 @@ from .._validation import (
     commit,
     draft_of,
     draw_seed,
+    naming,
     remembered,
 )
 from ._learning import learn
@@ -24,6 +25,7 @@ from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
+_LARGEST = 1e130  # standard deviation of embeddings
 _OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
@@ -176,11 +178,13 @@ class KernelHMM(BaseEstimator):
         """
         for name, value in (("n_states", n_states), ("n_symbols", n_symbols), ("width", width)):
             check_integer(name, value)
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale < np.inf:
-            raise ValueError(f"scale must be a finite number >= 0, got {scale!r}.")
+        scale = scale.item() if isinstance(scale, np.generic) else scale  # 1e130 is no float32
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale <= _LARGEST:
+            raise ValueError(f"scale must be a number from 0 to {_LARGEST:g}, got {scale!r}.")
         rng = as_generator(random_state)
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
-        embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
+        with naming("n_states, n_symbols or width"):
+            embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
         return cls(**embeddings, random_state=draw_seed(rng), **params)
 
     # ---------------------------------------------------------------- the model
@@ -317,7 +321,7 @@ class KernelHMM(BaseEstimator):
         ndarray of int of shape (n_samples,)
             States.
         """
-        if algorithm not in ("posterior", "viterbi"):
+        if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
             raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
         model = self._model
         sequences = _check_sequences(model, X, lengths)
@@ -387,7 +391,9 @@ class KernelHMM(BaseEstimator):
             States.
         """
         check_integer("n_samples", n_samples)
-        symbols, states = self._model.sample(n_samples, as_generator(random_state))
+        model, rng = self._model, as_generator(random_state)
+        with naming("n_samples"):
+            symbols, states = model.sample(n_samples, rng)
         return symbols[:, None], states
 
     def report(self, n_states=200, *, random_state=None):

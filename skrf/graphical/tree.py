@@ -245,7 +245,8 @@ class TreeMRF(BaseEstimator):
         order, parents, _, pairs = self._model
         rng = as_generator(random_state)
         beliefs, features = self._upward()
-        states = np.empty((check_integer("n", n), len(order)), dtype=int)
+        with naming("n"):
+            states = np.empty((check_integer("n", n), len(order)), dtype=int)
         root = beliefs[order[0]]
         states[:, order[0]] = draw_rows(np.broadcast_to(root, (n, len(root))), rng)
         for i in order[1:]:

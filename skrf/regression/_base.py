@@ -78,6 +78,12 @@ class Data:
         """Weights, 1 where none were given."""
         return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
 
+    @property
+    def score_weights(self):
+        """Weights in units in which scorers can add them up; None where none were given."""
+        weights = self.sample_weight
+        return None if weights is None else np.ldexp(weights, -np.frexp(weights.max())[1])
+
     def part(self, rows):
         """Return some of the rows: a slice, or numbers."""
         own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}

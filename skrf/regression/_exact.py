@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
-from .._arrays import largest_entry, like, squared_distances, to_host
+from .._arrays import largest_entry, like, scaled_squares, to_host
 from .._sums import Rows, peaked
 from ..features import FeatureMap, row_codes
 from ._search import is_constant, refined, resolved, wide_grid
@@ -38,9 +38,7 @@ class ExactMap(FeatureMap):
 
     def __call__(self, X):
         """Return the logarithms of the kernel."""
-        logs = squared_distances(X, self.rows)
-        logs *= -self.sigma * self.sigma / 2
-        return Rows(like(logs, X))
+        return Rows(like(scaled_squares(to_host(X), self.rows, self.sigma) / -2, X))
 
     def exponent_bound(self, X):
         """Return an upper bound of the exponents, never less than asks for float64."""
@@ -76,10 +74,10 @@ def _loo_sigma(data):
     def evaluate(sigmas):
         scores = np.zeros(len(sigmas))
         for rows in gen_batches(len(first), max(1, _BLOCK // len(first))):
-            squares = squared_distances(points[rows], points)
+            squares = scaled_squares(points[rows], points, scale)
             squares[np.arange(len(squares)), np.arange(rows.start, rows.stop)] = np.inf
             for k, sigma in enumerate(sigmas):
-                scores[k] += score(peaked(squares * (-sigma * sigma / 2)) @ score.sums, rows)
+                scores[k] += score(peaked(squares * ((sigma / scale) ** 2 / -2)) @ score.sums, rows)
         return scores
 
     return refined(wide_grid(scale), evaluate)
@@ -115,9 +113,12 @@ class _Score:
     def __call__(self, found, rows):
         """Return the score of some points, but for a constant, given the sums they see."""
         own = self.sums[rows]
+        # Weights of all other points may be too small beside that of one to be floats.
+        total = found.sum(axis=1, keepdims=True) if self.is_of_classes else found[:, :1]
+        found = found / np.where(total > 0, total, 1.0)
         if self.is_of_classes:
             n = len(self.sums)  # a share of 1 / (n + 1) is not known better
-            chances = (n * found / found.sum(axis=1, keepdims=True) + self.shares) / (n + 1)
-            return np.sum(own * np.log(chances))
-        means = found[:, 1:] / found[:, :1]
+            chances = (n * found + self.shares) / (n + 1)
+            return np.sum(own * np.log(np.maximum(chances, _TINY)))
+        means = found[:, 1:]
         return np.sum(means * (2 * own[:, 1:] - own[:, :1] * means))

@@ -8,7 +8,16 @@ from scipy.linalg.lapack import dposv, dtrtri
 from scipy.optimize import brentq
 
 from .. import _kernels
-from .._arrays import arithmetic, cast, is_array_api, like, namespace, squared_norms, to_host
+from .._arrays import (
+    arithmetic,
+    cast,
+    is_array_api,
+    like,
+    namespace,
+    squared_norms,
+    take,
+    to_host,
+)
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
 from ..features import in_range
@@ -22,6 +31,7 @@ _SINGLE = 1e-7  # relative error of products in float32, with room
 # Logarithms of the alphas that are tried, in units of the mean eigenvalue.
 _LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
 _FLAT = 1e-6
+_LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
 
 
 def load_kernels(feature_map, X):
@@ -86,6 +96,15 @@ class Moments:
     products: np.ndarray
     unit: np.ndarray
 
+    def __post_init__(self):
+        with np.errstate(over="ignore"):
+            total = self.weight + np.trace(self.products)
+        if not np.isfinite(total):
+            raise ValueError(
+                "sample_weight, times squares of features, adds up to more than the largest float, "
+                f"{np.finfo(float).max:.2g}: divide it, and alpha, by a number."
+            )
+
     @property
     def n_columns(self):
         """Number of features."""
@@ -119,8 +138,9 @@ class Moments:
         unit = np.maximum(self.unit, other.unit)
         one, two = self.in_units(unit), other.in_units(unit)
         weight, gap = one.weight + two.weight, two.mean - one.mean
-        products = one.products + two.products
-        products += np.outer(one.weight * (two.weight / weight) * gap, gap)
+        with np.errstate(over="ignore"):
+            products = one.products + two.products
+            products += np.outer(one.weight * (two.weight / weight) * gap, gap)
         return Moments(weight, one.mean + two.weight / weight * gap, products, unit)
 
     @property
@@ -138,11 +158,14 @@ class Moments:
         coef : ndarray of shape (M, T, n_alphas)
             Coefficients.
         """
-        of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
-        spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
-        gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
-        offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
-        return self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
+        # Coefficients may be made of rounding alone, where alpha is lost in it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
+            spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
+            gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
+            offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
+            errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
+        return np.where(np.isnan(errors), np.inf, errors)
 
 
 def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0.0):
@@ -171,10 +194,15 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
         weights = weights / weight_unit
         weight = float(weights.sum())
-    first = slice(0, min(n, _FIRST_ROWS))
-    features = to_host(plain_features(feature_map, X[first, :], memory)).astype(np.float64)
+    # The heaviest rows tell best where the means are: what is far from them costs digits.
+    first = np.arange(min(n, _FIRST_ROWS))
+    if weights is not None:
+        first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
+    features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
     check_range(features)
-    shift = np.concatenate([features.mean(axis=0), targets(first).mean(axis=0)])
+    heaviest = None if weights is None else weights[first]
+    both = np.column_stack([features, targets(first)])
+    shift = np.average(both, axis=0, weights=heaviest)
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
@@ -211,8 +239,10 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
                 total += products
     check_range(total)
     gap = total[-1, :-1] / weight
-    products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
-    own = Moments(float(weight * weight_unit), shift + gap, products, targets.unit)
+    with np.errstate(over="ignore"):
+        products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
+        weight = float(np.float64(weight) * weight_unit)
+    own = Moments(weight, shift + gap, products, targets.unit)
     return own if before is None else before.merge(own)
 
 
@@ -310,10 +340,23 @@ def _root_solve(moments, alpha):
     try:
         lower = cholesky(_shifted(moments.gram, alpha), lower=True, overwrite_a=True)
         root = dtrtri(lower, lower=1)[0].T
+        sides = root.T @ moments.cross
     except LinAlgError:  # alpha is lost beside rounding
         values, vectors = eigh(moments.gram, driver="evd")
-        root = vectors / np.sqrt(np.maximum(values, 0.0) + alpha)
-    return root @ (root.T @ moments.cross), root
+        is_some, _ = _beyond_rounding(moments, values)
+        root = vectors / np.sqrt(np.where(is_some, values, 0.0) + alpha)
+        sides = root.T @ moments.cross * is_some[:, None]
+    return root @ sides, root
+
+
+def _beyond_rounding(moments, values):
+    """Return which eigenvalues are more than rounding, and its size as a share of the largest.
+
+    The others are taken for 0, and so are coefficients in those directions.
+    """
+    rounding = len(values) * np.finfo(float).eps
+    of_mean = np.linalg.norm(rounding * moments.mean[: len(values)]) ** 2 * moments.weight
+    return values > max(rounding * values[-1], of_mean, _LEAST), rounding
 
 
 def solve(moments, alpha):
@@ -333,9 +376,7 @@ class Spectrum:
 
     def __init__(self, moments):
         values, self.vectors = eigh(moments.gram, driver="evd")
-        # What is of the size of rounding is 0, and so are coefficients in those directions.
-        rounding = len(values) * np.finfo(float).eps
-        is_some = values > rounding * values[-1]
+        is_some, rounding = _beyond_rounding(moments, values)
         self.moments, self.values = moments, np.where(is_some, values, 0.0)
         self.sides = self.vectors.T @ moments.cross * is_some[:, None]
         self.explained = (self.sides / np.sqrt(np.where(is_some, values, 1.0))[:, None]) ** 2
@@ -360,7 +401,8 @@ class Spectrum:
         It is sought in its derivative: the maximum itself is too flat to be found exactly.
         """
         is_some = self.moments.squares > 0
-        explained, rest = self.explained[:, is_some], self.rest[is_some]
+        units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
+        explained, rest = (np.ldexp(x[..., is_some], units) for x in (self.explained, self.rest))
         freedom = self.moments.weight - 1
         size = self.values.mean() or 1.0
 

@@ -4,37 +4,16 @@ from operator import attrgetter
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
-from .._validation import check_present, drop_zero_weights, naming
+from .._validation import check_classes, check_labels, drop_zero_weights, naming
 from ._base import BaseKernelRegression, Data
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of shares below have lost digits
-
-
-def _labels(name, values):
-    """Return labels as a flat array, or raise naming what is wrong or missing."""
-    with naming(name):
-        labels = column_or_1d(to_host(values), warn=True)
-        check_present(name, labels)
-        assert_all_finite(labels, input_name=name)
-        return labels
-
-
-def checked_labels(X, y, classes=None):
-    """Return labels of rows, a flat array; classes that are named say themselves what they are."""
-    y = _labels("y", y)
-    with naming("y"):
-        check_consistent_length(X, y)
-        if classes is None or y.dtype.kind in "fO":
-            check_classification_targets(y)
-    return y
 
 
 def coded(y, classes=None):
@@ -54,7 +33,7 @@ def classes_of_batch(model, classes):
     first = model._fitted is None
     if first and classes is None:
         raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-    classes = model.classes_ if classes is None else _labels("classes", classes)
+    classes = model.classes_ if classes is None else check_labels("classes", classes)
     if len(classes) == 0:
         raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
     with naming("classes"):
@@ -196,7 +175,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     def _read(self, X, y, classes=None, sample_weight=None, *, forget=True):
         """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
-        y = checked_labels(X, y, classes)
+        y = check_classes(X, y, classes)
         numbers = np.arange(len(y))
         sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
         classes, groups = coded(y, classes)
@@ -213,7 +192,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
 
     def _score(self, data):
         """Return what `score` does, without checks that were made."""
-        return np.average(self._merits(data), weights=data.sample_weight)
+        return np.average(self._merits(data), weights=data.score_weights)
 
     def _hold(self, sums):
         self.class_weight_ = sums.weights.copy()

@@ -6,12 +6,11 @@ from operator import attrgetter
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
-from .._validation import check_present, drop_zero_weights, naming
+from .._validation import check_targets, drop_zero_weights
 from ._base import BaseKernelRegression, Data, exponents_of
 
 _DOUBLE_BITS = 500  # how far below the largest target of an output sums hold others
@@ -193,13 +192,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     def _read(self, X, y, sample_weight=None, *, forget=True):
         """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
-        with naming("y"):
-            y = np.asarray(to_host(y))
-            check_present("y", y)
-            if y.dtype.kind in "mM":
-                raise TypeError("dates and times are not numbers.")
-            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-            check_consistent_length(X, y)
+        y = check_targets(X, y)
         numbers = np.arange(len(y))
         sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
         nobody = np.zeros(len(y), dtype=int)
@@ -218,7 +211,12 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return -np.sum(errors**2, axis=1)
 
     def _score(self, data):
-        return self.score(data.X, data.y, data.sample_weight)
+        """Return what `score` does, in units in which squares are finite."""
+        from sklearn.metrics import r2_score  # megabytes that only this needs
+
+        both = np.stack([data.values, self.predict(data.X).reshape(data.values.shape)])
+        both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
+        return r2_score(*both, sample_weight=data.score_weights)
 
     def _hold(self, sums):
         self.target_mean_ = sums.targets.mean

@@ -6,12 +6,21 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, namespace, to_host
 from .._sums import Memory
-from .._validation import Interval, StrOptions, drop_zero_weights, freeze, validate_rows
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_classes,
+    check_positive,
+    check_targets,
+    drop_zero_weights,
+    freeze,
+    naming,
+    validate_rows,
+)
 from ..features import FeatureMap, RFFSampler, as_feature_map, fitted_at
 from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
 from ._ridge import (
@@ -35,7 +44,7 @@ from ._search import (
     table_of,
     tests_of,
 )
-from .classifier import checked_labels, classes_of_batch, coded
+from .classifier import classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -185,9 +194,10 @@ class _Plain(_BaseRidge):
                     f"{before.shape or (1,)}."
                 )
         noise, by_evidence = self.noise_variance, self.alpha == "evidence"
-        alpha = 0.0 if by_evidence else float(self.alpha)
+        alpha = 0.0 if by_evidence else check_positive("alpha", self.alpha)
         if noise is not None:
-            alpha, by_evidence = float(noise), False
+            noise = alpha = check_positive("noise_variance", noise)
+            by_evidence = False
         moments = _moments_of(feature_map, data, alpha, moments)
         if by_evidence:
             ridge = Spectrum(moments).solved_by_evidence()
@@ -244,7 +254,8 @@ class _Search(_BaseRidge):
         alphas, sigmas, tests = positive_array("alphas", self.alphas), self._grid(data), []
         if self.sigmas is not None:
             y = np.asarray(to_host(y))
-            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
+            with naming("cv"):
+                tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         feature_map = self._prepared(sigmas[0], hint="Take sigmas=None")
         if not tests:
             own = fitted_to(feature_map, data)
@@ -364,9 +375,7 @@ class _Regression(_OnHost, RegressorMixin):
     """Numbers, with standard deviations."""
 
     def _checked(self, X, y, classes):
-        y = check_array(to_host(y), ensure_2d=False, dtype=np.float64, input_name="y")
-        check_consistent_length(X, y)
-        return y
+        return check_targets(X, y)
 
     def _targets(self, draft, y, classes):
         values = y.reshape(len(y), -1)
@@ -429,7 +438,7 @@ class _Classification(_OnHost, ClassifierMixin):
     """Classes by the largest of ridge regressions of -1 and 1."""
 
     def _checked(self, X, y, classes):
-        return checked_labels(X, y, classes)
+        return check_classes(X, y, classes)
 
     def _targets(self, draft, y, classes):
         first = draft._fitted is None

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
-from .._validation import HasMethods, Interval, freeze
+from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
 from ._search import (
     check_gaussian,
@@ -58,8 +58,8 @@ class _Search:
 
         draft, data = self._read(X, y, sample_weight=sample_weight)
         y = np.asarray(to_host(y))
-        cv = check_cv(self.cv, y, classifier=is_classifier(self))
-        tests = tests_of(cv, y, data)
+        with naming("cv"):
+            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
         hint = "A search needs a feature map that has it"
         feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
@@ -103,7 +103,7 @@ class _Search:
         takes_weights = "sample_weight" in signature(scorer).parameters
 
         def judge(model, part):
-            weights = {"sample_weight": part.sample_weight} if takes_weights else {}
+            weights = {"sample_weight": part.score_weights} if takes_weights else {}
             return scorer(model, part.X, part.y, **weights)
 
         return judge

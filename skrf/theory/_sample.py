@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_estimate
-from .._validation import naming
+from .._validation import check_range, naming
 from ..features import in_range, mapped
 
 MAX_ROWS = 400
@@ -19,7 +19,17 @@ def check_mechanism(mechanism, name="mechanism"):
 def check_rows(X, name="X"):
     """Return rows, dense or sparse, or raise naming them."""
     with naming(name):
-        return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+    check_range(name, X)
+    return X
+
+
+def check_sides(X, Y):
+    """Return queries, and keys unless they are None, or raise naming them."""
+    X, Y = check_rows(X), None if Y is None else check_rows(Y, "Y")
+    if Y is not None and Y.shape[1] != X.shape[1]:
+        raise ValueError(f"Y must have the {X.shape[1]} features of X, got {Y.shape[1]}.")
+    return X, Y
 
 
 def sample_rows(X, random_state, most=MAX_ROWS):
@@ -58,7 +68,9 @@ def log_errors_of(mechanism, X, Y, seeds):
     log_kernel, total = mechanism.exact_kernel(X, Y, log=True), -np.inf
     for seed in seeds:
         logs, sign = log_estimate(*sides_of(mechanism.redraw(seed), X, Y), is_exact=False)
-        with np.errstate(over="ignore", divide="ignore"):  # an estimate may be infinitely wrong
-            error = np.log(np.abs(sign * np.exp(logs - log_kernel) - 1))
+        with np.errstate(divide="ignore"):  # an error may be 0
+            gap = logs - log_kernel
+            larger = np.maximum(gap, 0.0)
+            error = larger + np.log(np.abs(sign * np.exp(gap - larger) - np.exp(-larger)))
         total = np.logaddexp(total, 2 * (error + log_kernel))
     return total - np.log(len(seeds))

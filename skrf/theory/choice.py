@@ -17,7 +17,7 @@ from ..features import (
     PositiveRF,
     RFFSampler,
 )
-from ._sample import check_mechanism, check_rows, relative_error, sample_rows, sides_of
+from ._sample import check_mechanism, check_sides, relative_error, sample_rows, sides_of
 
 _N_DRAWS = 50
 _LOG_ROWS = 100
@@ -239,8 +239,7 @@ def compare(
     if not isinstance(criterion, str) or criterion not in _CRITERIA:
         raise ValueError(f"criterion must be 'log', 'frobenius' or 'sums', got {criterion!r}.")
     random_state = check_integer("random_state", random_state, 0)
-    X = check_rows(X)
-    Y = None if Y is None else check_rows(Y, "Y")
+    X, Y = check_sides(X, Y)
     rows = X[sample_rows(X, random_state)]
     keys = rows if Y is None else Y[sample_rows(Y, random_state)]
     if mechanisms is None:

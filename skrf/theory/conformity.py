@@ -6,13 +6,14 @@ better. Source: Reid et al., Simplex random features (2023), section 3.
 """
 
 import numpy as np
-from scipy.special import gammaln
 from sklearn.utils import check_array
 
-from .._sums import log_sum_exp
 from .._validation import check_integer, naming
 from ..projections import COUPLINGS
+from ..variances._hypergeometric import log_hyp0f1
 from ..variances.coupling import exponential_pair
+
+_LONGEST = 1e4  # of what is exponentiated: the result is infinite long before
 
 
 def expected_conformity(coupling, sum2, *, n_projections, n_features):
@@ -99,15 +100,12 @@ def sample_conformity(omega, sum2):
     sum2 = _squares(sum2)
     if sum2.ndim:
         raise ValueError(f"sum2 must be a single number, got an array of shape {sum2.shape}.")
-    m, d = omega.shape
-    first, second = np.triu_indices(m, 1)
-    squares = np.sum((omega[first] + omega[second]) ** 2, axis=1)
-    z = squares * sum2 / 4
-    k = np.arange(1, int(3 * np.sqrt(z.max()) + 60))
-    with np.errstate(divide="ignore"):
-        logs = k * np.log(z)[:, None] - gammaln(k + 1) - gammaln(d / 2 + k) + gammaln(d / 2)
+    first, second = np.triu_indices(len(omega), 1)
     with np.errstate(over="ignore"):
-        return float(1 + np.exp(log_sum_exp(logs)).mean())
+        lengths = np.linalg.norm(omega[first] + omega[second], axis=1) * np.sqrt(sum2)
+        lengths = np.minimum(lengths, _LONGEST)
+        logs = log_hyp0f1(omega.shape[1] / 2, lengths**2 / 4) + lengths
+        return float(np.exp(logs).mean())
 
 
 def _squares(sum2):

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import clone
 
 from .._validation import check_positive
-from ._sample import check_mechanism, check_rows, log_errors_of, log_ratio
+from ._sample import check_mechanism, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
@@ -99,8 +99,7 @@ def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
     if quantile is not None and not (isinstance(quantile, Real) and 0 <= quantile <= 1):
         raise ValueError(f"quantile must be None or a number from 0 to 1, got {quantile!r}.")
     check_mechanism(mechanism)
-    X = check_rows(X)
-    Y = None if Y is None else check_rows(Y, "Y")
+    X, Y = check_sides(X, Y)
     how, block, chosen, log_kernel, log_errors = _source(mechanism, X, Y)
 
     def errors_of(count):
@@ -176,7 +175,7 @@ def _source(mechanism, X, Y):
     if _has_closed_form(independent, X):
         expected = of_pairs(independent.kernel_variance, few)
         apart = np.isfinite(expected) & np.isfinite(logs)
-        gain = np.median(logs[apart] - expected[apart])
+        gain = np.median(logs[apart] - expected[apart]) if apart.any() else 0.0
         errors = closed(plain)
         how = "measured against independent projections"
         return how, block, chosen, log_kernel, lambda n: errors(n) + gain

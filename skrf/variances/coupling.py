@@ -102,16 +102,19 @@ def cosine_pair(delta2, n_features, cosine, log_unit=0.0):
     delta2 = np.asarray(delta2, dtype=np.float64)
     out = np.empty_like(delta2)
     near = delta2 <= 4.0
-    k = np.arange(1, 80)
+    unit = np.broadcast_to(log_unit, delta2.shape)
+    k = np.arange(2, 80)  # the first one is odd in the cosine
     excess = sum(np.expm1(_log_moment_ratios(79, n_features, float(t))) for t in (cosine, -cosine))
-    excess[0] = 0.0  # odd in the cosine
     with np.errstate(divide="ignore"):
-        powers = np.exp(k * np.log(delta2[near])[:, None] - gammaln(k + 1))
-    out[near] = powers @ (excess / 2 * (-1.0) ** k)
+        logs = k * np.log(delta2[near])[:, None] - gammaln(k + 1)
+    # In one exponent: both may leave the range of floats.
+    powers = np.exp(np.where(logs > -np.inf, logs - unit[near][:, None], -np.inf))
+    out[near] = powers @ (excess[1:] / 2 * (-1.0) ** k)
     if not near.all():
         out[~near] = _mean_cosine(np.sqrt(delta2[~near]), n_features, cosine)
         out[~near] -= np.exp(-delta2[~near])
-    return out * np.exp(-np.asarray(log_unit))
+        out[~near] *= np.exp(-unit[~near])
+    return out
 
 
 @lru_cache(maxsize=64)
@@ -149,14 +152,21 @@ def _angle_rule(n_features):
     return sines, weights / weights.sum()
 
 
+def _decay(n_features, squares):
+    """Return 1F1(d; d/2; -squares), which SciPy does not return from for large ones and even d."""
+    if n_features > 1:  # less than 1e-15 from here on
+        squares = np.minimum(squares, 1e5)
+    return hyp1f1(n_features, n_features / 2, -squares)
+
+
 def _mean_cosine(delta, n_features, cosine):
     if cosine == 0:
-        return hyp1f1(n_features, n_features / 2, -(delta**2) / 2)
+        return _decay(n_features, delta**2 / 2)
     sines, weights = _angle_rule(n_features)
     stretch = np.concatenate([1 + cosine * sines, 1 - cosine * sines]) / 2
 
     def at(points):
-        values = hyp1f1(n_features, n_features / 2, -np.multiply.outer(points**2, stretch))
+        values = _decay(n_features, np.multiply.outer(points**2, stretch))
         return values @ np.concatenate([weights, weights]) / 2
 
     # A smooth function of one number: for many pairs, interpolate.

@@ -25,7 +25,9 @@ class Poisson:
 
     def coordinate_delta(self, product):
         """Return the log second moment over the squared mean of every coordinate x_l y_l."""
-        return (product - self.lam) ** 2 / self.lam
+        gap = product - self.lam
+        with np.errstate(over="ignore"):  # it may be infinite, its square sooner
+            return gap * (gap / self.lam)
 
 
 @dataclass(frozen=True)
