@@ -58,7 +58,7 @@ EVERYWHERE = {"numpy", "scipy", "sklearn", "joblib", "array_api_compat"}
 SOMEWHERE = {
     "numba": ("_kernels/cpu.py",),
     "cupy": ("_kernels/gpu.py",),
-    "pandas": ("datasets/uci.py", "theory/choice.py"),
+    "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
 }
