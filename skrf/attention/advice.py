@@ -112,8 +112,8 @@ class AttentionAdvice:
         lines = [repr(self.table), f"Best operator (error {best.error:.3g}): {best.operator!r}"]
         if simpler is not None:
             lines.append(
-                f"But the {simpler.name} is better than every operator of this budget: error "
-                f"{simpler.error:.3g}, cost {simpler.cost}."
+                f"Better than every operator of this budget: {simpler.name}, error "
+                f"{simpler.error:.3g} at a cost of {simpler.cost}."
             )
         return "\n".join(lines)
 
