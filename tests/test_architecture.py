@@ -39,6 +39,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 CONSUMERS = ("regression", "attention", "graphical")
 CONTRACT = {
     "AdaptiveRF",
+    "DenseExponentialRF",
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",

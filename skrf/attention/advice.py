@@ -200,7 +200,7 @@ class _Candidates:
         self.trial, self.budget, self.seed = trial, budget, seed
 
     def simple(self):
-        """Return the rows of the mean, and of the window where there are as many keys as queries."""
+        """Return the rows of the mean and, with as many keys as queries, of the window."""
         n_keys, window = self.trial.n_keys, self.budget
         of_mean, of_window = self.trial.simple_errors(window)
         rows = [AttentionCandidate(_MEAN, None, 0, 0, 0, 0, 0, of_mean)]
