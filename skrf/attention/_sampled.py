@@ -7,6 +7,7 @@ from .._sums import peaked, transposed
 from ._heads import blocks
 
 _AT_ONCE = 8  # queries
+_FIRST = 4  # keys of a window: language models put much weight on them
 
 
 def sampled(is_free, n):
@@ -82,7 +83,7 @@ def squared_errors(unit, out, places, scale, causal, window=None):
     scale, causal
         As in `NearAttention`.
     window : int, default=None
-        Keys of an exact window that is judged, too.
+        Keys of an exact window that is judged, too: the first 4 and the nearest.
 
     Returns
     -------
@@ -92,6 +93,7 @@ def squared_errors(unit, out, places, scale, causal, window=None):
     values = cast(constant(unit.v), unit.dtype)[..., None, :, :] / unit.value_unit
     xp, total = namespace(values), 0.0
     keys = np.arange(unit.k.shape[-2])
+    is_first = (np.cumsum(free(unit), axis=-1) <= _FIRST)[..., None, None, :]
     for own, weights, unseen in exact_weights(unit, places, scale, causal):
         exact = weights @ values
         seen = like(~unseen, weights)
@@ -99,7 +101,8 @@ def squared_errors(unit, out, places, scale, causal, window=None):
         answers.append(_mean(seen, values))
         if window is not None:
             reach = own[..., None, :, None] - keys
-            is_near = (reach < window) & causal | (2 * np.abs(reach) < window) & (not causal)
+            reach = reach if causal else 2 * np.abs(reach)
+            is_near = is_first | (reach < window - _FIRST)
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
         total = total + np.array([float(xp.sum((part - exact) ** 2)) for part in answers])

@@ -123,9 +123,10 @@ def recommend_attention(q, k, v, *, budget=256, causal=False, scale=None, random
 
     Candidates are features alone, exact keys alone (a `NearField`) and both together, with three
     feature maps, one group or four, and different shares of the budget. Beside them stand the mean
-    of the values and an exact window of as many keys as the budget. Exact attention is computed
-    for 128 queries of every head only. Of several sequences one half is fitted and the other
-    judged; of a single one, a random row of every two, or with `causal` the first half.
+    of the values and an exact window of as many keys as the budget: the first 4 and the nearest.
+    Exact attention is computed for 128 queries of every head only. Of several sequences one half
+    is fitted and the other judged; of a single one, a random row of every two, or with `causal`
+    the first half.
 
     Parameters
     ----------
