@@ -396,10 +396,10 @@ def aligned(rows):
 
 
 def as_rst(title, rows):
-    """Return the table as reStructuredText, a group's name in its first row."""
+    """Return the table as reStructuredText."""
     lines = [f".. list-table:: {title}", "   :header-rows: 1", "   :class: wide", ""]
-    for row in [HEADS, *map(cells, rows)]:
-        lines += [f"   * - {row[0]}", *(f"     - {cell}".rstrip() for cell in row[1:])]
+    for row in [("", *HEADS), *((row[0], *cells(row)) for row in rows)]:
+        lines += [f"   * - {row[0]}".rstrip(), *(f"     - {cell}".rstrip() for cell in row[1:])]
     return "\n".join(lines) + "\n"
 
 
@@ -434,6 +434,7 @@ def plot(benches, path):
         axis.set_xticks(BUDGETS, BUDGETS)
         ticks = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
         axis.set_yticks(ticks, ticks)
+        axis.set_ylim(ticks[0], 2)  # all 512 keys of MiniLM's sequences have no error
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("relative error of the output")
