@@ -39,6 +39,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 CONSUMERS = ("regression", "attention", "graphical")
 CONTRACT = {
     "AdaptiveRF",
+    "DenseExponentialRF",
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",
@@ -59,7 +60,7 @@ EVERYWHERE = {"numpy", "scipy", "sklearn", "joblib", "array_api_compat"}
 SOMEWHERE = {
     "numba": ("_kernels/cpu.py",),
     "cupy": ("_kernels/gpu.py",),
-    "pandas": ("datasets/uci.py", "theory/choice.py"),
+    "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
 }

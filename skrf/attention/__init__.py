@@ -1,5 +1,11 @@
 """Attention in time and memory linear in length, its exact reference, and what it is made of."""
 
+from .advice import (
+    AttentionAdvice,
+    AttentionCandidate,
+    AttentionTable,
+    recommend_attention,
+)
 from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
@@ -9,11 +15,15 @@ from .performer import Performer
 
 __all__ = [
     "ApproxKernelAttention",
+    "AttentionAdvice",
+    "AttentionCandidate",
     "AttentionDiagnosis",
     "AttentionState",
+    "AttentionTable",
     "GeneralizedMap",
     "NearField",
     "Performer",
     "ToeplitzMask",
     "exact_attention",
+    "recommend_attention",
 ]

@@ -7,6 +7,7 @@ from .._sums import peaked, transposed
 from ._heads import blocks
 
 _LOGITS = 2**16  # that are held at a time
+_FIRST = 4  # keys of a window: language models put much weight on them
 
 
 def sampled(is_free, n):
@@ -70,8 +71,8 @@ def scores(unit, places, scale):
     return to_host(found)
 
 
-def squared_errors(unit, out, places, scale, causal, window=None):
-    """Return squared errors of outputs at some places, of simple answers, and squared outputs.
+def errors_of(unit, out, places, scale, causal, window=None):
+    """Return how far outputs and simple answers are from exact attention at some places.
 
     Parameters
     ----------
@@ -84,16 +85,19 @@ def squared_errors(unit, out, places, scale, causal, window=None):
     scale, causal
         As in `NearAttention`.
     window : int, default=None
-        Keys of an exact window that is judged, too.
+        Keys of an exact window that is judged, too: the first 4 and the nearest.
 
     Returns
     -------
-    ndarray
-        Of every output, the mean of the values, the window where there is one, and 0.
+    ndarray of shape (2, n_answers)
+        Sums over the places of squared distances, and of distances: of every output, the mean of
+        the values, the window where there is one, and 0.
     """
-    values = cast(constant(unit.v), unit.dtype)[..., None, :, :] / unit.value_unit
+    values = cast(constant(unit.v), unit.dtype)[..., None, :, :]
+    values = values if unit.value_unit == 1 else values / unit.value_unit
     xp, total = namespace(values), 0.0
     keys = np.arange(unit.k.shape[-2])
+    is_first = (np.cumsum(free(unit), axis=-1) <= _FIRST)[..., None, None, :]
     for own, weights, unseen in exact_weights(unit, places, scale, causal):
         exact = weights @ values
         seen = like(~unseen, weights)
@@ -101,10 +105,13 @@ def squared_errors(unit, out, places, scale, causal, window=None):
         answers.append(_mean(seen, values))
         if window is not None:
             reach = own[..., None, :, None] - keys
-            is_near = (reach < window) & causal | (2 * np.abs(reach) < window) & (not causal)
+            reach = reach if causal else 2 * np.abs(reach)
+            is_near = is_first | (reach < window - _FIRST)
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
-        total = total + np.array([float(xp.sum((part - exact) ** 2)) for part in answers])
+        squares = [xp.sum((part - exact) ** 2, axis=-1) for part in answers]
+        both = squares, [xp.sqrt(part) for part in squares]
+        total = total + np.array([[float(xp.sum(part)) for part in parts] for parts in both])
     return total
 
 

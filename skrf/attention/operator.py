@@ -28,7 +28,7 @@ from ._plan import (
     redrawn_sets,
     share_of,
 )
-from ._sampled import exact_weights, free, sampled, squared_errors
+from ._sampled import exact_weights, free, sampled, errors_of
 from ._shapes import (
     as_array,
     check_finite,
@@ -42,7 +42,7 @@ from .generalized import GeneralizedMap
 from .masks import as_mask
 from .near import NearField
 
-_NEAR = {False: NearField(32, anchors=64), True: NearField(126, anchors=4)}  # by causal
+_NEAR = {False: NearField(32, anchors=64), True: NearField(120, anchors=16)}  # by causal
 _FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and without near keys
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
@@ -76,7 +76,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Factor of the products of queries and keys; None is 1/sqrt(d).
     near : NearField, "auto" or None, default="auto"
         Keys that are taken exactly; features stand for the others. "auto" is, with
-        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(126, anchors=4)``
+        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(120, anchors=16)``
         where `causal`, and left out under a `mask` and where there are not as many keys as
         queries; with a `feature_map` it is None: features alone.
     n_groups : int or "auto", default="auto"
@@ -406,12 +406,13 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         sets = self._sets(groups, n_heads)
         found = self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
         _warn_of_lost(found.n_lost, groups)
-        error, of_mean, size = found.errors
-        if error > of_mean and error > _TOLERATED**2 * size:
+        # Distances, and not their squares, which a single query can decide.
+        error, of_mean, size = found.errors[1]
+        if error > of_mean and error > _TOLERATED * size:
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
-                f"is {math.sqrt(error / size):.2g}, that of the mean of the values "
-                f"{math.sqrt(of_mean / size):.2g}. Take a near field or a larger one (near), more "
+                f"is {error / size:.2g}, that of the mean of the values "
+                f"{of_mean / size:.2g}. Take a near field or a larger one (near), more "
                 "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
                 FeatureCollapseWarning,
                 stacklevel=2,
@@ -439,7 +440,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 found = near.attend(output), [], 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
-            errors = np.zeros(3)
+            errors = np.zeros((2, 3))
             if n_judged:
                 errors = self._unit_errors(unit, [output.joined()], n_judged)
             return output, *found, errors
@@ -689,7 +690,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             window += field.n_exact(causal=self.causal)
         sampled_errors = None
         if self._is_softmax:
-            *squares, total = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
+            found_errors = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
+            *squares, total = found_errors[0]
             names += ["mean", "window"]
             sampled_errors = {
                 name: math.sqrt(own / total) if total else 0.0
@@ -703,7 +705,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
 
     def _errors(self, groups, sets, outputs, n, window):
-        """Return the `squared_errors` of about n queries of every set of keys."""
+        """Return `errors_of` about n queries of every set of keys."""
 
         def errors(_, unit, numbers):
             is_one = not isinstance(numbers, list)
@@ -718,7 +720,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool), max(1, n // unit.q.shape[-3])
         )
         scale = check_scale(self.scale, unit.q.shape[-1])
-        return squared_errors(unit, outputs, places, scale, self.causal, window)
+        return errors_of(unit, outputs, places, scale, self.causal, window)
 
     # ---------------------------------------------------------------- checks
 

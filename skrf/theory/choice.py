@@ -1,12 +1,13 @@
 """Predicted and measured errors of mechanisms side by side."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.base import clone
 
 from .._sums import log_estimate
+from .._tables import Table
 from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
@@ -137,7 +138,7 @@ class Comparison:
     cost: int
 
 
-class ComparisonTable(list):
+class ComparisonTable(Table):
     """The rows of `compare`, a list that prints as a table.
 
     Parameters
@@ -155,30 +156,7 @@ class ComparisonTable(list):
     trigonometric          0      True         0          0          0        False     8
     """
 
-    def __repr__(self):
-        names = [own.name for own in fields(Comparison) if own.repr]
-        cells = [[_text(getattr(row, name)) for name in names] for row in self]
-        columns = zip(names, *cells, strict=True)
-        padded = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
-        padded[0] = [f"{cell.strip():{len(cell)}}" for cell in padded[0]]
-        return "\n".join(map("  ".join, zip(*padded, strict=True)))
-
-    def to_frame(self):
-        """Return a pandas DataFrame, with the names as its index.
-
-        Returns
-        -------
-        DataFrame
-            A row for every mechanism; needs pandas.
-        """
-        from pandas import DataFrame
-
-        names = [own.name for own in fields(Comparison)]
-        return DataFrame(map(vars, self), columns=names).set_index("name")
-
-
-def _text(value):
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    row_type = Comparison
 
 
 _CRITERIA = {"log": "log_error", "frobenius": "measured", "sums": "sum_error"}

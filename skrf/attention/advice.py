@@ -1,0 +1,316 @@
+"""Which attention operator to take for some inputs: what does best on rows it has not seen."""
+
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from sklearn.base import clone
+
+from .._arrays import constant, to_host
+from .._tables import Table
+from .._validation import check_integer, draw_seed
+from ..exceptions import FeatureCollapseWarning
+from ..features import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF
+from ._heads import HeadSet, Unit
+from ._sampled import sampled, squared_errors
+from ._shapes import check_qkv, check_scale
+from .near import NearField
+from .operator import ApproxKernelAttention
+
+_JUDGED = 128  # queries of every head
+_GROUPS = 1, 4
+_UNITS_BESIDE = 2  # of a feature: beside exact keys, every query head has features of its own
+_FEW_ANCHORS = 4
+_LEAST_BUDGET = 16
+_ANCHOR_SHARES = 0.0, 0.15, 0.5  # of what exact keys cost
+_FEATURE_SHARES = 0.5, 0.7, 0.25, 0.12  # the first is tried with all maps
+_MEAN, _WINDOW, _EXACT = "mean of the values", "exact window", "exact attention"
+
+
+@dataclass(frozen=True)
+class AttentionCandidate:
+    """One row of `recommend_attention`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature map, or of what there is in place of features.
+    operator : ApproxKernelAttention or None
+        The unfitted operator; None for the mean of the values and the exact window.
+    n_features : int
+        Number of features, of all groups.
+    n_groups : int
+        Number of groups that they are divided into.
+    block : int
+        Positions of a block of near keys.
+    anchors : int
+        Number of anchors.
+    cost : int
+        Units a query: multiplications over the sum of the widths of keys and values.
+    error : float
+        Mean over heads of the relative error of the output, at rows that were not fitted.
+    """
+
+    name: str
+    operator: object = field(repr=False)
+    n_features: int
+    n_groups: int
+    block: int
+    anchors: int
+    cost: int
+    error: float
+
+
+class AttentionTable(Table):
+    """The rows of `recommend_attention`, a list that prints as a table.
+
+    Parameters
+    ----------
+    iterable : iterable of AttentionCandidate, default=()
+        The rows.
+
+    Examples
+    --------
+    >>> from skrf.attention import AttentionCandidate, AttentionTable
+    >>> AttentionTable([AttentionCandidate("exact window", None, 0, 0, 0, 0, 256, 0.25)])
+    name          n_features  n_groups  block  anchors  cost  error
+    exact window           0         0      0        0   256   0.25
+    """
+
+    row_type = AttentionCandidate
+
+
+@dataclass(frozen=True, repr=False)
+class AttentionAdvice:
+    """What `recommend_attention` returns; it prints the table and what follows from it.
+
+    Parameters
+    ----------
+    table : AttentionTable
+        All candidates and the two simple answers, the least error first.
+    operator : ApproxKernelAttention
+        The best candidate, fitted to all rows.
+    """
+
+    table: AttentionTable
+    operator: ApproxKernelAttention
+
+    @property
+    def best(self):
+        """Row of the table that `operator` belongs to."""
+        return next(row for row in self.table if row.operator is not None)
+
+    @property
+    def simpler(self):
+        """Row of a simple answer that is better than every candidate, or None."""
+        return None if self.table[0] is self.best else self.table[0]
+
+    def __repr__(self):
+        best, simpler = self.best, self.simpler
+        lines = [repr(self.table), f"Best operator (error {best.error:.3g}): {best.operator!r}"]
+        if simpler is not None:
+            lines.append(
+                f"Better than every operator of this budget: {simpler.name}, error "
+                f"{simpler.error:.3g} at a cost of {simpler.cost}."
+            )
+        return "\n".join(lines)
+
+
+def recommend_attention(q, k, v, *, budget=256, causal=False, scale=None, random_state=None):
+    """Rank attention operators of equal cost by their error at rows they were not fitted to.
+
+    Candidates are features alone, exact keys alone (a `NearField`) and both together, with three
+    feature maps, one group or four, and different shares of the budget. Beside them stand the mean
+    of the values and an exact window of as many keys as the budget: the first 4 and the nearest.
+    Exact attention is computed for 128 queries of every head only. Of several sequences one half
+    is fitted and the other judged; of a single one, a random row of every two, or with `causal`
+    the first half.
+
+    Parameters
+    ----------
+    q : array-like of shape (..., L, d)
+        Queries of one layer; the last leading axis is the heads, all others are sequences.
+    k : array-like of shape (..., S, d)
+        Keys. Where there are not as many as queries, candidates are features alone.
+    v : array-like of shape (..., S, e)
+        Values.
+    budget : int, default=256
+        Largest cost of a candidate in units a query, at least 16. A unit is d + e multiplications:
+        what an exact key costs. A feature costs 1 + 1/r, where r query heads share a key head,
+        and 2 beside exact keys.
+    causal : bool, default=False
+        Whether position i attends to positions up to i only.
+    scale : float, default=None
+        Factor of the products of queries and keys; None is 1/sqrt(d).
+    random_state : int, RandomState or None, default=None
+        Seed of the draws and of what is fitted.
+
+    Returns
+    -------
+    AttentionAdvice
+        The ``table`` of all candidates, the least error first, and the best ``operator``, fitted
+        to all rows. Printed, it says where the mean or the window is better.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
+        or a parameter is not allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import recommend_attention
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 256, 8))  # 2 heads
+    >>> advice = recommend_attention(q, k, v, budget=64, random_state=0)
+    >>> advice.best.cost <= 64
+    True
+    >>> out = advice.operator(q, k, v)
+    """
+    budget = check_integer("budget", budget, _LEAST_BUDGET)
+    seed = draw_seed(random_state)
+    groups = check_qkv(q, k, v, None, causal)
+    trial = _Trial(groups, np.shape(k)[:-2], causal, scale, np.random.default_rng(seed))
+    make = _Candidates(trial, budget, seed)
+    rows = make.simple() + [make.features(name, n) for name in _MAPS for n in _GROUPS]
+    if trial.has_near:
+        exact = [make.exact(share) for share in _ANCHOR_SHARES]
+        anchors = _ANCHOR_SHARES[np.argmin([row.error for row in exact])]
+        first, *others = _FEATURE_SHARES
+        both = [make.combined(name, n, first, anchors) for name in _MAPS for n in _GROUPS]
+        best = min(both, key=lambda row: row.error)
+        rows += exact + both
+        rows += [make.combined(best.name, best.n_groups, share, anchors) for share in others]
+    advice = AttentionAdvice(AttentionTable(sorted(rows, key=lambda row: row.error)), None)
+    return replace(advice, operator=clone(advice.best.operator).fit(*trial.rows))
+
+
+_MAPS = {
+    "optimal positive": OptimalPositiveRF,
+    "dense, asymmetric": partial(DenseExponentialRF, asymmetric=True),
+    "adaptive, asymmetric": partial(AdaptiveRF, asymmetric=True),
+}
+
+
+class _Candidates:
+    """Rows of candidates that cost at most a budget."""
+
+    def __init__(self, trial, budget, seed):
+        self.trial, self.budget, self.seed = trial, budget, seed
+
+    def simple(self):
+        """Return the rows of the mean and, with as many keys as queries, of the window."""
+        n_keys, window = self.trial.n_keys, self.budget
+        of_mean, of_window = self.trial.simple_errors(window)
+        rows = [AttentionCandidate(_MEAN, None, 0, 0, 0, 0, 0, of_mean)]
+        if window >= n_keys:
+            rows.append(AttentionCandidate(_EXACT, None, 0, 0, 0, 0, n_keys, 0.0))
+        elif self.trial.has_near:
+            rows.append(AttentionCandidate(_WINDOW, None, 0, 0, 0, 0, window, of_window))
+        return rows
+
+    def features(self, name, n_groups):
+        """Return the row of features alone."""
+        unit = 1 + 1 / self.trial.n_sharing
+        n = _whole(self.budget / unit)
+        return self._row(name, n, n_groups, None, math.ceil(n * unit))
+
+    def exact(self, share):
+        """Return the row of exact keys alone, of which a share is anchors."""
+        return self._row("exact keys alone", 0, 1, *self._near(self.budget, share))
+
+    def combined(self, name, n_groups, of_features, of_anchors):
+        """Return the row of features beside exact keys."""
+        n = _whole(of_features * self.budget / _UNITS_BESIDE)
+        field, cost = self._near(self.budget - _UNITS_BESIDE * n, of_anchors)
+        return self._row(name, n, n_groups, field, cost + _UNITS_BESIDE * n)
+
+    def _near(self, budget, share):
+        """Return the near field with a share of anchors, and its cost."""
+        n_blocks = 2 if self.trial.causal else 3
+        anchors = min(max(int(share * budget), _FEW_ANCHORS), budget - n_blocks, self.trial.n_keys)
+        field = NearField((budget - anchors) // n_blocks, max(anchors, 0))
+        return field, field.n_exact(causal=self.trial.causal)
+
+    def _row(self, name, n, n_groups, field, cost):
+        features = _MAPS[name](n, random_state=self.seed) if n else "none"
+        operator = ApproxKernelAttention(
+            features,
+            causal=self.trial.causal,
+            scale=self.trial.scale,
+            near=field,
+            n_groups=n_groups,
+        )
+        block, anchors = (0, 0) if field is None else (field.block, field.n_anchors)
+        error = self.trial.error(operator)
+        return AttentionCandidate(name, operator, n, n_groups, block, anchors, cost, error)
+
+
+def _whole(n):
+    """Return the largest number of features up to n that the groups divide, at least one each."""
+    return max(int(n) // max(_GROUPS), 1) * max(_GROUPS)
+
+
+class _Trial:
+    """Some rows to fit to, and exact attention of others."""
+
+    def __init__(self, groups, leading, causal, scale, rng):
+        (n_sets, self.n_sharing, n_queries), self.n_keys = groups.q.shape[:3], groups.k.shape[1]
+        self.causal, self.scale, self.has_near = causal, scale, n_queries == self.n_keys
+        n_heads = leading[-1] if leading else 1
+        q, k, v = self.rows = [
+            to_host(constant(part)).reshape(n_sets // n_heads, -1, *part.shape[-2:])
+            for part in (groups.q, groups.k, groups.v)
+        ]
+        is_judged = np.ones(n_queries, bool)
+        if len(q) > 1:
+            order = rng.permutation(len(q))
+            own, others = np.split(order, [(len(q) + 1) // 2])
+            self._fitted, self._judged = [[part[n] for part in (q, k, v)] for n in (own, others)]
+        elif min(n_queries, self.n_keys) < 4:
+            raise ValueError(
+                "q and k must have at least 4 rows where there is a single sequence, got "
+                f"{n_queries} and {self.n_keys}."
+            )
+        else:
+            of_q = self._half(n_queries, rng)
+            of_k = of_q if self.has_near else self._half(self.n_keys, rng)
+            self._fitted = q[..., of_q, :], k[..., of_k, :], v[..., of_k, :]
+            self._judged = self.rows
+            is_judged[of_q] = False
+        n = min(max(_JUDGED // len(self._judged[0]), 1), is_judged.sum())
+        self._places = sampled(is_judged, n)
+
+    def _half(self, n, rng):
+        """Return the numbers of rows of a single sequence that are fitted."""
+        n = n // 2
+        return np.arange(n) if self.causal else 2 * np.arange(n) + rng.integers(2, size=n)
+
+    def error(self, operator):
+        """Return the error of an unfitted operator, fitted to the rows that are there for it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FeatureCollapseWarning)  # the table says it
+            out = clone(operator).fit(*self._fitted)(*self._judged)
+        return self._errors([out])[0]
+
+    def simple_errors(self, window):
+        """Return the errors of the mean and of a window."""
+        return self._errors([], window)
+
+    def _errors(self, outputs, window=None):
+        """Return the errors of outputs, of the mean, and of a window: means over heads."""
+        q, k, v = self._judged
+        scale, errors = check_scale(self.scale, q.shape[-1]), []
+        for h in range(q.shape[1]):
+            squares = 0.0
+            for n in range(len(q)):
+                own = k[n, h // self.n_sharing], v[n, h // self.n_sharing]
+                unit = Unit(HeadSet(()), q[n, h : h + 1], *own)
+                unit.take_units()
+                places, own = self._places, [out[n, h : h + 1] for out in outputs]
+                squares += squared_errors(unit, own, places, scale, self.causal, window)
+            *squares, total = squares
+            errors.append(np.sqrt(squares / total) if total else np.zeros(len(squares)))
+        return np.mean(errors, axis=0).tolist()
