@@ -282,13 +282,13 @@ def defaults(causal, n_sharing):
     """Return the operator as it comes, not fitted and fitted."""
 
     def make(seed, causal):
-        return ApproxKernelAttention(OptimalPositiveRF(128, random_state=seed), **as_default)
+        return ApproxKernelAttention(OptimalPositiveRF(64, random_state=seed), **as_default)
 
-    field = NearField(126, 4) if causal else NearField(32, 64)
+    field = NearField(120, 16) if causal else NearField(32, 64)
     as_default = {"near": field, "n_groups": 1 if causal else 2, "causal": causal}
     exact = field.n_exact(causal=causal)
     return [
-        Method("default", name, partial(operator, make, is_fitted=is_fitted), exact + 128 * feature)
+        Method("default", name, partial(operator, make, is_fitted=is_fitted), exact + 64 * feature)
         for name, is_fitted, feature in (
             ("default, not fitted", False, 1 + 1 / n_sharing),
             ("default, fitted", True, 2),

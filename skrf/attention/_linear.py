@@ -25,6 +25,7 @@ from ._heads import Output, blocks
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
+_LEVEL = 1e12  # weight of a feature on a scale that is kept: sums of many blocks have room
 _CHECKED_QUERIES = 16  # of a head, by the collapse check
 
 
@@ -87,7 +88,8 @@ def steps_of(unit, block, sums):
         with np.errstate(over="ignore", invalid="ignore"):
             np.exp(left, out=left), np.exp(right, out=right)
             step = Step(sums.sums, guess, left, left, right, right, values)
-        if is_inside(step.found[..., 0], left.dtype) and np.isfinite(step.total).all():
+        is_level = step.total[..., 0].max() < _LEVEL and np.isfinite(step.total).all()
+        if is_level and is_inside(step.found[..., 0], left.dtype):
             yield block, step
             return
     queries, keys = unit.query_rows(block), unit.key_rows(block)

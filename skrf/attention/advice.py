@@ -14,7 +14,7 @@ from .._validation import check_integer, draw_seed
 from ..exceptions import FeatureCollapseWarning
 from ..features import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF
 from ._heads import HeadSet, Unit
-from ._sampled import sampled, squared_errors
+from ._sampled import errors_of, sampled
 from ._shapes import check_qkv, check_scale
 from .near import NearField
 from .operator import ApproxKernelAttention
@@ -310,7 +310,7 @@ class _Trial:
                 unit = Unit(HeadSet(()), q[n, h : h + 1], *own)
                 unit.take_units()
                 places, own = self._places, [out[n, h : h + 1] for out in outputs]
-                squares += squared_errors(unit, own, places, scale, self.causal, window)
+                squares += errors_of(unit, own, places, scale, self.causal, window)[0]
             *squares, total = squares
             errors.append(np.sqrt(squares / total) if total else np.zeros(len(squares)))
         return np.mean(errors, axis=0).tolist()

@@ -28,7 +28,7 @@ from ._plan import (
     redrawn_sets,
     share_of,
 )
-from ._sampled import exact_weights, free, sampled, errors_of
+from ._sampled import errors_of, exact_weights, free, sampled
 from ._shapes import (
     as_array,
     check_finite,
