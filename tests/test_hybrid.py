@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 
@@ -99,3 +100,14 @@ def test_wrong_bases_are_named():
     for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
         with pytest.raises(ValueError, match="'base'.*hyperbolic"):
             HybridRF(base=base).fit(X)
+
+
+@pytest.mark.parametrize("coefficients", ["angular", "gaussian"])
+def test_coefficients_of_float32_rows_far_from_zero_have_their_signs_and_phases(coefficients):
+    rows = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32) * 8 + np.float32(1e7)
+    model = HybridRF(34, n_coefficients=2, coefficients=coefficients, sigma=1e-7, random_state=0)
+    model.fit(rows.astype(float))
+    for kind in (np.asarray, sp.csr_array):
+        found = model.transform(kind(rows))
+        assert found.dtype == np.float32
+        assert_allclose(found, model.transform(rows.astype(float)), atol=1e-5)

@@ -788,3 +788,10 @@ def test_signed_features_beyond_the_range_are_refused():
         model.predict(60 * X)
     with pytest.raises(ValueError, match="range of floats"):
         ApproxKernelRidge(FunctionTransformer()).fit(1e200 * X, T[:, 0])
+
+
+def test_classes_of_batches_are_named():
+    labels = np.arange(80) % 2
+    for classes in (None, [], [0, None], [0, "a", 1.5, {}], [[0, 1], [2, 3]], {"a": 1}, 3, np.nan):
+        with pytest.raises((ValueError, TypeError), match=r"\bclasses\b"):
+            ApproxKernelRidgeClassifier(random_state=0).partial_fit(X, labels, classes=classes)

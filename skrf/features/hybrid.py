@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import variances
-from .._arrays import columns, like, namespace
+from .._arrays import cast, columns, like, namespace
 from .._sums import Rows
 from .._validation import Interval, StrOptions
 from ..projections import DenseProjection, Projection
@@ -143,7 +143,10 @@ class HybridMap(FeatureMap):
             return bases[0]
         values, scale = self.trigonometric(X)
         bases.append(Rows(values, scale + 0 * values))
-        coefficient = self.combination.features(self.positive.coordinates(X).dot(self.taus))
+        # Signs and phases need digits where kernels do not.
+        wide = cast(X, namespace(X).float64)
+        products = self.positive.coordinates(wide).dot(self.taus)
+        coefficient = cast(self.combination.features(products), one.dtype)
         blocks = self.combination.blocks(coefficient, one[:, :1], keys=self.is_keys)
         parts = [
             (_products(by, bases[i].values), _products(0 * by + 1, bases[i].scale))
