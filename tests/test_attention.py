@@ -22,13 +22,17 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
+from skrf._sums import Rows
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
     ToeplitzMask,
     exact_attention,
 )
+from skrf.attention._heads import Head, HeadSet, Output, Unit
+from skrf.attention._linear import causal
 from skrf.exceptions import FeatureCollapseWarning
+from skrf.features import FeatureMap
 from skrf.projections import Simplex
 
 L, S, D, E = 150, 90, 6, 5
@@ -692,3 +696,51 @@ def test_a_function_serves_as_nonlinearity():
         own.backward(q, k, v, gradient), named.backward(q, k, v, gradient), strict=True
     ):
         assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_beyond_the_range_are_named():
+    q, k, v = inputs()
+    q, k, v = (part.astype(np.float32) for part in (q, k, v))
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    gradient = 1e8 * np.ones((*q.shape[:-1], v.shape[-1]), np.float32)
+    with pytest.raises(ValueError, match="gradient with respect to q is beyond the range of float"):
+        attention.backward(q, k, np.float32(1e34) * v, gradient)
+    large = np.float64(1e34) * v.astype(np.float64)
+    assert all(np.isfinite(part).all() for part in attention.backward(q, k, large, gradient))
+
+
+def test_diagnosis_has_no_units():
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(MAPS["optimal"])
+    expected = attention.diagnose(q, k, v)
+    for unit in (1e200, 1e-200):
+        found = attention.diagnose(q, k, unit * v)
+        assert found.relative_error == pytest.approx(expected.relative_error, rel=1e-9)
+        assert found.sampled_errors == pytest.approx(expected.sampled_errors, rel=1e-9)
+
+
+class Logs(FeatureMap):
+    """Takes the inputs themselves for logarithms of features."""
+
+    n_features = n_columns = 1
+    is_positive = True
+
+    def __call__(self, X):
+        return Rows(X)
+
+
+def test_sums_of_streams_stay_in_the_range_of_float32():
+    """Exponents of keys rise as those of queries fall: quotients suit the first scale, not sums."""
+    head = Head(make_pipeline(StandardScaler()).fit([[0.0], [1.0]]))
+    head.queries = head.keys = Logs()
+    head.is_positive = True
+    keys = np.float32([[18.0], [18.0], *[[105.5]] * 4, [0.0], [0.0]])
+    queries = -np.maximum.accumulate(keys)
+    v = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+    sums, out = None, np.empty((1, 8, 2), np.float32)
+    for rows in (slice(i, i + 2) for i in range(0, 8, 2)):
+        unit = Unit(HeadSet(((head,),)), queries[None, rows], keys[rows], v[rows])
+        sums = causal(unit, sums, Output(out[:, rows]))
+    weights = np.tril(np.exp(keys.T.astype(float) + queries))
+    expected = weights / weights.sum(axis=1, keepdims=True) @ v
+    assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from .._arrays import is_array_api, like, namespace, take, to_host
+from .._arrays import is_array_api, largest_entry, like, namespace, take, to_host
 from .._threads import run_all
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
@@ -297,8 +297,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     def _fit(self, q, k, v, key_padding_mask, before=None):
         values = v
         if v is None:  # random ones show the errors of all weights
-            shape = (*np.shape(k)[:-1], _RANDOM_VALUES)
-            values = like(np.random.default_rng(0).normal(size=shape), namespace(k).asarray(k))
+            k = k if is_array_api(k) else as_array("k", k)
+            shape = (*k.shape[:-1], _RANDOM_VALUES)
+            values = like(np.random.default_rng(0).normal(size=shape), k)
         groups, n_heads = self._check(q, k, values, key_padding_mask, causal=False)
         (n_sets, n_queries), width = groups.q.shape[:2], groups.k.shape[-1]
         shape = width, n_heads, n_heads * n_queries
@@ -520,30 +521,40 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         gradient = gradient.reshape(*groups.q.shape[:-1], -1)
         gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
-        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
-        scale = check_scale(self.scale, groups.k.shape[-1])
+        plan = self._field(groups.q.shape[-2], groups.k.shape[-2]), self._mask(groups)
 
         def sweep(u, unit, _):
             unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
-            if field is not None:
-                near = NearAttention(unit, field, scale, self.causal, size)
-                near.backward(gradient[u], found)
-                return
-            for g, (head,) in enumerate(unit.maps.groups):
-                own = found.of(unit.of(head), adds=g > 0)
-                by_out = gradient[u] / len(unit.maps.groups)
-                if mask is not None:
-                    masked_backward(own.unit, mask, by_out, own)
-                elif self.causal:
-                    _backward.causal(own.unit, None, by_out, own, size=size)
-                else:
-                    _backward.bidirectional(own.unit, by_out, own, size)
+            with np.errstate(over="ignore"):  # of float32: told below
+                self._sweep(unit, plan, gradient[u], found)
 
         for_each_unit(groups, sets, sweep)
+        for name, array in zip(("q", "k", "v"), arrays, strict=True):
+            if not np.isfinite(largest_entry(array)):
+                raise ValueError(
+                    f"the gradient with respect to {name} is beyond the range of {array.dtype}: "
+                    "scale v or grad_out, or pass float64."
+                )
         by_q, by_k, by_v = arrays
         return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+
+    def _sweep(self, unit, plan, gradient, found):
+        """Write the gradients of a unit."""
+        (field, mask), size = plan, self.block_size or _linear.FEATURE_ROWS
+        if field is not None:
+            scale = check_scale(self.scale, unit.q.shape[-1])
+            NearAttention(unit, field, scale, self.causal, size).backward(gradient, found)
+            return
+        gradient = gradient / len(unit.maps.groups)
+        for g, (head,) in enumerate(unit.maps.groups):
+            own = found.of(unit.of(head), adds=g > 0)
+            if mask is not None:
+                masked_backward(own.unit, mask, gradient, own)
+            elif self.causal:
+                _backward.causal(own.unit, None, gradient, own, size=size)
+            else:
+                _backward.bidirectional(own.unit, gradient, own, size)
 
     # ---------------------------------------------------------------- streaming
 
@@ -676,6 +687,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         else:
             draws = [sets]
         outputs = [to_host(self._attend(groups, own).out) for own in draws]
+        # In units in which squares have no size to speak of.
+        unit = unit_for(max(map(largest_entry, outputs)))
+        outputs = [out / unit for out in outputs]
         mean = np.mean(outputs, axis=0, dtype=np.float64)
         of_one = sum(np.sum((out - mean) ** 2) for out in outputs) / max(len(outputs) - 1, 1)
         # The square of the mean less what its own noise adds to it.
