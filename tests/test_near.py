@@ -82,7 +82,7 @@ def chosen(field, causal, q, k, v, h, share, hidden):
     free = np.flatnonzero(~hidden)
     if causal:
         return free[: field.anchors]
-    numbers = (np.arange(32) + np.random.default_rng(0).random(32)) / 32 * len(free)
+    numbers = (np.arange(16) + np.random.default_rng(0).random(16)) / 16 * len(free)
     total = 0.0
     for queries in q[h * share : (h + 1) * share, free[numbers.astype(int)]]:
         weights = np.exp(SCALE * queries @ k[h].T) * ~hidden

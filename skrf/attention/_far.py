@@ -5,8 +5,8 @@ queries come back. Nothing is subtracted from a sum: blocks before and blocks af
 apart.
 """
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,9 +111,9 @@ class FarSums:
             lowered(rows, top[..., None, :])[0], values, present, tops.shape[-2]
         )
         if self.before:
-            found = _running(sums, products[..., :n, :, :], _ones(n), self._rooms[1])
+            found = _running(sums, products[..., :n, :, :], self._rooms[1])
         if self.after:
-            ends = _running(later, products[..., -n:, :, :], _ones(n).T, self._rooms[2])
+            ends = _running(later, products[..., -n:, :, :], self._rooms[2], is_reverse=True)
             found = arithmetic(found).add(found, ends) if self.before else ends
         if self.before:
             self._absorb(stop - 2, beside(own[..., -1, :], top), top, products[..., :n, :, :])
@@ -176,23 +176,35 @@ def _flat(array):
     return namespace(array).reshape(array, shape)
 
 
-def _running(first, products, chosen, room):
-    """Return first + the sums of the products that every row of a matrix of 0 and 1 chooses."""
-    shape = products.shape
-    products = namespace(products).reshape(products, (*shape[:-2], shape[-2] * shape[-1]))
+def _running(first, products, room, is_reverse=False):
+    """Return first + the sums of all products up to each, or from each on."""
     if is_array_api(products):
-        found = like(chosen, products) @ products
-        return namespace(found).reshape(found, shape) + first[..., None, :, :]
-    # One large product: cumulative sums in NumPy are many small steps, or a slow one.
+        n = products.shape[-3]
+        chosen = like(np.tri(n).T if is_reverse else np.tri(n), products)
+        flat = namespace(products).reshape(products, (*products.shape[:-2], -1))
+        found = namespace(products).reshape(chosen @ flat, products.shape)
+        return found + first[..., None, :, :]
     out = room(products.shape, products.dtype)
-    out = np.matmul(chosen.astype(out.dtype), products, out=out).reshape(shape)
-    return np.add(out, first[..., None, :, :], out=out)
-
-
-@lru_cache(maxsize=16)
-def _ones(n):
-    """Return the lower triangle of ones."""
-    return np.tri(n)
+    if is_reverse:
+        products, found = products[..., ::-1, :, :], out[..., ::-1, :, :]
+    else:
+        found = out
+    # NumPy's own cumulative sum takes ten times as long along this axis. Some stretches at once:
+    # many small steps would hand the interpreter from thread to thread.
+    n = products.shape[-3]
+    size = max(1, math.isqrt(n))
+    found[..., ::size, :, :] = products[..., ::size, :, :]
+    for j in range(1, size):
+        ends = found[..., j::size, :, :]
+        n_ends = ends.shape[-3]
+        before = found[..., j - 1 :: size, :, :][..., :n_ends, :, :]
+        np.add(before, products[..., j::size, :, :], out=ends)
+    total = first
+    for start in range(0, n, size):
+        stretch = found[..., start : start + size, :, :]
+        stretch += total[..., None, :, :]
+        total = stretch[..., -1, :, :]
+    return out
 
 
 def _clipped(rows, top):

@@ -26,7 +26,8 @@ from ._far import FarSums
 from ._heads import quotients
 from ._sampled import free, sampled, scores, taken
 
-_SAMPLED = 32  # queries that choose anchors
+_ROWS = 2048  # that are worked on at a time
+_SAMPLED = 16  # queries that choose anchors
 _KEPT = 2**20  # entries of values, up to which they are made once
 
 
@@ -143,14 +144,14 @@ class NearAttention:
         Factor of the products of queries and keys.
     causal : bool
         Whether later keys are not seen.
-    size : int
-        Rows that are worked on at a time.
+    size : int, default=None
+        Rows that are worked on at a time; None is 2,048.
     state : NearState, default=None
         What came before.
     """
 
-    def __init__(self, unit, field, scale, causal, size, state=None):
-        self.block, self.scale, self.causal, self.size = field.block, scale, causal, size
+    def __init__(self, unit, field, scale, causal, size=None, state=None):
+        self.block, self.scale, self.causal, self.size = field.block, scale, causal, size or _ROWS
         self.unit = unit = copy.copy(unit)
         n_before = 0 if state is None else state.position
         is_anchor = _chosen(unit, field, scale, causal, state)
@@ -309,8 +310,8 @@ class NearAttention:
         for first, stop, rows in ranges:
             exact = self.exact(first, stop, rows)
             if far:
-                found = quotients(self._merged(exact, *self._far_part(far, first, stop, rows))[0])
-                found = namespace(found).mean(found, axis=-3)
+                own = self._far_part(far, first, stop, rows)
+                found = _mean_quotients(self._merged(exact, *own)[0])
             else:
                 found = quotients(exact.found)
             out.put(self._queries(rows), _unfolded(found))
@@ -338,7 +339,8 @@ class NearAttention:
             logs = np.log(factors).astype(scale.dtype)
         squares = []
         for log in logs:
-            out = quotients(_merged(exact, exact_scale, own, scale + log)[0]).mean(axis=0)
+            total = _merged(exact, exact_scale, own.copy(), scale + log)[0]
+            out = quotients(total).mean(axis=0)
             squares.append(np.sum((out - expected) ** 2, axis=(-2, -1)))
         return np.array(squares)
 
@@ -498,11 +500,22 @@ def _joined(parts, axis):
 
 
 def _merged(exact, exact_scale, far, far_scale):
-    """Return exact and far sums together, their log scale, and the factors of both."""
-    xp = namespace(far)
+    """Return exact and far sums together, their log scale, and the factors of both.
+
+    NumPy's far sums are overwritten.
+    """
+    xp, do = namespace(far), arithmetic(far)
     top = xp.maximum(exact_scale, far_scale)
     of_exact, of_far = (xp.exp(differences(part, finite(top))) for part in (exact_scale, far_scale))
-    return exact * of_exact + far * of_far, top, of_exact, of_far
+    total = do.add(do.multiply(far, cast(of_far, far.dtype)), exact * of_exact)
+    return total, top, of_exact, of_far
+
+
+def _mean_quotients(sums):
+    """Return the means over groups of numerators over denominators; NumPy's are overwritten."""
+    weight, n_groups = sums[..., :1], sums.shape[-3]
+    divisor = n_groups * namespace(sums).where(weight == 0, like(np.inf, sums), weight)
+    return namespace(sums).sum(arithmetic(sums).divide(sums, divisor), axis=-3)[..., 1:]
 
 
 def _found(features, part, n_groups):

@@ -7,6 +7,7 @@ from .._sums import peaked, transposed
 from ._heads import blocks
 
 _LOGITS = 2**16  # that are held at a time
+_KEYS = 4096  # whose sums are
 _FIRST = 4  # keys of a window: language models put much weight on them
 
 
@@ -57,18 +58,22 @@ def exact_weights(unit, places, scale, causal=False):
 
 def scores(unit, places, scale):
     """Return, on the host, how much every key matters: sum_i a_ij^2 |o_i - v_j|^2 over queries."""
-    values = constant(unit.v if unit.value_unit == 1 else unit.v / unit.value_unit)
-    values = cast(values, unit.dtype)
-    xp, total = namespace(values), 0.0
+    values, total = constant(unit.v), 0.0
+    if unit.value_unit != 1:
+        values = values / unit.value_unit
+    values, xp = cast(values, unit.dtype), namespace(values)
     for _, weights, _ in exact_weights(unit, places, scale):
         out = weights @ values[..., None, :, :]
         parts = [xp.ones_like(out[..., :1]), xp.sum(out * out, axis=-1, keepdims=True), -2 * out]
-        # Of every key: the sums of a^2, of a^2 |o|^2, and of -2 a^2 o.
-        own = transposed(weights * weights) @ xp.concat(parts, axis=-1)
-        total = total + xp.sum(own, axis=-3)
-    sizes = xp.sum(values * values, axis=-1)
-    found = total[..., 0] * sizes + total[..., 1] + xp.sum(total[..., 2:] * values, axis=-1)
-    return to_host(found)
+        parts, found = xp.concat(parts, axis=-1), []
+        for rows in blocks(values.shape[-2], _KEYS):
+            # Of every key: the sums of a^2, of a^2 |o|^2, and of -2 a^2 o.
+            own, v = weights[..., rows], values[..., rows, :]
+            own = xp.sum(transposed(own * own) @ parts, axis=-3)
+            size = own[..., 0] * xp.sum(v * v, axis=-1) + own[..., 1]
+            found.append(size + xp.sum(own[..., 2:] * v, axis=-1))
+        total = total + to_host(xp.concat(found, axis=-1))
+    return total
 
 
 def errors_of(unit, out, places, scale, causal, window=None):

@@ -21,7 +21,7 @@ class NearField:
     block : int, default=32
         Positions of a block.
     anchors : int or array-like of int, default=64
-        How many keys of every head are anchors: those that matter most to a sample of 64 queries;
+        How many keys of every head are anchors: those that matter most to a sample of 16 queries;
         causal, the first that are not padding. Or their positions.
 
     Raises

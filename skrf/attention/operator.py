@@ -84,7 +84,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         "auto" is 2 with a near field, 4 without one where `feature_map` is None, and 1 for other
         maps alone, with `causal` and with a `mask`.
     block_size : int, default=None
-        Rows whose features are held at a time; None is 1,024.
+        Rows whose features are held at a time; None is 1,024, with a near field 2,048.
 
     Attributes
     ----------
@@ -360,7 +360,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             places = np.unique(sampled(free(unit), _FITTED_QUERIES))
             weights = [part for _, part, _ in exact_weights(unit, places, scale, self.causal)]
             expected = np.concatenate(weights, axis=-2) @ unit.values(slice(None))[:, 1:]
-            near = NearAttention(unit, plan.field, scale, self.causal, _linear.FEATURE_ROWS)
+            near = NearAttention(unit, plan.field, scale, self.causal)
             total = total + near.errors(places, expected, factors)
         return total
 
@@ -437,7 +437,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             output = Output(None if out is None else out[i], unit.value_unit)
             before = states[i] if states else None
             if field is not None:
-                near = NearAttention(unit, field, scale, self.causal, size, before)
+                near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
                 found = near.attend(output), [], 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
@@ -544,7 +544,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         (field, mask), size = plan, self.block_size or _linear.FEATURE_ROWS
         if field is not None:
             scale = check_scale(self.scale, unit.q.shape[-1])
-            NearAttention(unit, field, scale, self.causal, size).backward(gradient, found)
+            NearAttention(unit, field, scale, self.causal, self.block_size).backward(
+                gradient, found
+            )
             return
         gradient = gradient / len(unit.maps.groups)
         for g, (head,) in enumerate(unit.maps.groups):
