@@ -77,7 +77,7 @@ def adapted(plan, groups, numbers, own=slice(None), before=None):
 
 def in_groups(mechanism, n_groups):
     """Return a fitted mechanism and others of the same parameters, drawn apart."""
-    return (mechanism, *(_redrawn(mechanism, g) for g in range(1, n_groups)))
+    return (mechanism, *(_redrawn(mechanism, mechanism.seed_ + g) for g in range(1, n_groups)))
 
 
 def cost_of(maps, n_queries):
@@ -89,26 +89,28 @@ def cost_of(maps, n_queries):
     )
 
 
-def redrawn_sets(sets, draw):
-    """Return sets whose mechanisms have the same parameters and other draws."""
-    redrawn = {
-        id(own): replace(
-            own,
-            groups=tuple(
-                tuple(Head(_redrawn(head.mechanism, draw)) for head in group)
-                for group in own.groups
-            ),
+def redrawn_sets(sets, seed):
+    """Return sets whose mechanisms have the same parameters and other draws.
+
+    `seed` returns the seed of a mechanism, given it and the number of its group.
+    """
+
+    def redrawn(own):
+        groups = (
+            tuple(Head(_redrawn(head.mechanism, seed(head.mechanism, g))) for head in group)
+            for g, group in enumerate(own.groups)
         )
-        for own in sets
-    }
-    return [redrawn[id(own)] for own in sets]
+        return replace(own, groups=tuple(groups))
+
+    found = {id(own): redrawn(own) for own in sets}
+    return [found[id(own)] for own in sets]
 
 
-def _redrawn(mechanism, draw):
+def _redrawn(mechanism, seed):
     """Return a fitted mechanism with the same parameters and another draw."""
     if not hasattr(mechanism, "redraw"):
         raise ValueError(
-            f"diagnose needs a feature_map that can be drawn anew, got {mechanism!r}: take a "
-            "mechanism of skrf."
+            "groups, redraw and diagnose need a feature_map that can be drawn anew, got "
+            f"{mechanism!r}: take a mechanism of skrf."
         )
-    return copy.copy(mechanism).redraw(mechanism.seed_ + draw)
+    return copy.copy(mechanism).redraw(seed)

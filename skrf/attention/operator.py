@@ -215,7 +215,32 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
         return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
 
+    def redraw(self, random_state=None):
+        """Draw the random numbers anew; statistics and `shrink_` stay.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+            Source of the new seed.
+
+        Returns
+        -------
+        self : object
+            The operator with new random numbers.
+        """
+        self._redrawn_seed = seed = draw_seed(random_state)
+        if hasattr(self, "mechanisms_"):
+            self._fitted_sets = redrawn_sets(self._fitted_sets, lambda own, g: seed + g)
+            groups = [own.groups[0] for own in self._fitted_sets if own.groups]
+            self.mechanisms_ = [head.mechanism for group in groups for head in group]
+        else:
+            for name in [name for name in vars(self) if name.startswith("_prototypes_")]:
+                delattr(self, name)
+        return self
+
     def _seed(self, source):
+        if hasattr(self, "_redrawn_seed"):
+            return self._redrawn_seed
         if isinstance(source, (int, np.integer)):
             return int(source)
         if not hasattr(self, "_drawn_seed"):
@@ -685,7 +710,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 for g in range(n_groups)
             ]
         elif n_groups:
-            draws = [sets, *(redrawn_sets(sets, draw) for draw in range(1, _DIAGNOSED_DRAWS))]
+            others = range(1, _DIAGNOSED_DRAWS)
+            draws = [redrawn_sets(sets, lambda own, _, n=n: own.seed_ + n) for n in others]
+            draws = [sets, *draws]
         else:
             draws = [sets]
         outputs = [to_host(self._attend(groups, own).out) for own in draws]
