@@ -430,7 +430,7 @@ def plot(benches, path):
         first = defaults(CAUSAL[model], n_sharing)[0]
         style = {"color": "#000000", "marker": "P", "markersize": 9, "linestyle": ""}
         axis.plot(first.units, bench.error(first), label="default, not fitted", **style)
-        axis.set(title=TITLES[model], xlabel="units a query", xscale="log", yscale="log")
+        axis.set(title=TITLES[model], xlabel="units per query", xscale="log", yscale="log")
         axis.set_xticks(BUDGETS, BUDGETS)
         ticks = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
         axis.set_yticks(ticks, ticks)

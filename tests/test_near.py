@@ -301,6 +301,10 @@ def test_what_is_refused():
             ApproxKernelAttention(**params)(q, k, v)
     with pytest.raises(ValueError, match="as many keys as queries"):
         ApproxKernelAttention(near=NearField(8, 3))(q, k[..., :5, :], v[..., :5, :])
+    near = ApproxKernelAttention("none", near=NearField(8, 3))
+    with pytest.raises(ValueError, match="q and k are too large: .* entries are .*e\\+200"):
+        near(1e200 * q, 1e200 * k, v)
+    assert np.isfinite(near(1e150 * q, 1e150 * k, v)).all()
     assert ApproxKernelAttention()(q, k[..., :5, :], v[..., :5, :]).shape == q.shape[:-1] + (E,)
     for given, said in (
         ((0, 3), "block must be an integer >= 1, got 0"),
@@ -327,3 +331,14 @@ def test_the_far_part_is_shrunk_to_what_suits_a_sample(causal):
 
     chosen = attention.shrink_.item()
     assert error(chosen) < 1.02 * min(error(shrink) for shrink in np.linspace(0, 1, 11))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+def test_large_logits_of_float32_have_their_digits(causal):
+    rng = np.random.default_rng(0)
+    # Nearly parallel rows: logits of 10,000 that differ by about 1.
+    q, k = (np.float32(100 + 0.01 * rng.normal(size=(40, 4))) for _ in range(2))
+    v = rng.normal(size=(40, 3)).astype(np.float32)
+    attention = ApproxKernelAttention("none", near=NearField(40, 2), causal=causal)
+    expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
+    assert_allclose(attention(q, k, v), expected, rtol=1e-5, atol=1e-5)

@@ -6,6 +6,7 @@ a log scale per row; they are merged at the larger.
 """
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from .._arrays import (
     cast,
     constant,
     is_array_api,
+    largest_entry,
+    largest_norm2,
     like,
     namespace,
 )
@@ -28,6 +31,8 @@ from ._sampled import free, sampled, scores, taken
 
 _ROWS = 2048  # that are worked on at a time
 _SAMPLED = 16  # queries that choose anchors
+# A float32 logit is off by up to 3e-5 here.
+_LARGEST_SINGLE_LOGIT = 512.0
 _KEPT = 2**20  # entries of values, up to which they are made once
 
 
@@ -153,6 +158,8 @@ class NearAttention:
     def __init__(self, unit, field, scale, causal, size=None, state=None):
         self.block, self.scale, self.causal, self.size = field.block, scale, causal, size or _ROWS
         self.unit = unit = copy.copy(unit)
+        if _largest_logit(unit, scale) > _LARGEST_SINGLE_LOGIT:
+            unit.dtype = namespace(unit.q).float64
         n_before = 0 if state is None else state.position
         is_anchor = _chosen(unit, field, scale, causal, state)
         hidden = is_anchor | ~free(unit)
@@ -187,10 +194,8 @@ class NearAttention:
 
     def _anchors(self):
         """Return the anchors' keys, and their values behind a weight of 1."""
-        keys = cast(self.anchors.keys, self.unit.dtype)
-        return keys[..., None, None, :, :], self.unit.extended(self.anchors.values)[
-            ..., None, None, :, :
-        ]
+        both = cast(self.anchors.keys, self.unit.dtype), self.unit.extended(self.anchors.values)
+        return tuple(part[..., None, None, :, :] for part in both)
 
     # ---------------------------------------------------------------- rows and blocks
 
@@ -583,6 +588,22 @@ def _filled(array, before, after, fill):
         return like(np.full((*leading, n, width), fill), array)
 
     return xp.concat([more(before), array, more(after)], axis=-2)
+
+
+def _largest_logit(unit, scale):
+    """Return an upper bound of all logits, or raise where they leave the range of float64."""
+    sizes = [
+        math.sqrt(largest_norm2(namespace(part).reshape(part, (-1, part.shape[-1]))))
+        for part in (unit.q, unit.k)
+    ]
+    bound = scale * math.prod(sizes)
+    if not math.isfinite(bound):
+        raise ValueError(
+            "q and k are too large: products of theirs may exceed the range of float64; their "
+            f"largest entries are {largest_entry(unit.q):.3g} and {largest_entry(unit.k):.3g}, and "
+            f"scale={scale:.3g}."
+        )
+    return bound
 
 
 def _own(array):
