@@ -47,7 +47,7 @@ _FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
 _RANDOM_VALUES = 16
-_CLEARLY = 0.8  # of a squared error
+_CLEARLY = {True: 0.8, False: 0.5}  # of a squared error, with values and without
 _JUDGED_QUERIES = 8  # of every set of keys, by every call
 _TOLERATED = 0.3  # relative error that is no collapse
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
@@ -368,7 +368,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         if self.causal and not needs_data(prototype):
             plain = [prototype] * len(mechanisms)
             known = self._far_errors(plan, plain, groups, numbers, np.ones(1))[0]
-            is_better = np.take_along_axis(errors, best[None], axis=0)[0] < _CLEARLY * known
+            clearly = _CLEARLY[bool(has_values)]
+            is_better = np.take_along_axis(errors, best[None], axis=0)[0] < clearly * known
             best = np.where(is_better, best, -1)
             pairs = zip(is_better, mechanisms, strict=True)
             mechanisms = [own if better else prototype for better, own in pairs]
