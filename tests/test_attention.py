@@ -524,13 +524,14 @@ def test_error_falls_as_one_over_the_root(causal):
     assert 0.8 * np.sqrt(32) < errors[0] / errors[1] < 1.2 * np.sqrt(32)
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_diagnosis_knows_the_error(scale):
+@pytest.mark.parametrize(("scale", "n_groups"), [(0.5, 1), (1.0, 1), (0.3, 4)])
+def test_diagnosis_knows_the_error(scale, n_groups):
     q, k, v = np.random.default_rng(3).normal(size=(3, 4, 256, 32))
     q, k = scale * q, scale * k
     exact = exact_attention(q, k, v)
     for seed in range(3):
-        attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=seed))
+        features = OptimalPositiveRF(256, random_state=seed)
+        attention = ApproxKernelAttention(features, n_groups=n_groups)
         true = np.linalg.norm(attention(q, k, v) - exact) / np.linalg.norm(exact)
         diagnosis = attention.diagnose(q, k, v)
         assert 1 / 1.5 < diagnosis.relative_error / true < 1.5

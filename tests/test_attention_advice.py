@@ -80,6 +80,7 @@ def test_the_best_is_the_best_on_other_rows(kind, causal, n_sequences):
         if row.operator is not None
     }
     assert error(advice.operator) == errors[id(advice.best)]
+    # Candidates are closer than texts and samples of queries are alike.
     assert errors[id(advice.best)] < 1.25 * min(errors.values())
     assert abs(advice.best.error - errors[id(advice.best)]) < 0.25 * advice.best.error
 

@@ -286,6 +286,17 @@ def test_draws_are_made_anew(near, is_fitted):
         assert_allclose([own.rho_ for own in attention.mechanisms_], rho)
 
 
+def test_groups_of_neighbouring_seeds_differ():
+    omega = []
+    for seed in range(3):
+        far = OptimalPositiveRF(24, random_state=seed)
+        attention = ApproxKernelAttention(far, near=NearField(8, 3), n_groups=3).fit(*inputs()[:2])
+        groups = attention._fitted_sets[0].groups
+        omega += [head.mechanism.omega_ for (head, *_) in groups]
+    pairs = [abs(a - b).max() for i, a in enumerate(omega) for b in omega[:i]]
+    assert min(pairs) > 0.1
+
+
 def test_what_is_refused():
     q, k, v = inputs()
     for params, said in (

@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass, replace
 from numbers import Integral
 
+import numpy as np
 from sklearn.base import clone
 
 from .._validation import check_range
@@ -77,7 +78,13 @@ def adapted(plan, groups, numbers, own=slice(None), before=None):
 
 def in_groups(mechanism, n_groups):
     """Return a fitted mechanism and others of the same parameters, drawn apart."""
-    return (mechanism, *(_redrawn(mechanism, mechanism.seed_ + g) for g in range(1, n_groups)))
+    seeds = (seed_of(mechanism.seed_, g) for g in range(1, n_groups))
+    return (mechanism, *(_redrawn(mechanism, seed) for seed in seeds))
+
+
+def seed_of(seed, group):
+    """Return the seed of a group: those of neighbouring seeds have none in common."""
+    return seed if group == 0 else int(np.random.default_rng([seed, group]).integers(2**31))
 
 
 def cost_of(maps, n_queries):

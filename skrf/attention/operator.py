@@ -26,6 +26,7 @@ from ._plan import (
     is_none,
     needs_data,
     redrawn_sets,
+    seed_of,
     share_of,
 )
 from ._sampled import errors_of, exact_weights, free, sampled
@@ -230,7 +231,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """
         self._redrawn_seed = seed = draw_seed(random_state)
         if hasattr(self, "mechanisms_"):
-            self._fitted_sets = redrawn_sets(self._fitted_sets, lambda own, g: seed + g)
+            self._fitted_sets = redrawn_sets(self._fitted_sets, lambda _, g: seed_of(seed, g))
             groups = [own.groups[0] for own in self._fitted_sets if own.groups]
             self.mechanisms_ = [head.mechanism for group in groups for head in group]
         else:
@@ -446,8 +447,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         return groups.ungroup(found.out)
 
-    def _attend(self, groups, sets, states=None, is_double=False, n_judged=0):
-        """Return output, states of all units, effective features, lost queries and errors."""
+    def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
+        """Return output, states, lost queries, errors of some, and effective features if asked."""
         mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
@@ -464,16 +465,20 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             before = states[i] if states else None
             if field is not None:
                 near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
-                found = near.attend(output), [], 0
+                found = near.attend(output), 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
-            errors = np.zeros((2, 3))
+            errors, effective = np.zeros((2, 3)), []
+            if is_looked_at and field is None and mask is None:
+                pairs = zip(unit.maps.groups, found[0], strict=True)
+                for (head,), sums in pairs:
+                    effective.append(_linear.effective_features(unit.of(head), sums))
             if n_judged:
                 errors = self._unit_errors(unit, [output.joined()], n_judged)
-            return output, *found, errors
+            return output, *found, errors, effective
 
         units, found = for_each_unit(groups, sets, attend)
-        outputs, after, effective, n_lost, errors = zip(*found, strict=True)
+        outputs, after, n_lost, errors, effective = zip(*found, strict=True)
         effective = [own for part in effective for own in part if own is not None]
         return SimpleNamespace(
             out=joined(groups, units, outputs) if out is None else out,
@@ -484,8 +489,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         )
 
     def _by_features(self, unit, output, before, mask, size):
-        """Write attention by features alone; return sums, effective features and lost queries."""
-        after, effective, n_lost = [], [], 0
+        """Write attention by features alone; return the sums of groups, and lost queries."""
+        after, n_lost = [], 0
         output.unit /= len(unit.maps.groups)
         for g, (head,) in enumerate(unit.maps.groups):
             own, sums, output.zeros, output.adds = unit.of(head), None, [], g > 0
@@ -499,9 +504,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 sums = _linear.absorb(own, size)
                 _linear.query(own, sums, output, size)
             after.append(sums)
-            effective.append(_linear.effective_features(own, sums))
             n_lost += _linear.count_lost(own, earlier, output, self.causal)
-        return tuple(after), effective, n_lost
+        return tuple(after), n_lost
 
     def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
@@ -703,7 +707,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
-        found = self._attend(groups, sets)
+        found = self._attend(groups, sets, is_looked_at=True)
         n_groups, field = len(sets[0].groups), self._field(groups.q.shape[-2], groups.k.shape[-2])
         if n_groups > 1:
             draws = [
