@@ -195,13 +195,13 @@ _F_C1, _F_C2, _F_C3 = (
 @njit(fastmath={"contract", "nsz"}, **_OPTIONS)
 def _sine_cosine_single(products, amplitude, out):
     n, m = products.shape
-    is_far = 0
+    is_far = np.int32(0)  # as wide as the rows: a wider one would halve the vectors
     for i in range(n):
         a = amplitude[i]
         x_row, cosines, sines = products[i], out[i, :m], out[i, m:]
         for j in range(m):
             x = x_row[j]
-            is_far |= abs(x) > _F_LARGEST
+            is_far = np.int32(is_far | np.int32(abs(x) > _F_LARGEST))
             k = np.rint(x * _F_PER_QUARTER)
             r = ((x - k * _F_P1) - k * _F_P2) - k * _F_P3
             q = np.int32(k)
