@@ -10,6 +10,7 @@ from sklearn.base import clone
 from .._validation import check_range
 from ..features import fit_to
 from ._heads import Head, HeadSet
+from ._sampled import sampled
 from .near import NearField
 
 
@@ -33,7 +34,8 @@ class Plan:
 
     def maps(self, mechanisms, shrink=None):
         """Return the `HeadSet` of one mechanism, or of one for every query head."""
-        groups = zip(*(in_groups(own, self.n_groups) for own in mechanisms), strict=True)
+        drawn = self.prototypes
+        groups = zip(*(in_groups(own, self.n_groups, drawn) for own in mechanisms), strict=True)
         return HeadSet(tuple(tuple(map(Head, group)) for group in groups), shrink)
 
 
@@ -57,10 +59,11 @@ def share_of(feature_map, n_groups):
     return n_components // n_groups
 
 
-def adapted(plan, groups, numbers, own=slice(None), before=None):
+def adapted(plan, groups, numbers, own=slice(None), before=None, most=None):
     """Return the map with the statistics of some sets of keys and some of their query heads.
 
-    `before` is a mechanism whose statistics are merged with them.
+    `before` is a mechanism whose statistics are merged with them; of more than `most` queries or
+    keys a sample is taken.
     """
     width, prototype = groups.k.shape[-1], plan.prototypes[0]
     numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
@@ -69,6 +72,7 @@ def adapted(plan, groups, numbers, own=slice(None), before=None):
     check_range("q", queries), check_range("k", keys)
     if groups.padding is not None:
         keys = keys[~groups.padding[numbers].ravel()]
+    queries, keys = _some(queries, most), _some(keys, most)
     if before is not None:
         return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
     if needs_data(prototype):
@@ -76,10 +80,24 @@ def adapted(plan, groups, numbers, own=slice(None), before=None):
     return prototype.adapted(queries, keys) if len(keys) else prototype
 
 
-def in_groups(mechanism, n_groups):
-    """Return a fitted mechanism and others of the same parameters, drawn apart."""
+def _some(rows, most):
+    """Return at most some rows, spread over all of them."""
+    if most is None or len(rows) <= most:
+        return rows
+    return rows[sampled(np.ones(len(rows), bool), most)]
+
+
+def in_groups(mechanism, n_groups, drawn=()):
+    """Return a fitted mechanism and others of the same parameters, drawn apart.
+
+    Random numbers that others have `drawn` are not drawn again.
+    """
     seeds = (seed_of(mechanism.seed_, g) for g in range(1, n_groups))
-    return (mechanism, *(_redrawn(mechanism, seed) for seed in seeds))
+    known = {own.seed_: own for own in drawn[1:] if hasattr(mechanism, "drawn_as")}
+    return mechanism, *(
+        mechanism.drawn_as(known[seed]) if seed in known else _redrawn(mechanism, seed)
+        for seed in seeds
+    )
 
 
 def seed_of(seed, group):

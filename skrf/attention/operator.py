@@ -47,6 +47,7 @@ _NEAR = {False: NearField(32, anchors=64), True: NearField(120, anchors=16)}  # 
 _FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and without near keys
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
+_STATISTICS_ROWS = 1024  # queries, and keys, of a set that statistics of a call are taken from
 _RANDOM_VALUES = 16
 _CLEARLY = {True: 0.8, False: 0.5}  # of a squared error, with values and without
 _JUDGED_QUERIES = 8  # of every set of keys, by every call
@@ -99,8 +100,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     -----
     Random numbers are drawn once for every width of the inputs and kept, so that all methods
     agree. Statistics of the data come from `fit`; without it, bidirectional calls take them from
-    their own inputs, and causal calls, which must not see the future, take the member of the
-    family that needs none.
+    1,024 of their own queries and keys per head, and causal calls, which must not see the future,
+    take the member of the family that needs none.
 
     Inputs may be torch tensors, which torch then differentiates, or CuPy arrays; masks and
     `backward` take NumPy arrays only. Statistics are taken on the host: `fit` once, where copying
@@ -275,7 +276,11 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 )
             return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
         groups = groups.on_host()
-        return run_all(lambda u: plan.maps([adapted(plan, groups, [u])]), range(n_sets))
+
+        def own(u):
+            return plan.maps([adapted(plan, groups, [u], most=_STATISTICS_ROWS)])
+
+        return run_all(own, range(n_sets))
 
     def fit(self, q, k, v=None, *, key_padding_mask=None):
         """Take the statistics that all later calls use: one set for every head.

@@ -7,6 +7,7 @@ the weights, with normal bumps around centres.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from types import SimpleNamespace
 
@@ -39,7 +40,10 @@ _MOST = 2**40  # centres that are asked for: more than all rows
 _TAUS = 1e-100, 1e100  # their squares, times those of rows, are floats
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
-_SHARE_BALANCED = 0.3  # where others than the queries and keys of the fit are to be served
+# Where others than the queries and keys of the fit are to be served. Random centres leave fewer
+# of them far from every bump.
+_SHARE_BALANCED, _SHARE_BALANCED_RANDOM = 0.3, 0.2
+_PILOT_DRAWS_BALANCED = 4
 _SUM_ROWS = 32  # queries whose distances to all keys are held at a time
 
 
@@ -118,8 +122,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         clusters, at random rows, or nowhere (dense exponential features). "auto" tries clusters,
         within classes where `fit` gets class labels, and none on pilot draws that are then thrown
         away, and keeps the one whose row sums of the kernel (over the rows of the own class) are
-        closest to the exact ones. Where queries are balanced against keys, half of the queries
-        judge clusters that the other half gave; the chosen ones are then found among all.
+        closest to the exact ones. Where queries are balanced against keys, random rows are tried,
+        too, and half of the queries judge bumps that the other half gave; the chosen ones are
+        then found among all.
     n_centers : int, default=None
         Number of bumps, never more than there are different rows; None takes n_components
         clusters, or 1,024 random rows and at least n_components. Classes get clusters by their
@@ -128,8 +133,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         Standard deviation of the bumps, from 1e-100 to 1e100.
     share : float in (0, 1] or "auto", default="auto"
         Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
-        "auto" is 0.3 where queries are balanced against keys, so that the map serves other
-        sequences, too; else 0.1.
+        "auto" is 0.3 where queries are balanced against keys, or 0.2 beside random rows, so that
+        the map serves other sequences, too; else 0.1.
     asymmetric : bool, default=False
         Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
@@ -260,17 +265,19 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            tried, judges = candidates, queries
+            tried, judges, n_draws = candidates, queries, 1
             if self._is_balanced(sample):
-                judges = queries[1::2]
+                judges, n_draws = queries[1::2], _PILOT_DRAWS_BALANCED
                 tried = self._candidates(learned, queries[::2], others, rng, sample)
             score = _RowSumScore(judges, others, rng, self._once(learned, sample, rng))
             pilot = rng_of(sample.seed, CHOICE)
             once = self._once(learned, sample, pilot)
             for name, mixture in tried.items():
-                noise = once(f"noise of {name}", lambda: self._noise(learned, pilot), 0)
-                drawn = self._draw_rows(mixture, noise, pilot)
-                learned.choice_scores_[name] = score(mixture, *drawn)
+                draws = []
+                for n in range(n_draws):
+                    noise = once(f"noise of {name}, {n}", lambda: self._noise(learned, pilot), 0)
+                    draws.append(score(mixture, *self._draw_rows(mixture, noise, pilot)))
+                learned.choice_scores_[name] = sum(draws) / n_draws
             name = min(learned.choice_scores_, key=learned.choice_scores_.get)
         learned.mixture = mixture = candidates[name]
         learned.centers_, learned.tau_ = mixture.centers, mixture.tau
@@ -315,23 +322,30 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
         if self.centers == "none" or self.share == 1 or is_point:
             return {"none": none}
-        share = self.share
-        if share == "auto":
-            share = _SHARE_BALANCED if self._is_balanced(sample) else _SHARE
         if self.kernel == "gaussian" and others is queries:
             sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
             sums = _near_sums(queries.drawn(_PILOT_ROWS, rng), others, rng)
         tau = 1.0 if self.tau == "auto" else float(self.tau)
-        kind = self.centers
-        if kind == "auto":
-            kind = "kmeans" if sums.labels is None else "classes"
-        once = self._once(learned, sample, rng)
-        centers = once("centers", lambda: self._place_centers(kind, sums, rng), 1)
-        candidates = {kind: Mixture(*axes, centers, tau, float(share))}
+        kinds, once, candidates = [self.centers], self._once(learned, sample, rng), {}
+        if self.centers == "auto":
+            kinds = ["kmeans" if sums.labels is None else "classes"]
+            kinds += ["random"] if self._is_balanced(sample) else []
+        for kind in kinds:
+            place = partial(self._place_centers, kind, sums, rng)
+            centers = once(f"{kind} centers", place, 1)
+            candidates[kind] = Mixture(*axes, centers, tau, self._share_of(kind, sample))
         if self.centers == "auto" and self.share == "auto":
             candidates["none"] = none
         return candidates
+
+    def _share_of(self, kind, sample):
+        """Return the share of the dense proposal beside bumps of a kind."""
+        if self.share != "auto":
+            return float(self.share)
+        if not self._is_balanced(sample):
+            return _SHARE
+        return _SHARE_BALANCED_RANDOM if kind == "random" else _SHARE_BALANCED
 
     def _place_centers(self, kind, points, rng):
         """Return centres, in spatial order within classes: systematic counts then spread evenly."""

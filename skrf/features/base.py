@@ -167,7 +167,15 @@ class Fitted:
 
     def redrawn(self, seed):
         """Return the same with other random numbers."""
-        draw = self.spec._draw(self.learned, seed)
+        return self._drawn(self.spec._draw(self.learned, seed), seed)
+
+    def drawn_as(self, other):
+        """Return the same with the random numbers of another, or of its seed if they do not fit."""
+        if self.spec._keeps_draw(other.learned, self.learned):
+            return self._drawn(other.draw, other.seed)
+        return self.redrawn(other.seed)
+
+    def _drawn(self, draw, seed):
         return self.assemble(self.spec, seed, self.statistics, self.learned, draw)
 
     @property
@@ -510,6 +518,26 @@ class BaseRandomFeatures(
             Before `fit`.
         """
         return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
+
+    def drawn_as(self, other):
+        """Return a copy with the random numbers of another; faster than `redraw` with its seed.
+
+        Parameters
+        ----------
+        other : mechanism
+            Fitted, of the same type, size and coupling.
+
+        Returns
+        -------
+        mechanism
+            The fitted parameters are those of this mechanism.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit` of one of them.
+        """
+        return self._with(self._known.drawn_as(other._known))
 
     def _with(self, fitted):
         """Return a copy that is fitted otherwise."""
