@@ -11,7 +11,16 @@ import numpy as np
 from .._arrays import cast, like, namespace
 from .._sums import Sums, added, differences, lifted, lowered, product, transposed
 from ._heads import Output, blocks
-from ._linear import FEATURE_ROWS, absorb, steps_of, triangle
+from ._linear import (
+    FEATURE_ROWS,
+    absorb,
+    in_parts,
+    of_keys,
+    rows_of,
+    running,
+    steps_of,
+    triangle,
+)
 
 
 class Gradients:
@@ -83,6 +92,13 @@ def _over_heads(array):
     return namespace(array).reshape(array, (*leading, G * n, c))
 
 
+def _summed(left, right):
+    """Return left' @ right of parts (..., G, B, c, m), summed over the heads of a set."""
+    xp = namespace(left)
+    left, right = (_over_heads(xp.moveaxis(part, -4, -3)) for part in (left, right))
+    return transposed(left) @ right
+
+
 def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
     """Write the gradients of sum(gradient * attention)."""
     sums = absorb(unit, size)
@@ -140,26 +156,23 @@ def _block(unit, block, sums, gradient, found, later):
     by_queries, by_keys, by_values = Output(), Output(), Output()
     for rows, step in reversed(list(steps_of(unit, block, sums))):
         own = slice(rows.start - block.start, rows.stop - block.start)
-        by_found = by_sums_of(step.found, gradient[..., own, :])
+        n = own.stop - own.start
+        by_sums = in_parts(by_sums_of(step.found, gradient[..., own, :]))
+        left, right, values = in_parts(step.left), of_keys(step.right), of_keys(step.values)
         if later is None:
             later = Sums(0.0 * step.far, step.top)
         state = later.sums * xp.exp(differences(step.top, later.top))[..., None]
-        for part, near, earlier in reversed(step.parts):
-            left, right = step.left[..., part, :], step.right[..., part, :]
-            values, by_sums = step.values[..., part, :], by_found[..., part, :]
-            by_near = triangle(by_sums @ transposed(values)[..., None, :, :])
-            by_left = by_sums @ transposed(earlier)[..., None, :, :]
-            by_left = by_left + by_near @ right[..., None, :, :]
-            seen = cast(state, right.dtype)
-            by_right = values @ transposed(seen)
-            by_right = by_right + transposed(_over_heads(by_near)) @ _over_heads(left)
-            through = right @ seen + transposed(_over_heads(near)) @ _over_heads(by_sums)
-            where = slice(own.start + part.start, own.start + part.stop)
-            by_values.put(where, through[..., 1:])
-            by_queries.put(where, by_left * step.slopes[0][..., part, :])
-            by_keys.put(where, by_right * step.slopes[1][..., part, :])
-            state = state + product(_over_heads(left), _over_heads(by_sums))
-        later = Sums(state, step.top)
+        seen, total = running(
+            cast(state, left.dtype), _summed(left, by_sums)[..., None, :, :, :], is_reverse=True
+        )
+        by_near = triangle(by_sums @ transposed(values))
+        by_left = by_sums @ transposed(step.earlier) + by_near @ right
+        by_right = (values @ transposed(seen))[..., 0, :, :, :] + _summed(by_near, left)
+        through = (right @ seen)[..., 0, :, :, :] + _summed(step.near, by_sums)
+        by_queries.put(own, rows_of(by_left, n) * step.slopes[0])
+        by_keys.put(own, rows_of(by_right, n) * step.slopes[1])
+        by_values.put(own, rows_of(through, n)[..., 1:])
+        later = Sums(state + cast(total, state.dtype), step.top)
     found.put_queries(block, by_queries.joined())
     found.put_keys(block, by_keys.joined())
     found.put_values(block, by_values.joined())

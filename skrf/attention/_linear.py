@@ -9,7 +9,7 @@ from functools import lru_cache
 import array_api_compat
 import numpy as np
 
-from .._arrays import cast, constant, namespace, to_host
+from .._arrays import arithmetic, cast, constant, namespace, to_host
 from .._sums import (
     Readout,
     Sums,
@@ -21,7 +21,7 @@ from .._sums import (
     rise_limit,
     transposed,
 )
-from ._heads import Output, blocks
+from ._heads import blocks
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
@@ -121,28 +121,76 @@ class Step:
     ----------
     found : array of shape (..., G, n, e + 1)
         Numerators and denominators.
-    parts : list of (slice, array, array)
-        Rows that were worked on at once, triangles of their products, and sums over earlier keys.
+    near : array of shape (..., G, B, c, c)
+        Triangles of products of B parts of c rows; the last part is filled up with zeros.
+    earlier : array of shape (..., 1, B, M, e + 1)
+        Sums over the keys before each part.
+    total : array of shape (..., M, e + 1)
+        Sums over all keys of these positions.
     """
 
     def __init__(self, far, top, left, left_slopes, right, right_slopes, values):
         self.far, self.top, self.left, self.right = far, top, left, right
         self.slopes, self.values = (left_slopes, right_slopes), cast(values, right.dtype)
-        self.parts, self.total, found = [], 0.0, Output()
-        before = cast(far, left.dtype)
-        for rows in blocks(values.shape[-2], CAUSAL_ROWS):
-            own, seen = left[..., rows, :], self.values[..., rows, :]
-            near = triangle(own @ transposed(right[..., rows, :])[..., None, :, :])
-            earlier = before + self.total
-            found.put(rows, own @ earlier[..., None, :, :] + near @ seen[..., None, :, :])
-            self.total = self.total + transposed(right[..., rows, :]) @ seen
-            self.parts.append((rows, near, earlier))
-        self.found = found.joined()
+        left, right, values = in_parts(left), *map(of_keys, (right, self.values))
+        self.near = triangle(left @ transposed(right))
+        self.earlier, self.total = running(cast(far, left.dtype), transposed(right) @ values)
+        found = arithmetic(left).add(left @ self.earlier, self.near @ values)
+        self.found = rows_of(found, self.left.shape[-2])
 
     @property
     def after(self):
         """The sums over the keys of these positions, too."""
         return Sums(self.far + cast(self.total, self.far.dtype), self.top)
+
+
+def in_parts(array):
+    """Return rows (..., n, m) in parts (..., B, c, m), the last one filled up with zeros."""
+    n, xp = array.shape[-2], namespace(array)
+    n_parts = -(-n // CAUSAL_ROWS)
+    missing = n_parts * CAUSAL_ROWS - n if n_parts > 1 else 0
+    if missing:
+        array = xp.concat([array, 0.0 * array[..., :missing, :]], axis=-2)
+    return xp.reshape(array, (*array.shape[:-2], n_parts, -1, array.shape[-1]))
+
+
+def of_keys(array):
+    """Return rows of keys in parts, with an axis for the heads that read them."""
+    return in_parts(array)[..., None, :, :, :]
+
+
+def rows_of(parts, n):
+    """Return the first n rows of parts (..., B, c, m)."""
+    shape = (*parts.shape[:-3], parts.shape[-3] * parts.shape[-2], parts.shape[-1])
+    return namespace(parts).reshape(parts, shape)[..., :n, :]
+
+
+def running(first, products, *, is_reverse=False):
+    """Return sums over what comes before every part, and over all parts alone.
+
+    Parameters
+    ----------
+    first : array of shape (..., M, c)
+        What comes before the first part.
+    products : array of shape (..., 1, B, M, c)
+        Sums over each part.
+    is_reverse : bool, default=False
+        Whether later parts come before earlier ones.
+
+    Returns
+    -------
+    sums : array of shape (..., 1, B, M, c)
+        first, and all parts before.
+    total : array of shape (..., M, c)
+        The sum of all parts.
+    """
+    parts = [products[..., i, :, :] for i in range(products.shape[-3])]
+    found, total = [], 0.0
+    for part in reversed(parts) if is_reverse else parts:
+        found.append(first[..., None, :, :] + total)
+        total = total + part
+    found = found[::-1] if is_reverse else found
+    return namespace(products).stack(found, axis=-3), total[..., 0, :, :]
 
 
 def safe_parts(sums, keys):

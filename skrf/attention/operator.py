@@ -13,7 +13,7 @@ from .._threads import run_all
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
-from . import _backward, _linear
+from . import _backward, _linear, _torch
 from ._backward import Gradients
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
@@ -436,8 +436,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             weights of a query sum to 0, so that its output is 0.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        sets = self._sets(groups, n_heads)
-        found = self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
+        found = None
+        if self.mask is None and _torch.is_on_host(groups.q):
+            found = _torch.attend(self, groups, n_heads)
+        found = found or self._answer(groups, self._sets(groups, n_heads))
         _warn_of_lost(found.n_lost, groups)
         # Distances, and not their squares, which a single query can decide.
         error, of_mean, size = found.errors[1]
@@ -451,6 +453,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 stacklevel=2,
             )
         return groups.ungroup(found.out)
+
+    def _answer(self, groups, sets):
+        """Return what a call finds, judged at a few queries."""
+        return self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
 
     def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
         """Return output, states, lost queries, errors of some, and effective features if asked."""
@@ -552,19 +558,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         with np.errstate(over="ignore"):
             gradient = gradient.astype(groups.q.dtype)
-        gradient_unit = unit_for(check_finite("grad_out", gradient))
-        gradient = gradient.reshape(*groups.q.shape[:-1], -1)
-        gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
-        arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        plan = self._field(groups.q.shape[-2], groups.k.shape[-2]), self._mask(groups)
-
-        def sweep(u, unit, _):
-            unit.take_units()
-            found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
-            with np.errstate(over="ignore"):  # of float32: told below
-                self._sweep(unit, plan, gradient[u], found)
-
-        for_each_unit(groups, sets, sweep)
+        arrays = self._gradients(groups, sets, gradient.reshape(*groups.q.shape[:-1], -1))
         for name, array in zip(("q", "k", "v"), arrays, strict=True):
             if not np.isfinite(largest_entry(array)):
                 raise ValueError(
@@ -573,6 +567,22 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 )
         by_q, by_k, by_v = arrays
         return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+
+    def _gradients(self, groups, sets, gradient):
+        """Return the gradients of groups of NumPy; they may leave the range of float32."""
+        gradient_unit = unit_for(check_finite("grad_out", gradient))
+        gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
+        arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
+        plan = self._field(groups.q.shape[-2], groups.k.shape[-2]), self._mask(groups)
+
+        def sweep(u, unit, _):
+            unit.take_units()
+            found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
+            with np.errstate(over="ignore"):  # of float32
+                self._sweep(unit, plan, gradient[u], found)
+
+        for_each_unit(groups, sets, sweep)
+        return arrays
 
     def _sweep(self, unit, plan, gradient, found):
         """Write the gradients of a unit."""

@@ -67,6 +67,11 @@ class GaussianMap(FeatureMap):
         return self.nonlinearity.is_positive
 
     @property
+    def has_gradient(self):
+        """Whether the nonlinearity has one."""
+        return type(self.nonlinearity).pull_back is not Nonlinearity.pull_back
+
+    @property
     def is_joinable(self):
         """Whether columns of others can stand behind those of this map."""
         return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
@@ -148,8 +153,11 @@ class GaussianMap(FeatureMap):
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values."""
-        nonlinearity = self.nonlinearity
-        rows, products, row = self._projected(X)
+        nonlinearity, products, row = self.nonlinearity, None, None
+        if nonlinearity.needs_products:
+            rows, products, row = self._projected(X)
+        else:
+            rows = self.coordinates(X)
         by_product, by_row = nonlinearity.pull_back(
             products, row, self.bias, by_values, keys=self.is_keys
         )

@@ -26,6 +26,7 @@ class Nonlinearity:
     is_symmetric = True
     slope = 1.0
     norm_slope = 0.0  # what row_term multiplies |x|^2 with
+    needs_products = True  # by pull_back
 
     def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
@@ -62,7 +63,7 @@ class Nonlinearity:
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row of sum(by_values * values).
 
-        The scale of a row is a constant.
+        The scale of a row is a constant. Unless `needs_products`, products and row are None.
         """
         raise NotImplementedError
 
@@ -126,6 +127,7 @@ class PositiveNonlinearity(Nonlinearity):
     """Base of the positive ones: their columns are known by their logarithms."""
 
     is_positive = True
+    needs_products = False
     norm_slope = -1.0
 
     def apply(self, products, row, bias, *, keys=False):
@@ -135,7 +137,7 @@ class PositiveNonlinearity(Nonlinearity):
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row: logs are their sums."""
-        return by_values, namespace(products).sum(by_values, axis=1)
+        return by_values, namespace(by_values).sum(by_values, axis=1)
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,8 @@ class Hyperbolic(PositiveNonlinearity):
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
-        m = products.shape[1]
-        by_row = namespace(products).sum(by_values, axis=1)
+        m = by_values.shape[1] // 2
+        by_row = namespace(by_values).sum(by_values, axis=1)
         return by_values[:, :m] - by_values[:, m:], by_row
 
 
