@@ -193,11 +193,6 @@ class NonlinearMap(FeatureMap):
     derivative: Callable | None
     is_positive = False
 
-    @property
-    def has_gradient(self):
-        """Whether the function is one of ours: another may serve a single array library."""
-        return any(self.function is own for own, _ in _NONLINEARITIES.values())
-
     def __call__(self, X):
         """Return the `Rows` of X, on the scale of the largest of a row."""
         values = self.function(self.projection.multiply(X))

@@ -13,7 +13,7 @@ from .._threads import run_all
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
-from . import _backward, _linear, _torch
+from . import _backward, _linear
 from ._backward import Gradients
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
@@ -436,10 +436,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             weights of a query sum to 0, so that its output is 0.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
-        found = None
-        if self.mask is None and _torch.is_on_host(groups.q):
-            found = _torch.attend(self, groups, n_heads)
-        found = found or self._answer(groups, self._sets(groups, n_heads))
+        sets = self._sets(groups, n_heads)
+        found = self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
         _warn_of_lost(found.n_lost, groups)
         # Distances, and not their squares, which a single query can decide.
         error, of_mean, size = found.errors[1]
@@ -453,10 +451,6 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 stacklevel=2,
             )
         return groups.ungroup(found.out)
-
-    def _answer(self, groups, sets):
-        """Return what a call finds, judged at a few queries."""
-        return self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
 
     def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
         """Return output, states, lost queries, errors of some, and effective features if asked."""

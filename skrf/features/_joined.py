@@ -50,11 +50,6 @@ class JoinedMap(FeatureMap):
         self._columns = [slice(*pair) for pair in pairwise(stops)]
         self.n_columns = self._columns[-1].stop
 
-    @property
-    def has_gradient(self):
-        """Whether all maps have one."""
-        return all(own.has_gradient for own in self.maps)
-
     def __call__(self, X):
         """Return the `Rows` of X."""
         rows = [own(X) for own in self.maps]

@@ -51,11 +51,6 @@ class FeatureMap(ABC):
     columns_per_projection = 1
 
     @property
-    def has_gradient(self):
-        """Whether `pull_back` is known, and serves what `__call__` does."""
-        return type(self).pull_back is not FeatureMap.pull_back
-
-    @property
     def n_features(self):
         """Width of the rows, of maps with a projection."""
         return self.projection.n_features

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import variances
-from .._arrays import Kept, like, squared_norms
+from .._arrays import Kept, is_array_api, like, namespace, squared_norms
+from .._sums import Rows
 from .._validation import StrOptions
 from ..projections import (
     COUPLINGS,
@@ -67,11 +68,6 @@ class GaussianMap(FeatureMap):
         return self.nonlinearity.is_positive
 
     @property
-    def has_gradient(self):
-        """Whether the nonlinearity has one."""
-        return type(self.nonlinearity).pull_back is not Nonlinearity.pull_back
-
-    @property
     def is_joinable(self):
         """Whether columns of others can stand behind those of this map."""
         return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
@@ -89,6 +85,10 @@ class GaussianMap(FeatureMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
+        if is_array_api(X) and self._is_wide:
+            xp, rows = namespace(X), self.coordinates(X).values
+            wide = [rows, self._wide_slope * squared_norms(rows)[:, None], xp.ones_like(X[:, :1])]
+            return Rows(xp.concat(wide, axis=1) @ self._kept.like(X, self._make_wide))
         _, products, row = self._projected(X)
         return self.nonlinearity.apply(products, row, self.bias, keys=self.is_keys)
 
@@ -107,8 +107,7 @@ class GaussianMap(FeatureMap):
         """Write the values of rows of the host and return their scale."""
         if isinstance(X, np.ndarray) and not self.is_positive:
             return self._write(X, out, room)
-        is_dense = isinstance(X, np.ndarray) and isinstance(self.projection, DenseProjection)
-        if is_dense and self.nonlinearity.columns_per_projection == 1:
+        if isinstance(X, np.ndarray) and self._is_wide:
             return self._write_wide(X, out, room, lower)
         return super().write(X, out, room, lower)
 
@@ -124,15 +123,24 @@ class GaussianMap(FeatureMap):
         own = {"keys": self.is_keys, "plain": plain}
         return self.nonlinearity.write(products, row, self.bias, out, **own)
 
-    def _write_wide(self, X, out, room, lower):
-        """Write logarithms, which are sums of a product and terms of the row and the column.
+    @property
+    def _is_wide(self):
+        """Whether logarithms are sums of a product and terms of the row and the column.
 
         One product of matrices with two more columns makes them.
         """
+        return self.is_positive and self.is_joinable
+
+    @property
+    def _wide_slope(self):
+        """What |x|^2 is multiplied with."""
+        return self.nonlinearity.norm_slope + (0.5 if self.coordinates.is_softmax else 0.0)
+
+    def _write_wide(self, X, out, room, lower):
+        """Write logarithms, which are sums of a product and terms of the row and the column."""
         wide = room((len(X), X.shape[1] + 2), X.dtype)
         norms2 = squared_norms(self.coordinates.write(X, wide[:, :-2]))
-        slope = self.nonlinearity.norm_slope + (0.5 if self.coordinates.is_softmax else 0.0)
-        np.multiply(norms2, slope, out=wide[:, -2])
+        np.multiply(norms2, self._wide_slope, out=wide[:, -2])
         wide[:, -1] = 1.0
         matrix = self._kept.like(X, self._make_wide)
         if lower is not None:
