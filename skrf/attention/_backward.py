@@ -77,7 +77,7 @@ def by_sums_of(sums, gradient):
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
 
 
-def _over_heads(array):
+def over_heads(array):
     """Return (..., G, n, c) with the rows of all heads of a set as one axis."""
     *leading, G, n, c = array.shape
     return namespace(array).reshape(array, (*leading, G * n, c))
@@ -93,7 +93,7 @@ def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
         factors, slopes = lifted(unit.query_rows(rows), top)
         own = cast(state, factors.dtype)
         by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
-        later = later + product(_over_heads(factors), _over_heads(by_sums))
+        later = later + product(over_heads(factors), over_heads(by_sums))
         found.put_queries(rows, by_sums @ transposed(own) * slopes)
     for rows in blocks(unit.k.shape[-2], size):
         factors, slopes = lowered(unit.key_rows(rows), sums.top)
@@ -152,13 +152,13 @@ def _block(unit, block, sums, gradient, found, later):
             by_left = by_left + by_near @ right[..., None, :, :]
             seen = cast(state, right.dtype)
             by_right = values @ transposed(seen)
-            by_right = by_right + transposed(_over_heads(by_near)) @ _over_heads(left)
-            through = right @ seen + transposed(_over_heads(near)) @ _over_heads(by_sums)
+            by_right = by_right + transposed(over_heads(by_near)) @ over_heads(left)
+            through = right @ seen + transposed(over_heads(near)) @ over_heads(by_sums)
             where = slice(own.start + part.start, own.start + part.stop)
             by_values.put(where, through[..., 1:])
             by_queries.put(where, by_left * step.slopes[0][..., part, :])
             by_keys.put(where, by_right * step.slopes[1][..., part, :])
-            state = state + product(_over_heads(left), _over_heads(by_sums))
+            state = state + product(over_heads(left), over_heads(by_sums))
         later = Sums(state, step.top)
     found.put_queries(block, by_queries.joined())
     found.put_keys(block, by_keys.joined())

@@ -40,7 +40,7 @@ from ._shapes import (
     unit_for,
 )
 from .generalized import GeneralizedMap
-from .masks import as_mask
+from .masks import as_masks
 from .near import NearField
 
 _NEAR = {False: NearField(32, anchors=64), True: NearField(120, anchors=16)}  # by causal
@@ -449,14 +449,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
         """Return output, states, lost queries, errors of some, and effective features if asked."""
-        mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
+        masks, size = self._masks(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
         if not is_array_api(groups.q):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
-        def attend(i, unit, _):
+        def attend(i, unit, numbers):
+            mask = None if masks is None else masks.of(numbers)
             if states is None:
                 unit.take_units()
             elif is_double:
@@ -507,7 +508,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             n_lost += _linear.count_lost(own, earlier, output, self.causal)
         return tuple(after), n_lost
 
-    def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
+    def backward(self, q, k, v, grad_out, *, key_padding_mask=None, with_mask=False):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
 
         Parameters
@@ -518,16 +519,22 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             Gradient with respect to the output.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
+        with_mask : bool, default=False
+            Whether to return the gradient with respect to the `mask` as well.
 
         Returns
         -------
         dq, dk, dv : ndarray
             Gradients in the shapes of the inputs; float32 if all of them are, else float64.
+        dmask : ndarray or list of ndarray
+            Only `with_mask`: with respect to the weights of a ToeplitzMask, the entries of an
+            array, or a list of those of every head. Entries that `causal` takes out get 0.
 
         Raises
         ------
         TypeError
-            For arrays of other libraries than NumPy.
+            For arrays of other libraries than NumPy; `with_mask` for sparse matrices and
+            LinearOperators.
         NotImplementedError
             For feature maps whose gradients are not known (discrete and hybrid ones).
         """
@@ -551,15 +558,21 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         gradient = gradient.reshape(*groups.q.shape[:-1], -1)
         gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        plan = self._field(groups.q.shape[-2], groups.k.shape[-2]), self._mask(groups)
+        check_flag("with_mask", with_mask)
+        if with_mask and self.mask is None:
+            raise ValueError("with_mask=True needs a mask, got mask=None.")
+        field, by_masks = self._field(groups.q.shape[-2], groups.k.shape[-2]), {}
+        masks = self._masks(groups, is_trained=with_mask)
 
         def sweep(u, unit, _):
             unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
+            plan = field, None if masks is None else masks.of(u), by_masks if with_mask else None
             with np.errstate(over="ignore"):  # of float32: told below
                 self._sweep(unit, plan, gradient[u], found)
 
-        for_each_unit(groups, sets, sweep)
+        # One set after the other where all add to one gradient: its threads are inside.
+        for_each_unit(groups, sets, sweep, is_serial=with_mask)
         for name, array in zip(("q", "k", "v"), arrays, strict=True):
             if not np.isfinite(largest_entry(array)):
                 raise ValueError(
@@ -567,11 +580,12 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                     "scale v or grad_out, or pass float64."
                 )
         by_q, by_k, by_v = arrays
-        return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+        found = groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+        return (*found, masks.gradients(by_masks, groups.q.dtype)) if with_mask else found
 
     def _sweep(self, unit, plan, gradient, found):
         """Write the gradients of a unit."""
-        (field, mask), size = plan, self.block_size or _linear.FEATURE_ROWS
+        (field, mask, by_masks), size = plan, self.block_size or _linear.FEATURE_ROWS
         if field is not None:
             scale = check_scale(self.scale, unit.q.shape[-1])
             NearAttention(unit, field, scale, self.causal, self.block_size).backward(
@@ -582,7 +596,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         for g, (head,) in enumerate(unit.maps.groups):
             own = found.of(unit.of(head), adds=g > 0)
             if mask is not None:
-                masked_backward(own.unit, mask, gradient, own)
+                masked_backward(own.unit, mask, gradient, own, by_masks)
             elif self.causal:
                 _backward.causal(own.unit, None, gradient, own, size=size)
             else:
@@ -782,15 +796,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         leading = np.shape(k)[:-2]
         return groups, (leading[-1] if leading else 1)
 
-    def _mask(self, groups):
+    def _masks(self, groups, is_trained=False):
         if self.mask is None:
             return None
-        if is_array_api(groups.q):
-            raise TypeError(
-                f"mask={type(self.mask).__name__} works on NumPy arrays, got {type(groups.q)!r}. "
-                "Allowed for other libraries: causal and key_padding_mask; or convert q, k and v."
-            )
-        return as_mask(self.mask, groups.q.shape[2], groups.k.shape[1], self.causal)
+        return as_masks(self.mask, groups, self.causal, is_trained)
 
 
 @dataclass(frozen=True)
