@@ -3,14 +3,22 @@
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
+from skrf import OptimalPositiveRF
 from skrf._sums import Rows
-from skrf.attention import ToeplitzMask, _masked, _products
+from skrf.attention import (
+    ApproxKernelAttention,
+    ToeplitzMask,
+    _masked,
+    _products,
+    exact_attention,
+)
 from skrf.attention._masked import (
     Inputs,
     assembled,
@@ -35,6 +43,16 @@ def random_matrix(seed=0, density=0.4):
     return rng.exponential(size=(N, N)) * (rng.random((N, N)) < density)
 
 
+def matrix_of(weights, grid, n_extra):
+    """Return the matrix of weights on a grid, and of ones: the definition."""
+    places = np.array(list(np.ndindex(grid)))
+    offsets = places[:, None] - places + np.array(grid) - 1
+    n = len(places) + n_extra
+    matrix = np.ones((n, n), weights.dtype)
+    matrix[n_extra:, n_extra:] = weights[tuple(np.moveaxis(offsets, -1, 0))]
+    return matrix
+
+
 # Name: (mask as a user gives it, the same as a matrix).
 KINDS = {f"grid {grid}": ToeplitzMask(random_weights(grid)) for grid in GRIDS}
 KINDS["grid that decays"] = ToeplitzMask(np.exp(-5.0 * abs(np.arange(1 - N, N))))
@@ -50,6 +68,13 @@ KINDS["sparse boolean"] = (
     1.0 * (random_matrix(5, 0.05) > 0),
 )
 KINDS["operator"] = aslinearoperator(random_matrix(6)), random_matrix(6)
+# Name: (what is trained, the matrix of that), also where it is 0 or negative.
+TRAINED = {
+    name: (mask.weights, partial(matrix_of, grid=mask.shape, n_extra=mask.n_extra))
+    for name, (mask, _) in KINDS.items()
+    if name.startswith("grid")
+}
+TRAINED |= {name: (KINDS[name][1], lambda matrix: matrix) for name in ("array", "boolean")}
 CASES = [
     (name, causal)
     for name in KINDS
@@ -69,9 +94,9 @@ def features(is_log, n=N, seed=10, scale=1.0):
 
 def inputs_of(queries, keys, values, is_log):
     """Return the inputs of one head: (log) features and values as attention gets them."""
-    parts = (Rows(x) if is_log else Rows(x, np.zeros((len(x), 1))) for x in (queries, keys))
+    parts = (Rows(x) if is_log else Rows(x, np.zeros_like(x[:, :1])) for x in (queries, keys))
     queries, keys = parts
-    values = np.column_stack([np.ones(len(values)), values])
+    values = np.column_stack([np.ones_like(values[:, :1]), values])
     return Inputs(queries.map(lambda x: x[None]), keys, values)
 
 
@@ -143,15 +168,11 @@ def blocks(request, monkeypatch):
 @pytest.mark.parametrize("grid", [*GRIDS, (1,), (5, 1), (1, 1, 3)])
 def test_a_grid_is_its_matrix(grid):
     weights = random_weights(grid)
-    mask = ToeplitzMask(weights)
-    assert mask.shape == grid and mask.n_positions == np.prod(grid)
-    places = list(np.ndindex(grid))
-    matrix = [
-        [weights[tuple(a - b + n - 1 for a, b, n in zip(i, j, grid, strict=True))] for j in places]
-        for i in places
-    ]
-    assert np.array_equal(mask.toarray(), matrix)
-    assert repr(mask) == f"ToeplitzMask(shape={grid})"
+    for n_extra, said in ((0, ""), (2, ", n_extra=2")):
+        mask = ToeplitzMask(weights, n_extra=n_extra)
+        assert mask.shape == grid and mask.n_positions == np.prod(grid) + n_extra
+        assert np.array_equal(mask.toarray(), matrix_of(weights, grid, n_extra))
+        assert repr(mask) == f"ToeplitzMask(shape={grid}{said})"
 
 
 def test_weights_for_long_sequences_serve_short_ones():
@@ -184,6 +205,7 @@ def test_weights_from_a_function():
         ((np.ones(5), (0,)), ValueError, "shape must be a tuple"),
         ((np.ones(5), 3), ValueError, "shape must be a tuple"),
         ((np.ones(5), (1.5,)), ValueError, "shape must be a tuple"),
+        ((np.ones(5), None, -1), ValueError, "n_extra must be an integer >= 0, got -1"),
     ],
 )
 def test_wrong_weights_raise(arguments, error, said):
@@ -302,7 +324,9 @@ def test_masks_are_not_changed():
 def test_duplicate_entries_of_sparse_masks_add_up():
     mask = sp.csr_array((np.ones(3), [1, 1, 0], [0, 2, 3]), shape=(2, 2))
     both = np.arange(2)
-    assert np.array_equal(as_mask(mask, 2, 2, False).entries(both, both, np.ones(1)), [[0, 2], [1, 0]])
+    assert np.array_equal(
+        as_mask(mask, 2, 2, False).entries(both, both, np.ones(1)), [[0, 2], [1, 0]]
+    )
     assert mask.nnz == 3
 
 
@@ -518,13 +542,25 @@ def test_gradients(name, causal, is_log, growth, monkeypatch):
             return np.sum(quadratic(*moved, matrix, is_log) * grad_out)
 
         right.append(differences(loss, arguments[number]))
+    # A step of one entry is no small one for a row whose keys are e^-40 of others.
+    is_trained = name in TRAINED and (name.startswith("grid") or not growth)
+    if is_trained:
+        weights, to_matrix = TRAINED[name]
+
+        def loss_of_mask(x):
+            own = np.tril(to_matrix(x)) if causal else to_matrix(x)
+            return np.sum(quadratic(*arguments, own, is_log) * grad_out)
+
+        right.append(differences(loss_of_mask, weights))
     for way in ("rows", "columns", "rows in tiny blocks", "columns in tiny blocks"):
         with monkeypatch.context() as context:
             if "tiny" in way:
                 make_blocks(context, 2**9, 5)
-            mask = internal(given, causal, way.split()[0])
-            out, saved = attend(*arguments, mask, is_log)
-            grads = backward(*arguments, mask, is_log, saved, grad_out)
+            mask = internal(given, causal, way.split()[0], is_trained=is_trained)
+            _, saved = attend(*arguments, mask, is_log)
+            by_mask = mask.no_gradient(grad_out) if is_trained else None
+            grads = backward(*arguments, mask, is_log, saved, grad_out, by_mask)
+            grads += (by_mask,) if is_trained else ()
         if growth and name in ("grid (24,)", "grid (4, 6)") and way == "columns":
             # Some rows went the other way, and some did not.
             assert len(saved) > 1
@@ -533,6 +569,363 @@ def test_gradients(name, causal, is_log, growth, monkeypatch):
         if is_log:
             # A constant added to all features of a query changes nothing.
             assert abs(grads[0].sum(axis=1)).max() <= 1e-10 * abs(grads[0]).max()
+
+
+# ------------------------------------------------------------------ float32
+
+
+@pytest.mark.parametrize("way", ["rows", "columns"])
+@pytest.mark.parametrize("is_log", [True, False], ids=["log", "plain"])
+@pytest.mark.parametrize("growth", [0, 30, 300])
+@pytest.mark.parametrize(("name", "causal"), CASES)
+def test_float32_is_close_to_float64(name, causal, growth, is_log, way):
+    """Sums that leave the range of float32, or lose its digits, are taken again in float64."""
+    if growth and not is_log:
+        pytest.skip("Growing exponents are scales there.")
+    given, _ = KINDS[name]
+    queries, keys, _ = features(is_log)
+    keys += np.linspace(-growth, 0, N)[:, None] if is_log else 0
+    values, gradient = np.random.default_rng(11).normal(size=(2, N, E))
+    single = [part.astype(np.float32) for part in (queries, keys, values)]
+    double = [part.astype(np.float64) for part in single]
+    # Entries of 0 at keys that are exp(300) of the others: their gradient leaves float32.
+    is_trained, results = name in TRAINED and growth < 300, []
+    for parts in (single, double):
+        mask = internal(given, causal, way, is_trained=is_trained)
+        out, pieces = attend(*parts, mask, is_log)
+        by_mask = mask.no_gradient(parts[2]) if is_trained else None
+        own = gradient.astype(parts[2].dtype)
+        grads = backward(*parts, mask, is_log, pieces, own, by_mask)
+        results.append([out, *grads, *([] if by_mask is None else [by_mask])])
+    for found, right in zip(*results, strict=True):
+        # Gradients are differences of terms of about 1, and may be far smaller.
+        size = max(abs(right).max(), 1)
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4 * size)
+    assert {piece.sums.dtype for piece in pieces} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize("decay", [10, 100, 1e9])
+def test_few_rows_of_float32_go_the_slow_way(decay):
+    n, rng = 2000, np.random.default_rng(0)
+    values = rng.normal(size=(n, E)).astype(np.float32)
+    given = ToeplitzMask.from_function(lambda o: np.exp(-abs(o) / decay), (n,))
+    # Of keys that are all the same the errors of all features add up: the worst there is.
+    for scale, few in ((0.0, 0.02), (0.5, 0.1)):
+        queries, keys = (scale * rng.normal(size=(2, n, M))).astype(np.float32)
+        out, pieces = attend(queries, keys, values, internal(given, True, "columns", n), True)
+        assert len(pieces[0].rows) > (1 - few) * n
+        double = [part.astype(np.float64) for part in (queries, keys, values)]
+        right, _ = attend(*double, internal(given, True, "rows", n), True)
+        assert abs(out - right).max() < 1e-5
+
+
+# ------------------------------------------------------------------ random grids
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_grids(seed):
+    """Grids of any shape, extra positions, more query heads than one, padding, both ways."""
+    rng = np.random.default_rng(seed)
+    grid = tuple(int(n) for n in rng.integers(1, 6, size=rng.integers(1, 4)))
+    n_extra, causal = int(rng.integers(0, 4)), bool(rng.integers(2))
+    given = ToeplitzMask(random_weights(grid, seed), n_extra=n_extra)
+    n, matrix = given.n_positions, given.toarray()
+    matrix = np.tril(matrix) if causal else matrix
+    queries, keys = rng.normal(size=(2, n, M)), rng.normal(size=(n, M))
+    keys[rng.random(n) < 0.2] = -np.inf
+    values, gradient = rng.normal(size=(n, E)), rng.normal(size=(2, n, E))
+    extended = np.column_stack([np.ones(n), values])
+    inputs, found = Inputs(Rows(queries), Rows(keys), extended), []
+    for way in ("rows", "columns"):
+        mask = internal(given, causal, way, n, is_trained=True)
+        pieces, by_mask = masked_attention(inputs, mask), mask.no_gradient(values)
+        out, grads = (
+            assembled(pieces),
+            masked_attention_backward(inputs, mask, pieces, gradient, by_mask),
+        )
+        for own, part in zip(queries, out, strict=True):
+            assert_equal(part, quadratic(own, keys, values, matrix, True), values)
+        found.append([*grads, by_mask])
+    for by_rows, by_columns in zip(*found, strict=True):
+        np.testing.assert_allclose(by_columns, by_rows, rtol=0, atol=1e-11 * abs(by_rows).max())
+
+
+# ------------------------------------------------------------------ the operator
+
+
+def operator(mask, **parameters):
+    return ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), mask=mask, **parameters)
+
+
+def tokens(n, lead=(2, 4), key_lead=(2, 2), width=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(size=(*lead, n, width)) / 2,
+        rng.normal(size=(*key_lead, n, width)) / 2,
+        rng.normal(size=(*key_lead, n, E)),
+    )
+
+
+@pytest.mark.parametrize("way", ["rows", "columns"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_image_and_a_class_token_are_their_dense_mask(causal, way, monkeypatch):
+    monkeypatch.setattr(_products.GridMask, "columns_pay", lambda *sizes: way == "columns")
+    n = 14 * 14 + 1
+    image = ToeplitzMask.from_function(lambda y, x: np.exp(-np.hypot(y, x) / 4), (14, 14), 1)
+    dense = image.toarray()
+    assert dense.shape == (n, n) and (dense[0] == 1).all() and (dense[:, 0] == 1).all()
+    inner = ToeplitzMask(image.weights).toarray()
+    assert np.array_equal(dense[1:, 1:], inner)
+    arrays, rng = tokens(n), np.random.default_rng(1)
+    padding = rng.random((2, n)) < 0.1
+    by_grid, by_array = operator(image, causal=causal), operator(dense, causal=causal)
+    out = by_grid(*arrays, key_padding_mask=padding)
+    np.testing.assert_allclose(
+        out, by_array(*arrays, key_padding_mask=padding), rtol=1e-10, atol=1e-12
+    )
+    gradient = rng.normal(size=out.shape)
+    options = {"key_padding_mask": padding, "with_mask": True}
+    of_grid = by_grid.backward(*arrays, gradient, **options)
+    *of_array, by_entries = by_array.backward(*arrays, gradient, **options)
+    # An offset's weight is many entries of the dense mask; those of the token are constants.
+    sums = np.zeros((27, 27))
+    y, x = np.unravel_index(np.arange(196), (14, 14))
+    np.add.at(sums, (y[:, None] - y + 13, x[:, None] - x + 13), by_entries[1:, 1:])
+    for found, right in zip(of_grid, [*of_array, sums], strict=True):
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-11 * abs(right).max())
+
+
+def of_heads(kind):
+    """Return masks of four query heads, in the form of a kind."""
+    dense = [random_matrix(seed) for seed in range(4)]
+    if kind == "array":
+        return np.stack(dense)
+    if kind == "grids":
+        return tuple(ToeplitzMask(random_weights((4, 6), seed)) for seed in range(4))
+    return [dense[0], sp.csr_array(dense[1]), ToeplitzMask(random_weights((24,))), dense[3] > 0]
+
+
+@pytest.mark.parametrize("kind", ["array", "grids", "list"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("key_lead", [(2, 4), (2, 2), (2, 1), ()])
+def test_one_mask_per_head(kind, causal, key_lead):
+    masks, arrays = of_heads(kind), tokens(N, key_lead=key_lead)
+    padding = np.random.default_rng(2).random(N) < 0.2
+    gradient = np.random.default_rng(3).normal(size=(2, 4, N, E))
+    everywhere = {"key_padding_mask": padding}
+    attention = operator(masks, causal=causal).fit(*arrays[:2])
+    out = attention(*arrays, **everywhere)
+    grads = attention.backward(*arrays, gradient, **everywhere)
+    sums = [0.0, 0.0, 0.0]
+    for h, mask in enumerate(masks):
+        own = attention.set_params(mask=mask)
+        assert np.allclose(out[:, h], own(*arrays, **everywhere)[:, h], rtol=1e-12)
+        of_head = np.zeros_like(gradient)
+        of_head[:, h] = gradient[:, h]
+        found = own.backward(*arrays, of_head, **everywhere)
+        sums = [a + b for a, b in zip(sums, found, strict=True)]
+        if kind != "list":
+            by_mask = own.backward(*arrays, of_head, **everywhere, with_mask=True)[3]
+            attention.set_params(mask=masks)
+            every = attention.backward(*arrays, gradient, **everywhere, with_mask=True)[3]
+            assert isinstance(every, np.ndarray if kind == "array" else list)
+            assert np.allclose(every[h], by_mask, rtol=1e-9, atol=1e-13)
+    for found, right in zip(grads, sums, strict=True):
+        assert np.allclose(found, right, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "said"),
+    [
+        (np.ones((3, N, N)), ValueError, r"list of 4 masks or an array of shape \(4, 24, 24\)"),
+        ([ToeplitzMask(np.ones(2 * N - 1))], ValueError, "one for each query head.* got 1"),
+        (np.ones((4, N, N - 1)), ValueError, r"\(24, 24\), got a ndarray of shape \(24, 23\)"),
+        ([ToeplitzMask([1.0])] * 4, ValueError, r"a ToeplitzMask of shape \(1, 1\)"),
+    ],
+)
+def test_wrong_masks_of_heads_raise(mask, error, said):
+    with pytest.raises(error, match=said):
+        operator(mask)(*tokens(N))
+
+
+@pytest.mark.parametrize("mask", [sp.eye_array(N), aslinearoperator(np.eye(N))])
+def test_masks_without_gradients(mask):
+    arrays = tokens(N)
+    attention, out = operator(mask), np.ones((2, 4, N, E))
+    attention.backward(*arrays, out)
+    with pytest.raises(TypeError, match="with_mask=True needs a ToeplitzMask or an array"):
+        attention.backward(*arrays, out, with_mask=True)
+    with pytest.raises(ValueError, match="with_mask=True needs a mask, got mask=None"):
+        operator(None).backward(*arrays, out, with_mask=True)
+    with pytest.raises(ValueError, match="with_mask must be True or False"):
+        attention.backward(*arrays, out, with_mask="yes")
+
+
+@pytest.mark.parametrize("kind", ["grid (4, 6)", "array"])
+@pytest.mark.parametrize("n_groups", [1, 2])
+@pytest.mark.parametrize("unit", [1.0, 1e30])
+def test_gradients_to_the_mask_are_those_of_differences(kind, n_groups, unit):
+    """Through the whole operator: batches, grouped heads, padding, groups of features, units."""
+    weights, to_matrix = TRAINED[kind]
+    q, k, v = tokens(N)
+    v, rng = v * unit, np.random.default_rng(1)
+    padding, gradient = rng.random((2, N)) < 0.2, rng.normal(size=(2, 4, N, E))
+    attention = operator(KINDS[kind][0], n_groups=n_groups).fit(q, k)
+    found = attention.backward(q, k, v, gradient, key_padding_mask=padding, with_mask=True)[3]
+    assert found.shape == weights.shape
+    direction, step = rng.exponential(size=weights.shape), 1e-6
+
+    def value(n_steps):
+        attention.set_params(mask=to_matrix(weights + n_steps * step * direction))
+        return np.sum(gradient * attention(q, k, v, key_padding_mask=padding))
+
+    # Weights of 0 may only rise; three values leave a third order.
+    expected = (4 * value(1) - value(2) - 3 * value(0)) / (2 * step)
+    assert abs(np.sum(found * direction) - expected) < 1e-6 * unit * abs(found / unit).sum()
+    single = [part.astype(np.float32) for part in (q, k, v, gradient)]
+    attention.set_params(mask=KINDS[kind][0])
+    short = attention.backward(*single, key_padding_mask=padding, with_mask=True)[3]
+    assert short.dtype == np.float32
+    assert abs(short / unit - found / unit).max() < 1e-4 * abs(found / unit).max()
+
+
+# ------------------------------------------------------------------ other libraries
+
+
+@pytest.mark.parametrize("way", ["rows", "columns"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "operator"])
+def test_masks_in_other_libraries(library, name, causal, dtype, way, monkeypatch):
+    monkeypatch.setattr(_products.GridMask, "columns_pay", lambda *sizes: way == "columns")
+    given, _ = KINDS[name]
+    parts = [part.astype(dtype) for part in tokens(N)]
+    padding = np.random.default_rng(1).random((2, N)) < 0.2
+    arrays = [library.array(part) for part in parts]
+    expected = operator(given, causal=causal)(*parts, key_padding_mask=padding)
+    masks = [given]
+    if isinstance(given, ToeplitzMask):
+        masks.append(ToeplitzMask(library.array(given.weights.copy()), n_extra=given.n_extra))
+    elif isinstance(given, np.ndarray):
+        masks.append(library.array(given))
+    tolerance = 1e-10 if dtype == "float64" else 1e-4
+    for mask in masks:
+        out = operator(mask, causal=causal)(*arrays, key_padding_mask=padding)
+        library.assert_same(out, expected, arrays[0], rtol=tolerance, atol=tolerance)
+        # And beside NumPy's inputs.
+        out = operator(mask, causal=causal)(*parts, key_padding_mask=padding)
+        np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_masks_of_heads_in_other_libraries(library):
+    for is_fitted in (False, True):
+        for kind in ("array", "grids", "list"):
+            masks, parts = of_heads(kind), tokens(N)
+            ours, theirs = operator(masks, causal=True), operator(masks, causal=True)
+            if is_fitted:
+                ours.fit(*parts[:2]), theirs.fit(*parts[:2])
+            arrays = [library.array(part) for part in parts]
+            library.assert_same(theirs(*arrays), ours(*parts), arrays[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["rows", "columns"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["grid", "array", "heads", "boolean"])
+def test_torch_differentiates_masks(kind, causal, way, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setattr(_products.GridMask, "columns_pay", lambda *sizes: way == "columns")
+    n, rng = 7, np.random.default_rng(0)
+    parts = [torch.tensor(part, requires_grad=True) for part in tokens(n, (2, 2), (2, 1), 3)]
+    shape = {"grid": (3, 5), "array": (n, n), "heads": (2, 2 * n - 1), "boolean": (n, n)}[kind]
+    weights = torch.tensor(rng.exponential(size=shape), requires_grad=True)
+
+    attention = ApproxKernelAttention(OptimalPositiveRF(4, random_state=0), causal=causal)
+    attention.fit(*(part.detach() for part in parts[:2]))
+
+    def attend(q, k, v, weights):
+        if kind == "grid":
+            mask = ToeplitzMask(weights, n_extra=1)
+        elif kind == "heads":
+            mask = [ToeplitzMask(own) for own in weights]
+        else:
+            mask = weights if kind == "array" else weights.detach() > 0.5
+        return attention.set_params(mask=mask)(q, k, v)
+
+    if kind == "boolean":
+        weights.requires_grad_(False)
+    assert torch.autograd.gradcheck(attend, (*parts, weights))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["grid (4, 6)", "array", None])
+def test_short_floats(name, kind):
+    """Inputs, outputs and gradients of one short dtype; sums are those of float32."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    dtype, mask = getattr(torch, name), None if kind is None else KINDS[kind][0]
+    tensors = [torch.tensor(part, dtype=dtype, requires_grad=True) for part in tokens(N)]
+    if kind == "grid (4, 6)":
+        mask = ToeplitzMask(torch.tensor(mask.weights.copy(), dtype=dtype))
+    attention = operator(mask, causal=True)
+    out = attention(*tensors)
+    exact = attention(*(part.detach().double() for part in tensors))
+    assert out.dtype == dtype
+    # Half a unit in the last place of values of at most 4, and rounding in float32.
+    assert (out.double() - exact).abs().max() <= 2.02 * torch.finfo(dtype).eps
+    out.sum().backward()
+    assert all(part.grad.dtype == dtype for part in tensors)
+    if name == "float16" and mask is not None:
+        parts = [part.detach().numpy() for part in tensors]
+        grads = attention.backward(*parts, np.ones(out.shape), with_mask=True)
+        assert {part.dtype for part in (*grads, attention(*parts))} == {np.dtype(np.float16)}
+
+
+# ------------------------------------------------------------------ training
+
+
+def words(seed, n=32, n_words=8):
+    """Return queries and keys that tell nothing, and words: rows of a unit matrix."""
+    rng = np.random.default_rng(seed)
+    q, k = rng.normal(size=(2, 16, n, 4)) / 2
+    return q, k, np.eye(n_words)[rng.integers(n_words, size=(16, n))]
+
+
+@pytest.mark.parametrize("kind", ["ToeplitzMask", "dense", "ToeplitzMask, torch"])
+def test_relative_positions_are_learned(kind):
+    """Copy the word of three positions before: the mask has to find the offset."""
+    shape = (32, 32) if kind == "dense" else (63,)
+    logs, momentum = np.zeros(shape), 0.0
+    attention = operator(None, causal=True)
+
+    def mask_of(weights):
+        return weights if kind == "dense" else ToeplitzMask(weights)
+
+    def accuracy(attend):
+        q, k, v = words(1000)
+        return np.mean(attend(q, k, v)[:, 3:].argmax(-1) == v[:, :-3].argmax(-1))
+
+    def gradient(q, k, v):
+        wanted = np.concatenate([np.zeros_like(v[:, :3]), v[:, :-3]], axis=1)
+        if kind.endswith("torch"):
+            torch = pytest.importorskip("torch", reason="torch is not installed")
+            own = torch.tensor(logs, requires_grad=True)
+            attention.set_params(mask=mask_of(own.exp()))
+            found = attention(*map(torch.tensor, (q, k, v)))
+            ((found - torch.tensor(wanted))[:, 3:] ** 2).sum().backward()
+            return own.grad.numpy()
+        attention.set_params(mask=mask_of(np.exp(logs)))
+        slope = 2 * (attention(q, k, v) - wanted)
+        slope[:, :3] = 0
+        return attention.backward(q, k, v, slope, with_mask=True)[3] * np.exp(logs)
+
+    assert accuracy(attention.set_params(mask=mask_of(np.exp(logs)))) < 0.5
+    for step in range(20):
+        momentum = 0.9 * momentum + gradient(*words(step))
+        logs = logs - 0.2 * momentum / np.sqrt(np.mean(momentum**2))
+    weights = np.exp(logs)
+    assert accuracy(attention.set_params(mask=mask_of(weights))) == 1
+    # The accuracy of exact attention under the mask that was learned.
+    dense = weights if kind == "dense" else matrix_of(weights, (32,), 0)
+    assert accuracy(partial(exact_attention, causal=True, mask=dense)) == 1
 
 
 # ------------------------------------------------------------------ time and memory

@@ -175,7 +175,7 @@ class GridMask(Mask):
         super().__init__((n_positions, n_positions), max(host.max(), 1.0 if n_extra else 0.0))
         self.padded = tuple(scipy.fft.next_fast_len(n, real=True) for n in weights.shape)
         self.size = math.prod(self.padded)
-        self.norm = np.linalg.norm(host / self._unit)
+        self.norm = float(np.linalg.norm(host / self._unit))
         # Query i sees no keys but those from i - last to i - first.
         steps = np.array([math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)])
         offsets = np.argwhere(self.kept if is_wide else host) + 1 - np.array(grid)
@@ -274,7 +274,8 @@ class GridMask(Mask):
     def batch(self, X, n_sets):
         """Return how many columns are best transformed at once."""
         n_bytes = DEVICE_BYTES if is_array_api(X) else COLUMN_BYTES
-        return max(1, n_bytes // (X.dtype.itemsize * self.size * n_sets))
+        each = 4 if X.dtype == namespace(X).float32 else 8
+        return max(1, n_bytes // (each * self.size * n_sets))
 
     def rounding(self, X):
         """Return an upper estimate of the error of products, over the 2-norm of the column."""

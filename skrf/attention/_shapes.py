@@ -6,6 +6,7 @@ group of G query heads.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -19,7 +20,7 @@ _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 @dataclass(frozen=True, eq=False)
 class HeadGroups:
-    """Validated inputs of an attention call, float32 if all of them were and else float64.
+    """Validated inputs of an attention call, float32 if none of them was longer, else float64.
 
     Parameters
     ----------
@@ -33,6 +34,8 @@ class HeadGroups:
         True where a key is ignored.
     leading : tuple of int
         Leading axes of the queries as they were given.
+    dtype : dtype
+        Of results: that of the inputs where they are short floats, which are worked on in float32.
     """
 
     q: np.ndarray
@@ -40,15 +43,17 @@ class HeadGroups:
     v: np.ndarray
     padding: np.ndarray | None
     leading: tuple[int, ...]
+    dtype: Any
 
     def ungroup(self, rows):
         """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
-        return namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
+        rows = namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
+        return cast(rows, self.dtype)
 
     def on_host(self):
         """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
         q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
-        return HeadGroups(q, k, self.v, padding, self.leading)
+        return HeadGroups(q, k, self.v, padding, self.leading, self.dtype)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
@@ -84,7 +89,7 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
     TypeError
         Where an input is not made of real numbers, or the padding not of booleans.
     """
-    q, k, v = _as_floats({"q": q, "k": k, "v": v})
+    (q, k, v), dtype = _as_floats({"q": q, "k": k, "v": v})
     _check_fit(q, k, v)
     check_flag("causal", causal)
     if causal and q.shape[-2] != k.shape[-2]:
@@ -104,7 +109,7 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
         padding = beside(padding, k)
         # Whatever stands there must not decide in which precision the others are worked on.
         k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
-    return HeadGroups(q, k, v, padding, leading)
+    return HeadGroups(q, k, v, padding, leading, dtype)
 
 
 def check_scale(scale, width):
@@ -145,7 +150,7 @@ def check_flag(name, value):
 
 
 def _as_floats(inputs):
-    """Return the inputs as arrays of one floating type: float32 if all are, else float64."""
+    """Return the inputs as float32, if none is longer, or float64; and the dtype of results."""
     if any(is_array_api(values) for values in inputs.values()):
         arrays, xp = inputs, _common_namespace(inputs)
     else:
@@ -162,9 +167,12 @@ def _as_floats(inputs):
                 f"{name} has an empty axis: shape {tuple(array.shape)}; every axis must be at "
                 "least 1."
             )
-    is_single = all(array.dtype == xp.float32 for array in arrays.values())
+    dtypes = [array.dtype for array in arrays.values()]
+    is_single = all(xp.isdtype(t, "real floating") and xp.finfo(t).bits <= 32 for t in dtypes)
     dtype = xp.float32 if is_single else xp.float64
-    return tuple(cast(array, dtype) for array in arrays.values())
+    # Short floats of one kind come out as they came in.
+    given = dtypes[0] if is_single and all(t == dtypes[0] for t in dtypes) else dtype
+    return tuple(cast(array, dtype) for array in arrays.values()), given
 
 
 def _common_namespace(inputs):

@@ -308,9 +308,9 @@ def _in_library(values, X):
         return np.asarray(to_host(values))
     if not (is_array_api(values) and namespace(values) is namespace(X)):
         return beside(to_host(values), X)
-    values = namespace(X).asarray(values, device=array_api_compat.device(X))
-    is_float = namespace(X).isdtype(values.dtype, "real floating")
-    return cast(values, X.dtype) if is_float and values.dtype.itemsize < 4 else values
+    values, xp = array_api_compat.to_device(values, array_api_compat.device(X)), namespace(X)
+    is_float = xp.isdtype(values.dtype, "real floating")
+    return cast(values, xp.float32) if is_float and xp.finfo(values.dtype).bits < 32 else values
 
 
 def _grid(shape):

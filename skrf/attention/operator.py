@@ -72,7 +72,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Whether position i attends to positions up to i only. Changing a later position changes
         earlier outputs by rounding alone.
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
-        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply.
+        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. One
+        for every query head is a list of them, or an array of shape (heads, L, S).
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
     near : NearField, "auto" or None, default="auto"
@@ -102,9 +103,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     their own inputs, and causal calls, which must not see the future, take the member of the
     family that needs none.
 
-    Inputs may be torch tensors, which torch then differentiates, or CuPy arrays; masks and
-    `backward` take NumPy arrays only. Statistics are taken on the host: `fit` once, where copying
-    queries and keys there in every bidirectional call is too slow.
+    Inputs may be torch tensors, which torch then differentiates, also with respect to a mask made
+    of tensors, or CuPy arrays; LinearOperators and `backward` take NumPy arrays only. Statistics
+    are taken on the host: `fit` once, where copying queries and keys there in every bidirectional
+    call is too slow.
 
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.
@@ -412,7 +414,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Returns
         -------
         array of shape (..., L, e)
-            float32 if all inputs are, else float64. A row without any key is 0. In the library
+            float32 if no input is longer, else float64; float16 and bfloat16 if all inputs are,
+            with sums in float32 or better. A row without any key is 0. In the library
             and on the device of the inputs.
 
         Raises
@@ -420,8 +423,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         ValueError
             Where shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            Where an input is not made of real numbers, inputs are of different libraries, or
-            there is a `mask` and they are not NumPy arrays.
+            Where an input is not made of real numbers, inputs are of different libraries, or the
+            `mask` is a LinearOperator and they are not NumPy arrays.
 
         Warns
         -----
@@ -525,7 +528,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Returns
         -------
         dq, dk, dv : ndarray
-            Gradients in the shapes of the inputs; float32 if all of them are, else float64.
+            Gradients in the shapes of the inputs, of the dtype of the output.
         dmask : ndarray or list of ndarray
             Only `with_mask`: with respect to the weights of a ToeplitzMask, the entries of an
             array, or a list of those of every head. Entries that `causal` takes out get 0.
@@ -573,15 +576,18 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
         # One set after the other where all add to one gradient: its threads are inside.
         for_each_unit(groups, sets, sweep, is_serial=with_mask)
-        for name, array in zip(("q", "k", "v"), arrays, strict=True):
-            if not np.isfinite(largest_entry(array)):
-                raise ValueError(
-                    f"the gradient with respect to {name} is beyond the range of {array.dtype}: "
-                    "scale v or grad_out, or pass float64."
-                )
-        by_q, by_k, by_v = arrays
-        found = groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
-        return (*found, masks.gradients(by_masks, groups.q.dtype)) if with_mask else found
+        with np.errstate(over="ignore"):
+            by_q, by_k, by_v = (array.astype(groups.dtype, copy=False) for array in arrays)
+            found = groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+            found += (masks.gradients(by_masks, groups.dtype),) if with_mask else ()
+        for name, own in zip(("q", "k", "v", "mask")[: len(found)], found, strict=True):
+            for array in own if isinstance(own, list) else [own]:
+                if not np.isfinite(largest_entry(array)):
+                    raise ValueError(
+                        f"the gradient with respect to {name} is beyond the range of "
+                        f"{array.dtype}: scale v or grad_out, or pass float64."
+                    )
+        return found
 
     def _sweep(self, unit, plan, gradient, found):
         """Write the gradients of a unit."""
