@@ -83,7 +83,7 @@ def run_all(function, items):
         Shares of the work, of similar size. A single one leaves the threads to BLAS, or to calls
         inside of it; a call inside one of several is serial.
     """
-    if len(items) == 1 or getattr(_own, "is_worker", False):
+    if len(items) <= 1 or getattr(_own, "is_worker", False):
         return [function(item) for item in items]
     with _serial_blas() as n_threads:
         if n_threads == 1:

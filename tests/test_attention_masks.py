@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from threadpoolctl import threadpool_limits
 
 from skrf import OptimalPositiveRF
 from skrf._sums import Rows
@@ -151,6 +152,7 @@ def make_blocks(monkeypatch, size, rows):
     for module in (_products, _masked):
         monkeypatch.setattr(module, "BLOCK_BYTES", size)
     monkeypatch.setattr(_products, "COLUMN_BYTES", size)
+    monkeypatch.setattr(_products, "_LEAST_COLUMNS", 1)
     monkeypatch.setattr(_products.Mask, "block_rows", rows)
     monkeypatch.setattr(_products, "_BLOCK_ROWS", rows)
 
@@ -793,10 +795,11 @@ def test_gradients_to_the_mask_are_those_of_differences(kind, n_groups, unit):
 
 
 @pytest.mark.parametrize("way", ["rows", "columns"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "causal"), [("float32", True), ("float64", False)])
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "operator"])
 def test_masks_in_other_libraries(library, name, causal, dtype, way, monkeypatch):
+    if way == "columns" and not name.startswith("grid"):
+        pytest.skip("There are entries only.")
     monkeypatch.setattr(_products.GridMask, "columns_pay", lambda *sizes: way == "columns")
     given, _ = KINDS[name]
     parts = [part.astype(dtype) for part in tokens(N)]
@@ -853,7 +856,7 @@ def test_torch_differentiates_masks(kind, causal, way, monkeypatch):
 
     if kind == "boolean":
         weights.requires_grad_(False)
-    assert torch.autograd.gradcheck(attend, (*parts, weights))
+    assert torch.autograd.gradcheck(attend, (*parts, weights), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -957,10 +960,14 @@ def test_memory_is_a_few_blocks(grid, way, block, monkeypatch):
     out, saved = attend(*given)
     # Inputs are joined with a weight, and by columns features become factors; sums are float64.
     held = 8 * values.nbytes + (2 if way == "columns" else 0) * 2 * queries.nbytes
-    assert peak_of(lambda: attend(*given)) <= held + 6 * block
+    with threadpool_limits(1, user_api="blas"):  # blocks are those of a thread
+        peak = peak_of(lambda: attend(*given))
+    assert peak <= held + 6 * block
     # Every share of the work has sums of its own.
     held += 5 * (keys.nbytes + values.nbytes) + queries.nbytes
-    assert peak_of(lambda: backward(*given, saved, out)) <= held + 6 * block
+    with threadpool_limits(1, user_api="blas"):
+        peak = peak_of(lambda: backward(*given, saved, out))
+    assert peak <= held + 6 * block
 
 
 def test_sparse_masks_cost_their_entries():

@@ -329,20 +329,20 @@ class _Columns:
     def sums(self):
         """Return the sums (..., G, L, e + 1), and on the host which rows are right everywhere."""
         xp = namespace(self.V)
-        # More parts than threads, but where there are few values.
-        size = max(1, min(self.batch, -(-self.n_columns // 8)))
-        work = partial(self._sums_of, n_features=max(1, self.batch // size))
+        # More parts than threads, of a power of 2 of columns, which transforms are fastest for.
+        size = min(self.batch, 1 << max(0, (self.n_columns // 8).bit_length() - 1))
         parts = blocks(self.n_columns, size)
-        found = list(map(work, parts)) if is_array_api(self.V) else run_all(work, parts)
+        found = map(self._sums_of, parts) if is_array_api(self.V) else run_all(self._sums_of, parts)
+        found = list(found)
         sums = _side_by_side(found, -2)
         is_right = _all_sets(self._is_right(constant(sums)))
         is_right[: self.mask.n_extra] = False
         return cast(transposed(sums), xp.float64), is_right
 
-    def _sums_of(self, part, n_features):
+    def _sums_of(self, part):
         """Return the sums of some values, (..., G, c, L)."""
         V, total = self.V[..., None, part, :], 0.0
-        for features in blocks(self.K.shape[-2], n_features):
+        for features in blocks(self.K.shape[-2], max(1, self.batch // V.shape[-2])):
             columns = self.K[..., features, None, :] * V
             seen = self.mask.product(self.mask.waves(columns), columns)
             total = total + _over_features(self.Q[..., features, :], seen[..., None, :, :, :])
@@ -395,18 +395,19 @@ class _Columns:
             for c in blocks(self.n_columns, self.batch):
                 columns = K[:, None] * self.V[c]
                 waves = mask.waves(columns)
+                kept = [waves.copy()] if is_trained else []  # products overwrite waves
                 seen = mask.product(waves, columns)
                 for g, gradient in enumerate(self.by_sums[:, c]):
                     by_Q[g] += np.einsum("cl,fcl->fl", gradient, seen)
                 columns = sum(
                     q[:, None] * gradient for q, gradient in zip(Q, self.by_sums[:, c], strict=True)
                 )
-                by_waves = mask.waves(columns)
-                back = mask.transposed_product(by_waves, columns)
+                waves = mask.waves(columns)
+                if is_trained:
+                    total = total + mask.correlation(*kept, waves)
+                back = mask.transposed_product(waves, columns)
                 by_K += np.einsum("cs,fcs->fs", self.V[c], back)
                 by_values[c] += np.einsum("fs,fcs->cs", K, back)
-                if is_trained:
-                    total = total + mask.correlation(waves, by_waves)
             q_slopes, k_slopes = (
                 slopes[..., own, :] if slopes.shape[-2] > 1 else slopes
                 for slopes in (self.q_slopes, self.k_slopes)

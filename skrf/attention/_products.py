@@ -6,12 +6,14 @@ import threading
 import numpy as np
 import scipy.fft
 
-from .._arrays import beside, cast, is_array_api, like, namespace, take, to_host
+from .._arrays import arithmetic, beside, cast, is_array_api, like, namespace, take, to_host
 from ._heads import blocks
 
 # Bound, in bytes, on columns that are transformed at once, and on blocks of the masked kernel.
 # Larger ones leave the cache; those of other libraries are worth the calls that make them.
 COLUMN_BYTES, BLOCK_BYTES, DEVICE_BYTES = 2**18, 2**22, 2**26
+# Transforms of that many columns share the vectors of the processor.
+_LEAST_COLUMNS = 8
 # Rows of a mask that are formed at once. Those of a sparse one share keys only here and there, so
 # that more of them multiply more zeros; from some density on it is treated as an array.
 _BLOCK_ROWS = 1024
@@ -275,7 +277,7 @@ class GridMask(Mask):
         """Return how many columns are best transformed at once."""
         n_bytes = DEVICE_BYTES if is_array_api(X) else COLUMN_BYTES
         each = 4 if X.dtype == namespace(X).float32 else 8
-        return max(1, n_bytes // (each * self.size * n_sets))
+        return max(_LEAST_COLUMNS, n_bytes // (each * self.size * n_sets))
 
     def rounding(self, X):
         """Return an upper estimate of the error of products, over the 2-norm of the column."""
@@ -293,13 +295,20 @@ class GridMask(Mask):
         return _fft(own).rfftn(own, s=self.padded, axes=self._axes(leading))
 
     def product(self, waves, columns):
-        """Return W Z for columns Z of shape (..., S); rows of extra positions are left out."""
-        return self._convolved(waves * self._transform(columns), columns)
+        """Return W Z for columns Z of shape (..., S), without rows of extra positions.
+
+        Waves of NumPy are overwritten.
+        """
+        waves = arithmetic(waves).multiply(waves, self._transform(columns))
+        return self._convolved(waves, columns)
 
     def transposed_product(self, waves, columns):
-        """Return W'Z for columns of shape (..., L) that are 0 at extra positions."""
-        xp = namespace(columns)
-        return self._convolved(waves * xp.conj(self._transform(columns)), columns, is_back=True)
+        """Return W'Z for columns of shape (..., L) that are 0 at extra positions.
+
+        Waves are overwritten.
+        """
+        waves *= self._transform(columns).conj()
+        return self._convolved(waves, columns, is_back=True)
 
     def _transform(self, X):
         """Return the transform of the weights, which is kept."""
