@@ -57,6 +57,7 @@ def matrix_of(weights, grid, n_extra):
 # Name: (mask as a user gives it, the same as a matrix).
 KINDS = {f"grid {grid}": ToeplitzMask(random_weights(grid)) for grid in GRIDS}
 KINDS["grid that decays"] = ToeplitzMask(np.exp(-5.0 * abs(np.arange(1 - N, N))))
+KINDS["grid of a window"] = ToeplitzMask.from_function(lambda o: (2.0 - o) * (abs(o) < 2), (N,))
 KINDS["grid and a class token"] = ToeplitzMask(random_weights((23,)), n_extra=1)
 KINDS["grid and three more"] = ToeplitzMask(random_weights((3, 7)), n_extra=3)
 KINDS = {name: (mask, mask.toarray()) for name, mask in KINDS.items()}

@@ -18,9 +18,9 @@ keys, and the denominator of a positive map is at least 1. So none ever needs an
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -52,7 +52,8 @@ _LEAST = {"float32": 1e-25, "float64": 1e-280}
 _SHARES = 4
 
 
-class Inputs(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Inputs:
     """What masked attention is made of.
 
     Parameters
@@ -69,8 +70,9 @@ class Inputs(NamedTuple):
     keys: Rows
     values: Any
 
+    @cached_property
     def doubled(self):
-        """Return the same in float64; itself where it is."""
+        """The same in float64; itself where it is."""
         dtype = namespace(self.values).float64
         if self.values.dtype == dtype:
             return self
@@ -190,8 +192,10 @@ def _count_lost(pieces, inputs, mask):
     n_lost = 0
     for piece in pieces:
         is_lost = to_host(piece.sums[..., 0] == 0)
-        if is_lost.any():
-            n_lost += int((is_lost & _sees_a_key(piece.rows, inputs, mask)).sum())
+        places = np.flatnonzero(is_lost.reshape(-1, len(piece.rows)).any(axis=0))
+        for part in blocks(len(places), mask.block_rows):
+            own = places[part]
+            n_lost += int((is_lost[..., own] & _sees_a_key(piece.rows[own], inputs, mask)).sum())
     return n_lost
 
 
@@ -200,12 +204,11 @@ def _count_lost(pieces, inputs, mask):
 
 def masked_attention(inputs, mask):
     """Return the attention under a mask as a list of `Piece`, whose rows are all, in any order."""
-    queries, keys, values = inputs
-    rest, pieces = np.arange(queries.values.shape[-2]), []
-    if mask.columns_pay(keys.values.shape[-1], values.shape[-1] - 1):
-        own = inputs.doubled() if mask.is_double else inputs
-        columns = _Columns(own, mask)
-        sums, is_done = columns.sums()
+    values, (n_queries, n_features) = inputs.values, inputs.queries.values.shape[-2:]
+    rest, pieces = np.arange(n_queries), []
+    if mask.columns_pay(n_features, values.shape[-1] - 1):
+        own = inputs.doubled if mask.is_double else inputs
+        sums, is_done = _Columns(own, mask).sums()
         done, rest = np.flatnonzero(is_done), np.flatnonzero(~is_done)
         if len(done):
             pieces.append(Piece(done, partial(_Columns, own, mask), rows_of(sums, done)))
@@ -316,7 +319,7 @@ class _Columns:
 
     def __init__(self, inputs, mask):
         self.inputs, self.mask = inputs, mask
-        queries, keys, values = inputs
+        queries, keys, values = inputs.queries, inputs.keys, inputs.values
         top = constant(namespace(values).max(keys.exponents, axis=-2))
         sides = lifted(_copied(queries), top[..., None, :]), lowered(_copied(keys), top)
         (self.Q, self.q_slopes), (self.K, self.k_slopes) = (
@@ -446,7 +449,7 @@ def _copied(rows):
 
 def _by_rows(rows, inputs, mask):
     """Return the pieces of a block of rows."""
-    pieces, stack = [], [(rows, inputs.doubled() if mask.is_double else inputs, False)]
+    pieces, stack = [], [(rows, inputs.doubled if mask.is_double else inputs, False)]
     while stack:
         rows, own, is_alone = stack.pop()
         block = _Block(own, mask, rows, is_alone)
@@ -456,9 +459,8 @@ def _by_rows(rows, inputs, mask):
             way = partial(_Block, own, mask, rows[done], is_alone)
             sums = sums if len(done) == len(rows) else rows_of(sums, done)
             pieces.append(Piece(rows[done], way, sums))
-        double = own.doubled()
-        if len(rest) and double is not own:
-            stack.append((rest, double, False))
+        if len(rest) and own.doubled is not own:
+            stack.append((rest, own.doubled, False))
         elif len(rest) == 1:
             stack.append((rest, own, True))
         else:
