@@ -209,6 +209,52 @@ def measure_attention(rounds):
             )
 
 
+def measure_masks(rounds):
+    """Masked attention against the floor of the transforms alone, and against dense masks."""
+    import numpy as np
+    import scipy.fft
+
+    from skrf import ApproxKernelAttention, OptimalPositiveRF
+    from skrf._threads import run_all
+    from skrf.attention import ToeplitzMask
+
+    def transforms(length, n_columns, batch=8):
+        """Real transforms of all columns of the padded length and back, on all threads."""
+        size = scipy.fft.next_fast_len(2 * length - 1, real=True)
+        column = np.random.default_rng(0).normal(size=(batch, length)).astype(np.float32)
+
+        def some(_):
+            scipy.fft.irfft(scipy.fft.rfft(column, size), size)
+
+        run_all(some, range(-(-n_columns // batch)))
+
+    cases = (
+        ("by rows", 2048, 64, 128),
+        ("by rows", 4096, 64, 128),
+        ("by FFT", 32_768, 32, 32),
+    )
+    for way, length, width, n_features in cases:
+        rng = np.random.default_rng(0)
+        q, k = (rng.normal(size=(2, length, 64)) / 2).astype(np.float32)
+        v = rng.normal(size=(length, width)).astype(np.float32)
+        mask = ToeplitzMask.from_function(lambda o, n=length: np.exp(-abs(o) / n), (length,))
+        features = OptimalPositiveRF(n_features, random_state=0)
+        masks = {"ours": mask} | ({"dense": mask.toarray()} if way == "by rows" else {})
+        methods = {
+            name: ApproxKernelAttention(features, mask=own).fit(q, k) for name, own in masks.items()
+        }
+        calls = {
+            name: lambda call=call, q=q, k=k, v=v: call(q, k, v) for name, call in methods.items()
+        }
+        n_columns = n_features * (width + 1)
+        calls["floor"] = lambda length=length, n=n_columns: transforms(length, n)
+        times = alternate(calls, max(rounds // 5, 3))
+        what = f"masked attention, {way}, L = {length}, float32"
+        judge(f"{what}: time / transforms", times["ours"], times["floor"], 2, at_most=True)
+        if "dense" in times:
+            judge(f"{what}: time / dense mask", times["ours"], times["dense"], 1, at_most=True)
+
+
 def measure_regression(rounds):
     """KernelRegressionClassifier on a million rows against SGD on random features, in children."""
     import numpy as np
@@ -366,6 +412,7 @@ PARTS = {
     "transform": measure_transform,
     "hadamard": measure_hadamard,
     "attention": measure_attention,
+    "masks": measure_masks,
     "regression": measure_regression,
     "search": measure_search,
     "start": measure_start,

@@ -18,6 +18,7 @@ _LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
 _PARTS = 16  # of an input of middle size, so that more threads than two find work
 
 _lock = threading.Lock()
+_own = threading.local()
 _controller = None
 _limit = None
 _users = 0
@@ -79,15 +80,20 @@ def run_all(function, items):
     function : callable
         Calls must not touch the same memory.
     items : sequence
-        Shares of the work, of similar size. A single one leaves the threads to BLAS.
+        Shares of the work, of similar size. A single one leaves the threads to BLAS, or to calls
+        inside of it; a call inside one of several is serial.
     """
-    if len(items) == 1:
-        return [function(items[0])]
+    if len(items) <= 1 or getattr(_own, "is_worker", False):
+        return [function(item) for item in items]
     with _serial_blas() as n_threads:
         if n_threads == 1:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(min(n_threads, len(items))) as pool:
+        with ThreadPoolExecutor(min(n_threads, len(items)), initializer=_begin_worker) as pool:
             return list(pool.map(function, items))
+
+
+def _begin_worker():
+    _own.is_worker = True
 
 
 def run_rows(function, n_rows, size):

@@ -219,7 +219,17 @@ def test_float32_agrees_with_float64(std):
     assert_close(out, double, atol=2e-5 * std)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.int32, bool])
+def test_short_floats_come_out_as_they_came_in():
+    q, k, v = (draw(6, 3, std=2).astype(np.float16) for _ in range(3))
+    out = exact_attention(q, k, v)
+    assert out.dtype == np.float16
+    # Sums are those of float32: what is left is the rounding of the output.
+    assert_close(out, naive(q, k, v), atol=2.0**-11 * 8)
+    assert exact_attention(q, k.astype(np.float32), v).dtype == np.float32
+    assert exact_attention(q, k, v.astype(np.float64)).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.int32, bool])
 def test_other_dtypes_become_float64(dtype):
     q, k, v = (draw(6, 3, std=2).astype(dtype) for _ in range(3))
     out = exact_attention(q, k, v)

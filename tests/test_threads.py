@@ -41,6 +41,21 @@ def test_a_single_item_leaves_the_threads_to_blas():
         assert during == [(before, threading.get_ident())]
 
 
+def test_calls_inside_a_worker_are_serial():
+    with threadpool_limits(2, user_api="blas"):
+        workers = set()
+
+        def outer(_):
+            own = threading.get_ident()
+            run_all(lambda _: workers.add((own, threading.get_ident())), range(4))
+
+        run_all(outer, range(4))
+        assert all(outer == inner for outer, inner in workers)
+        run_all(outer, [0])  # a single one leaves the threads to calls inside of it
+        assert any(outer != inner for outer, inner in workers)
+        assert run_all(outer, []) == []
+
+
 def test_limits_come_back_after_an_error_and_after_nested_calls():
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()

@@ -86,7 +86,7 @@ def by_sums_of(sums, gradient):
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
 
 
-def _over_heads(array):
+def over_heads(array):
     """Return (..., G, n, c) with the rows of all heads of a set as one axis."""
     *leading, G, n, c = array.shape
     return namespace(array).reshape(array, (*leading, G * n, c))
@@ -95,7 +95,7 @@ def _over_heads(array):
 def _summed(left, right):
     """Return left' @ right of parts (..., G, B, c, m), summed over the heads of a set."""
     xp = namespace(left)
-    left, right = (_over_heads(xp.moveaxis(part, -4, -3)) for part in (left, right))
+    left, right = (over_heads(xp.moveaxis(part, -4, -3)) for part in (left, right))
     return transposed(left) @ right
 
 
@@ -109,7 +109,7 @@ def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
         factors, slopes = lifted(unit.query_rows(rows), top)
         own = cast(state, factors.dtype)
         by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
-        later = later + product(_over_heads(factors), _over_heads(by_sums))
+        later = later + product(over_heads(factors), over_heads(by_sums))
         found.put_queries(rows, by_sums @ transposed(own) * slopes)
     for rows in blocks(unit.k.shape[-2], size):
         factors, slopes = lowered(unit.key_rows(rows), sums.top)

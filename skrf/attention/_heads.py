@@ -170,14 +170,15 @@ def unit_of(groups, sets, numbers):
     return Unit(sets[numbers[0]], *parts)
 
 
-def for_each_unit(groups, sets, function):
+def for_each_unit(groups, sets, function, *, is_serial=False):
     """Return the sets of every unit, and what function(i, unit, sets) gave for it.
 
-    NumPy's sets go one by one, on threads.
+    NumPy's sets go one by one, on threads unless `is_serial`.
     """
     if not is_array_api(groups.q):
         units = range(len(sets))
-        return units, run_all(lambda u: function(u, unit_of(groups, sets, u), u), units)
+        run = map if is_serial else run_all
+        return units, list(run(lambda u: function(u, unit_of(groups, sets, u), u), units))
     sharing = {}
     for u, own in enumerate(sets):
         sharing.setdefault(id(own), []).append(u)
@@ -242,7 +243,11 @@ def quotients(sums):
 
 def joined(groups, sets, outputs):
     """Return the outputs of another library for lists of sets as one array, in their order."""
-    parts = [cast(output.joined(), groups.q.dtype) for output in outputs]
+    return joined_in_order([cast(out.joined(), groups.q.dtype) for out in outputs], sets)
+
+
+def joined_in_order(parts, sets):
+    """Return arrays for lists of sets as one array, in the order of the sets."""
     if len(parts) == 1:
         return parts[0]
     return take(namespace(parts[0]).concat(parts, axis=0), np.argsort(np.concatenate(sets)))

@@ -1,287 +1,560 @@
-"""Masked attention of one head, forward and backward, from features in float64.
+"""Masked attention, forward and backward, from features; one code for every array library.
 
 Row i of the result is sum_j W_ij A_ij v_j / sum_j W_ij A_ij with the mask W and the kernel
 A_ij = sum_f q_if k_jf. There are two ways to it:
 
-- by columns: W multiplies k_f * v_c for every feature f and value c. Time and memory are those of
-  products with W. Such a product rounds by a share of its largest keys, so rows that see only
-  small ones are found by an estimate of their error, and go the other way.
+- by columns: W multiplies k_f * v_c for every feature f and value c, once for all query heads of a
+  set. Time and memory are those of products with W. Such a product rounds by a share of its
+  largest keys, so rows that see only small ones are found by an estimate of their error, and go
+  the other way.
 - by rows: blocks of rows of W and A are formed, in time L S. For positive features all terms
   are nonnegative, so nothing cancels.
 
 Exponents are taken out as in `skrf._sums`: the largest over the keys, and the largest of a row.
 Where the keys that a row sees lie so far below others that its sums near underflow, its block is
-cut in two, down to single rows: there the maximum is that of the row's own keys, and the
-denominator of a positive map is at least 1. So none ever needs an epsilon.
+taken in float64, then cut in two, down to single rows: there the maximum is that of the row's own
+keys, and the denominator of a positive map is at least 1. So none ever needs an epsilon.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain
+from typing import Any
+
+import array_api_compat
 import numpy as np
 
-from .._sums import Rows, finite, lifted, lowered
-from ._heads import blocks, hide
-from ._products import BLOCK_BYTES
+from .._arrays import (
+    arithmetic,
+    beside,
+    cast,
+    constant,
+    is_array_api,
+    like,
+    namespace,
+    take,
+    to_host,
+)
+from .._sums import Rows, finite, lifted, lowered, transposed
+from .._threads import run_all
+from ._backward import by_sums_of, over_heads
+from ._heads import blocks, joined_in_order, quotients
+from ._products import BLOCK_BYTES, parts_of, rows_of
 
-# Largest relative error that a row may have by columns, as estimated. The gradient of such rows
-# then rounds by a like share of the whole gradient.
-_TOLERANCE = 1e-11
-# Terms that underflow are below 1e-307: beside a sum of this size they do not count.
-_LEAST = 1e-280
-
-
-def masked(unit, mask, out):
-    """Write the masked attention of a unit of NumPy, which is worked on in float64.
-
-    Returns how many queries got 0 because their weights sum to 0, though they see a key.
-    """
-    n_lost = 0
-    for g, ((queries, keys), values) in enumerate(_inputs(unit)):
-        own, saved = masked_attention(queries, keys, values, mask)
-        own *= out.unit
-        out.array[g] = out.array[g] + own if out.adds else own
-        if not unit.head.is_positive:
-            is_lost = np.ones(len(queries.values), dtype=bool)
-            for rows, denominators in saved:
-                is_lost[slice(None) if rows is None else rows] &= np.isinf(denominators)
-            n_lost += int(_see_a_key(np.flatnonzero(is_lost), keys, mask).sum())
-    return n_lost
+# Largest relative error that a row may have by columns, as estimated: a bound, and 100 times too
+# large where errors of features do not add up. The gradient of such rows then rounds by a like
+# share of the whole gradient.
+_TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
+# Terms that underflow are below 1e-38 or 1e-307: beside a sum of this size they do not count.
+_LEAST = {"float32": 1e-25, "float64": 1e-280}
+# Parts that gradients are added up in, each by one thread; fixed, so that they round alike.
+_SHARES = 4
 
 
-def masked_backward(unit, mask, gradient, found):
-    """Write the gradients of masked attention of a unit of NumPy."""
-    by_queries, by_keys, by_values = [], 0.0, 0.0
-    for (rows, values), own in zip(_inputs(unit), gradient.astype(np.float64), strict=True):
-        out, saved = masked_attention(*rows, values, mask)
-        by_q, by_k, by_v = masked_attention_backward(*rows, values, mask, out, saved, own)
-        by_queries.append(by_q)
-        by_keys, by_values = by_keys + by_k, by_values + by_v
-    every = slice(0, None)
-    found.put_queries(every, np.stack(by_queries))
-    found.put_keys(every, by_keys)
-    found.put_values(every, by_values)
-
-
-def _inputs(unit):
-    """Yield (features of queries and keys), values of every query head; padded keys are zero."""
-    unit.dtype, every = np.float64, slice(0, None)
-    keys = unit.head.keys(unit.keys(every))
-    keys = keys if unit.hidden is None else hide(keys, unit.hidden)
-    for queries in unit.queries(every):
-        yield (unit.head.queries(queries), keys), unit.values(every)[:, 1:]
-
-
-def masked_attention(queries, keys, values, mask):
-    """Return the attention of one head under a mask.
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What masked attention is made of.
 
     Parameters
     ----------
-    queries : Rows of shape (L, M)
-        Features of the queries in float64.
-    keys : Rows of shape (S, M)
+    queries : Rows of shape (..., G, L, M)
+        Features of the queries of G heads.
+    keys : Rows of shape (..., S, M)
         Features of the keys; padded ones are zero.
-    values : ndarray of shape (S, e)
-        Values in float64.
-    mask : Mask
-        What `as_mask` returned.
+    values : array of shape (..., S, e + 1)
+        Values, the weight first: 1, or 0 for padding.
+    """
+
+    queries: Rows
+    keys: Rows
+    values: Any
+
+    @cached_property
+    def doubled(self):
+        """The same in float64; itself where it is."""
+        dtype = namespace(self.values).float64
+        if self.values.dtype == dtype:
+            return self
+        queries, keys = (
+            rows.map(lambda part: cast(part, dtype)) for rows in (self.queries, self.keys)
+        )
+        return Inputs(queries, keys, cast(self.values, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows that were computed together, by a way that the backward pass goes again.
+
+    Parameters
+    ----------
+    rows : ndarray of int
+        Their numbers.
+    way : callable
+        Returns the `_Columns` or the `_Block` that they came from.
+    sums : array of shape (..., G, n, e + 1)
+        Denominators and numerators in float64.
+    """
+
+    rows: np.ndarray
+    way: Callable
+    sums: Any
+
+
+# ------------------------------------------------------------------ units
+
+
+def masked(unit, parts, out):
+    """Write the masked attention of a unit.
+
+    Parameters
+    ----------
+    unit : Unit
+        The inputs.
+    parts : list of (list or None, slice, Mask)
+        Of `HeadMasks.of`: which sets of the unit, which query heads of them, and their mask.
+    out : Output
+        What is written.
 
     Returns
     -------
-    out : ndarray of shape (L, e)
-        The attention; zeros in rows whose denominator is 0, as without any key.
-    saved : list of tuple
-        For the backward pass: rows that were computed together (None is all of them, by columns)
-        and their denominators, infinite for rows that stand elsewhere in the list.
+    int
+        How many queries got 0 because their weights sum to 0, though they see a key.
     """
-    extended = np.column_stack([values, np.ones(len(values))])
-    out = np.zeros((len(queries.values), values.shape[1]))
-    rest, saved = np.arange(len(out)), []
-    if mask.columns_pay(keys.values.shape[1], values.shape[1]):
-        sums, is_done = _by_columns(queries, keys, extended, mask)
-        saved.append((None, _divide(out, slice(None), sums, is_done)))
-        rest = np.flatnonzero(~is_done)
-    stack = [rest[part] for part in blocks(len(rest), mask.block_rows)]
-    while stack:
-        block = _Block(stack.pop(), queries, keys, mask)
-        sums, sizes = block.sums(extended)
-        is_done = (sizes >= _LEAST * mask.largest) | (len(sums) == 1)
-        zeros = np.flatnonzero(~is_done & (sizes == 0))
-        if len(zeros):
-            is_done[zeros] = ~_see_a_key(block.rows[zeros], keys, mask)
-        saved.append((block.rows, _divide(out, block.rows, sums, is_done)))
-        stack += [rows for rows in np.array_split(block.rows[~is_done], 2) if len(rows)]
-    return out, saved
+    found, n_lost = {}, 0
+    for sets, heads, mask in parts:
+        own = _part_of(unit, sets, heads)
+        inputs = _inputs(own)
+        pieces = masked_attention(inputs, mask)
+        found.setdefault(None if sets is None else tuple(sets), []).append(assembled(pieces))
+        if not unit.head.is_positive:
+            n_lost += _count_lost(pieces, inputs, mask)
+    of_sets = [_side_by_side(own, -3) for own in found.values()]
+    if len(of_sets) > 1:
+        of_sets = [joined_in_order(of_sets, list(found))]
+    out.put(slice(0, None), cast(of_sets[0], unit.dtype))
+    return n_lost
 
 
-def masked_attention_backward(queries, keys, values, mask, out, saved, grad_out):
-    """Return the gradients of `masked_attention`, exponents held constant.
+def masked_backward(unit, parts, gradient, found, by_masks):
+    """Write the gradients of masked attention of a unit of NumPy.
 
     Parameters
     ----------
-    queries, keys, values, mask
+    unit, parts
+        As `masked` takes them.
+    gradient : ndarray of shape (G, L, e)
+        Gradient with respect to the output.
+    found : Gradients
+        What is written.
+    by_masks : dict or None
+        What gradients with respect to each `Mask` are added to.
+    """
+    by_queries, by_keys, by_values = [], 0.0, 0.0
+    for sets, heads, mask in parts:
+        inputs = _inputs(_part_of(unit, sets, heads))
+        by_mask = None if by_masks is None else mask.no_gradient(unit.q)
+        pieces = masked_attention(inputs, mask)
+        own = masked_attention_backward(inputs, mask, pieces, gradient[heads], by_mask)
+        by_queries.append(own[0])
+        by_keys, by_values = by_keys + own[1], by_values + own[2]
+        if by_masks is not None:
+            by_masks[mask] = by_masks.get(mask, 0.0) + by_mask * found.by_q.unit
+    every = slice(0, None)
+    found.put_queries(every, np.concatenate(by_queries))
+    found.put_keys(every, by_keys)
+    found.put_values(every, by_values[..., 1:])
+
+
+def _part_of(unit, sets, heads):
+    """Return some sets and query heads of a unit."""
+    own = unit.of(unit.head, heads)
+    if sets is not None:
+        parts = own.q, own.k, own.v, own.hidden
+        own.q, own.k, own.v, own.hidden = (
+            None if part is None else take(part, np.asarray(sets)) for part in parts
+        )
+    return own
+
+
+def _inputs(unit):
+    """Return the inputs of masked attention of a unit."""
+    every = slice(0, None)
+    return Inputs(unit.query_rows(every), unit.key_rows(every), unit.values(every))
+
+
+def _side_by_side(parts, axis):
+    return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=axis)
+
+
+def _count_lost(pieces, inputs, mask):
+    """Return how many queries have weights that sum to 0, though they see a key."""
+    n_lost = 0
+    for piece in pieces:
+        is_lost = to_host(piece.sums[..., 0] == 0)
+        places = np.flatnonzero(is_lost.reshape(-1, len(piece.rows)).any(axis=0))
+        for part in blocks(len(places), mask.block_rows):
+            own = places[part]
+            n_lost += int((is_lost[..., own] & _sees_a_key(piece.rows[own], inputs, mask)).sum())
+    return n_lost
+
+
+# ------------------------------------------------------------------ all rows
+
+
+def masked_attention(inputs, mask):
+    """Return the attention under a mask as a list of `Piece`, whose rows are all, in any order."""
+    values, (n_queries, n_features) = inputs.values, inputs.queries.values.shape[-2:]
+    rest, pieces = np.arange(n_queries), []
+    if mask.columns_pay(n_features, values.shape[-1] - 1):
+        own = inputs.doubled if mask.is_double else inputs
+        sums, is_done = _Columns(own, mask).sums()
+        done, rest = np.flatnonzero(is_done), np.flatnonzero(~is_done)
+        if len(done):
+            pieces.append(Piece(done, partial(_Columns, own, mask), rows_of(sums, done)))
+    parts = [rest[part] for part in blocks(len(rest), mask.block_rows)]
+    work = partial(_by_rows, inputs=inputs, mask=mask)
+    found = map(work, parts) if is_array_api(values) else run_all(work, parts)
+    return pieces + list(chain.from_iterable(found))
+
+
+def assembled(pieces):
+    """Return the attention of all rows; zeros where the denominator is 0, as without any key."""
+    outs, rows = [quotients(piece.sums) for piece in pieces], [piece.rows for piece in pieces]
+    out, order = _side_by_side(outs, -2), np.concatenate(rows)
+    if np.all(order[1:] > order[:-1]):
+        return out
+    return namespace(out).take(out, beside(np.argsort(order), out), axis=-2)
+
+
+def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
+    """Return the gradients of `masked_attention` of NumPy, exponents held constant.
+
+    Parameters
+    ----------
+    inputs, mask
         As given to it.
-    out, saved
+    pieces
         What it returned.
-    grad_out : ndarray of shape (L, e)
-        Gradient with respect to out.
+    grad_out : ndarray of shape (G, L, e)
+        Gradient with respect to the attention.
+    by_mask : ndarray, default=None
+        What the gradient with respect to the entries or weights of the mask is added to.
 
     Returns
     -------
     tuple of ndarray
         Gradients with respect to the values of the features of queries and keys, and to values.
     """
-    extended = np.column_stack([values, np.ones(len(values))])
-    grads = np.zeros_like(queries.values), np.zeros_like(keys.values), np.zeros_like(extended)
-    slopes = np.column_stack([grad_out, -np.einsum("ij,ij->i", grad_out, out)])
-    for rows, denominators in saved:
-        if rows is None:
-            own = slopes / denominators[:, None]
-            _backward_by_columns(queries, keys, extended, mask, own, grads)
-        else:
-            own = slopes[rows] / denominators[:, None]
-            _Block(rows, queries, keys, mask).backward(extended, own, grads)
-    return grads[0], grads[1], grads[2][:, :-1]
+    by_queries = np.zeros_like(inputs.queries.values)
+    by_sums = [by_sums_of(piece.sums, grad_out[..., piece.rows, :]) for piece in pieces]
+    pairs = list(zip(pieces, by_sums, strict=True))
+
+    def work(share):
+        found = _Found(by_queries, inputs, None if by_mask is None else mask.share(by_mask))
+        for piece, gradient in share:
+            way = piece.way()
+            way.backward(piece.rows, cast(gradient, way.inputs.values.dtype), found)
+        return found
+
+    # Columns divide their work among threads themselves.
+    n_columns = sum(piece.way.func is _Columns for piece in pieces)
+    shares = [pairs[:n_columns], *_divided(pairs[n_columns:])]
+    parts = [work(shares[0]), *run_all(work, shares[1:])]
+    total = parts[0]
+    for own in parts[1:]:
+        total.by_keys += own.by_keys
+        total.by_values += own.by_values
+    if by_mask is not None:
+        for own in parts:
+            if own.by_mask is not by_mask:
+                by_mask += own.by_mask
+    return by_queries, total.by_keys, total.by_values
 
 
-def _see_a_key(rows, keys, mask):
-    """Tell which rows see a key that is not padded."""
-    is_key = keys.exponents.max(axis=1) > -np.inf
-    found = [np.zeros(0, dtype=bool)]
-    for part in blocks(len(rows), mask.block_rows):
-        seen = mask.seen(rows[part])
-        found.append(mask.entries(rows[part], seen[is_key[seen]]).any(axis=1))
-    return np.concatenate(found)
+class _Found:
+    """Gradients that are added up: with respect to queries, keys, values and the mask."""
+
+    def __init__(self, by_queries, inputs, by_mask):
+        self.by_queries, self.by_mask = by_queries, by_mask
+        self.by_keys = np.zeros_like(inputs.keys.values)
+        self.by_values = np.zeros_like(inputs.values)
 
 
-def _divide(out, rows, sums, is_done):
-    """Write the rows that are done, and return denominators: infinite where there is none."""
-    denominators = np.where(is_done & (sums[:, -1] != 0), sums[:, -1], np.inf)
-    out[rows] += sums[:, :-1] / denominators[:, None]
-    return denominators
+def _divided(items):
+    """Return a list in shares of about the same length."""
+    return [items[i::_SHARES] for i in range(min(_SHARES, len(items)))]
+
+
+def _sees_a_key(rows, inputs, mask):
+    """Tell, on the host, which rows see a key that is not padded: shape (..., 1, n)."""
+    xp, exponents = namespace(inputs.values), inputs.keys.exponents
+    is_key = to_host(xp.max(exponents, axis=-1) > -np.inf)
+    seen = mask.seen(rows)
+    weights = to_host(constant(mask.entries(rows, seen, inputs.values)))
+    own = is_key[..., seen]
+    return (own.astype(np.float32) @ (weights > 0).astype(np.float32).T > 0)[..., None, :]
+
+
+def _name(dtype):
+    return str(dtype).rsplit(".", 1)[-1]
+
+
+def _least(mask, X):
+    """Return the size below which sums may have lost terms."""
+    return _LEAST[_name(X.dtype)] * mask.largest / mask.unit(X)
+
+
+def _all_sets(flags):
+    """Return on the host for which rows a flag of shape (..., n) holds in all sets and heads."""
+    flags = to_host(flags)
+    return flags.reshape(-1, flags.shape[-1]).all(axis=0)
 
 
 # ------------------------------------------------------------------ by columns
 
 
-def _by_columns(queries, keys, extended, mask):
-    """Return the sums (L, e + 1), and which rows are right to the tolerance."""
-    V = np.ascontiguousarray(extended.T)
-    sums, errors = np.zeros((2, len(V), len(queries.values)))
-    for _, (Q, _), (K, _) in _feature_blocks(queries, keys, len(V), mask):
-        for part in blocks(len(V), mask.batch):
-            columns = K[:, None] * V[part]
-            sums[part] += np.einsum("fl,fcl->cl", Q, _each(mask.dot, columns))
-            norms = np.sqrt(np.einsum("fcs,fcs->cf", columns, columns))
-            errors[part] += norms @ abs(Q)
-    errors *= mask.rounding
-    # A sum of values may cancel: it is compared with all of its row, in units of usual values.
-    units = np.array([[np.median(v[v > 0]) if v.any() else 1.0] for v in abs(V[:-1])])
-    largest = (abs(sums[:-1]) / units).max(axis=0, initial=0)
-    is_right = (errors[:-1] / units).max(axis=0, initial=0) <= _TOLERANCE * largest
-    is_right &= errors[-1] <= _TOLERANCE * abs(sums[-1])
-    if keys.scale is None:
-        is_right &= sums[-1] >= _LEAST * mask.largest
-    return sums.T, is_right
+class _Columns:
+    """Products of the mask with features times values, of all rows."""
 
-
-def _backward_by_columns(queries, keys, extended, mask, by_sums, grads):
-    """Add the gradients of the rows whose gradients of sums (L, e + 1) are not 0."""
-    V, G = np.ascontiguousarray(extended.T), np.ascontiguousarray(by_sums.T)
-    for features, (Q, q_slopes), (K, k_slopes) in _feature_blocks(queries, keys, len(V), mask):
-        dQ, dK = np.zeros_like(Q), np.zeros_like(K)
-        for part in blocks(len(V), mask.batch):
-            seen = _each(mask.dot, K[:, None] * V[part])
-            dQ += np.einsum("cl,fcl->fl", G[part], seen)
-            seen = _each(mask.transposed_dot, Q[:, None] * G[part])
-            dK += np.einsum("cs,fcs->fs", V[part], seen)
-            grads[2][:, part] += np.einsum("fs,fcs->sc", K, seen)
-        grads[0][:, features] += (dQ * q_slopes).T
-        grads[1][:, features] += (dK * k_slopes).T
-
-
-def _feature_blocks(queries, keys, n_columns, mask):
-    """Yield features (a slice), and factors and slopes of queries (F, L) and of keys (F, S)."""
-    top = keys.exponents.max(axis=0, keepdims=True)
-    parts = blocks(len(queries.values), max(1, BLOCK_BYTES // (8 * top.size)))
-    tops = np.hstack([(queries.exponents[part] + top).max(axis=1) for part in parts])
-    for features in blocks(keys.values.shape[1], max(1, mask.batch // n_columns)):
-        # One row for all features, or one for each.
-        of_queries, of_keys, own = (
-            logs.T[features] if logs.shape[1] > 1 else logs.T
-            for logs in (queries.exponents, keys.exponents, top)
+    def __init__(self, inputs, mask):
+        self.inputs, self.mask = inputs, mask
+        queries, keys, values = inputs.queries, inputs.keys, inputs.values
+        top = constant(namespace(values).max(keys.exponents, axis=-2))
+        sides = lifted(_copied(queries), top[..., None, :]), lowered(_copied(keys), top)
+        (self.Q, self.q_slopes), (self.K, self.k_slopes) = (
+            tuple(_contiguous(transposed(part)) for part in side) for side in sides
         )
-        sides = (of_queries + own - finite(tops), queries), (of_keys - finite(own), keys)
-        slopes = [np.exp(logs) for logs, _ in sides]
-        yield (
-            features,
-            *(
-                (slope if rows.scale is None else rows.values.T[features] * slope, slope)
-                for slope, (_, rows) in zip(slopes, sides, strict=True)
-            ),
+        self.V = _contiguous(transposed(values))
+        n_sets = int(np.prod(values.shape[:-2]))
+        self.batch, self.n_columns = mask.batch(values, n_sets), values.shape[-1]
+
+    def sums(self):
+        """Return the sums (..., G, L, e + 1), and on the host which rows are right everywhere."""
+        xp = namespace(self.V)
+        # More parts than threads, of a power of 2 of columns, which transforms are fastest for.
+        size = min(self.batch, 1 << max(0, (self.n_columns // 8).bit_length() - 1))
+        parts = blocks(self.n_columns, size)
+        found = map(self._sums_of, parts) if is_array_api(self.V) else run_all(self._sums_of, parts)
+        found = list(found)
+        sums = _side_by_side(found, -2)
+        is_right = _all_sets(self._is_right(constant(sums)))
+        is_right[: self.mask.n_extra] = False
+        return cast(transposed(sums), xp.float64), is_right
+
+    def _sums_of(self, part):
+        """Return the sums of some values, (..., G, c, L)."""
+        V, total = self.V[..., None, part, :], 0.0
+        for features in blocks(self.K.shape[-2], max(1, self.batch // V.shape[-2])):
+            columns = self.K[..., features, None, :] * V
+            seen = self.mask.product(self.mask.waves(columns), columns)
+            total = total + _over_features(self.Q[..., features, :], seen[..., None, :, :, :])
+        return total
+
+    def _is_right(self, sums):
+        """Tell which rows are right to the tolerance, for all sets and heads."""
+        xp, name = namespace(sums), _name(sums.dtype)
+        V, K, Q = (constant(part) for part in (self.V, self.K, self.Q))
+        sizes = xp.max(xp.abs(V), axis=-1, keepdims=True)
+        unit = V / xp.where(sizes == 0, like(1.0, V), sizes)
+        norms = xp.sqrt((unit * unit) @ transposed(K * K)) * sizes
+        errors = (norms[..., None, :, :] @ xp.abs(Q)) * self.mask.rounding(sums)
+        # A sum of values may cancel: it is compared with all of its row, in usual values.
+        usual = _usual(V[..., 1:, :])[..., None, :, None]
+        largest = xp.max(xp.abs(sums[..., 1:, :]) / usual, axis=-2)
+        wrong = xp.max(errors[..., 1:, :] / usual, axis=-2)
+        weights = sums[..., 0, :]
+        if sums.dtype == xp.float32:
+            # An output that is small beside its values has the digits of these, as elsewhere.
+            largest = xp.maximum(largest, xp.abs(weights))
+        is_right = (wrong <= _TOLERANCE[name] * largest) & (
+            errors[..., 0, :] <= _TOLERANCE[name] * xp.abs(weights)
         )
+        if self.inputs.keys.scale is None:
+            is_right = is_right & (weights >= _least(self.mask, sums))
+        return is_right
+
+    def backward(self, rows, by_sums, found):
+        """Add the gradients, given those of the sums of some rows; the others have none."""
+        (G, _, n), mask = self.Q.shape, self.mask
+        self.by_sums = np.zeros((G, self.n_columns, n), self.V.dtype)
+        self.by_sums[..., rows] = transposed(by_sums)
+        waves, is_trained = 0.0, found.by_mask is not None
+        shares = np.array_split(np.arange(self.K.shape[0]), min(_SHARES, self.K.shape[0]))
+        work = partial(self._backward_of, found=found, is_trained=is_trained)
+        for by_values, own in run_all(work, [slice(s[0], s[-1] + 1) for s in shares]):
+            found.by_values += by_values.T
+            waves = waves + own
+        if is_trained:
+            mask.add_waves(found.by_mask, waves, self.V)
+
+    def _backward_of(self, share, found, is_trained):
+        """Add the gradients of some features to queries and keys; return what others add to."""
+        mask, by_values, total = self.mask, np.zeros_like(self.V), 0.0
+        for part in blocks(share.stop - share.start, max(1, self.batch // self.n_columns)):
+            own = slice(share.start + part.start, share.start + part.stop)
+            Q, K = self.Q[:, own], self.K[own]
+            by_Q, by_K = np.zeros_like(Q), np.zeros_like(K)
+            for c in blocks(self.n_columns, self.batch):
+                columns = K[:, None] * self.V[c]
+                waves = mask.waves(columns)
+                kept = [waves.copy()] if is_trained else []  # products overwrite waves
+                seen = mask.product(waves, columns)
+                for g, gradient in enumerate(self.by_sums[:, c]):
+                    by_Q[g] += np.einsum("cl,fcl->fl", gradient, seen)
+                columns = sum(
+                    q[:, None] * gradient for q, gradient in zip(Q, self.by_sums[:, c], strict=True)
+                )
+                waves = mask.waves(columns)
+                if is_trained:
+                    total = total + mask.correlation(*kept, waves)
+                back = mask.transposed_product(waves, columns)
+                by_K += np.einsum("cs,fcs->fs", self.V[c], back)
+                by_values[c] += np.einsum("fs,fcs->cs", K, back)
+            q_slopes, k_slopes = (
+                slopes[..., own, :] if slopes.shape[-2] > 1 else slopes
+                for slopes in (self.q_slopes, self.k_slopes)
+            )
+            found.by_queries[..., own] += transposed(by_Q * q_slopes)
+            found.by_keys[..., own] += transposed(by_K * k_slopes)
+        return by_values, total
 
 
-def _each(product, columns):
-    """Return the products with columns of shape (F, C, n)."""
-    flat = columns.reshape(-1, columns.shape[-1])
-    return product(flat.T).T.reshape(*columns.shape[:2], -1)
+def _usual(values):
+    """Return a usual size of the values of every column, 1 where all are 0: a geometric mean."""
+    xp = namespace(values)
+    sizes = xp.abs(values)
+    is_some = sizes > 0
+    logs = xp.log(xp.where(is_some, sizes, like(1.0, values)))
+    n = xp.sum(cast(is_some, values.dtype), axis=-1)
+    return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
+
+
+def _over_features(Q, seen):
+    """Return sum_f Q_f seen_f for Q (..., G, F, L) and seen (..., 1, F, c, L)."""
+    return namespace(Q).sum(Q[..., :, None, :] * seen, axis=-3)
+
+
+def _contiguous(X):
+    return np.ascontiguousarray(X) if isinstance(X, np.ndarray) else X
+
+
+def _copied(rows):
+    """Return rows that may be overwritten."""
+    return rows.map(np.array) if isinstance(rows.values, np.ndarray) else rows
 
 
 # ------------------------------------------------------------------ by rows
 
 
+def _by_rows(rows, inputs, mask):
+    """Return the pieces of a block of rows."""
+    pieces, stack = [], [(rows, inputs.doubled if mask.is_double else inputs, False)]
+    while stack:
+        rows, own, is_alone = stack.pop()
+        block = _Block(own, mask, rows, is_alone)
+        sums, is_done = block.sums()
+        done, rest = np.flatnonzero(is_done), rows[~is_done]
+        if len(done):
+            way = partial(_Block, own, mask, rows[done], is_alone)
+            sums = sums if len(done) == len(rows) else rows_of(sums, done)
+            pieces.append(Piece(rows[done], way, sums))
+        if len(rest) and own.doubled is not own:
+            stack.append((rest, own.doubled, False))
+        elif len(rest) == 1:
+            stack.append((rest, own, True))
+        else:
+            stack += [(half, own, False) for half in np.array_split(rest, 2) if len(half)]
+    return pieces
+
+
 class _Block:
     """Some rows of the masked kernel, formed in parts of the keys that they see."""
 
-    def __init__(self, rows, queries, keys, mask):
-        self.rows, self.keys, self.mask = rows, keys, mask
-        self.seen, self.logs = mask.seen(rows), None
-        if len(rows) == 1:
-            # The weights join the logarithms: the maximum is that of the products.
-            weights = mask.entries(rows, self.seen)[0]
-            self.seen, self.logs = self.seen[weights > 0], np.log(weights[weights > 0])
-        longest = max(keys.values.shape[1], len(rows))
-        self.parts = blocks(len(self.seen), max(1, BLOCK_BYTES // (8 * longest)))
-        nothing = np.full(keys.exponents.shape[1], -np.inf)
-        self.top = np.max(
-            [nothing, *(self._key_rows(p).exponents.max(axis=0) for p in self.parts)], 0
-        )
-        self.factors, self.slopes = lifted(queries.part(rows), self.top)
+    def __init__(self, inputs, mask, rows, is_alone=False):
+        self.inputs, self.mask, self.rows, self.is_alone = inputs, mask, rows, is_alone
+        keys, xp = inputs.keys, namespace(inputs.values)
+        longest = max(keys.values.shape[-1], len(rows))
+        self.parts = parts_of(mask.seen(rows), max(1, BLOCK_BYTES // (8 * longest)))
+        tops = [constant(xp.max(self._keys(part).exponents, axis=-2)) for part in self.parts]
+        top = constant(keys.exponents[..., 0, :]) * 0.0 - np.inf if not tops else tops[0]
+        for other in tops[1:]:
+            top = xp.maximum(top, other)
+        self.top = top
+        own = inputs.queries.map(lambda part: rows_of(part, rows))
+        self.factors, self.slopes = lifted(_copied(own), top[..., None, :])
 
-    def _key_rows(self, part):
-        """Return the features of some keys as new arrays."""
-        values, scale = rows = self.keys.part(self.seen[part])
-        if self.logs is None:
+    def _keys(self, part):
+        """Return the features of some keys; of a row alone with the weights."""
+        if isinstance(part, slice):
+            rows = self.inputs.keys.map(lambda array: array[..., part, :])
+        else:
+            rows = self.inputs.keys.map(lambda array: rows_of(array, part))
+        if not self.is_alone:
             return rows
-        logs = self.logs[part, None]
+        # The weights join the logarithms: the maximum is that of the products.
+        values, scale = rows
+        logs = self._log_weights(part)[:, None]
         return Rows(values + logs) if scale is None else Rows(values, scale + logs)
 
+    def _log_weights(self, part):
+        xp = namespace(self.inputs.values)
+        weights = self.mask.entries(self.rows, part, self.inputs.values)[0, ...]
+        some = weights > 0
+        logs = xp.log(xp.where(some, weights, like(1.0, weights)))
+        return xp.where(some, logs, like(-np.inf, weights))
+
     def _kernel(self):
-        """Yield numbers of keys, their weights, and factors and slopes of keys."""
+        """Yield keys, their weights, and factors and slopes of keys."""
         for part in self.parts:
-            seen, weights = self.seen[part], 1.0
-            if self.logs is None:
-                weights = self.mask.entries(self.rows, seen)
-            yield seen, weights, *lowered(self._key_rows(part), self.top)
+            weights = 1.0
+            if not self.is_alone:
+                weights = self.mask.entries(self.rows, part, self.inputs.values)
+            yield part, weights, *lowered(_copied(self._keys(part)), self.top)
 
-    def sums(self, extended):
-        """Return numerators and denominators, shape (B, e + 1), and sizes that tell underflow."""
-        sums, sizes = np.zeros((len(self.rows), extended.shape[1])), np.zeros(len(self.rows))
-        for seen, weights, K, _ in self._kernel():
-            kernel = self.factors @ K.T
-            kernel *= weights
-            sums += kernel @ extended[seen]
-            if self.keys.scale is not None:
+    def sums(self):
+        """Return the sums (..., G, n, e + 1), and on the host which rows are right everywhere."""
+        values = self.inputs.values
+        xp, is_signed = namespace(values), self.inputs.keys.scale is not None
+        shape = *self.factors.shape[:-1], values.shape[-1]
+        place = {"device": array_api_compat.device(values), "dtype": xp.float64}
+        sums, sizes = xp.zeros(shape, **place), 0.0
+        for part, weights, K, _ in self._kernel():
+            kernel = self.factors @ transposed(K)[..., None, :, :]
+            kernel = arithmetic(kernel).multiply(kernel, weights)
+            sums = sums + cast(kernel @ self._values(part)[..., None, :, :], xp.float64)
+            if is_signed:
                 # Terms may cancel: how large they may be tells whether they are seen.
-                sizes += np.sum((abs(self.factors) @ abs(K).T) * weights, axis=1)
-        return sums, sums[:, -1] if self.keys.scale is None else sizes
+                most = xp.abs(self.factors) @ xp.abs(transposed(K))[..., None, :, :]
+                sizes = sizes + constant(xp.sum(most * weights, axis=-1))
+        if self.is_alone:
+            return sums, np.ones(1, dtype=bool)
+        sizes = sizes if is_signed and self.parts else constant(sums[..., 0])
+        is_done = _all_sets(sizes >= _least(self.mask, values))
+        if not is_done.all():
+            is_blind = ~_sees_a_key(self.rows, self.inputs, self.mask)
+            is_done = _all_sets(to_host(sizes >= _least(self.mask, values)) | is_blind)
+        return sums, is_done
 
-    def backward(self, extended, by_sums, grads):
-        """Add the gradients, given those of the sums (B, e + 1)."""
-        dQ = np.zeros_like(self.factors)
-        for seen, weights, K, slopes in self._kernel():
-            H = weights * (by_sums @ extended[seen].T)
-            dQ += H @ K
-            grads[1][seen] += H.T @ self.factors * slopes
-            kernel = self.factors @ K.T
+    def _values(self, part):
+        values = self.inputs.values
+        return values[..., part, :] if isinstance(part, slice) else rows_of(values, part)
+
+    def backward(self, rows, by_sums, found):
+        """Add the gradients, given those of the sums (G, n, e + 1)."""
+        by_factors = np.zeros_like(self.factors)
+        for part, weights, K, slopes in self._kernel():
+            values = self._values(part)
+            kernel, by_kernel = self.factors @ K.T, by_sums @ values.T
+            if found.by_mask is not None:
+                by_entries = np.einsum("gij,gij->ij", kernel, by_kernel)
+                if self.is_alone:
+                    by_entries *= np.exp(-finite(self._log_weights(part)))
+                self.mask.add_gradient(found.by_mask, rows, part, by_entries)
             kernel *= weights
-            grads[2][seen] += kernel.T @ by_sums
-        grads[0][self.rows] += dQ * self.slopes
+            by_kernel *= weights
+            by_factors += by_kernel @ K
+            flat = over_heads(by_kernel)
+            found.by_keys[part] += flat.T @ over_heads(self.factors) * slopes
+            found.by_values[part] += over_heads(kernel).T @ over_heads(by_sums)
+        found.by_queries[..., rows, :] += by_factors * self.slopes

@@ -1,4 +1,4 @@
-"""Products with masks: arrays and sparse matrices, grids through the FFT, operators of users."""
+"""Masks as attention sees them: entries; products through the FFT; operators of users."""
 
 import math
 import threading
@@ -6,51 +6,60 @@ import threading
 import numpy as np
 import scipy.fft
 
-# Bound, in bytes, on each of the few arrays that a masked product makes besides its inputs and
-# arrays of the size of its output (or on one row or column of them, where that is longer). Larger
-# ones leave the cache: FFTs took up to 1.5 times as long, blocks of rows as long or longer.
-BLOCK_BYTES = 2**22
+from .._arrays import arithmetic, beside, cast, is_array_api, like, namespace, take, to_host
+from ._heads import blocks
+
+# Bound, in bytes, on columns that are transformed at once, and on blocks of the masked kernel.
+# Larger ones leave the cache; those of other libraries are worth the calls that make them.
+COLUMN_BYTES, BLOCK_BYTES, DEVICE_BYTES = 2**18, 2**22, 2**26
+# Transforms of that many columns share the vectors of the processor.
+_LEAST_COLUMNS = 8
 # Rows of a mask that are formed at once. Those of a sparse one share keys only here and there, so
 # that more of them multiply more zeros; from some density on it is treated as an array.
 _BLOCK_ROWS = 1024
 _SPARSE_ROWS = 32
 _DENSE_FROM = 1 / 16
-# Cost of a column through the FFT over P log2(P), and of one entry of a grid's mask and the kernel
+# Cost of a column through the FFT over P log2(P), and of one entry of a mask and the kernel
 # without their matrix products: in multiply-adds of such products.
-_FFT_COST = 15
-_ENTRY_COST = 100
-_EPS = np.finfo(np.float64).eps
+_FFT_COST = 25
+_ENTRY_COST = 50
 
 
 class Mask:
     """A mask W of shape (L, S), as the masked product sees it.
 
-    Subclasses have `dot`, `transposed_dot` and `entries`.
+    Subclasses have `entries`; those with products have `waves`, `product` and
+    `transposed_product`, and those with gradients `no_gradient` and `add_gradient`.
 
     Attributes
     ----------
     shape : tuple of int
         (L, S).
-    rounding : float
-        Upper estimate of the error of `dot`, relative to the 2-norm of the column.
-    batch : int
-        Columns that `dot` takes at once.
     block_rows : int
         Rows that `entries` is best asked for at once.
     largest : float
         The largest entry, or 1 where that is less or not known.
+    is_double : bool
+        Whether products are those of float64 only.
+    n_extra : int
+        First positions for which there are no products.
     """
 
-    rounding = 0.0
+    is_double = False
+    n_extra = 0
     block_rows = _BLOCK_ROWS
 
-    def __init__(self, shape, largest=1.0, longest=None):
+    def __init__(self, shape, largest=1.0):
         self.shape, self.largest = shape, max(float(largest), 1.0)
-        # Columns and their transforms share a block.
-        self.batch = max(1, BLOCK_BYTES // (16 * (longest or max(*shape, 1))))
+        # A power of 2: entries over it are at most 1, and only ratios of entries count.
+        self._unit = math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
+
+    def unit(self, X):
+        """Return what entries in the dtype of X are divided by: float32 has little room."""
+        return 1.0 if X.dtype == namespace(X).float64 else self._unit
 
     def columns_pay(self, n_features, n_values):
-        """Tell whether `dot` on all columns is faster than forming all entries.
+        """Tell whether products with all columns are faster than forming all entries.
 
         The columns are the products of features with values (and 1). Entries cost the kernel and
         its product with the values, which is less wherever they are at hand.
@@ -58,133 +67,310 @@ class Mask:
         return False
 
     def seen(self, rows):
-        """Return the keys that any of these rows may see; numbers in order, as those of rows."""
-        return np.arange(self.shape[1])
+        """Return the keys that any of these rows may see: a slice, or numbers in order."""
+        return slice(0, self.shape[1])
+
+    def no_gradient(self, X):
+        """Raise: what is given has entries that cannot be moved one by one."""
+        raise TypeError(
+            "with_mask=True needs a ToeplitzMask or an array as mask, or one for every head; got "
+            "a sparse matrix or a LinearOperator."
+        )
 
 
 class DenseMask(Mask):
-    """Mask that is an array; booleans become floats where they are used."""
+    """Mask that is an array of NumPy or of the inputs' library; booleans become floats in use."""
 
-    def __init__(self, matrix):
-        super().__init__(matrix.shape, matrix.max() if matrix.size else 0.0)
-        self.matrix = matrix
+    def __init__(self, matrix, causal, largest):
+        super().__init__(tuple(matrix.shape), largest)
+        self.matrix, self.causal = matrix, causal
 
-    def dot(self, Z):
-        """Return W Z for Z of shape (S, c)."""
-        return self.matrix.astype(np.float64, copy=False) @ Z
+    def seen(self, rows):
+        """Return the keys that any of these rows may see: a slice, or numbers in order."""
+        return slice(0, int(rows[-1]) + 1) if self.causal else slice(0, self.shape[1])
 
-    def transposed_dot(self, Z):
-        """Return W'Z for Z of shape (L, c)."""
-        return self.matrix.T.astype(np.float64, copy=False) @ Z
+    def entries(self, rows, keys, X):
+        """Return W at rows and keys, over the unit, in the library and dtype of X."""
+        part = self._entries(rows, keys, X)
+        return part * like(below(rows, keys), X) if self.causal else part
 
-    def entries(self, rows, keys):
-        """Return W at rows and keys as a new dense array."""
-        return self.matrix[np.ix_(rows, keys)].astype(np.float64, copy=False)
+    def _entries(self, rows, keys, X):
+        """Return the same without causality."""
+        part = rows_of(self.matrix, rows, axis=0)[:, keys]
+        if not is_array_api(part):
+            return like(part / self.unit(X), X)
+        if namespace(X).isdtype(part.dtype, ("bool", "integral")):
+            part = cast(part, X.dtype)
+        return cast(part / self.unit(X), X.dtype)
+
+    def no_gradient(self, X):
+        """Return the gradient with respect to the entries, before anything is added."""
+        return np.zeros(self.shape, X.dtype)
+
+    def share(self, total):
+        """Return what one of several threads adds its gradients to: rows of its own."""
+        return total
+
+    def add_gradient(self, total, rows, keys, gradient):
+        """Add the gradient with respect to entries over the unit."""
+        own = gradient * below(rows, keys) if self.causal else gradient
+        total[rows, keys] += own / self.unit(gradient)
 
 
 class SparseMask(DenseMask):
     """Mask that is a CSR matrix of float64."""
 
-    def __init__(self, matrix):
-        super().__init__(matrix)
+    def __init__(self, matrix, causal, largest):
+        super().__init__(matrix, causal, largest)
         if matrix.nnz < _DENSE_FROM * math.prod(matrix.shape):
             self.block_rows = _SPARSE_ROWS
 
     def seen(self, rows):
-        """Return the keys that any of these rows may see; numbers in order, as those of rows."""
+        """Return the keys that any of these rows may see: a slice, or numbers in order."""
         return np.unique(self.matrix[rows].indices)
 
-    def entries(self, rows, keys):
-        """Return W at rows and keys as a new dense array."""
+    def _entries(self, rows, keys, X):
+        """Return W at rows and keys without causality."""
         part = self.matrix[rows]
+        keys = np.arange(self.shape[1])[keys]
         entries = np.zeros((len(rows), len(keys)))
         if len(keys):
             places = np.searchsorted(keys, part.indices)
             found = keys.take(places, mode="clip") == part.indices
             numbers = np.repeat(np.arange(len(rows)), np.diff(part.indptr))
-            entries[numbers[found], places[found]] = part.data[found]
-        return entries
+            entries[numbers[found], places[found]] = part.data[found] / self.unit(X)
+        return like(entries, X)
+
+    no_gradient = Mask.no_gradient
 
 
 class GridMask(Mask):
     """Block-Toeplitz mask: a convolution, done as a circular one of about twice the size.
 
-    The transform of the weights is kept. Its products are not sums of nonnegative terms: they
-    round by a share of the largest keys, wherever those are.
+    Its products are not sums of nonnegative terms: they round by a share of the largest keys,
+    wherever those are.
 
     Parameters
     ----------
-    weights : ndarray
-        Weights of the offsets.
+    weights : array
+        Weights of the offsets, of NumPy or of the inputs' library.
     grid : tuple of int
         Positions on each axis.
+    n_extra : int
+        Positions before the grid, which see and are seen with the weight 1.
     causal : bool
         Whether keys behind the query count 0.
+    is_wide : bool
+        Whether offsets of weight 0 count as seen: gradients are wanted.
     """
 
-    def __init__(self, weights, grid, causal):
+    def __init__(self, weights, grid, n_extra, causal, is_wide):
+        self.kept = np.ones(weights.shape)
         if causal:
             # Row-major numbers of positions and of offsets agree in order: j <= i exactly where
             # the offset is the middle one or comes after it.
-            weights = weights.copy()
-            weights.reshape(-1)[: weights.size // 2] = 0
-        self.weights, self.grid = weights, grid
+            self.kept.reshape(-1)[: self.kept.size // 2] = 0
+            weights = weights * like(self.kept, weights)
+        self.weights, self.grid, self.n_extra, self.causal = weights, grid, n_extra, causal
+        host = to_host(weights).astype(np.float64)
+        n_positions = math.prod(grid) + n_extra
+        super().__init__((n_positions, n_positions), max(host.max(), 1.0 if n_extra else 0.0))
         self.padded = tuple(scipy.fft.next_fast_len(n, real=True) for n in weights.shape)
-        self.axes = tuple(range(1, len(grid) + 1))
-        kernel = np.zeros(self.padded)
-        kernel[tuple(slice(n) for n in weights.shape)] = weights
-        kernel = np.roll(kernel, [1 - n for n in grid], range(len(grid)))
-        self.transform = scipy.fft.rfftn(kernel)
-        n_positions, size = math.prod(grid), math.prod(self.padded)
-        super().__init__((n_positions, n_positions), weights.max(), longest=size)
-        self.column_cost = size * math.log2(max(size, 2))
-        # About three times the largest error seen (sizes 8 to 2,000, one to three axes).
-        scale = weights.max() or 1.0
-        norm = scale * np.linalg.norm(weights / scale)
-        self.rounding = _EPS * math.log2(max(size, 2)) * norm
+        self.size = math.prod(self.padded)
+        self.norm = float(np.linalg.norm(host / self._unit))
         # Query i sees no keys but those from i - last to i - first.
-        offsets = np.argwhere(weights) + 1 - np.array(grid)
-        steps = np.array([math.prod(grid[axis:]) for axis in self.axes])
+        steps = np.array([math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)])
+        offsets = np.argwhere(self.kept if is_wide else host) + 1 - np.array(grid)
         differences = offsets @ steps
-        self.first = differences.min(initial=n_positions)
-        self.last = differences.max(initial=-n_positions)
+        self._first = differences.min(initial=n_positions)
+        self._last = differences.max(initial=-n_positions)
+        # Where positions lie in the array of the weights: as far apart as their offsets are.
+        numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
+        self._places = np.ravel_multi_index(numbers, weights.shape)
+        self._made = {}
 
     def columns_pay(self, n_features, n_values):
-        """Tell whether `dot` on all columns is faster than forming all entries."""
+        """Tell whether products with all columns are faster than forming all entries."""
         middle = np.arange(self.shape[0])
-        ends = np.minimum(middle - self.first, self.shape[0] - 1)
-        n_entries = np.maximum(ends - np.maximum(middle - self.last, 0) + 1, 0).sum()
-        by_columns = _FFT_COST * self.column_cost * n_features * (n_values + 1)
+        ends = np.minimum(middle - self._first, self.shape[0] - 1)
+        n_entries = np.maximum(ends - np.maximum(middle - self._last, 0) + 1, 0).sum()
+        column = self.size * math.log2(max(self.size, 2))
+        by_columns = _FFT_COST * column * n_features * (n_values + 1)
         return bool(by_columns < n_entries * (_ENTRY_COST + n_features + n_values))
 
     def seen(self, rows):
-        """Return the keys that any of these rows may see; numbers in order, as those of rows."""
-        start, stop = rows[0] - self.last, rows[-1] - self.first + 1
-        return np.arange(max(start, 0), min(stop, self.shape[1]))
+        """Return the keys that any of these rows may see: a slice."""
+        n, extra = self.shape[1], self.n_extra
+        if extra:
+            is_first = self.causal and rows[-1] < extra
+            return slice(0, int(rows[-1]) + 1 if is_first else n)
+        start = min(max(int(rows[0] - self._last), 0), n)
+        return slice(start, max(min(int(rows[-1] - self._first) + 1, n), start))
 
-    def dot(self, Z):
-        """Return W Z for Z of shape (S, c); fastest where each column is contiguous."""
-        return self._convolve(Z, self.transform)
+    # ---------------------------------------------------------------- entries
 
-    def transposed_dot(self, Z):
-        """Return W'Z for Z of shape (L, c); fastest where each column is contiguous."""
-        return self._convolve(Z, self.transform.conj())
+    def entries(self, rows, keys, X):
+        """Return W at rows and keys (a slice), over the unit, in the library and dtype of X."""
+        weights, extra = self._own(X), self.n_extra
+        if is_array_api(X):
+            index = beside(self._index(rows, keys), X)
+            flat = take(namespace(X).reshape(weights, (-1,)), index)
+            part = namespace(X).reshape(flat, (len(rows), keys.stop - keys.start))
+        else:
+            inner = slice(max(keys.start - extra, 0), max(keys.stop - extra, 0))
+            part = self._view(np.maximum(rows - extra, 0), inner, weights)
+        if not extra:
+            return part
+        ones = like(np.full((len(rows), keys.stop - keys.start), 1 / self.unit(X)), X)
+        first = min(max(extra - keys.start, 0), ones.shape[1])
+        xp = namespace(X)
+        part = part if is_array_api(X) else np.hstack([ones[:, :first], part])
+        is_extra = np.add.outer(rows < extra, np.arange(ones.shape[1]) < first)
+        part = xp.where(beside(is_extra, X), ones, part)
+        return part * like(below(rows, keys), X) if self.causal else part
 
-    def _convolve(self, Z, transform):
-        """Return the circular convolution of every column, in batches."""
-        result = np.empty((Z.shape[1], self.shape[0]))
-        for start in range(0, len(result), self.batch):
-            part = Z.T[start : start + self.batch]
-            waves = scipy.fft.rfftn(part.reshape(-1, *self.grid), self.padded, self.axes)
-            waves *= transform
-            full = scipy.fft.irfftn(waves, self.padded, self.axes, overwrite_x=True)
-            own = full[(slice(None), *(slice(n) for n in self.grid))]
-            result[start : start + self.batch] = own.reshape(len(part), -1)
-        return result.T
+    def _own(self, X):
+        """Return the weights over the unit in the library and dtype of X."""
 
-    def entries(self, rows, keys):
-        """Return W at rows and keys as a new dense array."""
-        return grid_entries(self.weights, self.grid, rows, keys)
+        def make():
+            own = self.weights / self.unit(X)
+            return cast(own, X.dtype) if is_array_api(own) else like(own, X)
+
+        return self._remembered("weights", X, make)
+
+    def _remembered(self, name, X, make):
+        if (name, X.dtype) not in self._made:
+            self._made[name, X.dtype] = make()
+        return self._made[name, X.dtype]
+
+    def _index(self, rows, keys):
+        """Return where the weights of rows and keys lie, flat; those of extra ones anywhere."""
+        left, right = (
+            self._places[np.maximum(numbers - self.n_extra, 0)]
+            for numbers in (rows, np.arange(keys.start, keys.stop))
+        )
+        return (left[:, None] - right + self.kept.size // 2).ravel()
+
+    def _view(self, rows, keys, weights):
+        """Return entries of NumPy: windows of the weights in reverse order."""
+
+        def windows():
+            back = np.ascontiguousarray(weights[(slice(None, None, -1),) * weights.ndim])
+            start = back[tuple(slice(n - 1, None) for n in self.grid)]
+            strides = [-step for step in back.strides], back.strides
+            return np.lib.stride_tricks.as_strided(
+                start, (*self.grid, *self.grid), (*strides[0], *strides[1]), writeable=False
+            )
+
+        found = self._remembered("windows", weights, windows)
+        length = math.prod(self.grid[1:])
+        first = keys.start // length
+        some = (slice(None),) * len(self.grid) + (slice(first, -(-keys.stop // length)),)
+        if len(self.grid) == 1 and rows[-1] - rows[0] == len(rows) - 1:
+            return found[rows[0] : rows[-1] + 1, keys]
+        part = found[some][np.unravel_index(rows, self.grid)].reshape(len(rows), -1)
+        return part[:, keys.start - first * length : keys.stop - first * length]
+
+    # ---------------------------------------------------------------- products
+
+    def batch(self, X, n_sets):
+        """Return how many columns are best transformed at once."""
+        n_bytes = DEVICE_BYTES if is_array_api(X) else COLUMN_BYTES
+        each = 4 if X.dtype == namespace(X).float32 else 8
+        return max(_LEAST_COLUMNS, n_bytes // (each * self.size * n_sets))
+
+    def rounding(self, X):
+        """Return an upper estimate of the error of products, over the 2-norm of the column."""
+        # About three times the largest error seen (sizes 8 to 2,000, one to three axes).
+        share = float(namespace(X).finfo(X.dtype).eps) * math.log2(max(self.size, 2))
+        return share * self.norm * self._unit / self.unit(X)
+
+    def _axes(self, leading):
+        return tuple(range(len(leading), len(leading) + len(self.grid)))
+
+    def waves(self, columns):
+        """Return the transforms of columns of shape (..., S), those of extra keys left out."""
+        leading, xp = columns.shape[:-1], namespace(columns)
+        own = xp.reshape(columns[..., self.n_extra :], (*leading, *self.grid))
+        return _fft(own).rfftn(own, s=self.padded, axes=self._axes(leading))
+
+    def product(self, waves, columns):
+        """Return W Z for columns Z of shape (..., S), without rows of extra positions.
+
+        Waves of NumPy are overwritten.
+        """
+        waves = arithmetic(waves).multiply(waves, self._transform(columns))
+        return self._convolved(waves, columns)
+
+    def transposed_product(self, waves, columns):
+        """Return W'Z for columns of shape (..., L) that are 0 at extra positions.
+
+        Waves are overwritten.
+        """
+        waves *= self._transform(columns).conj()
+        return self._convolved(waves, columns, is_back=True)
+
+    def _transform(self, X):
+        """Return the transform of the weights, which is kept."""
+
+        def make():
+            xp, weights = namespace(X), self._own(X)
+            for axis, (n, padded) in enumerate(zip(self.grid, self.padded, strict=True)):
+                shape = list(weights.shape)
+                shape[axis] = padded - shape[axis]
+                rest = like(np.zeros(shape), X)
+                weights = xp.concat([weights, rest], axis=axis)
+                weights = xp.roll(weights, 1 - n, axis=axis)
+            return _fft(X).rfftn(weights)
+
+        return self._remembered("transform", X, make)
+
+    def _convolved(self, waves, columns, is_back=False):
+        """Return columns of the convolution, and what extra positions add."""
+        leading, xp, extra = columns.shape[:-1], namespace(columns), self.n_extra
+        full = _fft(columns).irfftn(waves, s=self.padded, axes=self._axes(leading))
+        own = full[(..., *(slice(n) for n in self.grid))]
+        own = xp.reshape(own, (*leading, -1))
+        if not extra:
+            return own
+        part = columns[..., extra:] if is_back else columns[..., :extra]
+        total = xp.sum(part, axis=-1, keepdims=True) / self.unit(columns)
+        nothing = xp.zeros_like(columns[..., :extra])
+        if is_back:
+            return xp.concat([nothing + total, own], axis=-1)
+        return xp.concat([nothing, own + total], axis=-1)
+
+    # ---------------------------------------------------------------- gradients
+
+    def no_gradient(self, X):
+        """Return the gradient with respect to the weights, before anything is added."""
+        return np.zeros(self.kept.shape)
+
+    def share(self, total):
+        """Return what one of several threads adds its gradients to."""
+        return np.zeros_like(total)
+
+    def add_gradient(self, total, rows, keys, gradient):
+        """Add the gradient with respect to entries over the unit."""
+        extra = self.n_extra
+        some = np.arange(keys.start, keys.stop) >= extra
+        own = gradient[rows >= extra][:, some] if extra else gradient
+        inner = slice(max(keys.start, extra), max(keys.stop, extra))
+        index = self._index(rows[rows >= extra], inner)
+        found = np.bincount(index, own.ravel(), minlength=total.size).reshape(total.shape)
+        total += found * self.kept / self.unit(gradient)
+
+    def correlation(self, waves, gradient_waves):
+        """Return the transformed gradient, given waves of columns and of their gradients."""
+        axes = tuple(range(waves.ndim - len(self.grid)))
+        return np.sum(gradient_waves * waves.conj(), axis=axes)
+
+    def add_waves(self, total, waves, X):
+        """Add the gradient, given the sum of `correlation` over all columns in the dtype of X."""
+        full = scipy.fft.irfftn(waves, s=self.padded)
+        full = np.roll(full, [n - 1 for n in self.grid], range(len(self.grid)))
+        own = full[tuple(slice(n) for n in self.kept.shape)]
+        total += own * self.kept / self.unit(X)
 
 
 class OperatorMask(Mask):
@@ -194,6 +380,8 @@ class OperatorMask(Mask):
     the norm of the longest row of W, which products with random signs show.
     """
 
+    is_double = True
+
     def __init__(self, operator):
         if np.issubdtype(operator.dtype, np.complexfloating):
             raise TypeError(f"mask must be real, got a LinearOperator of dtype {operator.dtype}.")
@@ -202,37 +390,54 @@ class OperatorMask(Mask):
         # Heads are worked on in threads, and an operator may have work arrays of its own.
         self.lock = threading.Lock()
         self.block_rows = min(_BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * max(*self.shape, 1))))
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (self.shape[1], 16))
-        norms2 = np.mean(self.dot(signs) ** 2, axis=1)
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (16, self.shape[1]))
+        norms2 = np.mean(self.product(signs, signs) ** 2, axis=0)
         size = max(*self.shape, 2)
-        self.rounding = 2 * _EPS * math.log2(size) * math.sqrt(norms2.max(initial=0))
+        eps = np.finfo(np.float64).eps
+        self._rounding = 2 * eps * math.log2(size) * math.sqrt(norms2.max(initial=0))
 
     def columns_pay(self, n_features, n_values):
-        """Tell that `dot` is to be used: entries are not at hand."""
+        """Tell that products are to be used: entries are not at hand."""
         return True
 
-    def dot(self, Z):
-        """Return W Z for Z of shape (S, c)."""
-        with self.lock:
-            return np.array(self.operator.matmat(Z), dtype=np.float64)
+    def batch(self, X, n_sets):
+        """Return how many columns are best multiplied at once."""
+        return max(1, BLOCK_BYTES // (16 * max(*self.shape, 1)))
 
-    def transposed_dot(self, Z):
-        """Return W'Z for Z of shape (L, c)."""
+    def rounding(self, X):
+        """Return an upper estimate of the error of products, over the 2-norm of the column."""
+        return self._rounding
+
+    def waves(self, columns):
+        """Return the columns: operators take them as they are."""
+        return columns
+
+    def product(self, waves, columns):
+        """Return W Z for columns Z of shape (..., S)."""
+        flat = columns.reshape(-1, columns.shape[-1])
+        with self.lock:
+            found = np.array(self.operator.matmat(flat.T), dtype=np.float64)
+        return found.T.reshape(*columns.shape[:-1], -1)
+
+    def transposed_product(self, waves, columns):
+        """Return W'Z for columns Z of shape (..., L)."""
+        flat = columns.reshape(-1, columns.shape[-1])
         try:
             with self.lock:
-                return np.array(self.operator.rmatmat(Z), dtype=np.float64)
+                found = np.array(self.operator.rmatmat(flat.T), dtype=np.float64)
         except (NotImplementedError, TypeError) as error:
             raise ValueError(
                 "mask: this LinearOperator has no adjoint (rmatvec or rmatmat). Gradients need it, "
                 "and so do rows whose keys weigh so little beside the others that products with "
                 "all of them are not exact. Give it one, or give a sparse matrix or an array."
             ) from error
+        return found.T.reshape(*columns.shape[:-1], -1)
 
-    def entries(self, rows, keys):
-        """Return W at rows and keys as a new dense array, by the adjoint of unit vectors."""
-        units = np.zeros((self.shape[0], len(rows)))
-        units[rows, np.arange(len(rows))] = 1
-        entries = self.transposed_dot(units).T
+    def entries(self, rows, keys, X):
+        """Return W at rows and keys, by the adjoint of unit vectors."""
+        units = np.zeros((len(rows), self.shape[0]))
+        units[np.arange(len(rows)), rows] = 1
+        entries = self.transposed_product(units, units)
         least, largest = entries.min(initial=0), abs(entries).max(initial=0)
         # An operator may round; negative entries that are no rounding errors are refused.
         if not (least >= -1e-9 * largest and largest < np.inf):
@@ -240,8 +445,32 @@ class OperatorMask(Mask):
         return np.maximum(entries[:, keys], 0)
 
 
-def grid_entries(weights, grid, rows, keys):
-    """Return entries of the matrix whose (i, j) is the weight of position i less position j."""
-    # In the array of the weights, positions are as far from each other as their offsets are.
-    places = [np.ravel_multi_index(np.unravel_index(n, grid), weights.shape) for n in (rows, keys)]
-    return weights.take(places[0][:, None] - places[1] + weights.size // 2)
+def _fft(X):
+    """Return the module with the transforms: SciPy's keep float32, and are faster than NumPy's."""
+    return namespace(X).fft if is_array_api(X) else scipy.fft
+
+
+def below(rows, keys):
+    """Return 1 where a key is not behind the query, else 0, for rows and keys."""
+    numbers = np.arange(keys.start, keys.stop) if isinstance(keys, slice) else keys
+    return (numbers <= rows[:, None]).astype(np.float64)
+
+
+def rows_of(X, numbers, axis=-2):
+    """Return some rows of an array, given by host numbers in order; NumPy's may be a view."""
+    start, stop = int(numbers[0]), int(numbers[-1]) + 1
+    if stop - start == len(numbers):
+        index = [slice(None)] * X.ndim
+        index[axis] = slice(start, stop)
+        return X[tuple(index)]
+    if is_array_api(X):
+        return namespace(X).take(X, beside(numbers, X), axis=axis)
+    return X.take(numbers, axis=axis)
+
+
+def parts_of(keys, size):
+    """Return keys (a slice, or numbers) in parts of at most a size."""
+    if isinstance(keys, slice):
+        n = keys.stop - keys.start
+        return [slice(keys.start + p.start, keys.start + p.stop) for p in blocks(n, size)]
+    return [keys[part] for part in blocks(len(keys), size)]

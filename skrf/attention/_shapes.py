@@ -5,7 +5,7 @@ group of G query heads.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
@@ -20,7 +20,7 @@ _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 @dataclass(frozen=True, eq=False)
 class HeadGroups:
-    """Validated inputs of an attention call, all float32 or all float64.
+    """Validated inputs of an attention call, float32 if none of them was longer, else float64.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class HeadGroups:
     leading : tuple of int
         Leading axes of the queries as they were given.
     dtype : dtype
-        What the output has; it may have 16 bits.
+        Of results: that of the inputs where they are short floats, which are worked on in float32.
     """
 
     q: np.ndarray
@@ -51,9 +51,9 @@ class HeadGroups:
         return cast(rows, self.dtype)
 
     def on_host(self):
-        """Return the same with NumPy's arrays."""
-        names = "q", "k", "v", "padding"
-        return replace(self, **{name: to_host(getattr(self, name)) for name in names})
+        """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
+        q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
+        return HeadGroups(q, k, self.v, padding, self.leading, self.dtype)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
@@ -150,10 +150,7 @@ def check_flag(name, value):
 
 
 def _as_floats(inputs):
-    """Return the inputs as arrays of one floating type, and the type of the output.
-
-    float32 if all are, else float64. Arrays of 16 bits of other libraries are worked on in float32.
-    """
+    """Return the inputs as float32, if none is longer, or float64; and the dtype of results."""
     if any(is_array_api(values) for values in inputs.values()):
         arrays, xp = inputs, _common_namespace(inputs)
     else:
@@ -171,13 +168,11 @@ def _as_floats(inputs):
                 "least 1."
             )
     dtypes = [array.dtype for array in arrays.values()]
-    singles = [xp.float32]
-    if xp is not np:
-        singles += [getattr(xp, name) for name in ("float16", "bfloat16") if hasattr(xp, name)]
-    dtype = xp.float32 if all(own in singles for own in dtypes) else xp.float64
-    is_one = dtype == xp.float32 and all(own == dtypes[0] for own in dtypes)
-    arrays = tuple(cast(array, dtype) for array in arrays.values())
-    return arrays, dtypes[0] if is_one else dtype
+    is_single = all(xp.isdtype(t, "real floating") and xp.finfo(t).bits <= 32 for t in dtypes)
+    dtype = xp.float32 if is_single else xp.float64
+    # Short floats of one kind come out as they came in.
+    given = dtypes[0] if is_single and all(t == dtypes[0] for t in dtypes) else dtype
+    return tuple(cast(array, dtype) for array in arrays.values()), given
 
 
 def _common_namespace(inputs):

@@ -51,7 +51,8 @@ def exact_attention(
     Returns
     -------
     array of shape (..., L, e)
-        Outputs, with the leading axes of q; float32 if q, k and v are, and float64 otherwise. A
+        Outputs, with the leading axes of q; float32 if none of q, k and v is longer, else float64;
+        float16 and bfloat16 if all three are, with sums in float32 or better. A
         query that has no key left gets zeros. torch tensors or CuPy arrays, if q, k and v are;
         all their heads are worked on together, and torch can differentiate.
 
@@ -84,7 +85,7 @@ def exact_attention(
     if is_array_api(q):
         padding = None if heads.padding is None else heads.padding[:, None, :]
         out = _attend(q, k[:, None, :, :], v[:, None, :, :], padding, *given, Output())
-        return heads.ungroup(cast(out, heads.q.dtype))
+        return heads.ungroup(out)
     out = np.empty((*q.shape[:3], v.shape[-1]), dtype=heads.q.dtype)
     for u, keys in enumerate(k):
         padding = None if heads.padding is None else heads.padding[u]

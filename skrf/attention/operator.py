@@ -40,7 +40,7 @@ from ._shapes import (
     unit_for,
 )
 from .generalized import GeneralizedMap
-from .masks import as_mask
+from .masks import as_masks
 from .near import NearField
 
 _NEAR = {False: NearField(32, anchors=64), True: NearField(120, anchors=16)}  # by causal
@@ -73,7 +73,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Whether position i attends to positions up to i only. Changing a later position changes
         earlier outputs by rounding alone.
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
-        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply.
+        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. One
+        for every query head is a list of them, or an array of shape (heads, L, S).
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
     near : NearField, "auto" or None, default="auto"
@@ -103,9 +104,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     1,024 of their own queries and keys per head, and causal calls, which must not see the future,
     take the member of the family that needs none.
 
-    Inputs may be torch tensors, which torch then differentiates, or CuPy arrays; masks and
-    `backward` take NumPy arrays only. Statistics are taken on the host: `fit` once, where copying
-    queries and keys there in every bidirectional call is too slow.
+    Inputs may be torch tensors, which torch then differentiates, also with respect to a mask made
+    of tensors, or CuPy arrays; LinearOperators and `backward` take NumPy arrays only. Statistics
+    are taken on the host: `fit` once, where copying queries and keys there in every bidirectional
+    call is too slow.
 
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.
@@ -417,7 +419,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Returns
         -------
         array of shape (..., L, e)
-            float32 if all inputs are, else float64. A row without any key is 0. In the library
+            float32 if no input is longer, else float64; float16 and bfloat16 if all inputs are,
+            with sums in float32 or better. A row without any key is 0. In the library
             and on the device of the inputs.
 
         Raises
@@ -425,8 +428,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         ValueError
             Where shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            Where an input is not made of real numbers, inputs are of different libraries, or
-            there is a `mask` and they are not NumPy arrays.
+            Where an input is not made of real numbers, inputs are of different libraries, or the
+            `mask` is a LinearOperator and they are not NumPy arrays.
 
         Warns
         -----
@@ -454,14 +457,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
         """Return output, states, lost queries, errors of some, and effective features if asked."""
-        mask, size = self._mask(groups), self.block_size or _linear.FEATURE_ROWS
+        masks, size = self._masks(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
         if not is_array_api(groups.q):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
-        def attend(i, unit, _):
+        def attend(i, unit, numbers):
+            mask = None if masks is None else masks.of(numbers)
             if states is None:
                 unit.take_units()
             elif is_double:
@@ -512,7 +516,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             n_lost += _linear.count_lost(own, earlier, output, self.causal)
         return tuple(after), n_lost
 
-    def backward(self, q, k, v, grad_out, *, key_padding_mask=None):
+    def backward(self, q, k, v, grad_out, *, key_padding_mask=None, with_mask=False):
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
 
         Parameters
@@ -523,16 +527,22 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             Gradient with respect to the output.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
+        with_mask : bool, default=False
+            Whether to return the gradient with respect to the `mask` as well.
 
         Returns
         -------
         dq, dk, dv : ndarray
-            Gradients in the shapes of the inputs; float32 if all of them are, else float64.
+            Gradients in the shapes of the inputs, of the dtype of the output.
+        dmask : ndarray or list of ndarray
+            Only `with_mask`: with respect to the weights of a ToeplitzMask, the entries of an
+            array, or a list of those of every head. Entries that `causal` takes out get 0.
 
         Raises
         ------
         TypeError
-            For arrays of other libraries than NumPy.
+            For arrays of other libraries than NumPy; `with_mask` for sparse matrices and
+            LinearOperators.
         NotImplementedError
             For feature maps whose gradients are not known (discrete and hybrid ones).
         """
@@ -552,35 +562,41 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         with np.errstate(over="ignore"):
             gradient = gradient.astype(groups.q.dtype)
-        arrays = self._gradients(groups, sets, gradient.reshape(*groups.q.shape[:-1], -1))
-        for name, array in zip(("q", "k", "v"), arrays, strict=True):
-            if not np.isfinite(largest_entry(array)):
-                raise ValueError(
-                    f"the gradient with respect to {name} is beyond the range of {array.dtype}: "
-                    "scale v or grad_out, or pass float64."
-                )
-        by_q, by_k, by_v = arrays
-        return groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
-
-    def _gradients(self, groups, sets, gradient):
-        """Return the gradients of groups of NumPy; they may leave the range of float32."""
         gradient_unit = unit_for(check_finite("grad_out", gradient))
+        gradient = gradient.reshape(*groups.q.shape[:-1], -1)
         gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
-        plan = self._field(groups.q.shape[-2], groups.k.shape[-2]), self._mask(groups)
+        check_flag("with_mask", with_mask)
+        if with_mask and self.mask is None:
+            raise ValueError("with_mask=True needs a mask, got mask=None.")
+        field, by_masks = self._field(groups.q.shape[-2], groups.k.shape[-2]), {}
+        masks = self._masks(groups, is_trained=with_mask)
 
         def sweep(u, unit, _):
             unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
-            with np.errstate(over="ignore"):  # of float32
+            plan = field, None if masks is None else masks.of(u), by_masks if with_mask else None
+            with np.errstate(over="ignore"):  # of float32: told below
                 self._sweep(unit, plan, gradient[u], found)
 
-        for_each_unit(groups, sets, sweep)
-        return arrays
+        # One set after the other where all add to one gradient: its threads are inside.
+        for_each_unit(groups, sets, sweep, is_serial=with_mask)
+        with np.errstate(over="ignore"):
+            by_q, by_k, by_v = (array.astype(groups.dtype, copy=False) for array in arrays)
+            found = groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
+            found += (masks.gradients(by_masks, groups.dtype),) if with_mask else ()
+        for name, own in zip(("q", "k", "v", "mask")[: len(found)], found, strict=True):
+            for array in own if isinstance(own, list) else [own]:
+                if not np.isfinite(largest_entry(array)):
+                    raise ValueError(
+                        f"the gradient with respect to {name} is beyond the range of "
+                        f"{array.dtype}: scale v or grad_out, or pass float64."
+                    )
+        return found
 
     def _sweep(self, unit, plan, gradient, found):
         """Write the gradients of a unit."""
-        (field, mask), size = plan, self.block_size or _linear.FEATURE_ROWS
+        (field, mask, by_masks), size = plan, self.block_size or _linear.FEATURE_ROWS
         if field is not None:
             scale = check_scale(self.scale, unit.q.shape[-1])
             NearAttention(unit, field, scale, self.causal, self.block_size).backward(
@@ -591,7 +607,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         for g, (head,) in enumerate(unit.maps.groups):
             own = found.of(unit.of(head), adds=g > 0)
             if mask is not None:
-                masked_backward(own.unit, mask, gradient, own)
+                masked_backward(own.unit, mask, gradient, own, by_masks)
             elif self.causal:
                 _backward.causal(own.unit, None, gradient, own, size=size)
             else:
@@ -791,15 +807,10 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         leading = np.shape(k)[:-2]
         return groups, (leading[-1] if leading else 1)
 
-    def _mask(self, groups):
+    def _masks(self, groups, is_trained=False):
         if self.mask is None:
             return None
-        if is_array_api(groups.q):
-            raise TypeError(
-                f"mask={type(self.mask).__name__} works on NumPy arrays, got {type(groups.q)!r}. "
-                "Allowed for other libraries: causal and key_padding_mask; or convert q, k and v."
-            )
-        return as_mask(self.mask, groups.q.shape[2], groups.k.shape[1], self.causal)
+        return as_masks(self.mask, groups, self.causal, is_trained)
 
 
 @dataclass(frozen=True)
