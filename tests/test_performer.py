@@ -1,6 +1,7 @@
 """The Performer: gradients, chunks, and learning."""
 
 import tracemalloc
+from math import comb
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from skrf import (
     PoissonRF,
 )
 from skrf.attention import GeneralizedMap, Performer, exact_attention
+from skrf.attention._checkpoints import KEPT, in_reverse
 
 TOKENS = np.random.default_rng(0).integers(7, size=(2, 41))
 MAPS = {
@@ -50,22 +52,61 @@ def test_chunks_change_nothing(name, norm):
             assert_allclose(others[key], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
 
 
+def peak(performer, tokens, chunk_size=None):
+    tracemalloc.start()
+    performer.loss_and_grad(tokens, chunk_size)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
 @pytest.mark.parametrize("name", ["elu", "adaptive"])
 def test_chunks_take_the_memory_of_one_chunk(name):
     """Besides the states between chunks, at most a few per cent of the activations of one."""
     performer = model(name, width=32, n_heads=1, redraw_every=1)
     tokens = np.random.default_rng(0).integers(7, size=4001)
-
-    def peak(own_tokens, chunk_size):
-        tracemalloc.start()
-        performer.loss_and_grad(own_tokens, chunk_size)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-
-    peak(tokens[:11], None)
+    peak(performer, tokens[:11])
     states = 4 * 2 * 32 * (33 + 1) * 8  # four chunks, two layers
-    assert peak(tokens, 1000) - states < 1.1 * peak(tokens[:1001], None)
+    assert peak(performer, tokens, 1000) - states < 1.1 * peak(performer, tokens[:1001])
+
+
+def test_memory_does_not_grow_with_the_text():
+    """Beyond 32 chunks by the text itself only (seen: 1.08); with all states kept to 3.1 times."""
+    performer = model(width=32, n_heads=1)
+    tokens = np.random.default_rng(0).integers(7, size=1001)
+    peak(performer, tokens[:11])
+    assert peak(performer, tokens, 5) < 1.2 * peak(performer, tokens[:251], 5)
+
+
+@pytest.mark.parametrize("n_kept", [1, 2, 3, 7, KEPT])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 34, 35, 100])
+def test_states_in_reverse(n, n_kept):
+    """Every state comes, few are kept, and no more steps are taken than must be."""
+    alive, most, n_steps = set(), 0, 0
+
+    class State:
+        def __init__(self, number):
+            self.number = number
+            alive.add(number)
+
+        def __del__(self):
+            alive.discard(self.number)
+
+    def advance(i, state):
+        nonlocal most, n_steps
+        assert state.number == i
+        most, n_steps = max(most, len(alive)), n_steps + 1
+        return State(i + 1)
+
+    found = []
+    for i, state in in_reverse(advance, State(0), n, n_kept):
+        assert state.number == i
+        found.append(i)
+        del state  # as who is done with it does
+    assert found == list(range(n))[::-1]
+    assert most <= n_kept + 1  # and the one that the next step starts from
+    n_times = next(t for t in range(n) if comb(n_kept + t, t) >= n)
+    assert n_steps == n_times * n - comb(n_kept + n_times, n_kept + 1)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

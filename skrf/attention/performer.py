@@ -1,8 +1,9 @@
 """A causal Performer language model, trained in memory that does not grow with the text.
 
 Every operation returns its output and a function that pulls gradients back. In chunks, the forward
-pass keeps only the attention states between chunks; the reverse sweep redoes one chunk at a time
-from its state and hands the gradients of the later queries on to the chunk before.
+pass keeps only some of the attention states between chunks (`_checkpoints`); the reverse sweep
+redoes one chunk at a time from its state and hands the gradients of the later queries on to the
+chunk before.
 """
 
 import copy
@@ -19,6 +20,7 @@ from .._threads import run_all
 from .._validation import check_integer, draw_seed
 from . import _backward, _linear
 from ._backward import Gradients
+from ._checkpoints import in_reverse
 from ._heads import Head, HeadSet, Output, Unit, blocks
 from ._plan import needs_data
 from .generalized import GeneralizedMap
@@ -256,7 +258,9 @@ class Performer:
             Texts; position i predicts token i + 1.
         chunk_size : int, default=None
             Positions that pass through all layers at a time. The result is the same to rounding;
-            the memory for activations is that of one chunk. None takes all at once.
+            the memory is that of the activations of one chunk and of 32 states of the attention,
+            however long the texts are. Beyond 32 chunks it takes more time, about 1.4 times at
+            1,000 chunks. None takes all at once.
 
         Returns
         -------
@@ -273,23 +277,22 @@ class Performer:
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         if self.redraw_every and self._n_calls and self._n_calls % self.redraw_every == 0:
             self.redraw()
+
+        def advance(i, states):
+            return self._hidden(inputs[:, chunks[i]], chunks[i].start, states)[1]
+
         states = self._first_states(len(inputs))
-        starts = []
-        for chunk in chunks:
-            starts.append(states)
-            if chunk is not chunks[-1]:
-                states = self._hidden(inputs[:, chunk], chunk.start, states)[1]
         gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
-        sweeps = [[None] * len(states[0])] * self.n_layers
-        loss = 0.0
-        for chunk, start in zip(reversed(chunks), reversed(starts), strict=True):
-            hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, start)
+        sweeps, loss = states, 0.0  # after the last position there is nothing, either
+        for i, before in in_reverse(advance, states, len(chunks)):
+            chunk = chunks[i]
+            hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, before)
             logits, pull_logits = self._linear("logits", hidden)
             chunk_loss, by_logits = _cross_entropy(logits, targets[:, chunk], targets.size)
             loss += chunk_loss
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
             # Or this chunk's activations would be held while those of the next are made.
-            del hidden, pull_hidden, logits, pull_logits, by_logits
+            del before, hidden, pull_hidden, logits, pull_logits, by_logits
         self._n_calls += 1
         return loss, gradients
 
