@@ -5,7 +5,9 @@ from math import comb
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse.linalg import aslinearoperator
 
 from skrf import (
     AdaptiveRF,
@@ -14,7 +16,13 @@ from skrf import (
     OptimalPositiveRF,
     PoissonRF,
 )
-from skrf.attention import GeneralizedMap, Performer, exact_attention
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    Performer,
+    ToeplitzMask,
+    exact_attention,
+)
 from skrf.attention._checkpoints import KEPT, in_reverse
 
 TOKENS = np.random.default_rng(0).integers(7, size=(2, 41))
@@ -31,9 +39,9 @@ FITTED = {
 
 def model(name="elu", **params):
     sizes = {"n_layers": 2, "width": 8, "n_heads": 2, "random_state": 0}
+    performer = Performer(7, **{"feature_map": (MAPS | FITTED)[name], **sizes, **params})
     if name in MAPS:
-        return Performer(7, **{"feature_map": MAPS[name], **sizes, **params})
-    performer = Performer(7, **{"feature_map": FITTED[name], **sizes, **params})
+        return performer
     for i in range(performer.n_layers):  # that it matters what the features were fitted to
         performer.params[f"{i}.query"] *= 3
     return performer.fit_features(TOKENS)
@@ -109,11 +117,9 @@ def test_states_in_reverse(n, n_kept):
     assert n_steps == n_times * n - comb(n_kept + n_times, n_kept + 1)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", ["elu", "softmax", *FITTED])  # relu has corners
-def test_gradients_are_those_of_differences(name, norm):
-    performer = model(name, norm=norm)
-    _, gradients = performer.loss_and_grad(TOKENS, 16)
+def check_gradients(performer, chunk_size):
+    """Compare gradients in random directions with differences of losses."""
+    _, gradients = performer.loss_and_grad(TOKENS, chunk_size)
     rng, step = np.random.default_rng(1), 1e-6
     for key, value in performer.params.items():
         direction = rng.normal(size=value.shape)
@@ -124,6 +130,12 @@ def test_gradients_are_those_of_differences(name, norm):
         performer.params[key] = value
         expected = (losses[0] - losses[1]) / (2 * step)
         assert_allclose(np.sum(gradients[key] * direction), expected, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("name", ["elu", "softmax", *FITTED])  # relu has corners
+def test_gradients_are_those_of_differences(name, norm):
+    check_gradients(model(name, norm=norm), 16)
 
 
 def test_later_tokens_do_not_change_earlier_losses():
@@ -277,6 +289,90 @@ def test_redraw_keeps_parameters_and_statistics():
         assert_array_equal(performer.params[key], value)
     assert performer.loss(TOKENS) != loss
     assert performer.loss(TOKENS) == model("adaptive").redraw(5).loss(TOKENS)
+
+
+# ---------------------------------------------------------------- masks
+
+ONES = np.ones((41, 41))
+WEIGHTS = np.random.default_rng(2).uniform(size=(40, 40))
+DISTANCES = np.exp(-np.abs(np.arange(-39, 40)) / 9.0)
+MASKS = {
+    "array": WEIGHTS,
+    "sparse": sp.coo_array(WEIGHTS * (WEIGHTS > 0.5) + np.eye(40)),
+    "distances": ToeplitzMask(DISTANCES),
+    "grid": ToeplitzMask(np.random.default_rng(3).uniform(0.1, 1, size=(9, 15))),
+}
+
+
+@pytest.mark.parametrize("name", ["elu", "softmax", "adaptive"])
+def test_a_mask_of_ones_changes_nothing(name):
+    performer = model(name)
+    loss, gradients = performer.loss_and_grad(TOKENS)
+    for mask in (ONES.astype(bool), ToeplitzMask(np.ones(101)), sp.csr_array(ONES)):
+        own = model(name, mask=mask)
+        other, others = own.loss_and_grad(TOKENS)
+        assert_allclose(other, loss, rtol=1e-12)
+        for key, gradient in gradients.items():
+            assert_allclose(others[key], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
+        drawn = own.generate([1, 2], 8, random_state=0)
+        assert_array_equal(drawn, performer.generate([1, 2], 8, random_state=0))
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_masks_multiply_the_weights_of_earlier_keys(kind):
+    """The first positions of a mask serve a shorter text; what is above the diagonal does not."""
+    performer = model("softmax", mask=MASKS[kind])
+    check_gradients(performer, None)
+    dense = MASKS[kind] if kind == "array" else MASKS[kind].toarray()
+    for n in (40, 19):
+        own = model("softmax", mask=np.tril(dense[:n, :n]))
+        assert_allclose(
+            performer.loss(TOKENS[:, : n + 1]), own.loss(TOKENS[:, : n + 1]), rtol=1e-12
+        )
+    assert performer.loss(TOKENS) != pytest.approx(model("softmax").loss(TOKENS), rel=1e-6)
+
+
+def first_attention(performer, feature_map, **params):
+    """Return what the first layer adds to the embedded text, and what the operator makes of it."""
+    x = performer._embedded(TOKENS[:, :40], 0)
+    found = performer._attention(0, x, performer._first_states(2)[0])[0]
+    projections = (performer.params[f"0.{name}"] for name in ("query", "key", "value"))
+    q, k, v = (performer._split(x @ projection) for projection in projections)
+    out = ApproxKernelAttention(feature_map, causal=True, **params)(q, k, v)
+    return found, performer._join(out, x.shape) @ performer.params["0.output"]
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_masked_attention_is_that_of_the_operator(kind):
+    feature_map = OptimalPositiveRF(12, random_state=5)
+    performer = model(feature_map=feature_map, mask=MASKS[kind])
+    mask = MASKS[kind]
+    if kind in ("grid", "sparse"):
+        mask = mask.toarray()[:40, :40]
+    found, expected = first_attention(performer, feature_map, mask=mask)
+    assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_what_masks_refuse():
+    performer = model(mask=WEIGHTS[:20, :20])
+    for call in (performer.loss, performer.loss_and_grad):
+        with pytest.raises(ValueError, match=r"chunk_size must be None with a mask.* got 5"):
+            call(TOKENS[:, :10], 5)
+        with pytest.raises(ValueError, match="mask is for texts of at most 20 positions, got 40"):
+            call(TOKENS)
+    with pytest.raises(ValueError, match="mask is for texts of at most 20 positions, got 41"):
+        performer.fit_features(TOKENS)
+    assert performer.generate([1], 20).shape == (20,)
+    with pytest.raises(ValueError, match="mask is for texts of at most 20 positions, got 21"):
+        performer.generate([1, 2], 20)
+    for mask, said in (
+        (np.ones((3, 4)), "mask must have the shape"),
+        (np.ones(3), "mask must have the shape"),
+        ([[1.0, np.nan], [1.0, 1.0]], "mask must be finite and >= 0"),
+        (aslinearoperator(np.eye(3)), "mask: a LinearOperator cannot be made causal"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model(mask=mask)
 
 
 def test_tokens_are_checked():

@@ -11,6 +11,8 @@ import math
 from numbers import Integral
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
 from scipy.special import log_softmax, ndtr
 from sklearn.base import clone
 from sklearn.utils import check_random_state
@@ -22,8 +24,12 @@ from . import _backward, _linear
 from ._backward import Gradients
 from ._checkpoints import in_reverse
 from ._heads import Head, HeadSet, Output, Unit, blocks
+from ._masked import masked, masked_backward
 from ._plan import needs_data
+from ._products import grid_entries
+from ._shapes import as_array
 from .generalized import GeneralizedMap
+from .masks import ToeplitzMask, as_mask
 from .operator import ApproxKernelAttention
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
@@ -56,6 +62,11 @@ class Performer:
         The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
         projection="identity")``. Until `fit_features`, mechanisms serve as the member of their
         family without data; those that have none need it first.
+    mask : ToeplitzMask, sparse matrix or array-like of shape (n, n), default=None
+        Multiplies the attention weights of all layers and heads; the causal part of it counts. It
+        serves texts of up to n positions, of which it takes as many as a text has. The sums of
+        attention under a mask are of no use to other positions: `chunk_size` must be None then,
+        and `generate` does the whole text anew for every token.
     norm : {"pre", "post"}, default="pre"
         Whether layer normalisation stands before attention and network, or after the sum.
     dtype : {"float64", "float32"}, default="float64"
@@ -103,6 +114,7 @@ class Performer:
         n_heads=4,
         n_hidden=None,
         feature_map=None,
+        mask=None,
         norm="pre",
         dtype="float64",
         redraw_every=None,
@@ -128,6 +140,7 @@ class Performer:
         if feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
         self._operator = ApproxKernelAttention(feature_map, causal=True)
+        self._mask = None if mask is None else _sliceable(mask)
         (prototype,) = self._operator._prototypes(width // n_heads, feature_map)
         self._sets = None
         if not needs_data(prototype):
@@ -185,7 +198,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary.
+            Where tokens are not integers of the vocabulary, or more than a mask is for.
 
         Examples
         --------
@@ -200,6 +213,7 @@ class Performer:
         True
         """
         tokens = self._check_tokens(tokens)
+        self._check_length(tokens.shape[1])
         draft, mechanisms = copy.copy(self), []
         x, states = self._embedded(tokens, 0), self._first_states(len(tokens))[0]
         for layer in range(self.n_layers):
@@ -272,7 +286,8 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or there are fewer than two.
+            Where tokens are not integers of the vocabulary, or there are fewer than two, or more
+            than a mask is for; where there is a mask and `chunk_size` is not None.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         if self.redraw_every and self._n_calls and self._n_calls % self.redraw_every == 0:
@@ -320,7 +335,7 @@ class Performer:
         return loss
 
     def generate(self, prompt, n, *, temperature=1.0, random_state=None):
-        """Return n tokens drawn one after the other, each at the same cost.
+        """Return n tokens drawn one after the other, each at the same cost unless there is a mask.
 
         Parameters
         ----------
@@ -342,14 +357,17 @@ class Performer:
             raise ValueError(f"temperature must be > 0, got {temperature!r}.")
         rng = check_random_state(random_state)
         pending = self._check_tokens(prompt)[:1]
+        self._check_length(pending.shape[1] + n - 1)
         states, position, drawn = self._first_states(1), 0, []
         for _ in range(n):
-            hidden, states, _ = self._hidden(pending, position, states)
-            position += pending.shape[1]
+            hidden, after, _ = self._hidden(pending, position, states)
             logits = self._linear("logits", hidden[:, -1])[0][0].astype(np.float64)
             shares = np.exp(log_softmax(logits / temperature))
             drawn.append(rng.choice(self.n_tokens, p=shares / shares.sum()))
-            pending = np.array([[drawn[-1]]])
+            if self._mask is not None:  # which has no state
+                pending = np.append(pending, [drawn[-1:]], axis=1)
+                continue
+            states, position, pending = after, position + pending.shape[1], np.array([drawn[-1:]])
         return np.array(drawn, dtype=int)
 
     # ---------------------------------------------------------------- checks
@@ -373,10 +391,21 @@ class Performer:
         length = tokens.shape[1] - 1
         if length < 1:
             raise ValueError("tokens must hold at least two positions: one to predict another.")
+        self._check_length(length)
+        if self._mask is not None and chunk_size is not None:
+            raise ValueError(
+                "chunk_size must be None with a mask, which has no state between chunks; got "
+                f"{chunk_size!r}."
+            )
         size = length if chunk_size is None else chunk_size
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
         return tokens[:, :-1], tokens[:, 1:], blocks(length, size)
+
+    def _check_length(self, length):
+        most = math.inf if self._mask is None else _n_positions(self._mask)
+        if length > most:
+            raise ValueError(f"mask is for texts of at most {most} positions, got {length}.")
 
     # ---------------------------------------------------------------- the network
 
@@ -441,7 +470,8 @@ class Performer:
         pulls = [pull for _, pull in projected]
         joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
         sets, units = self._known_sets()[layer], range(len(q))
-        are_shared = all(own is sets[0] for own in sets)
+        mask = None if self._mask is None else _causal_mask(self._mask, length)
+        are_shared = mask is None and all(own is sets[0] for own in sets)
         if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
             units = [all_heads]
 
@@ -453,7 +483,11 @@ class Performer:
             return Sums.stack(parts) if u is all_heads else parts[u]
 
         def attend(u):
-            return _linear.causal(unit(u), sums(states, u), Output(joined[u, ..., None, :, :]))
+            own, found = unit(u), Output(joined[u, ..., None, :, :])
+            if mask is not None:
+                masked(own, mask, found)
+                return None
+            return _linear.causal(own, sums(states, u), found)
 
         after = run_all(attend, units)
         after = after[0].groups() if units[0] is all_heads else after
@@ -467,6 +501,9 @@ class Performer:
                 own, found_q = unit(u), by_q[u, ..., None, :, :]
                 found = Gradients(own, (found_q, by_k[u], by_v[u]))
                 given = gradient[u, ..., None, :, :]
+                if mask is not None:
+                    masked_backward(own, mask, given, found)
+                    return None
                 return _backward.causal(own, sums(states, u), given, found, sums(sweeps, u))
 
             before = run_all(sweep, units)
@@ -541,6 +578,32 @@ def _sets_of(mechanisms):
 def _unchanged(name, x):
     """Return what `Performer._normalised` returns, where nothing is normalised."""
     return x, lambda by_out, gradients: by_out
+
+
+def _sliceable(mask):
+    """Return a mask in a form of which `_causal_mask` can take a part, or raise."""
+    if sp.issparse(mask):
+        mask = mask.tocsr()
+    elif not isinstance(mask, (ToeplitzMask, LinearOperator)):
+        mask = as_array("mask", mask)
+    n = _n_positions(mask)
+    as_mask(mask, n, n, causal=True)
+    return mask
+
+
+def _n_positions(mask):
+    return mask.n_positions if isinstance(mask, ToeplitzMask) else max(mask.shape, default=0)
+
+
+def _causal_mask(mask, n):
+    """Return what applies the first n positions of a mask."""
+    if not isinstance(mask, ToeplitzMask):
+        mask = mask[:n, :n]
+    elif len(mask.shape) == 1:
+        mask = ToeplitzMask(mask.weights, (n,))
+    elif n < mask.n_positions:  # the first positions of a grid are no grid
+        mask = grid_entries(mask.weights, mask.shape, np.arange(n), np.arange(n))
+    return as_mask(mask, n, n, causal=True)
 
 
 def _cross_entropy(logits, targets, count):
