@@ -19,6 +19,7 @@ from skrf import (
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
+    NearField,
     Performer,
     ToeplitzMask,
     exact_attention,
@@ -35,29 +36,33 @@ FITTED = {
     "adaptive": AdaptiveRF(12, asymmetric=True),
     "dense": DenseExponentialRF(12, asymmetric=True),
 }
+KINDS = {**MAPS, **FITTED, "none": "none"}
 
 
 def model(name="elu", **params):
     sizes = {"n_layers": 2, "width": 8, "n_heads": 2, "random_state": 0}
-    performer = Performer(7, **{"feature_map": (MAPS | FITTED)[name], **sizes, **params})
-    if name in MAPS:
+    performer = Performer(7, **{"feature_map": KINDS[name], **sizes, **params})
+    if name not in FITTED:
         return performer
     for i in range(performer.n_layers):  # that it matters what the features were fitted to
         performer.params[f"{i}.query"] *= 3
     return performer.fit_features(TOKENS)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", [*MAPS, *FITTED])
-def test_chunks_change_nothing(name, norm):
-    performer = model(name, norm=norm)
+def check_chunks(performer, chunk_sizes):
     loss, gradients = performer.loss_and_grad(TOKENS)
-    for chunk_size in (1, 3, 10, 40, 1000):
+    for chunk_size in chunk_sizes:
         other, others = performer.loss_and_grad(TOKENS, chunk_size)
         assert_allclose(other, loss, rtol=1e-12)
         assert_allclose(performer.loss(TOKENS, chunk_size), loss, rtol=1e-12)
         for key, gradient in gradients.items():
             assert_allclose(others[key], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("name", [*MAPS, *FITTED])
+def test_chunks_change_nothing(name, norm):
+    check_chunks(model(name, norm=norm), (1, 3, 10, 40, 1000))
 
 
 def peak(performer, tokens, chunk_size=None):
@@ -78,12 +83,13 @@ def test_chunks_take_the_memory_of_one_chunk(name):
     assert peak(performer, tokens, 1000) - states < 1.1 * peak(performer, tokens[:1001])
 
 
-def test_memory_does_not_grow_with_the_text():
-    """Beyond 32 chunks by the text itself only (seen: 1.08); with all states kept to 3.1 times."""
-    performer = model(width=32, n_heads=1)
-    tokens = np.random.default_rng(0).integers(7, size=1001)
+@pytest.mark.parametrize("near", [None, NearField(8, 4)])
+def test_memory_does_not_grow_with_the_text(near):
+    """Beyond 32 chunks by the text itself only; with all states kept to 2.8 times."""
+    performer = model("elu" if near is None else "softmax", width=32, n_heads=1, near=near)
+    tokens = np.random.default_rng(0).integers(7, size=401)
     peak(performer, tokens[:11])
-    assert peak(performer, tokens, 5) < 1.2 * peak(performer, tokens[:251], 5)
+    assert peak(performer, tokens, 3) < 1.2 * peak(performer, tokens[:101], 3)
 
 
 @pytest.mark.parametrize("n_kept", [1, 2, 3, 7, KEPT])
@@ -167,8 +173,9 @@ def test_it_learns():
     assert_array_equal(drawn, again)
 
 
-def test_single_precision():
-    double, single = model(), model(dtype="float32")
+@pytest.mark.parametrize("params", [{}, {"name": "softmax", "near": NearField(5, 2)}])
+def test_single_precision(params):
+    double, single = (model(**params, dtype=dtype) for dtype in ("float64", "float32"))
     loss, gradients = double.loss_and_grad(TOKENS)
     other, others = single.loss_and_grad(TOKENS, 8)
     assert_allclose(other, loss, rtol=1e-5)
@@ -291,6 +298,93 @@ def test_redraw_keeps_parameters_and_statistics():
     assert performer.loss(TOKENS) == model("adaptive").redraw(5).loss(TOKENS)
 
 
+# ---------------------------------------------------------------- near fields
+
+
+def first_attention(performer, operator, is_fitted=False):
+    """Return what the first layer adds to the embedded text, and what an operator makes of it."""
+    x = performer._embedded(TOKENS[:, :40], 0)
+    found = performer._attention(0, x, performer._first_states(2)[0])[0]
+    projections = (performer.params[f"0.{name}"] for name in ("query", "key", "value"))
+    q, k, v = (performer._split(x @ projection).reshape(2, 2, 40, 4) for projection in projections)
+    out = (operator.fit(q, k, v) if is_fitted else operator)(q, k, v)
+    return found, performer._join(out, x.shape) @ performer.params["0.output"]
+
+
+FIELDS = [NearField(1, 0), NearField(3, 2), NearField(5, (0, 7, 30)), NearField(13, 41)]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [*(("softmax", field) for field in FIELDS), *((name, FIELDS[2]) for name in [*FITTED, "none"])],
+    ids=str,
+)
+def test_chunks_change_nothing_with_a_near_field(name, field):
+    """Wherever chunks end: in a block, between two, or after one position."""
+    performer = model(name, near=field, n_layers=1)
+    check_chunks(performer, (1, 7, 16, field.block, 2 * field.block + 1))
+    if name == "none":  # for which there is nothing to fit, and nothing to draw
+        loss = performer.loss(TOKENS)
+        assert performer.fit_features(TOKENS).redraw(0).loss(TOKENS) == loss
+
+
+@pytest.mark.parametrize("field", FIELDS[1:3], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "dense"])
+def test_gradients_with_a_near_field_are_those_of_differences(name, field):
+    check_gradients(model(name, near=field), 8)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=str)
+def test_attention_with_a_near_field_is_that_of_the_operator(field):
+    feature_map = OptimalPositiveRF(12, random_state=5)
+    performer = model(feature_map=feature_map, near=field)
+    operator = ApproxKernelAttention(feature_map, causal=True, near=field)
+    found, expected = first_attention(performer, operator)
+    assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_features_of_a_near_field_are_fitted_to_every_head():
+    """As the operator fits them, and drawing anew keeps what far keys count."""
+    feature_map = DenseExponentialRF(12, asymmetric=True, random_state=5)
+    performer = model("dense", feature_map=feature_map, near=NearField(3, 2), norm="post")
+    performer.fit_features(TOKENS[:, :40])
+    operator = ApproxKernelAttention(feature_map, causal=True, near=NearField(3, 2))
+    found, expected = first_attention(performer, operator, is_fitted=True)
+    assert_allclose(found, expected, rtol=1e-9)
+    shrink = [own.shrink for sets in performer._sets for own in sets]
+    assert_array_equal(shrink[:2], operator.shrink_[:, None])
+    assert 0 < np.min(shrink) and np.ptp(shrink) > 0
+    loss = performer.loss(TOKENS)
+    assert performer.redraw(3).loss(TOKENS) != pytest.approx(loss, rel=1e-9)
+    assert_array_equal([own.shrink for sets in performer._sets for own in sets], shrink)
+
+
+def test_a_near_field_generates_what_it_has_learnt_to_expect():
+    """The likeliest token after the whole text, though the text is seen token by token."""
+    performer = model("softmax", near=NearField(3, 2))
+    text = [1, 2, 3]
+    drawn = performer.generate(text, 12, temperature=1e-6, random_state=0)
+    for token in drawn:
+        tokens = np.array([text])
+        hidden = performer._hidden(tokens, 0, performer._first_states(1))[0]
+        assert token == np.argmax(performer._linear("logits", hidden)[0][0, -1])
+        text.append(token)
+
+
+def test_what_near_fields_refuse():
+    near = NearField(4, 2)
+    for params, said in (
+        ({"near": 3}, "near must be a NearField or None, got 3"),
+        ({"near": "auto"}, "near must be a NearField or None, got 'auto'"),
+        ({"near": near, "mask": np.ones((9, 9))}, "near and mask exclude each other"),
+        ({"near": near, "feature_map": GeneralizedMap(16)}, "a map of the softmax kernel"),
+        ({"feature_map": "none"}, "feature_map='none' needs a near field"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model(**params)
+    assert np.isfinite(model(near=near).loss_and_grad(TOKENS, 9)[0])  # with a map of its own
+
+
 # ---------------------------------------------------------------- masks
 
 ONES = np.ones((41, 41))
@@ -332,16 +426,6 @@ def test_masks_multiply_the_weights_of_earlier_keys(kind):
     assert performer.loss(TOKENS) != pytest.approx(model("softmax").loss(TOKENS), rel=1e-6)
 
 
-def first_attention(performer, feature_map, **params):
-    """Return what the first layer adds to the embedded text, and what the operator makes of it."""
-    x = performer._embedded(TOKENS[:, :40], 0)
-    found = performer._attention(0, x, performer._first_states(2)[0])[0]
-    projections = (performer.params[f"0.{name}"] for name in ("query", "key", "value"))
-    q, k, v = (performer._split(x @ projection) for projection in projections)
-    out = ApproxKernelAttention(feature_map, causal=True, **params)(q, k, v)
-    return found, performer._join(out, x.shape) @ performer.params["0.output"]
-
-
 @pytest.mark.parametrize("kind", MASKS)
 def test_masked_attention_is_that_of_the_operator(kind):
     feature_map = OptimalPositiveRF(12, random_state=5)
@@ -349,7 +433,8 @@ def test_masked_attention_is_that_of_the_operator(kind):
     mask = MASKS[kind]
     if kind in ("grid", "sparse"):
         mask = mask.toarray()[:40, :40]
-    found, expected = first_attention(performer, feature_map, mask=mask)
+    operator = ApproxKernelAttention(feature_map, causal=True, mask=mask)
+    found, expected = first_attention(performer, operator)
     assert_allclose(found, expected, rtol=1e-9)
 
 

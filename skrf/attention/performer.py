@@ -20,21 +20,24 @@ from sklearn.utils import check_random_state
 from .._sums import Sums
 from .._threads import run_all
 from .._validation import check_integer, draw_seed
+from ..features import OptimalPositiveRF
 from . import _backward, _linear
 from ._backward import Gradients
 from ._checkpoints import in_reverse
 from ._heads import Head, HeadSet, Output, Unit, blocks
 from ._masked import masked, masked_backward
-from ._plan import needs_data
+from ._near import NearAttention
+from ._plan import is_none, needs_data, redrawn_sets
 from ._products import grid_entries
-from ._shapes import as_array
+from ._shapes import as_array, check_scale
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask, as_mask
+from .near import NearField
 from .operator import ApproxKernelAttention
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
 
-_PAIR = "query", "key"
+_INPUTS = "query", "key", "value"
 
 # Features of a chunk, up to which all heads go at once: Python's time for an operation is longer.
 _TOGETHER = 2**13
@@ -58,15 +61,18 @@ class Performer:
         Number of heads, a divisor of `width`.
     n_hidden : int, default=None
         Width of the hidden layer of the GELU network; None is 4 * width.
-    feature_map : GeneralizedMap or mechanism, default=None
+    feature_map : GeneralizedMap, mechanism or "none", default=None
         The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
-        projection="identity")``. Until `fit_features`, mechanisms serve as the member of their
-        family without data; those that have none need it first.
+        projection="identity")``, and ``OptimalPositiveRF(64)`` with a near field; "none" is the
+        near field alone. Until `fit_features`, mechanisms serve as the member of their family
+        without data; those that have none need it first.
+    near : NearField, default=None
+        Keys that attention takes exactly; it needs a map of the softmax kernel.
     mask : ToeplitzMask, sparse matrix or array-like of shape (n, n), default=None
         Multiplies the attention weights of all layers and heads; the causal part of it counts. It
         serves texts of up to n positions, of which it takes as many as a text has. The sums of
         attention under a mask are of no use to other positions: `chunk_size` must be None then,
-        and `generate` does the whole text anew for every token.
+        and `generate` does the whole text anew for every token. Not with a near field.
     norm : {"pre", "post"}, default="pre"
         Whether layer normalisation stands before attention and network, or after the sum.
     dtype : {"float64", "float32"}, default="float64"
@@ -114,6 +120,7 @@ class Performer:
         n_heads=4,
         n_hidden=None,
         feature_map=None,
+        near=None,
         mask=None,
         norm="pre",
         dtype="float64",
@@ -134,17 +141,25 @@ class Performer:
         if redraw_every is not None:
             check_integer("redraw_every", redraw_every)
         self.norm, self.dtype, self.redraw_every = norm, np.dtype(dtype), redraw_every
+        if not (near is None or isinstance(near, NearField)):
+            raise ValueError(f"near must be a NearField or None, got {near!r}.")
+        if near is not None and mask is not None:
+            raise ValueError(f"near and mask exclude each other, got near={near!r} and a mask.")
         rng = check_random_state(random_state)
         if feature_map is None:
-            feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
-        if feature_map.random_state is None:
+            elu = GeneralizedMap(nonlinearity="elu", projection="identity")
+            feature_map = elu if near is None else OptimalPositiveRF(64)
+        if not is_none(feature_map) and feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
-        self._operator = ApproxKernelAttention(feature_map, causal=True)
+        self._operator = ApproxKernelAttention(feature_map, causal=True, near=near)
+        self._field = self._operator._field(1, 1)
+        self._scale = check_scale(None, width // n_heads)
         self._mask = None if mask is None else _sliceable(mask)
-        (prototype,) = self._operator._prototypes(width // n_heads, feature_map)
+        prototypes = self._operator._prototypes(width // n_heads, feature_map)
         self._sets = None
-        if not needs_data(prototype):
-            self._sets = _sets_of([[prototype] * n_heads] * n_layers)
+        if not any(map(needs_data, prototypes)):
+            own = HeadSet(tuple((Head(prototype),) for prototype in prototypes))
+            self._sets = [[own] * n_heads] * n_layers
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
@@ -214,15 +229,14 @@ class Performer:
         """
         tokens = self._check_tokens(tokens)
         self._check_length(tokens.shape[1])
-        draft, mechanisms = copy.copy(self), []
+        draft = copy.copy(self)
+        draft._sets = []
         x, states = self._embedded(tokens, 0), self._first_states(len(tokens))[0]
         for layer in range(self.n_layers):
             inner = x if self.norm == "post" else self._normalised(f"{layer}.attention", x)[0]
-            q, k = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _PAIR)
-            shape = len(tokens), self.n_heads, *q.shape[1:]
-            fitted = clone(self._operator).fit(q.reshape(shape), k.reshape(shape))
-            mechanisms.append(fitted.mechanisms_)
-            draft._sets = _sets_of(mechanisms)
+            parts = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _INPUTS)
+            parts = (part.reshape(len(tokens), self.n_heads, *part.shape[1:]) for part in parts)
+            draft._sets.append(_shared(clone(self._operator).fit(*parts)._fitted_sets))
             x = draft._layer(layer, x, states)[0]
         self._sets = draft._sets
         return self
@@ -245,11 +259,9 @@ class Performer:
         ValueError
             Where there are no features before `fit_features`.
         """
-        mechanisms = [[own.heads[0].mechanism for own in sets] for sets in self._known_sets()]
+        sets = self._known_sets()
         seed = draw_seed(self._seeds if random_state is None else random_state)
-        distinct = {id(own): own for layer in mechanisms for own in layer}
-        drawn = {key: copy.copy(own).redraw(seed) for key, own in distinct.items()}
-        self._sets = _sets_of([[drawn[id(own)] for own in layer] for layer in mechanisms])
+        self._sets = [redrawn_sets(own, lambda *_: seed) for own in sets]  # there is one group
         return self
 
     def _known_sets(self):
@@ -465,15 +477,16 @@ class Performer:
         return out, states, pull_back
 
     def _attention(self, layer, x, states):
-        projected = [self._linear(f"{layer}.{name}", x) for name in (*_PAIR, "value")]
+        projected = [self._linear(f"{layer}.{name}", x) for name in _INPUTS]
         q, k, v = (self._split(part) for part, _ in projected)
         pulls = [pull for _, pull in projected]
         joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
         sets, units = self._known_sets()[layer], range(len(q))
         mask = None if self._mask is None else _causal_mask(self._mask, length)
-        are_shared = mask is None and all(own is sets[0] for own in sets)
-        if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
-            units = [all_heads]
+        is_plain = mask is None and self._field is None
+        if is_plain and all(own is sets[0] for own in sets):
+            if length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
+                units = [all_heads]
 
         def unit(u):
             own = sets[0 if u is all_heads else u % self.n_heads]
@@ -483,11 +496,8 @@ class Performer:
             return Sums.stack(parts) if u is all_heads else parts[u]
 
         def attend(u):
-            own, found = unit(u), Output(joined[u, ..., None, :, :])
-            if mask is not None:
-                masked(own, mask, found)
-                return None
-            return _linear.causal(own, sums(states, u), found)
+            found = Output(joined[u, ..., None, :, :])
+            return self._attend(unit(u), sums(states, u), mask, found)
 
         after = run_all(attend, units)
         after = after[0].groups() if units[0] is all_heads else after
@@ -501,10 +511,7 @@ class Performer:
                 own, found_q = unit(u), by_q[u, ..., None, :, :]
                 found = Gradients(own, (found_q, by_k[u], by_v[u]))
                 given = gradient[u, ..., None, :, :]
-                if mask is not None:
-                    masked_backward(own, mask, given, found)
-                    return None
-                return _backward.causal(own, sums(states, u), given, found, sums(sweeps, u))
+                return self._sweep(own, sums(states, u), mask, given, found, sums(sweeps, u))
 
             before = run_all(sweep, units)
             before = before[0].groups() if units[0] is all_heads else before
@@ -515,6 +522,27 @@ class Performer:
             return by_x, before
 
         return out, after, pull_back
+
+    def _attend(self, unit, state, mask, out):
+        """Write the attention of a unit; return the state after it."""
+        if self._field is not None:
+            return self._near(unit, state).attend(out)
+        if mask is not None:
+            masked(unit, mask, out)
+            return None
+        return _linear.causal(unit, state, out)
+
+    def _sweep(self, unit, state, mask, gradient, found, later):
+        """Write the gradients of a unit; return what it leaves to the positions before."""
+        if self._field is not None:
+            return self._near(unit, state).backward(gradient, found, later)
+        if mask is not None:
+            masked_backward(unit, mask, gradient, found)
+            return None
+        return _backward.causal(unit, state, gradient, found, later)
+
+    def _near(self, unit, state):
+        return NearAttention(unit, self._field, self._scale, causal=True, state=state)
 
     def _split(self, x):
         n_texts, length, _ = x.shape
@@ -569,10 +597,15 @@ class Performer:
         return unit * gain + shift, pull_back
 
 
-def _sets_of(mechanisms):
-    """Return the `HeadSet` of every mechanism, lists of them for layers; equal ones are shared."""
-    own = {id(one): HeadSet(((Head(one),),)) for layer in mechanisms for one in layer}
-    return [[own[id(one)] for one in layer] for layer in mechanisms]
+def _shared(sets):
+    """Return a `HeadSet` for every head, one and the same for those that have equal ones."""
+    first = {}
+
+    def known(own):
+        mechanisms = (id(head.mechanism) for group in own.groups for head in group)
+        return first.setdefault((*mechanisms, *np.ravel(own.shrink)), own)
+
+    return [known(own) for own in sets]
 
 
 def _unchanged(name, x):
