@@ -79,7 +79,7 @@ def compare_states(length):
             few()
 
     times = alternate({"few": few, "every": every}, ROUNDS)
-    what = f"chunks of {SMALL}: time, 32 / all states kept"
+    what = f"chunks of {SMALL}: time, 64 / all states kept"
     judge(what, times["few"], times["every"], 1.6, at_most=True)
 
 
