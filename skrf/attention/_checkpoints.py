@@ -8,9 +8,9 @@ differentiation, 1992), and takes t n - C(s + t, s + 1) forward steps for n of t
 is possible.
 
 A chunk's backward step takes 1.7 times its forward step. With 64 states kept, the forward steps for
-states are 1.0 a chunk at 64 chunks, 1.9 at 1,024 and 3.2 at 65,536: 1.0, 1.25 and 1.6 times the time
-with every state kept. 32 states would take 1.4 times at 1,024 chunks, 16 states 1.5 times. The root
-of the number of chunks, at 1.27 times, would grow with the text.
+states are 1.0 a chunk at 64 chunks, 1.9 at 1,024 and 3.2 at 65,536: 1.0, 1.25 and 1.6 times the
+time with every state kept. 32 states would take 1.4 times at 1,024 chunks, 16 states 1.5 times. The
+root of the number of chunks, at 1.27 times, would grow with the text.
 """
 
 from math import comb

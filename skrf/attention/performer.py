@@ -109,6 +109,15 @@ class Performer:
     ...         model.params[name] -= 0.3 * gradient
     >>> bool(loss < 0.5 * np.log(5))
     True
+
+    Near keys exactly, and features for the others:
+
+    >>> from skrf.attention import NearField
+    >>> near = NearField(block=8, anchors=2)
+    >>> model = Performer(5, n_layers=1, width=16, n_heads=2, near=near, random_state=0)
+    >>> whole, in_chunks = (model.loss_and_grad(tokens, chunk_size=n)[0] for n in (None, 7))
+    >>> bool(np.isclose(whole, in_chunks))
+    True
     """
 
     def __init__(
