@@ -552,15 +552,15 @@ class NearAttention:
     def _add_far(self, reader, right, later):
         """Add the gradients of the keys that are far from queries, given sums over these."""
         unit, n_groups = reader.unit, self.n_groups
-        ranges = self._ranges()
+        ranges = [(first, stop) for first, stop, _ in self._ranges()]
         if self.causal:  # the last two blocks are not yet far from any query
-            ranges = blocks(max(0, self.n_blocks - 2), max(1, self.size // self.block))
-            ranges = [(own.start, own.stop, None) for own in ranges]
+            n, size = max(0, self.n_blocks - 2), max(1, self.size // self.block)
+            ranges = [(own.start, own.stop) for own in blocks(n, size)]
         if not ranges:
             return
         far = FarSums(right, self.n_blocks, before=not self.causal, later=later)
-        far.look_ahead([stop for _, stop, _ in ranges])
-        for first, stop, _ in ranges:
+        far.look_ahead([stop for _, stop in ranges])
+        for first, stop in ranges:
             for part in far.parts(first, stop):
                 rows, n = self._rows_of(part.first, part.stop), part.stop - part.first
                 features = _apart(unit.key_rows(rows), n_groups).map(lambda array: array[:, None])

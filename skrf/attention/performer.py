@@ -268,9 +268,10 @@ class Performer:
         ValueError
             Where there are no features before `fit_features`.
         """
-        sets = self._known_sets()
+        sets = [own for layer in self._known_sets() for own in layer]
         seed = draw_seed(self._seeds if random_state is None else random_state)
-        self._sets = [redrawn_sets(own, lambda *_: seed) for own in sets]  # there is one group
+        drawn = redrawn_sets(sets, lambda *_: seed)
+        self._sets = [drawn[heads] for heads in blocks(len(drawn), self.n_heads)]
         return self
 
     def _known_sets(self):
@@ -493,9 +494,9 @@ class Performer:
         sets, units = self._known_sets()[layer], range(len(q))
         mask = None if self._mask is None else _causal_mask(self._mask, length)
         is_plain = mask is None and self._field is None
-        if is_plain and all(own is sets[0] for own in sets):
-            if length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
-                units = [all_heads]
+        are_shared = is_plain and all(own is sets[0] for own in sets)
+        if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
+            units = [all_heads]
 
         def unit(u):
             own = sets[0 if u is all_heads else u % self.n_heads]
