@@ -11,6 +11,8 @@ import numpy as np
 from _attention_cases import CLOCKS, run_child
 from _common import COLOURS, Cache, Progress, markdown, save_figure, save_report
 
+from skrf.attention._checkpoints import KEPT
+
 ROUNDS, ROUNDS_QUICK = 3, 1
 SECONDS, SECONDS_QUICK = 2.0, 0.0  # for repetitions; the first call counts where it is longer
 HEAD_WIDTH = 64
@@ -39,9 +41,9 @@ class Config:
 
     def states(self, chunk):
         """Return the bytes of the attention states that the library keeps between chunks."""
-        n_chunks = math.ceil(self.length / chunk)
+        n_kept = min(math.ceil(self.length / chunk) - 1, KEPT)
         one = HEAD_WIDTH * (HEAD_WIDTH + 1) + HEAD_WIDTH  # sums of features times [v, 1], scale
-        return (n_chunks - 1) * self.n_layers * (self.width // HEAD_WIDTH) * one * 8
+        return n_kept * self.n_layers * (self.width // HEAD_WIDTH) * one * 8
 
 
 CONFIGS = {

@@ -53,20 +53,23 @@ class FarSums:
         Over the blocks before number `done`.
     done : int, default=0
         The first block that is not in `sums`.
+    later : Sums, default=None
+        Over what comes after the last block.
     """
 
-    def __init__(self, right, n_blocks, *, before=True, after=True, sums=None, done=0):
+    def __init__(self, right, n_blocks, *, before=True, after=True, sums=None, done=0, later=None):
         self.right, self.n_blocks, self.before, self.after = right, n_blocks, before, after
         if sums is None:
-            rows, values = right(0, 1)
+            rows, values = right(n_blocks - 1, n_blocks)
             sums = Sums.before(rows.map(_flat), _flat(values))
         self.sums, self.done, self._later = sums, done, {}
         self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
+        self._end = self._nothing if later is None else later
         self._rooms = Scratch(), Scratch(), Scratch()
 
     def look_ahead(self, stops):
         """Take the sums over what is read after all of a range of blocks, for ends of ranges."""
-        later, end = self._nothing, self.n_blocks
+        later, end = self._end, self.n_blocks
         for stop in reversed(stops if self.after else ()):
             later = self._more(later, min(stop + 2, end), end)
             self._later[stop], end = later, min(stop + 2, end)

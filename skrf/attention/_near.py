@@ -23,10 +23,10 @@ from .._arrays import (
     like,
     namespace,
 )
-from .._sums import Rows, differences, finite, levelled, transposed
+from .._sums import Rows, added, differences, finite, levelled, transposed
 from ._backward import by_sums_of, pulled
 from ._far import FarSums
-from ._heads import quotients
+from ._heads import blocks, quotients
 from ._sampled import free, sampled, scores, taken
 
 _ROWS = 2048  # that are worked on at a time
@@ -91,6 +91,26 @@ class NearState:
     def shape(self):
         """Widths of keys and values, and the number of features of every group."""
         return self.keys.shape[-1], self.values.shape[-1], [s.sums.shape[-2] for s in self.sums]
+
+
+@dataclass(frozen=True, eq=False)
+class NearGradients:
+    """Gradients with respect to a `NearState`: what later positions leave to those before it.
+
+    Parameters
+    ----------
+    sums : tuple of Sums
+        Over all later queries, of every group of query heads that share features.
+    keys, values : ndarray of shape (n, d), (n, e)
+        With respect to those of the last two blocks.
+    anchors : list of ndarray of shape (S, d) and (S, e)
+        With respect to keys and values of the anchors.
+    """
+
+    sums: tuple
+    keys: np.ndarray
+    values: np.ndarray
+    anchors: list
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,8 +396,23 @@ class NearAttention:
 
     # ---------------------------------------------------------------- backward, NumPy only
 
-    def backward(self, gradient, found):
-        """Write the gradients of sum(gradient * attention) into `Gradients`."""
+    def backward(self, gradient, found, later=None):
+        """Write the gradients of sum(gradient * attention) into `Gradients`.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (G, L, e)
+            Gradient with respect to the output.
+        found : Gradients
+            What is written.
+        later : NearGradients, default=None
+            With respect to the state after these positions; None where none come after.
+
+        Returns
+        -------
+        NearGradients or None
+            With respect to the state before; None where there was none.
+        """
         unit, ranges = self.unit, self._ranges()
         self._by = {
             name: np.zeros(part.shape, unit.dtype)
@@ -385,6 +420,8 @@ class NearAttention:
         }
         anchors = self.anchors.keys, self.anchors.values
         self._by_anchor = [np.zeros(part.shape, unit.dtype) for part in anchors]
+        if later is not None:
+            self._take(later)
         far = self._far_sums(ranges)
         # What far keys get of every query: gradients of its sums, and the log scale of these.
         widths = unit.v.shape[-1] + 1, 1
@@ -395,20 +432,43 @@ class NearAttention:
             left[reader] = [np.empty((*shape, n), unit.dtype) for n in widths]
         for first, stop, rows in ranges:
             exact = self.exact(first, stop, rows)
-            own = _folded(gradient[:, rows].astype(unit.dtype), stop - first)
+            own = _folded(gradient[:, self._queries(rows)].astype(unit.dtype), stop - first)
             by_exact = np.zeros_like(exact.found) if far else by_sums_of(exact.found, own)
             for reader, sums in far.items():
                 for part in self._read(reader, sums, first, stop, rows):
                     self._read_back(reader, exact, part, own, by_exact, left[reader])
             self._exact_back(exact, by_exact, first, stop, rows)
-        for reader, kept in left.items():
-            self._far_back(reader, *kept, ranges)
-        is_anchor = self.anchors.positions >= 0
+        before = [None] * len(left) if later is None else later.sums
+        sums = [
+            self._far_back(reader, *left[reader], own)
+            for reader, own in zip(left, before, strict=True)
+        ]
+        return self._written(found, tuple(sums))
+
+    def _take(self, later):
+        """Add what later positions left to the last two blocks and the anchors."""
+        for name, part in (("k", later.keys), ("v", later.values)):
+            self._by[name][self.n - len(part) :] += part
+        for by_anchor, part in zip(self._by_anchor, later.anchors, strict=True):
+            by_anchor += part
+
+    def _written(self, found, sums):
+        """Write the gradients, and return those with respect to the state before."""
+        n_before = 0 if self._state is None else self._state.anchors.positions.shape[-1]
+        positions = self.anchors.positions[n_before:]
         for name, by_anchor in zip("kv", self._by_anchor, strict=True):
-            self._by[name][self.anchors.positions[is_anchor]] += by_anchor[is_anchor]
-        every = slice(0, self.n)
-        for name, out in (("q", found.by_q), ("k", found.by_k), ("v", found.by_v)):
-            out.put(every, self._by[name])
+            is_anchor = positions >= 0
+            own = positions[is_anchor] - self.origin
+            self._by[name][own] += by_anchor[n_before:][is_anchor]
+        by_k, by_v = self._by["k"], self._by["v"]
+        every = slice(0, self.n - self.start)
+        found.by_q.put(every, self._by["q"])
+        found.by_k.put(every, by_k[self.start :])
+        found.by_v.put(every, by_v[self.start :])
+        if self._state is None:
+            return None
+        kept = (part[: self.start].copy() for part in (by_k, by_v))
+        return NearGradients(sums, *kept, [part[:n_before] for part in self._by_anchor])
 
     def _read_back(self, reader, exact, part, gradient, by_exact, kept):
         """Add the gradients of some queries by the features, and keep what their far keys need."""
@@ -417,6 +477,7 @@ class NearAttention:
         total, top, of_exact, of_far = self._merged(exact, read, scale, own, blocks)
         by_total = by_sums_of(total, gradient[own, blocks, None] / self.n_groups)
         by_exact[own, blocks] += np.sum(by_total * of_exact, axis=-3)
+        rows = self._queries(rows)
         for array, values in zip(kept, (by_total, top), strict=True):
             array[:, :, rows] = _unfolded(np.moveaxis(values, -3, 1))
         by_values = _ungrouped((by_total * of_far) @ transposed(matrix) * slopes)
@@ -429,7 +490,7 @@ class NearAttention:
         by_near = exact.near * (by_sums @ transposed(exact.values))
         by_logit = exact.by_anchor * (by_sums @ transposed(anchor_values))
         by_q = by_near @ exact.keys + by_logit @ anchor_keys
-        self._by["q"][:, rows] += _unfolded(by_q) * self.scale
+        self._by["q"][:, self._queries(rows)] += _unfolded(by_q) * self.scale
         for name, by_window in (
             ("k", np.sum(transposed(by_near) @ exact.q, axis=0)),
             ("v", np.sum(transposed(exact.near) @ by_sums[..., 1:], axis=0)),
@@ -453,31 +514,53 @@ class NearAttention:
         own = target[max(begin, 0) : (stop + sides - 1) * self.block]
         own += rows[: len(own)]
 
-    def _far_back(self, reader, gradients, scales, ranges):
-        """Add the gradients of far keys, which read sums over queries as these do over keys."""
+    def _far_back(self, reader, gradients, scales, later):
+        """Add the gradients of far keys, which read sums over queries as these do over keys.
+
+        Returns those sums over all queries, where there is a state before.
+        """
         unit, n_groups = reader.unit, self.n_groups
         shift = self._log_shrink[reader.queries, :, 0] - finite(scales)
         shift = np.where(scales > -np.inf, shift, -np.inf).astype(scales.dtype)
         shift, gradients = (np.moveaxis(part, 1, 0) for part in (shift, gradients))
 
+        def features_of(queries):
+            values, scale = _apart(unit.query_rows(queries), n_groups)
+            if scale is None:
+                return Rows(values + shift[:, :, queries])
+            return Rows(values, scale + shift[:, :, queries])
+
         def right(start, stop):
             rows = self._rows_of(start, stop)
-            values, scale = _apart(unit.query_rows(rows), n_groups)
-            if scale is None:
-                features = Rows(values + shift[:, :, rows])
-            else:
-                features = Rows(values, scale + shift[:, :, rows])
-            features, values = self._blocks_of(rows, features, gradients[:, :, rows])
+            queries = self._queries(rows)
+            own = gradients[:, :, queries]
+            features, values = self._blocks_of(rows, features_of(queries), own)
 
             def of_all_heads(array):
-                array = np.moveaxis(array, 1, -3)
-                return array.reshape(*array.shape[:-3], -1, array.shape[-1])
+                return _over_heads(np.moveaxis(array, 1, -3))
 
             return features.map(of_all_heads), of_all_heads(values)
 
-        far = FarSums(right, self.n_blocks, before=not self.causal)
-        far.look_ahead([stop for _, stop, _ in ranges])
-        for first, stop, _ in ranges:
+        self._add_far(reader, right, later)
+        if self._state is None:
+            return None
+        for queries in blocks(self.n - self.start, self.size):
+            features = features_of(queries).map(_over_heads)
+            later = added(later, features, _over_heads(gradients[:, :, queries]))
+        return later
+
+    def _add_far(self, reader, right, later):
+        """Add the gradients of the keys that are far from queries, given sums over these."""
+        unit, n_groups = reader.unit, self.n_groups
+        ranges = [(first, stop) for first, stop, _ in self._ranges()]
+        if self.causal:  # the last two blocks are not yet far from any query
+            n, size = max(0, self.n_blocks - 2), max(1, self.size // self.block)
+            ranges = [(own.start, own.stop) for own in blocks(n, size)]
+        if not ranges:
+            return
+        far = FarSums(right, self.n_blocks, before=not self.causal, later=later)
+        far.look_ahead([stop for _, stop in ranges])
+        for first, stop in ranges:
             for part in far.parts(first, stop):
                 rows, n = self._rows_of(part.first, part.stop), part.stop - part.first
                 features = _apart(unit.key_rows(rows), n_groups).map(lambda array: array[:, None])
@@ -554,6 +637,11 @@ def _ungrouped(array):
     """Return columns of groups (..., n_groups, n, m) side by side, (..., n, n_groups m)."""
     array = _swapped(array)
     return array.reshape(*array.shape[:-2], -1)
+
+
+def _over_heads(array):
+    """Return rows of heads (..., G, n, m) as one axis, (..., G n, m)."""
+    return array.reshape(*array.shape[:-3], -1, array.shape[-1])
 
 
 def _apart(rows, n_groups):

@@ -1,8 +1,9 @@
 """A causal Performer language model, trained in memory that does not grow with the text.
 
 Every operation returns its output and a function that pulls gradients back. In chunks, the forward
-pass keeps only the attention states between chunks; the reverse sweep redoes one chunk at a time
-from its state and hands the gradients of the later queries on to the chunk before.
+pass keeps only some of the attention states between chunks (`_checkpoints`); the reverse sweep
+redoes one chunk at a time from its state and hands the gradients of the later queries on to the
+chunk before.
 """
 
 import copy
@@ -10,6 +11,8 @@ import math
 from numbers import Integral
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
 from scipy.special import log_softmax, ndtr
 from sklearn.base import clone
 from sklearn.utils import check_random_state
@@ -17,16 +20,24 @@ from sklearn.utils import check_random_state
 from .._sums import Sums
 from .._threads import run_all
 from .._validation import check_integer, draw_seed
+from ..features import OptimalPositiveRF
 from . import _backward, _linear
 from ._backward import Gradients
+from ._checkpoints import in_reverse
 from ._heads import Head, HeadSet, Output, Unit, blocks
-from ._plan import needs_data
+from ._masked import masked, masked_backward
+from ._near import NearAttention
+from ._plan import is_none, needs_data, redrawn_sets
+from ._products import grid_entries
+from ._shapes import as_array, check_scale
 from .generalized import GeneralizedMap
+from .masks import ToeplitzMask, as_mask
+from .near import NearField
 from .operator import ApproxKernelAttention
 
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
 
-_PAIR = "query", "key"
+_INPUTS = "query", "key", "value"
 
 # Features of a chunk, up to which all heads go at once: Python's time for an operation is longer.
 _TOGETHER = 2**13
@@ -50,10 +61,18 @@ class Performer:
         Number of heads, a divisor of `width`.
     n_hidden : int, default=None
         Width of the hidden layer of the GELU network; None is 4 * width.
-    feature_map : GeneralizedMap or mechanism, default=None
+    feature_map : GeneralizedMap, mechanism or "none", default=None
         The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
-        projection="identity")``. Until `fit_features`, mechanisms serve as the member of their
-        family without data; those that have none need it first.
+        projection="identity")``, and ``OptimalPositiveRF(64)`` with a near field; "none" is the
+        near field alone. Until `fit_features`, mechanisms serve as the member of their family
+        without data; those that have none need it first.
+    near : NearField, default=None
+        Keys that attention takes exactly; it needs a map of the softmax kernel.
+    mask : ToeplitzMask, sparse matrix or array-like of shape (n, n), default=None
+        Multiplies the attention weights of all layers and heads; the causal part of it counts. It
+        serves texts of up to n positions, of which it takes as many as a text has. The sums of
+        attention under a mask are of no use to other positions: `chunk_size` must be None then,
+        and `generate` does the whole text anew for every token. Not with a near field.
     norm : {"pre", "post"}, default="pre"
         Whether layer normalisation stands before attention and network, or after the sum.
     dtype : {"float64", "float32"}, default="float64"
@@ -90,6 +109,15 @@ class Performer:
     ...         model.params[name] -= 0.3 * gradient
     >>> bool(loss < 0.5 * np.log(5))
     True
+
+    Near keys exactly, and features for the others:
+
+    >>> from skrf.attention import NearField
+    >>> near = NearField(block=8, anchors=2)
+    >>> model = Performer(5, n_layers=1, width=16, n_heads=2, near=near, random_state=0)
+    >>> whole, in_chunks = (model.loss_and_grad(tokens, chunk_size=n)[0] for n in (None, 7))
+    >>> bool(np.isclose(whole, in_chunks))
+    True
     """
 
     def __init__(
@@ -101,6 +129,8 @@ class Performer:
         n_heads=4,
         n_hidden=None,
         feature_map=None,
+        near=None,
+        mask=None,
         norm="pre",
         dtype="float64",
         redraw_every=None,
@@ -120,16 +150,25 @@ class Performer:
         if redraw_every is not None:
             check_integer("redraw_every", redraw_every)
         self.norm, self.dtype, self.redraw_every = norm, np.dtype(dtype), redraw_every
+        if not (near is None or isinstance(near, NearField)):
+            raise ValueError(f"near must be a NearField or None, got {near!r}.")
+        if near is not None and mask is not None:
+            raise ValueError(f"near and mask exclude each other, got near={near!r} and a mask.")
         rng = check_random_state(random_state)
         if feature_map is None:
-            feature_map = GeneralizedMap(nonlinearity="elu", projection="identity")
-        if feature_map.random_state is None:
+            elu = GeneralizedMap(nonlinearity="elu", projection="identity")
+            feature_map = elu if near is None else OptimalPositiveRF(64)
+        if not is_none(feature_map) and feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
-        self._operator = ApproxKernelAttention(feature_map, causal=True)
-        (prototype,) = self._operator._prototypes(width // n_heads, feature_map)
+        self._operator = ApproxKernelAttention(feature_map, causal=True, near=near)
+        self._field = self._operator._field(1, 1)
+        self._scale = check_scale(None, width // n_heads)
+        self._mask = None if mask is None else _sliceable(mask)
+        prototypes = self._operator._prototypes(width // n_heads, feature_map)
         self._sets = None
-        if not needs_data(prototype):
-            self._sets = _sets_of([[prototype] * n_heads] * n_layers)
+        if not any(map(needs_data, prototypes)):
+            own = HeadSet(tuple((Head(prototype),) for prototype in prototypes))
+            self._sets = [[own] * n_heads] * n_layers
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
@@ -183,7 +222,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary.
+            Where tokens are not integers of the vocabulary, or more than a mask is for.
 
         Examples
         --------
@@ -198,15 +237,15 @@ class Performer:
         True
         """
         tokens = self._check_tokens(tokens)
-        draft, mechanisms = copy.copy(self), []
+        self._check_length(tokens.shape[1])
+        draft = copy.copy(self)
+        draft._sets = []
         x, states = self._embedded(tokens, 0), self._first_states(len(tokens))[0]
         for layer in range(self.n_layers):
             inner = x if self.norm == "post" else self._normalised(f"{layer}.attention", x)[0]
-            q, k = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _PAIR)
-            shape = len(tokens), self.n_heads, *q.shape[1:]
-            fitted = clone(self._operator).fit(q.reshape(shape), k.reshape(shape))
-            mechanisms.append(fitted.mechanisms_)
-            draft._sets = _sets_of(mechanisms)
+            parts = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _INPUTS)
+            parts = (part.reshape(len(tokens), self.n_heads, *part.shape[1:]) for part in parts)
+            draft._sets.append(_shared(clone(self._operator).fit(*parts)._fitted_sets))
             x = draft._layer(layer, x, states)[0]
         self._sets = draft._sets
         return self
@@ -229,11 +268,10 @@ class Performer:
         ValueError
             Where there are no features before `fit_features`.
         """
-        mechanisms = [[own.heads[0].mechanism for own in sets] for sets in self._known_sets()]
+        sets = [own for layer in self._known_sets() for own in layer]
         seed = draw_seed(self._seeds if random_state is None else random_state)
-        distinct = {id(own): own for layer in mechanisms for own in layer}
-        drawn = {key: copy.copy(own).redraw(seed) for key, own in distinct.items()}
-        self._sets = _sets_of([[drawn[id(own)] for own in layer] for layer in mechanisms])
+        drawn = redrawn_sets(sets, lambda *_: seed)
+        self._sets = [drawn[heads] for heads in blocks(len(drawn), self.n_heads)]
         return self
 
     def _known_sets(self):
@@ -256,7 +294,9 @@ class Performer:
             Texts; position i predicts token i + 1.
         chunk_size : int, default=None
             Positions that pass through all layers at a time. The result is the same to rounding;
-            the memory for activations is that of one chunk. None takes all at once.
+            the memory is that of the activations of one chunk and of 64 states of the attention,
+            however long the texts are. Beyond 64 chunks it takes more time, about 1.25 times at
+            1,000 chunks. None takes all at once.
 
         Returns
         -------
@@ -268,28 +308,28 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or there are fewer than two.
+            Where tokens are not integers of the vocabulary, or there are fewer than two, or more
+            than a mask is for; where there is a mask and `chunk_size` is not None.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         if self.redraw_every and self._n_calls and self._n_calls % self.redraw_every == 0:
             self.redraw()
+
+        def advance(i, states):
+            return self._hidden(inputs[:, chunks[i]], chunks[i].start, states)[1]
+
         states = self._first_states(len(inputs))
-        starts = []
-        for chunk in chunks:
-            starts.append(states)
-            if chunk is not chunks[-1]:
-                states = self._hidden(inputs[:, chunk], chunk.start, states)[1]
         gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
-        sweeps = [[None] * len(states[0])] * self.n_layers
-        loss = 0.0
-        for chunk, start in zip(reversed(chunks), reversed(starts), strict=True):
-            hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, start)
+        sweeps, loss = states, 0.0  # after the last position there is nothing, either
+        for i, before in in_reverse(advance, states, len(chunks)):
+            chunk = chunks[i]
+            hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, before)
             logits, pull_logits = self._linear("logits", hidden)
             chunk_loss, by_logits = _cross_entropy(logits, targets[:, chunk], targets.size)
             loss += chunk_loss
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
             # Or this chunk's activations would be held while those of the next are made.
-            del hidden, pull_hidden, logits, pull_logits, by_logits
+            del before, hidden, pull_hidden, logits, pull_logits, by_logits
         self._n_calls += 1
         return loss, gradients
 
@@ -317,7 +357,7 @@ class Performer:
         return loss
 
     def generate(self, prompt, n, *, temperature=1.0, random_state=None):
-        """Return n tokens drawn one after the other, each at the same cost.
+        """Return n tokens drawn one after the other, each at the same cost unless there is a mask.
 
         Parameters
         ----------
@@ -339,14 +379,17 @@ class Performer:
             raise ValueError(f"temperature must be > 0, got {temperature!r}.")
         rng = check_random_state(random_state)
         pending = self._check_tokens(prompt)[:1]
+        self._check_length(pending.shape[1] + n - 1)
         states, position, drawn = self._first_states(1), 0, []
         for _ in range(n):
-            hidden, states, _ = self._hidden(pending, position, states)
-            position += pending.shape[1]
+            hidden, after, _ = self._hidden(pending, position, states)
             logits = self._linear("logits", hidden[:, -1])[0][0].astype(np.float64)
             shares = np.exp(log_softmax(logits / temperature))
             drawn.append(rng.choice(self.n_tokens, p=shares / shares.sum()))
-            pending = np.array([[drawn[-1]]])
+            if self._mask is not None:  # which has no state
+                pending = np.append(pending, [drawn[-1:]], axis=1)
+                continue
+            states, position, pending = after, position + pending.shape[1], np.array([drawn[-1:]])
         return np.array(drawn, dtype=int)
 
     # ---------------------------------------------------------------- checks
@@ -370,10 +413,21 @@ class Performer:
         length = tokens.shape[1] - 1
         if length < 1:
             raise ValueError("tokens must hold at least two positions: one to predict another.")
+        self._check_length(length)
+        if self._mask is not None and chunk_size is not None:
+            raise ValueError(
+                "chunk_size must be None with a mask, which has no state between chunks; got "
+                f"{chunk_size!r}."
+            )
         size = length if chunk_size is None else chunk_size
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
         return tokens[:, :-1], tokens[:, 1:], blocks(length, size)
+
+    def _check_length(self, length):
+        most = math.inf if self._mask is None else _n_positions(self._mask)
+        if length > most:
+            raise ValueError(f"mask is for texts of at most {most} positions, got {length}.")
 
     # ---------------------------------------------------------------- the network
 
@@ -433,12 +487,14 @@ class Performer:
         return out, states, pull_back
 
     def _attention(self, layer, x, states):
-        projected = [self._linear(f"{layer}.{name}", x) for name in (*_PAIR, "value")]
+        projected = [self._linear(f"{layer}.{name}", x) for name in _INPUTS]
         q, k, v = (self._split(part) for part, _ in projected)
         pulls = [pull for _, pull in projected]
         joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
         sets, units = self._known_sets()[layer], range(len(q))
-        are_shared = all(own is sets[0] for own in sets)
+        mask = None if self._mask is None else _causal_mask(self._mask, length)
+        is_plain = mask is None and self._field is None
+        are_shared = is_plain and all(own is sets[0] for own in sets)
         if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
             units = [all_heads]
 
@@ -450,7 +506,8 @@ class Performer:
             return Sums.stack(parts) if u is all_heads else parts[u]
 
         def attend(u):
-            return _linear.causal(unit(u), sums(states, u), Output(joined[u, ..., None, :, :]))
+            found = Output(joined[u, ..., None, :, :])
+            return self._attend(unit(u), sums(states, u), mask, found)
 
         after = run_all(attend, units)
         after = after[0].groups() if units[0] is all_heads else after
@@ -464,7 +521,7 @@ class Performer:
                 own, found_q = unit(u), by_q[u, ..., None, :, :]
                 found = Gradients(own, (found_q, by_k[u], by_v[u]))
                 given = gradient[u, ..., None, :, :]
-                return _backward.causal(own, sums(states, u), given, found, sums(sweeps, u))
+                return self._sweep(own, sums(states, u), mask, given, found, sums(sweeps, u))
 
             before = run_all(sweep, units)
             before = before[0].groups() if units[0] is all_heads else before
@@ -475,6 +532,27 @@ class Performer:
             return by_x, before
 
         return out, after, pull_back
+
+    def _attend(self, unit, state, mask, out):
+        """Write the attention of a unit; return the state after it."""
+        if self._field is not None:
+            return self._near(unit, state).attend(out)
+        if mask is not None:
+            masked(unit, mask, out)
+            return None
+        return _linear.causal(unit, state, out)
+
+    def _sweep(self, unit, state, mask, gradient, found, later):
+        """Write the gradients of a unit; return what it leaves to the positions before."""
+        if self._field is not None:
+            return self._near(unit, state).backward(gradient, found, later)
+        if mask is not None:
+            masked_backward(unit, mask, gradient, found)
+            return None
+        return _backward.causal(unit, state, gradient, found, later)
+
+    def _near(self, unit, state):
+        return NearAttention(unit, self._field, self._scale, causal=True, state=state)
 
     def _split(self, x):
         n_texts, length, _ = x.shape
@@ -529,15 +607,46 @@ class Performer:
         return unit * gain + shift, pull_back
 
 
-def _sets_of(mechanisms):
-    """Return the `HeadSet` of every mechanism, lists of them for layers; equal ones are shared."""
-    own = {id(one): HeadSet(((Head(one),),)) for layer in mechanisms for one in layer}
-    return [[own[id(one)] for one in layer] for layer in mechanisms]
+def _shared(sets):
+    """Return a `HeadSet` for every head, one and the same for those that have equal ones."""
+    first = {}
+
+    def known(own):
+        mechanisms = (id(head.mechanism) for group in own.groups for head in group)
+        return first.setdefault((*mechanisms, *np.ravel(own.shrink)), own)
+
+    return [known(own) for own in sets]
 
 
 def _unchanged(name, x):
     """Return what `Performer._normalised` returns, where nothing is normalised."""
     return x, lambda by_out, gradients: by_out
+
+
+def _sliceable(mask):
+    """Return a mask in a form of which `_causal_mask` can take a part, or raise."""
+    if sp.issparse(mask):
+        mask = mask.tocsr()
+    elif not isinstance(mask, (ToeplitzMask, LinearOperator)):
+        mask = as_array("mask", mask)
+    n = _n_positions(mask)
+    as_mask(mask, n, n, causal=True)
+    return mask
+
+
+def _n_positions(mask):
+    return mask.n_positions if isinstance(mask, ToeplitzMask) else max(mask.shape, default=0)
+
+
+def _causal_mask(mask, n):
+    """Return what applies the first n positions of a mask."""
+    if not isinstance(mask, ToeplitzMask):
+        mask = mask[:n, :n]
+    elif len(mask.shape) == 1:
+        mask = ToeplitzMask(mask.weights, (n,))
+    elif n < mask.n_positions:  # the first positions of a grid are no grid
+        mask = grid_entries(mask.weights, mask.shape, np.arange(n), np.arange(n))
+    return as_mask(mask, n, n, causal=True)
 
 
 def _cross_entropy(logits, targets, count):
