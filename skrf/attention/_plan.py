@@ -10,7 +10,6 @@ from sklearn.base import clone
 from .._validation import check_range
 from ..features import fit_to
 from ._heads import Head, HeadSet
-from ._sampled import sampled
 from .near import NearField
 
 
@@ -82,22 +81,19 @@ def adapted(plan, groups, numbers, own=slice(None), before=None, most=None):
 
 def _some(rows, most):
     """Return at most some rows, spread over all of them."""
-    if most is None or len(rows) <= most:
-        return rows
-    return rows[sampled(np.ones(len(rows), bool), most)]
+    return rows if most is None else rows[:: -(-len(rows) // most)]
 
 
 def in_groups(mechanism, n_groups, drawn=()):
     """Return a fitted mechanism and others of the same parameters, drawn apart.
 
-    Random numbers that others have `drawn` are not drawn again.
+    Random numbers that groups of the same seed have `drawn` are not drawn again.
     """
+    if len(drawn) == n_groups and hasattr(mechanism, "drawn_as"):
+        if drawn[0].seed_ == mechanism.seed_:
+            return mechanism, *map(mechanism.drawn_as, drawn[1:])
     seeds = (seed_of(mechanism.seed_, g) for g in range(1, n_groups))
-    known = {own.seed_: own for own in drawn[1:] if hasattr(mechanism, "drawn_as")}
-    return mechanism, *(
-        mechanism.drawn_as(known[seed]) if seed in known else _redrawn(mechanism, seed)
-        for seed in seeds
-    )
+    return mechanism, *(_redrawn(mechanism, seed) for seed in seeds)
 
 
 def seed_of(seed, group):

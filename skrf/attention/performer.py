@@ -28,7 +28,6 @@ from ._heads import Head, HeadSet, Output, Unit, blocks
 from ._masked import masked, masked_backward
 from ._near import NearAttention
 from ._plan import is_none, needs_data, redrawn_sets
-from ._products import grid_entries
 from ._shapes import as_array, check_scale
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask, as_mask
@@ -538,7 +537,7 @@ class Performer:
         if self._field is not None:
             return self._near(unit, state).attend(out)
         if mask is not None:
-            masked(unit, mask, out)
+            masked(unit, [(None, slice(None), mask)], out)
             return None
         return _linear.causal(unit, state, out)
 
@@ -547,7 +546,7 @@ class Performer:
         if self._field is not None:
             return self._near(unit, state).backward(gradient, found, later)
         if mask is not None:
-            masked_backward(unit, mask, gradient, found)
+            masked_backward(unit, [(None, slice(None), mask)], gradient, found, None)
             return None
         return _backward.causal(unit, state, gradient, found, later)
 
@@ -642,10 +641,10 @@ def _causal_mask(mask, n):
     """Return what applies the first n positions of a mask."""
     if not isinstance(mask, ToeplitzMask):
         mask = mask[:n, :n]
-    elif len(mask.shape) == 1:
-        mask = ToeplitzMask(mask.weights, (n,))
+    elif len(mask.shape) == 1 and n > mask.n_extra:
+        mask = ToeplitzMask(mask.weights, (n - mask.n_extra,), mask.n_extra)
     elif n < mask.n_positions:  # the first positions of a grid are no grid
-        mask = grid_entries(mask.weights, mask.shape, np.arange(n), np.arange(n))
+        mask = mask.toarray()[:n, :n]
     return as_mask(mask, n, n, causal=True)
 
 
