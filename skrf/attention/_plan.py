@@ -81,7 +81,7 @@ def adapted(plan, groups, numbers, own=slice(None), before=None, most=None):
 
 def _some(rows, most):
     """Return at most some rows, spread over all of them."""
-    return rows if most is None else rows[:: -(-len(rows) // most)]
+    return rows if most is None else rows[:: max(1, -(-len(rows) // most))]
 
 
 def in_groups(mechanism, n_groups, drawn=()):
@@ -89,7 +89,7 @@ def in_groups(mechanism, n_groups, drawn=()):
 
     Random numbers that groups of the same seed have `drawn` are not drawn again.
     """
-    if len(drawn) == n_groups and hasattr(mechanism, "drawn_as"):
+    if 1 < n_groups == len(drawn) and hasattr(mechanism, "drawn_as"):
         if drawn[0].seed_ == mechanism.seed_:
             return mechanism, *map(mechanism.drawn_as, drawn[1:])
     seeds = (seed_of(mechanism.seed_, g) for g in range(1, n_groups))
