@@ -353,3 +353,25 @@ def test_large_logits_of_float32_have_their_digits(causal):
     attention = ApproxKernelAttention("none", near=NearField(40, 2), causal=causal)
     expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
     assert_allclose(attention(q, k, v), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("near", [None, NearField(8, 3)], ids=str)
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_few_positions_of_all_heads_go_together(near, is_padded):
+    """Long and short chunks in turn: what is remembered of the heads is joined and taken apart."""
+    features = OptimalPositiveRF(64, random_state=0)
+    attention = ApproxKernelAttention(features, near=near, causal=True, n_groups=2)
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 2, 520, 4))
+    padding = np.zeros((2, 520), bool)
+    padding[1, : 3 * is_padded] = True  # hides the anchors of one text
+    expected = attention(q, k, v, key_padding_mask=padding)
+    state, start, n_parts = attention.init_state(), 0, []
+    for n in (1, 2, 250, 1, 16, 250):
+        own = slice(start, start + n)
+        parts = (part[..., own, :] for part in (q, k, v))
+        out, state = attention.step(*parts, state, key_padding_mask=padding[:, own])
+        assert_allclose(out, expected[..., own, :], rtol=1e-10, atol=1e-12)
+        n_parts.append(len(state.heads))
+        start += n
+    assert n_parts == [1, 1, 4, 1, 1, 4]

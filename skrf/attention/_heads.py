@@ -17,6 +17,8 @@ from .._threads import run_all
 from ..features import as_feature_map, needs_double, side_by_side
 from ._shapes import check_finite, unit_for
 
+# Features of a set, up to which all sets go at once: Python's time for an operation is longer.
+TOGETHER = 2**13
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
 
 
@@ -170,12 +172,13 @@ def unit_of(groups, sets, numbers):
     return Unit(sets[numbers[0]], *parts)
 
 
-def for_each_unit(groups, sets, function, *, is_serial=False):
+def for_each_unit(groups, sets, function, *, is_serial=False, is_joint=None):
     """Return the sets of every unit, and what function(i, unit, sets) gave for it.
 
-    NumPy's sets go one by one, on threads unless `is_serial`.
+    Sets that share their maps go together where `is_joint`; None is for all libraries but NumPy.
+    NumPy's others go one by one, on threads unless `is_serial`.
     """
-    if not is_array_api(groups.q):
+    if not (is_array_api(groups.q) if is_joint is None else is_joint):
         units = range(len(sets))
         run = map if is_serial else run_all
         return units, list(run(lambda u: function(u, unit_of(groups, sets, u), u), units))

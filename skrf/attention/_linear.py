@@ -4,7 +4,7 @@ All sums are those of `skrf._sums`: every denominator is at least 1, or exp(-lim
 blocks, so nothing is divided by zero and no epsilon is added.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import array_api_compat
 import numpy as np
@@ -138,7 +138,7 @@ class Step:
         found = arithmetic(left).add(left @ self.earlier, self.near @ values)
         self.found = rows_of(found, self.left.shape[-2])
 
-    @property
+    @cached_property
     def after(self):
         """The sums over the keys of these positions, too."""
         return Sums(self.far + cast(self.total, self.far.dtype), self.top)

@@ -53,13 +53,18 @@ class Anchors:
     values: Any
 
     def joined(self, other):
-        """Return these anchors and others."""
+        """Return these anchors and others, without places that are empty everywhere."""
         xp = namespace(self.keys)
-        return Anchors(
-            np.concatenate([self.positions, other.positions], axis=-1),
-            xp.concat([self.keys, other.keys], axis=-2),
-            xp.concat([self.values, other.values], axis=-2),
-        )
+        positions = np.concatenate([self.positions, other.positions], axis=-1)
+        keys = xp.concat([self.keys, other.keys], axis=-2)
+        values = xp.concat([self.values, other.values], axis=-2)
+        is_empty = positions < 0
+        if is_empty.any():
+            places = np.argsort(is_empty, axis=-1, kind="stable")
+            places = places[..., : np.sum(~is_empty, axis=-1).max()]
+            positions = np.take_along_axis(positions, places, axis=-1)
+            keys, values = taken(keys, places), taken(values, places)
+        return Anchors(positions, keys, values)
 
 
 @dataclass(frozen=True, eq=False)

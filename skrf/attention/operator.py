@@ -39,6 +39,7 @@ from ._shapes import (
     check_scale,
     unit_for,
 )
+from ._stream import AttentionState, arranged, check_state, stream_shape
 from .generalized import GeneralizedMap
 from .masks import as_masks
 from .near import NearField
@@ -455,13 +456,22 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         return groups.ungroup(found.out)
 
-    def _attend(self, groups, sets, states=None, is_double=False, n_judged=0, is_looked_at=False):
+    def _attend(
+        self,
+        groups,
+        sets,
+        states=None,
+        is_double=False,
+        n_judged=0,
+        is_looked_at=False,
+        is_joint=None,
+    ):
         """Return output, states, lost queries, errors of some, and effective features if asked."""
         masks, size = self._masks(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
-        if not is_array_api(groups.q):
+        if not (is_joint or is_array_api(groups.q)):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(i, unit, numbers):
@@ -486,7 +496,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 errors = self._unit_errors(unit, [output.joined()], n_judged)
             return output, *found, errors, effective
 
-        units, found = for_each_unit(groups, sets, attend)
+        units, found = for_each_unit(groups, sets, attend, is_joint=is_joint)
         outputs, after, n_lost, errors, effective = zip(*found, strict=True)
         effective = [own for part in effective for own in part if own is not None]
         return SimpleNamespace(
@@ -667,8 +677,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         self.init_state()
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
-        shape = _stream_shape(groups, sets, self._field(1, 1))
-        _check_state(state, shape)
+        shape = stream_shape(groups, sets, self._field(1, 1))
+        check_state(state, shape)
         # Sums outlive the values of a chunk, and have no units.
         largest = check_finite("v", groups.v)
         if largest and not 1 / _STREAMED < largest < _STREAMED:
@@ -677,7 +687,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 f"{1 / _STREAMED:g} to {_STREAMED:g}. Scale v, and the output with it."
             )
         is_double = state.is_double or unit_for(largest) != 1
-        found = self._attend(groups, sets, state.heads, is_double)
+        heads, is_joint = arranged(state.heads, groups, sets)
+        found = self._attend(groups, sets, heads, is_double, is_joint=is_joint)
         _warn_of_lost(found.n_lost, groups)
         state = AttentionState(tuple(found.states), shape, is_double)
         return groups.ungroup(found.out), state
@@ -814,25 +825,6 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
 
 @dataclass(frozen=True)
-class AttentionState:
-    """State of streaming attention, made by `ApproxKernelAttention.init_state`.
-
-    Parameters
-    ----------
-    heads : tuple
-        What is remembered of every set of keys; of a fixed size.
-    shape : tuple, default=()
-        Sets of keys, their width, features, width of values and the near field.
-    is_double : bool, default=False
-        Whether values were too large or too small for sums in float32.
-    """
-
-    heads: tuple
-    shape: tuple = ()
-    is_double: bool = False
-
-
-@dataclass(frozen=True)
 class AttentionDiagnosis:
     """What `ApproxKernelAttention.diagnose` returns.
 
@@ -859,22 +851,6 @@ class AttentionDiagnosis:
         """Whether the mean of the values is closer to softmax attention than the output."""
         errors = self.sampled_errors
         return errors is not None and errors["attention"] > max(errors["mean"], _TOLERATED)
-
-
-def _stream_shape(groups, sets, field):
-    """Return what a state must have been made for."""
-    n_features = sum(head.keys.n_columns for head in sets[0].heads)  # of all groups
-    library = "another library than NumPy" if is_array_api(groups.q) else "NumPy"
-    return library, len(sets), groups.k.shape[-1], n_features, groups.v.shape[-1], field
-
-
-def _check_state(state, shape):
-    """Raise unless a state has seen nothing, or what these inputs continue."""
-    if state.heads and state.shape != shape:
-        raise ValueError(
-            "state was made by {} for {} sets of keys of width {}, {} features, values of width {} "
-            "and near={}; got {}, {}, {}, {}, {} and {}.".format(*state.shape, *shape)
-        )
 
 
 def _warn_of_lost(n_lost, groups):

@@ -24,7 +24,7 @@ from ..features import OptimalPositiveRF
 from . import _backward, _linear
 from ._backward import Gradients
 from ._checkpoints import in_reverse
-from ._heads import Head, HeadSet, Output, Unit, blocks
+from ._heads import TOGETHER, Head, HeadSet, Output, Unit, blocks
 from ._masked import masked, masked_backward
 from ._near import NearAttention
 from ._plan import is_none, needs_data, redrawn_sets
@@ -37,9 +37,6 @@ from .operator import ApproxKernelAttention
 _NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
 
 _INPUTS = "query", "key", "value"
-
-# Features of a chunk, up to which all heads go at once: Python's time for an operation is longer.
-_TOGETHER = 2**13
 
 
 class Performer:
@@ -494,7 +491,7 @@ class Performer:
         mask = None if self._mask is None else _causal_mask(self._mask, length)
         is_plain = mask is None and self._field is None
         are_shared = is_plain and all(own is sets[0] for own in sets)
-        if are_shared and length * sets[0].heads[0].keys.n_columns <= _TOGETHER:
+        if are_shared and length * sets[0].heads[0].keys.n_columns <= TOGETHER:
             units = [all_heads]
 
         def unit(u):
