@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import array_api_compat
 import numpy as np
 
-from .._arrays import arithmetic, cast, constant, namespace, to_host
+from .._arrays import arithmetic, cast, constant, is_array_api, namespace, to_host
 from .._sums import (
     Readout,
     Sums,
@@ -184,13 +184,19 @@ def running(first, products, *, is_reverse=False):
     total : array of shape (..., M, c)
         The sum of all parts.
     """
-    parts = [products[..., i, :, :] for i in range(products.shape[-3])]
-    found, total = [], 0.0
-    for part in reversed(parts) if is_reverse else parts:
-        found.append(first[..., None, :, :] + total)
-        total = total + part
-    found = found[::-1] if is_reverse else found
-    return namespace(products).stack(found, axis=-3), total[..., 0, :, :]
+    if is_array_api(products):
+        xp = namespace(products)
+        products = xp.flip(products, axis=-3) if is_reverse else products
+        sums = xp.cumulative_sum(products, axis=-3, include_initial=True)
+        before, total = sums[..., :-1, :, :], sums[..., -1, :, :]
+        found = first[..., None, None, :, :] + (xp.flip(before, axis=-3) if is_reverse else before)
+        return found, total[..., 0, :, :]
+    found, total = np.empty_like(products), np.zeros_like(products[..., 0, :, :])
+    n_parts = products.shape[-3]
+    for i in reversed(range(n_parts)) if is_reverse else range(n_parts):
+        np.add(first[..., None, :, :], total, out=found[..., i, :, :])
+        total += products[..., i, :, :]
+    return found, total[..., 0, :, :]
 
 
 def safe_parts(sums, keys):
