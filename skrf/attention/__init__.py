@@ -1,5 +1,6 @@
 """Attention in time and memory linear in length, its exact reference, and what it is made of."""
 
+from ._diagnosis import AttentionDiagnosis
 from ._stream import AttentionState
 from .advice import (
     AttentionAdvice,
@@ -11,7 +12,7 @@ from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
 from .near import NearField
-from .operator import ApproxKernelAttention, AttentionDiagnosis
+from .operator import ApproxKernelAttention
 from .performer import Performer
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
 from . import _backward, _linear
 from ._backward import Gradients
+from ._diagnosis import TOLERATED, AttentionDiagnosis, spread
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
 from ._near import NearAttention
@@ -52,7 +53,6 @@ _STATISTICS_ROWS = 1024  # queries, and keys, of a set that statistics of a call
 _RANDOM_VALUES = 16
 _CLEARLY = {True: 0.8, False: 0.5}  # of a squared error, with values and without
 _JUDGED_QUERIES = 8  # of every set of keys, by every call
-_TOLERATED = 0.3  # relative error that is no collapse
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
@@ -445,7 +445,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         _warn_of_lost(found.n_lost, groups)
         # Distances, and not their squares, which a single query can decide.
         error, of_mean, size = found.errors[1]
-        if error > of_mean and error > _TOLERATED * size:
+        if error > of_mean and error > TOLERATED * size:
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
                 f"is {error / size:.2g}, that of the mean of the values "
@@ -756,16 +756,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             draws = [sets, *draws]
         else:
             draws = [sets]
-        outputs = [to_host(self._attend(groups, own).out) for own in draws]
-        # In units in which squares have no size to speak of.
-        unit = unit_for(max(map(largest_entry, outputs)))
-        outputs = [out / unit for out in outputs]
-        mean = np.mean(outputs, axis=0, dtype=np.float64)
-        of_one = sum(np.sum((out - mean) ** 2) for out in outputs) / max(len(outputs) - 1, 1)
-        # The square of the mean less what its own noise adds to it.
-        size = np.sum(mean**2) - of_one / len(outputs)
-        variance = of_one / max(n_groups, 1)
-        error = math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
+        error = spread([to_host(self._attend(groups, own).out) for own in draws], n_groups)
         answers, names = [found.out], ["attention"]
         window = cost_of(sets[0], groups.q.shape[1])
         if field is not None:
@@ -822,35 +813,6 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         if self.mask is None:
             return None
         return as_masks(self.mask, groups, self.causal, is_trained)
-
-
-@dataclass(frozen=True)
-class AttentionDiagnosis:
-    """What `ApproxKernelAttention.diagnose` returns.
-
-    Parameters
-    ----------
-    relative_error : float
-        Estimated root of the summed squared errors of the output over its summed squares.
-    effective_features : ndarray or None
-        Effective number of features that carry each of the queries looked at: 1 over the sum of
-        squared shares. None for maps that are not positive, with a near field or a mask, and
-        without any key.
-    sampled_errors : dict or None
-        Relative errors at a sample of queries, measured: of the output ("attention"), the "exact
-        part" alone where there is a near field, the "mean" of the values, and an exact "window" of
-        as many keys as the output costs. None with a mask and for generalised attention.
-    """
-
-    relative_error: float
-    effective_features: np.ndarray | None
-    sampled_errors: dict | None = None
-
-    @property
-    def has_collapsed(self):
-        """Whether the mean of the values is closer to softmax attention than the output."""
-        errors = self.sampled_errors
-        return errors is not None and errors["attention"] > max(errors["mean"], _TOLERATED)
 
 
 def _warn_of_lost(n_lost, groups):
