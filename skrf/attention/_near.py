@@ -589,6 +589,8 @@ def _parts_of(n):
 
 def _joined(parts, axis):
     """Return several (found, scale) as one."""
+    if len(parts) == 1:  # the usual case, which is not copied
+        return parts[0]
     return [namespace(own[0]).concat(own, axis=axis) for own in zip(*parts, strict=True)]
 
 
