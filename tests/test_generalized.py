@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from array_api_compat import array_namespace
 from numpy.testing import assert_allclose, assert_array_equal
-from samples import FUNCTIONS, of_keys, of_queries
+from samples import FUNCTIONS, back_to_keys, back_to_queries, of_keys, of_queries
 from scipy.special import logsumexp
 from sklearn.base import clone
 
@@ -105,6 +105,30 @@ def test_gradients_are_differences(name, causal):
             moved[i] = moved[i] + sign * 1e-6 * direction
             sides.append(np.sum(grad_out * attention(*moved)))
         assert_allclose(np.sum(own * direction), (sides[1] - sides[0]) / 2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_the_size_of_functions_changes_nothing(size):
+    sized = {
+        "functions": (lambda X: size * of_queries(X), lambda X: of_keys(X) / size),
+        "derivative": (
+            lambda X, by: size * back_to_queries(X, by),
+            lambda X, by: back_to_keys(X, by) / size,
+        ),
+    }
+    parts = inputs()
+    elementwise = {"nonlinearity": np.exp, "derivative": np.exp}
+    sized_too = dict.fromkeys(elementwise, lambda z: size * np.exp(z))
+    for plain, other in ((FUNCTIONS, sized), (elementwise, sized_too)):
+        own, expected = (
+            ApproxKernelAttention(GeneralizedMap(random_state=0, **params))
+            for params in (other, plain)
+        )
+        assert_allclose(own(*parts), expected(*parts), rtol=1e-11)
+        for found, gradient in zip(
+            own.backward(*parts, parts[2]), expected.backward(*parts, parts[2]), strict=True
+        ):
+            assert_allclose(found, gradient, rtol=1e-9, atol=1e-12)
 
 
 # ------------------------------------------------------------------ exponentials of any size
