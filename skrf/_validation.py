@@ -306,7 +306,7 @@ def _content(value):
     if hasattr(value, "__array__"):
         value = np.asarray(value)
         return _content(value) if not value.dtype.hasobject else value.tolist()
-    return kind, value
+    return value if callable(value) else (kind, value)  # pickles hold functions, not their type
 
 
 def freeze(value):

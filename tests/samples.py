@@ -1,6 +1,7 @@
-"""Rows with keys of their own, and mechanisms fitted to both."""
+"""Rows with keys of their own, mechanisms fitted to both, and functions of such rows."""
 
 import numpy as np
+from array_api_compat import array_namespace
 from instances import make
 
 
@@ -14,3 +15,29 @@ X, Y = data(), data(20, seed=1) + 0.2
 
 def fitted(name, rows=X, keys=Y, **params):
     return make(name, **{"n_components": 24, "random_state": 0, **params}).fit(rows, keys=keys)
+
+
+# ------------------------------------------------------------------ functions of rows
+
+
+def of_queries(X):
+    xp = array_namespace(X)
+    return xp.concat([xp.exp(X), 1 + X * X], axis=1)
+
+
+def of_keys(X):
+    xp = array_namespace(X)
+    return xp.concat([xp.exp(-X / 2), 2 + xp.sin(X)], axis=1)
+
+
+def back_to_queries(X, by_features):
+    by_exp, by_square = np.split(by_features, 2, axis=1)
+    return by_exp * np.exp(X) + by_square * 2 * X
+
+
+def back_to_keys(X, by_features):
+    by_exp, by_sine = np.split(by_features, 2, axis=1)
+    return -by_exp * np.exp(-X / 2) / 2 + by_sine * np.cos(X)
+
+
+FUNCTIONS = {"functions": (of_queries, of_keys), "derivative": (back_to_queries, back_to_keys)}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from instances import MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
+from samples import FUNCTIONS
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
@@ -264,6 +265,8 @@ ATTENTION_MAPS = {name: make(name, n_components=32, random_state=0) for name in 
     "relu": GeneralizedMap(32, random_state=0),
     "elu": GeneralizedMap(nonlinearity="elu", projection="identity"),
     "square": GeneralizedMap(32, nonlinearity="square", random_state=0),
+    "exp": GeneralizedMap(32, nonlinearity="exp", epsilon=0.1, random_state=0),
+    "functions": GeneralizedMap(**FUNCTIONS, epsilon=0.1),
 }
 SAFE = [name for name, m in ATTENTION_MAPS.items() if getattr(m, "is_positive", False)]
 every_attention_map = pytest.mark.parametrize("name", ATTENTION_MAPS)
@@ -404,14 +407,14 @@ def test_exact_attention(library, causal, dtype, scale):
 
 
 @pytest.mark.parametrize(
-    "name", ["OptimalPositiveRF", "PositiveRF-hyperbolic", "asymmetric", "elu"]
+    "name", ["OptimalPositiveRF", "PositiveRF-hyperbolic", "asymmetric", "elu", "exp", "functions"]
 )
 @every_direction
 @pytest.mark.parametrize("scale", [0.5, 5.0])
 @pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near):
-    if near is not None and name == "elu":
+    if near is not None and isinstance(ATTENTION_MAPS[name], GeneralizedMap):
         pytest.skip("Generalised attention has no near field.")
     torch = pytest.importorskip("torch", reason="torch is not installed")
     *parts, padding = inputs(scale)

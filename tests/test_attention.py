@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
+from samples import FUNCTIONS
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.kernel_approximation import Nystroem
@@ -54,6 +55,8 @@ MAPS = {
     "trigonometric": RFFSampler(400, random_state=0),
     "elu": GeneralizedMap(24, nonlinearity="elu", random_state=0),
     "square": GeneralizedMap(nonlinearity="square", projection="identity", random_state=0),
+    "exp": GeneralizedMap(24, nonlinearity="exp", epsilon=0.1, random_state=0),
+    "functions": GeneralizedMap(**FUNCTIONS, epsilon=0.1),
 }
 every_map = pytest.mark.parametrize("name", MAPS)
 every_mask = pytest.mark.parametrize("mask", MASKS)

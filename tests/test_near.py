@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
 from sklearn.base import clone
 
 from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, RFFSampler
@@ -54,15 +55,13 @@ def dense(attention, q, k, v, padding=None):
             head = group[h % share if len(group) > 1 else 0]
             left, right = head.queries(q[b, h]), head.keys(keys)
             if left.scale is None:
-                top = right.values.max(axis=0)
-                rows = (left.values + top).max(axis=1, keepdims=True)
-                product = np.exp(left.values + top - rows) @ np.exp(right.values - top).T
-                shift = rows
+                product, shift = 1.0, logsumexp(left.values[:, None] + right.values, axis=-1)
             else:
-                product = left.values @ right.values.T
-                shift = left.scale + right.scale.T
-            far = np.where(seen & ~is_exact, product * np.exp(shift), 0) * shrink
-            weights = np.exp(exact) + far
+                product, shift = left.values @ right.values.T, left.scale + right.scale.T
+            shift = np.where(seen & ~is_exact, shift, -np.inf)
+            top = np.maximum(exact, shift).max(axis=1, keepdims=True)
+            top = np.where(top > -np.inf, top, 0)
+            weights = np.exp(exact - top) + shrink * product * np.exp(shift - top)
             parts.append(normalised(weights) @ values)
         if not own.groups:
             weights = np.exp(exact)
@@ -203,6 +202,37 @@ def test_exponents_of_any_size(causal, size):
     if size < 10:
         parts = [part.astype(np.float64) for part in parts]
         assert_allclose(attention(*parts), dense(attention, *parts), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("name", ["optimal", "trigonometric"])
+def test_huge_features_of_others_leave_rows_without_far_keys_alone(name, causal, dtype):
+    attention = ApproxKernelAttention(MAPS[name], near=NearField(8, 0), causal=causal, n_groups=2)
+    for length in (20, 28):  # the middle one of three blocks has no far keys even without padding
+        q, k, v = inputs(length=length, dtype=dtype)
+        q *= 40
+        padding = np.zeros((2, length), bool)
+        padding[1, :8] = True  # all far keys of the third block
+        out = attention(q, k, v, key_padding_mask=padding)
+        assert_allclose(out, dense(attention, q, k, v, padding), **TOLERANCES[dtype])
+        # Parts of one block have the exponents of what they read.
+        single = clone(attention).set_params(block_size=1)
+        grad_out = np.random.default_rng(1).normal(size=out.shape).astype(dtype)
+        with np.errstate(all="raise", under="ignore"):
+            gradients, expected = (
+                own.backward(q, k, v, grad_out, key_padding_mask=padding)
+                for own in (attention, single)
+            )
+        for own, other in zip(gradients, expected, strict=True):
+            scale = np.abs(other).max()
+            assert_allclose(own / scale, other / scale, **TOLERANCES[dtype])
+        state = attention.init_state() if causal else None
+        for start in range(0, length if causal else 0, 3):
+            own = slice(start, start + 3)
+            parts = (part[..., own, :] for part in (q, k, v))
+            found, state = attention.step(*parts, state, key_padding_mask=padding[:, own])
+            assert_allclose(found, out[..., own, :], **TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])

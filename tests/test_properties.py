@@ -275,6 +275,7 @@ MAPS = {
     **{name: make(name, n_components=24, random_state=0) for name in MECHANISMS},
     "relu": GeneralizedMap(24, random_state=0),
     "square": GeneralizedMap(24, nonlinearity="square", random_state=0),
+    "exp": GeneralizedMap(24, nonlinearity="exp", random_state=0),
 }
 
 

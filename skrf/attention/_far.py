@@ -26,8 +26,9 @@ class FarPart:
         The blocks.
     sums : array of shape (..., stop - first, M, c) or (..., 1, M, c)
         Sums over the rows that are far from each of them.
-    top : array of shape (..., M) or (..., 1)
-        Their exponents, for all blocks.
+    top : array of shape (..., stop - first, M) or (..., 1, M), the last axis M or 1
+        Their exponents, one for all blocks, but -inf where a block reads nothing: its rows would
+        take zeros for a far part of that size, beside which their exact part is nothing.
     """
 
     first: int
@@ -120,12 +121,13 @@ class FarSums:
             found = arithmetic(found).add(found, ends) if self.before else ends
         if self.before:
             self._absorb(stop - 2, beside(own[..., -1, :], top), top, products[..., :n, :, :])
-        yield FarPart(first, stop, found, top)
+        read_top = np.where(highest > -np.inf, highest.max(axis=-2, keepdims=True), -np.inf)
+        yield FarPart(first, stop, found, beside(read_top, top))
 
     def _outside(self, first, stop, later):
         """Return what a range reads whose window is empty."""
         sums = self.sums.merge(later)
-        return FarPart(first, stop, sums.sums[..., None, :, :], sums.top)
+        return FarPart(first, stop, sums.sums[..., None, :, :], sums.top[..., None, :])
 
     def _tops(self, rows, present, n_blocks):
         """Return, on the host, the largest exponents of every block of a window."""

@@ -620,7 +620,7 @@ def _found(features, part, n_groups):
     """
     n_blocks = part.stop - part.first
     features = features.map(lambda array: _grouped(_folded(array, n_blocks), n_groups))
-    top = _grouped(part.top[..., None, None, None, :], n_groups)
+    top = _grouped(part.top[..., None, :, None, :], n_groups)
     factors, slopes, scale = (_swapped(own) for own in levelled(features, top))
     shape = (*part.sums.shape[:-2], n_groups, -1, part.sums.shape[-1])
     matrix = namespace(factors).reshape(cast(part.sums, factors.dtype), shape)

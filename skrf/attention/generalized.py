@@ -6,13 +6,31 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
-from .._arrays import cast, constant, largest_entry, like, namespace
+from .._arrays import (
+    arithmetic,
+    cast,
+    constant,
+    largest_entry,
+    largest_norm2,
+    like,
+    namespace,
+)
 from .._sums import Rows
 from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
-from ..projections import COUPLINGS, Coupling, DenseProjection
+from ..projections import COUPLINGS, Coupling, DenseProjection, Projection, coupling_of
+
+
+def _relu(z):
+    """Return max(z, 0)."""
+    return namespace(z).clip(z, 0.0, None)
+
+
+def _is_above(z):
+    """Return 1 where z > 0, else 0."""
+    return cast(z > 0, z.dtype)
 
 
 def _falling(z):
@@ -21,33 +39,63 @@ def _falling(z):
     return xp.exp(xp.clip(z, None, 0.0))
 
 
+def _elu(z):
+    """Return elu(z) + 1."""
+    return namespace(z).where(z > 0, z + 1, _falling(z))
+
+
+def _square(z):
+    """Return z^2."""
+    return z * z
+
+
+def _double(z):
+    """Return 2 z."""
+    return 2 * z
+
+
 # Name: function, derivative. The derivative of relu at 0 is 0.
 _NONLINEARITIES = {
-    "relu": (lambda z: namespace(z).clip(z, 0.0, None), lambda z: cast(z > 0, z.dtype)),
-    "elu": (lambda z: namespace(z).where(z > 0, z + 1, _falling(z)), _falling),
-    "square": (lambda z: z * z, lambda z: 2 * z),
+    "relu": (_relu, _is_above),
+    "elu": (_elu, _falling),
+    "square": (_square, _double),
 }
+_HELD_AS = {"random": "dense", "hadamard": "hadamard"}
+# What functions of rows leave no room for.
+_OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
 
 
 class GeneralizedMap(BaseEstimator):
     """Features g(w.x) of generalised attention, for `ApproxKernelAttention`.
 
-    The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y): a
-    kernel of its own, not softmax. Weights are never negative; a query whose features are all 0
-    (relu) attends to nothing and gets 0, with a warning.
+    The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or
+    the product g1(x).g2(y) of two functions of rows: a kernel of its own, not softmax. Weights are
+    never negative where the functions are not; a query whose features are all 0 (relu) attends to
+    nothing and gets 0, with a warning.
 
     Parameters
     ----------
     n_components : int, default=256
-        Number of projections; unused with ``projection="identity"``.
-    nonlinearity : {"relu", "elu", "square"} or callable, default="relu"
-        max(z, 0); elu(z) + 1, which is always positive; z^2; or a function of an array, whose
-        values should not be negative.
-    derivative : callable, default=None
-        Derivative of a function given as `nonlinearity`; needed for gradients only.
-    projection : {"random", "identity"}, default="random"
-        Normal projections, or the inputs themselves.
-    coupling : str, default="orthogonal"
+        Number of projections; unused with ``projection="identity"`` and with `functions`.
+    nonlinearity : {"relu", "elu", "square", "exp"} or callable, default="relu"
+        max(z, 0); elu(z) + 1, which is always positive; z^2; exp(z), which overflows at no scale of
+        the inputs; or a function of an array, whose values should not be negative.
+    functions : tuple of two callables, default=None
+        g1 and g2, for queries and for keys: functions of rows of shape (n, d), which come times
+        `sigma`, that return features of shape (n, M). They get the library of the inputs; torch
+        differentiates through them, also with respect to parameters of theirs. `nonlinearity`,
+        `projection` and `coupling` do not apply.
+    derivative : callable or tuple of two callables, default=None
+        For `backward` only: the derivative of a function given as `nonlinearity`; of `functions`
+        two that return, given rows and the gradient with respect to their features, the gradient
+        with respect to the rows.
+    epsilon : float, default=0.0
+        Added to every feature: keeps the weights of a query away from 0 where functions are 0 for
+        many rows (relu), at the price of some weight for every key.
+    projection : {"random", "hadamard", "identity"}, default="random"
+        Normal projections; nearly normal ones by fast transforms, for more than 12 features; or the
+        inputs themselves.
+    coupling : str or Coupling, default="orthogonal"
         How random projections depend on each other, as in the mechanisms.
     sigma : float, default=1.0
         Multiplier of the inputs; attention sets it to the root of its scale.
@@ -57,7 +105,7 @@ class GeneralizedMap(BaseEstimator):
     Attributes
     ----------
     omega_ : ndarray of shape (n_components, n_features)
-        The projections, set by attention.
+        The projections, set by attention; not with "hadamard" or `functions`.
     n_features_in_ : int
         Width of the inputs, set by attention.
 
@@ -74,13 +122,25 @@ class GeneralizedMap(BaseEstimator):
     >>> attention = ApproxKernelAttention(GeneralizedMap(nonlinearity="elu"), causal=True)
     >>> attention(q, k, v).shape
     (100, 8)
+
+    Two functions of rows: only the direction of a key counts here.
+
+    >>> def of_queries(X):
+    ...     return np.exp(X)
+    >>> def of_keys(X):
+    ...     return np.exp(X / np.linalg.norm(X, axis=1, keepdims=True))
+    >>> attention = ApproxKernelAttention(GeneralizedMap(functions=(of_queries, of_keys)))
+    >>> bool(np.allclose(attention(q, 5 * k, v), attention(q, k, v)))
+    True
     """
 
     _parameter_constraints = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "nonlinearity": [StrOptions(set(_NONLINEARITIES)), callable],
-        "derivative": [callable, None],
-        "projection": [StrOptions({"random", "identity"})],
+        "nonlinearity": [StrOptions({*_NONLINEARITIES, "exp"}), callable],
+        "functions": [tuple, None],
+        "derivative": [callable, tuple, None],
+        "epsilon": [Interval(Real, 0, None, closed="left")],
+        "projection": [StrOptions({*_HELD_AS, "identity"})],
         "coupling": [StrOptions(set(COUPLINGS)), Coupling],
         "sigma": [Interval(Real, 0, None, closed="neither")],
         "random_state": ["random_state"],
@@ -91,7 +151,9 @@ class GeneralizedMap(BaseEstimator):
         n_components=256,
         *,
         nonlinearity="relu",
+        functions=None,
         derivative=None,
+        epsilon=0.0,
         projection="random",
         coupling="orthogonal",
         sigma=1.0,
@@ -99,11 +161,19 @@ class GeneralizedMap(BaseEstimator):
     ):
         self.n_components = n_components
         self.nonlinearity = nonlinearity
+        self.functions = functions
         self.derivative = derivative
+        self.epsilon = epsilon
         self.projection = projection
         self.coupling = coupling
         self.sigma = sigma
         self.random_state = random_state
+
+    def __sklearn_clone__(self):
+        """Return an unfitted map with the same functions: those with parameters are trained."""
+        params = self.get_params(deep=False)
+        params["random_state"] = clone(params["random_state"], safe=False)
+        return type(self)(**params)
 
     def fit_without_data(self, n_features):
         """Draw the projections for rows of a width.
@@ -119,6 +189,7 @@ class GeneralizedMap(BaseEstimator):
             The map.
         """
         self._validate_params()
+        self._check_functions()
         self.n_features_in_ = n_features
         self.seed_ = draw_seed(self.random_state)
         return self.redraw(self.seed_)
@@ -151,19 +222,56 @@ class GeneralizedMap(BaseEstimator):
         self : object
             The map with new projections.
         """
-        if self.projection == "identity":
-            self.omega_ = np.eye(self.n_features_in_)
-        else:
-            rng = np.random.default_rng(draw_seed(random_state))
-            coupling = self.coupling
-            coupling = coupling if isinstance(coupling, Coupling) else COUPLINGS[coupling]
-            self.omega_ = coupling.draw(self.n_components, self.n_features_in_, rng).dense()
+        self.feature_maps_ = tuple(self._maps(random_state))
+        return self
+
+    def _maps(self, random_state):
+        """Return the feature maps of both sides."""
+        if self.functions is not None:
+            shape, derivatives = Shape(self.n_features_in_), self.derivative or (None, None)
+            return [
+                FunctionMap(*own, self.epsilon, self.sigma, shape)
+                for own in zip(self.functions, derivatives, strict=True)
+            ]
+        drawn = self._projection(random_state)
+        if isinstance(drawn, DenseProjection):
+            self.omega_ = drawn.dense()
+        projection = drawn.scaled(self.sigma)
+        if self.nonlinearity == "exp":
+            return [ExponentialMap(projection, self.epsilon)] * 2
         function, derivative = self.nonlinearity, self.derivative
         if isinstance(function, str):
             function, derivative = _NONLINEARITIES[function]
-        made = NonlinearMap(DenseProjection(self.sigma * self.omega_), function, derivative)
-        self.feature_maps_ = made, made
-        return self
+        return [NonlinearMap(projection, function, derivative, self.epsilon)] * 2
+
+    def _projection(self, random_state):
+        """Return the projection that is drawn."""
+        if self.projection == "identity":
+            return DenseProjection(np.eye(self.n_features_in_))
+        rng = np.random.default_rng(draw_seed(random_state))
+        joint = coupling_of(self.coupling, _HELD_AS[self.projection])
+        return joint.draw(self.n_components, self.n_features_in_, rng)
+
+    def _check_functions(self):
+        """Raise unless functions and derivatives come in pairs, and nothing else is given."""
+        for name in ("functions", "derivative"):
+            given = getattr(self, name)
+            is_pair = isinstance(given, tuple) and len(given) == 2 and all(map(callable, given))
+            if isinstance(given, tuple) and not is_pair:
+                raise ValueError(f"{name} must be a tuple of two callables, got {given!r}.")
+        if self.derivative is not None and isinstance(self.derivative, tuple) != (
+            self.functions is not None
+        ):
+            raise ValueError(
+                "derivative must be a callable for nonlinearity, and a tuple of two for functions; "
+                f"got derivative={self.derivative!r} and functions={self.functions!r}."
+            )
+        for name, default in _OF_PROJECTIONS.items() if self.functions is not None else ():
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"functions exclude {name}: they take the rows themselves. Got functions="
+                    f"{self.functions!r} and {name}={getattr(self, name)!r}; leave {default!r}."
+                )
 
     @property
     def sigma_(self):
@@ -173,55 +281,209 @@ class GeneralizedMap(BaseEstimator):
     @property
     def n_components_(self):
         """The number of features."""
-        return len(self.omega_)
+        return self.feature_maps_[0].n_columns
+
+    @property
+    def is_positive(self):
+        """Whether features are known by their logarithms."""
+        return self.nonlinearity == "exp"
+
+
+def _on_scale(values, name):
+    """Return features as `Rows`, on the scale of the largest of a row."""
+    size = _size(values)
+    if not bool(namespace(size).all(namespace(size).isfinite(size))):
+        raise ValueError(
+            f"{name} made features that are NaN or infinite. Features must be finite; of "
+            "exponentials nonlinearity='exp' has the logarithms, which do not overflow."
+        )
+    return Rows(values / size, namespace(values).log(size))
+
+
+def _size(values):
+    """Return what every row is divided by: its largest absolute value, or 1 if that is fine."""
+    xp, low, high = namespace(values), 1e-9, 1e9
+    if xp is np and low < values.min() and values.max() < high:
+        return np.ones((len(values), 1), dtype=values.dtype)
+    size = constant(xp.max(xp.abs(values), axis=1, keepdims=True))
+    is_extreme = ~(size <= high) | ((size < low) & (size > 0))
+    return xp.where(is_extreme, size, like(1.0, size))
+
+
+def _bound(X, squared_norm):
+    """Return a bound of the squared norms of a product's rows, where it is not small."""
+    norm2 = X.shape[-1] * largest_entry(X) ** 2 * squared_norm
+    return norm2 if norm2 > 1e30 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class NonlinearMap(FeatureMap):
-    """Features g(w.x) / sqrt(m).
+    """Features (g(w.x) + epsilon) / sqrt(m).
 
     Parameters
     ----------
-    projection : DenseProjection
+    projection : Projection
         The rows w.
     function, derivative : callable
         g and its derivative, functions of an array; the derivative may be None.
+    epsilon : float
+        What is added.
     """
 
-    projection: DenseProjection
+    projection: Projection
     function: Callable
     derivative: Callable | None
+    epsilon: float
     is_positive = False
 
     def __call__(self, X):
-        """Return the `Rows` of X, on the scale of the largest of a row."""
-        values = self.function(self.projection.multiply(X))
-        size = self._size(values)
-        return Rows(values / size, namespace(values).log(size / math.sqrt(self.n_columns)))
+        """Return the `Rows` of X."""
+        values, scale = _on_scale(self._values(self.projection.multiply(X)), self._name)
+        return Rows(values, scale - math.log(self.n_columns) / 2)
 
-    @staticmethod
-    def _size(values):
-        """Return what every row is divided by: its largest absolute value, or 1 if that is fine."""
-        xp, low, high = namespace(values), 1e-9, 1e9
-        if xp is np and low < values.min() and values.max() < high:
-            return np.ones((len(values), 1), dtype=values.dtype)
-        size = constant(xp.max(xp.abs(values), axis=1, keepdims=True))
-        is_extreme = (size > high) | ((size < low) & (size > 0))
-        return xp.where(is_extreme, size, like(1.0, size))
+    def _values(self, products):
+        values = self.function(products)
+        return values + self.epsilon if self.epsilon else values
+
+    @property
+    def _name(self):
+        return f"nonlinearity={self.function!r}"
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values."""
         if self.derivative is None:
             raise NotImplementedError(
-                f"Gradients of nonlinearity={self.function!r} need its derivative: pass "
-                "derivative=callable."
+                f"Gradients of {self._name} need its derivative: pass derivative=callable."
             )
         products = self.projection.multiply(X)
-        size = self._size(self.function(products))
-        by_products = by_values * self.derivative(products) / size
+        by_products = by_values * self.derivative(products) / _size(self._values(products))
         return by_products @ like(self.projection.dense(), X)
 
     def exponent_bound(self, X):
         """Return a bound of the squared norms of a product's rows, where it is not small."""
-        norm2 = X.shape[-1] * largest_entry(X) ** 2 * float(self.projection.squared_norms.max())
-        return norm2 if norm2 > 1e30 else 0.0
+        return _bound(X, float(self.projection.squared_norms.max()))
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentialMap(FeatureMap):
+    """Features (exp(w.x) + epsilon) / sqrt(m), by their logarithms.
+
+    Parameters
+    ----------
+    projection : Projection
+        The rows w.
+    epsilon : float
+        What is added.
+    """
+
+    projection: Projection
+    epsilon: float
+    is_positive = True
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        logs = self._logs(self.projection.multiply(X))
+        return Rows(arithmetic(logs).subtract(logs, math.log(self.n_columns) / 2))
+
+    def _logs(self, products):
+        if not self.epsilon:
+            return products
+        return namespace(products).logaddexp(products, like(math.log(self.epsilon), products))
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to logarithms."""
+        if self.epsilon:
+            products = self.projection.multiply(X)
+            by_values = by_values * namespace(products).exp(products - self._logs(products))
+        return by_values @ like(self.projection.dense(), X)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the products."""
+        squares = float(self.projection.squared_norms.max())
+        return math.sqrt(largest_norm2(X)) * math.sqrt(squares)
+
+
+class Shape:
+    """The width of rows, and how many features functions made of them, seen or asked."""
+
+    def __init__(self, n_features):
+        self.n_features, self.n_columns = n_features, None
+
+    def check(self, features, X):
+        """Raise unless features are those of rows X, as many as those seen before."""
+        found, n = tuple(getattr(features, "shape", ())), X.shape[0]
+        if len(found) != 2 or found[0] != n or self.n_columns not in (None, found[1]):
+            width = "M" if self.n_columns is None else self.n_columns
+            raise ValueError(
+                f"functions must return features of shape (n, M), M the same for both; for rows of "
+                f"shape {tuple(X.shape)} that is ({n}, {width}), got {found}."
+            )
+        self.n_columns = found[1]
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionMap(FeatureMap):
+    """Features g(sigma x) + epsilon of one side.
+
+    Parameters
+    ----------
+    function : callable
+        g, a function of rows.
+    derivative : callable or None
+        Returns the gradient with respect to rows, given rows and that with respect to features.
+    epsilon : float
+        What is added.
+    sigma : float
+        What multiplies the rows.
+    shape : Shape
+        Shared by both sides.
+    """
+
+    function: Callable
+    derivative: Callable | None
+    epsilon: float
+    sigma: float
+    shape: Shape
+    is_positive = False
+
+    @property
+    def n_features(self):
+        """Width of the rows."""
+        return self.shape.n_features
+
+    @property
+    def n_columns(self):
+        """Number of features; a row of NumPy is asked where none were seen before."""
+        if self.shape.n_columns is None:
+            try:
+                self._values(np.ones((1, self.n_features)))
+            except (AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"functions: {self.function!r} must take a NumPy array, by which its number of "
+                    "features is found, or be called first in the attention of whole inputs."
+                ) from error
+        return self.shape.n_columns
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        return _on_scale(self._values(X * self.sigma), f"functions: {self.function!r}")
+
+    def _values(self, rows):
+        features = self.function(rows)
+        self.shape.check(features, rows)
+        features = cast(features, rows.dtype)
+        return features + self.epsilon if self.epsilon else features
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values."""
+        if self.derivative is None:
+            raise NotImplementedError(
+                "Gradients of functions need derivative=(of_queries, of_keys), or torch tensors, "
+                "which torch differentiates."
+            )
+        rows = X * self.sigma
+        return self.sigma * self.derivative(rows, by_values / _size(self._values(rows)))
+
+    def exponent_bound(self, X):
+        """Return a bound of the squared norms of rows, where it is not small."""
+        return _bound(X, self.sigma**2)

@@ -19,6 +19,7 @@ from ..projections import (
     DenseProjection,
     Independent,
     Projection,
+    coupling_of,
 )
 from ._coordinates import Coordinates
 from ._map import FeatureMap
@@ -219,15 +220,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     @property
     def _joint(self):
         """The `Coupling` of the projections."""
-        if isinstance(self.coupling, Coupling):
-            return self.coupling
-        allowed = PROJECTIONS[self.projection]
-        if self.coupling not in allowed:
-            raise ValueError(
-                f"coupling={self.coupling!r} cannot be had with projection={self.projection!r}. "
-                f"Allowed: {', '.join(map(repr, allowed))}."
-            )
-        return allowed[self.coupling]
+        return coupling_of(self.coupling, self.projection)
 
     def _draw(self, learned, seed):
         rng = rng_of(seed, OMEGA)

@@ -25,6 +25,20 @@ PROJECTIONS = {
     },
 }
 
+
+def coupling_of(coupling, projection="dense"):
+    """Return a coupling, given it or its name, for a way to hold the projection."""
+    if isinstance(coupling, Coupling):
+        return coupling
+    allowed = PROJECTIONS[projection]
+    if coupling not in allowed:
+        raise ValueError(
+            f"coupling={coupling!r} cannot be had with projection={projection!r}. "
+            f"Allowed: {', '.join(map(repr, allowed))}."
+        )
+    return allowed[coupling]
+
+
 __all__ = [
     "COUPLINGS",
     "PROJECTIONS",
@@ -38,5 +52,6 @@ __all__ = [
     "Simplex",
     "SimplexPlus",
     "Sobol",
+    "coupling_of",
     "haar_rows",
 ]

@@ -39,6 +39,10 @@ class Projection(ABC):
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""
 
+    def scaled(self, factor):
+        """Return the projection with all rows times a number."""
+        return self.after(factor * np.eye(self.n_features))
+
 
 class DenseProjection(Projection):
     """A projection held as a matrix.
@@ -73,6 +77,10 @@ class DenseProjection(Projection):
     def with_norms(self, norm):
         """Return the projection whose rows keep their directions and have one given length."""
         return DenseProjection(self.matrix * (norm / np.sqrt(self.squared_norms))[:, None])
+
+    def scaled(self, factor):
+        """Return the projection with all rows times a number."""
+        return DenseProjection(factor * self.matrix)
 
 
 class Coupling(ABC):

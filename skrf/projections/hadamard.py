@@ -93,6 +93,10 @@ class HadamardProjection(Projection):
         """Return the projection whose rows keep their directions and have one given length."""
         return replace(self, lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
 
+    def scaled(self, factor):
+        """Return the projection with all rows times a number."""
+        return replace(self, lengths=factor * self.lengths)
+
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
         if self.order <= _LARGEST_DENSE:

@@ -1,0 +1,276 @@
+"""Generalised attention against its definition: nonlinearities, functions of rows, projections."""
+
+import pickle
+
+import numpy as np
+import pytest
+from array_api_compat import array_namespace
+from numpy.testing import assert_allclose, assert_array_equal
+from samples import FUNCTIONS, back_to_keys, back_to_queries, of_keys, of_queries
+from scipy.special import logsumexp
+from sklearn.base import clone
+
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, Performer
+from skrf.exceptions import FeatureCollapseWarning
+
+L, D, E, SCALE = 70, 16, 3, 0.25
+both_modes = pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+
+
+def inputs(size=0.5, seed=0, dtype="float64"):
+    rng = np.random.default_rng(seed)
+    q, k, v = (factor * rng.normal(size=(2, L, n)) for factor, n in ((size, D), (size, D), (1, E)))
+    return [part.astype(dtype) for part in (q, k, v)]
+
+
+def exponentials(X):
+    return array_namespace(X).exp(X)
+
+
+MAPS = {
+    "relu": GeneralizedMap(24, epsilon=0.2, random_state=0),
+    "square": GeneralizedMap(24, nonlinearity="square", projection="hadamard", random_state=0),
+    "exp": GeneralizedMap(24, nonlinearity="exp", epsilon=0.2, random_state=0),
+    "structured exp": GeneralizedMap(
+        24, nonlinearity="exp", projection="hadamard", coupling="simplex", random_state=0
+    ),
+    "functions": GeneralizedMap(**FUNCTIONS),
+    "functions and epsilon": GeneralizedMap(**FUNCTIONS, epsilon=0.2),
+}
+SMOOTH = {"relu": lambda z: np.maximum(z, 0), "square": np.square, "exp": np.exp}
+every_map = pytest.mark.parametrize("name", MAPS)
+
+
+def definition(map_, q, k, v, causal):
+    """Weights g1(x).g2(y) of plain features, in float64."""
+    own = clone(map_).fit_without_data(D)
+    q, k, v = (part.astype(np.float64) for part in (q, k, v))
+
+    def features(X, keys):
+        rows = np.sqrt(SCALE) * X
+        if map_.functions is not None:
+            return map_.functions[keys](rows) + map_.epsilon
+        omega = own.feature_maps_[0].projection.dense()
+        if map_.projection == "random":
+            assert_allclose(omega, own.omega_)
+        return SMOOTH[map_.nonlinearity](rows @ omega.T) + map_.epsilon
+
+    out = []
+    for rows, keys, values in zip(q, k, v, strict=True):
+        weights = features(rows, False) @ features(keys, True).T
+        weights = np.tril(weights) if causal else weights
+        out.append(weights @ values / weights.sum(axis=1, keepdims=True))
+    return np.array(out)
+
+
+# ------------------------------------------------------------------ the definition
+
+
+@both_modes
+@every_map
+def test_it_is_the_definition(name, causal):
+    attention = ApproxKernelAttention(MAPS[name], causal=causal, block_size=32)
+    for dtype, tolerance in (("float64", 1e-11), ("float32", 1e-5)):
+        parts = inputs(dtype=dtype)
+        expected = definition(MAPS[name], *parts, causal)
+        out = attention(*parts)
+        assert out.dtype == dtype
+        assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+    assert attention.diagnose(*inputs()).relative_error < 1
+
+
+@every_map
+def test_streams_are_one_shot(name):
+    attention = ApproxKernelAttention(MAPS[name], causal=True)
+    parts = inputs()
+    expected, state, start = attention(*parts), attention.init_state(), 0
+    for n in (1, 30, 39):
+        chunk = [part[:, start : start + n] for part in parts]
+        out, state = attention.step(*chunk, state)
+        assert_allclose(out, expected[:, start : start + n], rtol=1e-11, atol=1e-12)
+        start += n
+
+
+@both_modes
+@every_map
+def test_gradients_are_differences(name, causal):
+    attention = ApproxKernelAttention(MAPS[name], causal=causal, block_size=32)
+    parts, rng = inputs(), np.random.default_rng(1)
+    grad_out = rng.normal(size=parts[2].shape)
+    for i, own in enumerate(attention.backward(*parts, grad_out)):
+        direction = rng.normal(size=own.shape)
+        sides = []
+        for sign in (-1, 1):
+            moved = list(parts)
+            moved[i] = moved[i] + sign * 1e-6 * direction
+            sides.append(np.sum(grad_out * attention(*moved)))
+        assert_allclose(np.sum(own * direction), (sides[1] - sides[0]) / 2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_the_size_of_functions_changes_nothing(size):
+    sized = {
+        "functions": (lambda X: size * of_queries(X), lambda X: of_keys(X) / size),
+        "derivative": (
+            lambda X, by: size * back_to_queries(X, by),
+            lambda X, by: back_to_keys(X, by) / size,
+        ),
+    }
+    parts = inputs()
+    elementwise = {"nonlinearity": np.exp, "derivative": np.exp}
+    sized_too = dict.fromkeys(elementwise, lambda z: size * np.exp(z))
+    for plain, other in ((FUNCTIONS, sized), (elementwise, sized_too)):
+        own, expected = (
+            ApproxKernelAttention(GeneralizedMap(random_state=0, **params))
+            for params in (other, plain)
+        )
+        assert_allclose(own(*parts), expected(*parts), rtol=1e-11)
+        for found, gradient in zip(
+            own.backward(*parts, parts[2]), expected.backward(*parts, parts[2]), strict=True
+        ):
+            assert_allclose(found, gradient, rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------ exponentials of any size
+
+
+def log_definition(q, k, v, omega, causal):
+    """Attention by logarithms, which do not overflow."""
+    out = []
+    for rows, keys, values in zip(*(part.astype(np.float64) for part in (q, k, v)), strict=True):
+        logs = logsumexp((rows @ omega.T)[:, None] + (keys @ omega.T)[None], axis=2)
+        logs = np.where(np.tri(L) > 0, logs, -np.inf) if causal else logs
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        out.append(weights @ values / weights.sum(axis=1, keepdims=True))
+    return np.array(out)
+
+
+@both_modes
+@pytest.mark.parametrize("size", [300.0, 1e30])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_exponentials_do_not_overflow(dtype, size, causal):
+    map_ = GeneralizedMap(24, nonlinearity="exp", random_state=0)
+    assert map_.is_positive and not MAPS["relu"].is_positive
+    attention = ApproxKernelAttention(map_, causal=causal, block_size=32)
+    parts = inputs(size, dtype=dtype)
+    omega = np.sqrt(SCALE) * clone(map_).fit_without_data(D).omega_
+    expected = log_definition(*parts, omega, causal)
+    with np.errstate(all="raise", under="ignore"):
+        out = attention(*parts)
+        gradients = attention.backward(*parts, parts[2])
+    assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(np.isfinite(own).all() for own in gradients)
+    # The gradient with respect to v is that of a linear function, whatever the size of q and k.
+    other = parts[2] ** 2
+    by_v = np.sum(parts[2] * attention(*parts[:2], other))
+    assert_allclose(np.sum(gradients[2] * other), by_v, rtol=1e-4)
+
+
+def test_functions_that_overflow_are_refused():
+    plain = GeneralizedMap(functions=(exponentials, exponentials))
+    for map_ in (GeneralizedMap(nonlinearity=exponentials), plain):
+        with np.errstate(over="ignore"), pytest.raises(ValueError, match="='exp' has the logarith"):
+            ApproxKernelAttention(map_)(*inputs(3000.0))
+
+
+# ------------------------------------------------------------------ torch
+
+
+@both_modes
+@every_map
+def test_torch_differentiates_it(name, causal):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    attention = ApproxKernelAttention(MAPS[name], causal=causal)
+    parts = inputs()
+    tensors = [torch.tensor(part, requires_grad=True) for part in parts]
+    grad_out = np.random.default_rng(1).normal(size=parts[2].shape)
+    (attention(*tensors) * torch.tensor(grad_out)).sum().backward()
+    for tensor, own in zip(tensors, attention.backward(*parts, grad_out), strict=True):
+        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-12)
+
+
+def test_functions_may_be_modules_that_are_trained():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    modules = [
+        torch.nn.Sequential(torch.nn.Linear(D, 8, dtype=torch.float64), torch.nn.Softplus())
+        for _ in range(2)
+    ]
+    parts = [torch.tensor(part) for part in inputs()]
+    attention = clone(ApproxKernelAttention(GeneralizedMap(functions=tuple(modules)), causal=True))
+    with pytest.raises(ValueError, match="must take a NumPy array"):
+        attention.step(*parts, attention.init_state())
+    expected = attention(*parts)
+    expected.sum().backward()
+    for module in modules:
+        assert module[0].weight.grad.abs().max() > 0
+    out, _ = attention.step(*parts, attention.init_state())  # the number of features is known
+    assert_allclose(out.detach(), expected.detach(), rtol=1e-12)
+
+
+# ------------------------------------------------------------------ parameters
+
+
+def test_epsilon_leaves_no_query_alone():
+    q, k, v = (np.abs(part) for part in inputs())
+    map_ = GeneralizedMap(projection="identity", epsilon=0.1)
+    assert_allclose(ApproxKernelAttention(map_)(-q, k, v).std(axis=1), 0, atol=1e-12)
+    with pytest.warns(FeatureCollapseWarning, match="weights of their queries sum to 0"):
+        assert not ApproxKernelAttention(clone(map_).set_params(epsilon=0))(-q, k, v).any()
+
+
+@every_map
+def test_copies_and_pickles(name):
+    parts = inputs()
+    attention = ApproxKernelAttention(MAPS[name])
+    expected = attention(*parts)
+    for again in (clone(attention), pickle.loads(pickle.dumps(attention))):
+        assert_array_equal(again(*parts), expected)
+    assert clone(MAPS[name]).get_params() == MAPS[name].get_params()
+    n_columns = 2 * D if MAPS[name].functions else 24
+    assert clone(MAPS[name]).fit_without_data(D).n_components_ == n_columns
+
+
+def test_a_performer_takes_functions():
+    tokens = np.random.default_rng(0).integers(5, size=40)
+    model = Performer(5, width=16, n_heads=4, feature_map=MAPS["functions"], random_state=0)
+    loss, gradients = model.loss_and_grad(tokens, chunk_size=16)
+    name, direction = "0.query", np.random.default_rng(1).normal(size=(16, 16))
+    sides = []
+    for sign in (1, -2):
+        model.params[name] += sign * 1e-5 * direction
+        sides.append(model.loss_and_grad(tokens)[0])
+    difference = (sides[0] - sides[1]) / 2e-5
+    assert_allclose(np.sum(gradients[name] * direction), difference, rtol=1e-4)
+
+
+def wide(X):
+    return of_keys(X)[:, 1:]
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"functions": (of_queries,)}, "functions must be a tuple of two callables, got"),
+        ({"functions": (of_queries, 3)}, "functions must be a tuple of two callables, got"),
+        ({"functions": of_queries}, "'functions' parameter of GeneralizedMap must be"),
+        ({**FUNCTIONS, "derivative": np.exp}, "a tuple of two for functions; got derivative="),
+        ({"derivative": FUNCTIONS["derivative"]}, "got derivative=.* and functions=None"),
+        ({**FUNCTIONS, "projection": "hadamard"}, "functions exclude projection.*'hadamard'; le"),
+        ({**FUNCTIONS, "nonlinearity": "exp"}, "functions exclude nonlinearity"),
+        ({**FUNCTIONS, "coupling": "iid"}, "functions exclude coupling"),
+        ({"functions": (of_queries, wide)}, r"M the same for both; .* \(70, .*, got"),
+        ({"functions": (np.sum, np.sum)}, r"must return features of shape \(n, M\).*got \(\)"),
+        ({"epsilon": -1.0}, "'epsilon' parameter of GeneralizedMap must be"),
+        ({"projection": "hadamard", "coupling": "sobol"}, "coupling='sobol' cannot be had with"),
+    ],
+)
+def test_what_is_refused(params, said):
+    with pytest.raises(ValueError, match=said):
+        ApproxKernelAttention(GeneralizedMap(**params))(*inputs())
+
+
+def test_gradients_of_functions_need_their_own():
+    parts = inputs()
+    map_ = GeneralizedMap(functions=FUNCTIONS["functions"])
+    with pytest.raises(NotImplementedError, match=r"derivative=\(of_queries, of_keys\), or torch"):
+        ApproxKernelAttention(map_).backward(*parts, parts[2])
