@@ -1,5 +1,6 @@
 """Attention in time and memory linear in length, its exact reference, and what it is made of."""
 
+from ._diagnosis import AttentionDiagnosis
 from .advice import (
     AttentionAdvice,
     AttentionCandidate,
@@ -10,7 +11,7 @@ from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
 from .near import NearField
-from .operator import ApproxKernelAttention, AttentionDiagnosis, AttentionState
+from .operator import ApproxKernelAttention, AttentionState
 from .performer import Performer
 
 __all__ = [
