@@ -25,7 +25,7 @@ from skrf.torch import RandomFeatureAttention
 
 OUTPUT = Path(__file__).parent / "output"
 N_LAYERS, N_HEADS, WIDTH = 2, 4, 64
-BATCH, N_EVALUATED, RATE, EVERY = 4, 16, 3e-3, 25
+BATCH, N_EVALUATED, RATE, EVERY = 4, 16, 5e-3, 25
 EXACT = "exact attention"
 
 
@@ -50,10 +50,11 @@ class Exact(nn.Module):
 
 
 class PerformerPytorch(nn.Module):
-    """FAVOR+ by the formula of performer-pytorch, with its epsilons, as a product of matrices."""
+    """FAVOR+ by the formula of performer-pytorch: its epsilons, its number of features."""
 
-    def __init__(self, width, n_features=256):
+    def __init__(self, width):
         super().__init__()
+        n_features = int(width * math.log(width))
         n_blocks = -(-n_features // width)
         blocks = [torch.linalg.qr(torch.randn(width, width))[0].T for _ in range(n_blocks)]
         lengths = torch.randn(n_features, width).norm(dim=1, keepdim=True)
