@@ -152,7 +152,8 @@ def test_a_mask_may_be_a_module():
         rate += step
         change = (attend(*parts) - before).sum() / step
     assert float(rate.grad) == pytest.approx(float(change), rel=1e-4)
-    # No graph of a call is left that copies would trip over.
+    # No graph of a call is kept.
+    assert all(own.mask is None for own in attend._operators.values())
     assert torch.equal(copy.deepcopy(attend)(*parts), attend(*parts))
     other = RandomFeatureAttention(mask=Decay(), random_state=1)
     other.load_state_dict(sent(attend.state_dict()))
@@ -275,12 +276,13 @@ def test_a_record_makes_the_mechanism_again():
         OptimalPositiveRF(16, kernel="softmax", random_state=0),
         DenseExponentialRF(16, asymmetric=True, kernel="softmax", random_state=0),
     ):
-        fitted = copy.copy(mechanism).fit(X, keys=2 * Y + 1)
-        for source in (mechanism, copy.copy(mechanism).fit(Y)):
-            again = restored(source, record_of(fitted))
-            np.testing.assert_array_equal(again.transform_keys(Y), fitted.transform_keys(Y))
-            both = [copy.copy(own).partial_fit(Y, keys=X) for own in (again, fitted)]
-            np.testing.assert_array_equal(*(own.transform(X) for own in both))
+        for keys, more in ((2 * Y + 1, X), (None, None)):
+            fitted = copy.copy(mechanism).fit(X, keys=keys)
+            for source in (mechanism, copy.copy(mechanism).fit(Y)):
+                again = restored(source, record_of(fitted))
+                np.testing.assert_array_equal(again.transform_keys(Y), fitted.transform_keys(Y))
+                both = [copy.copy(own).partial_fit(Y, keys=more) for own in (again, fitted)]
+                np.testing.assert_array_equal(*(own.transform(X) for own in both))
 
 
 # ------------------------------------------------------------------ compiled
