@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ CONTRACT = {
     "mapped",
     "needs_double",
     "prepared",
+    "record_of",
     "representatives",
+    "restored",
     "side_by_side",
     "row_codes",
 }
@@ -63,6 +66,7 @@ SOMEWHERE = {
     "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
+    "torch": ("torch.py",),
 }
 
 
@@ -123,7 +127,9 @@ def violations(path):
 
 def test_the_layers_of_the_docs_are_read():
     assert LAYERS[0] == ("_arrays", "_threads") and LAYERS[-1] == ("plotting",)
-    assert LAYERS[-2] == ("theory",) and "attention" in LAYERS[-3] and ("features",) in LAYERS
+    assert (
+        LAYERS[-2] == ("theory", "torch") and "attention" in LAYERS[-3] and ("features",) in LAYERS
+    )
 
 
 def test_every_part_has_a_layer():
@@ -252,8 +258,9 @@ def test_every_public_name_can_be_imported():
 
 def test_every_public_part_is_listed():
     folders = {name.split(".")[1] for name in public_modules() if name.count(".") == 1}
-    # Statistics are what mechanisms learn, reached through their attribute `statistics_`.
-    assert folders - {"statistics"} <= set(skrf.__all__)
+    # Statistics are what mechanisms learn, reached through their attribute `statistics_`. Torch is
+    # no requirement: its module is imported by name.
+    assert folders - {"statistics", "torch"} <= set(skrf.__all__)
     # Mechanisms and estimators are at the top; parts keep their smaller things to themselves.
     for part in ("features", "regression"):
         module = import_module(f"skrf.{part}")
@@ -265,6 +272,8 @@ def test_every_public_part_is_listed():
 
 @pytest.mark.parametrize("name", public_modules())
 def test_what_a_module_lists_exists(name):
+    if name == "skrf.torch":
+        pytest.importorskip("torch", reason="torch is not installed")
     module = import_module(name)
     assert module.__doc__
     for public in getattr(module, "__all__", []):
@@ -303,13 +312,13 @@ def arguments(function):
 
 
 # Parts that users address by name; the others are for those who extend the library.
-ADDRESSED = ("attention", "datasets", "exceptions", "graphical", "plotting", "theory")
+ADDRESSED = ("attention", "datasets", "exceptions", "graphical", "plotting", "theory", "torch")
 
 
 def public_objects():
     """Yield (name, class or function) of what users get."""
-    for name in skrf.__all__:
-        value = getattr(skrf, name)
+    torch = {"torch": import_module("skrf.torch")} if find_spec("torch") else {}
+    for name, value in {**{name: getattr(skrf, name) for name in skrf.__all__}, **torch}.items():
         if not inspect.ismodule(value):
             yield name, value
         elif name in ADDRESSED:

@@ -7,6 +7,7 @@ from numbers import Integral
 import numpy as np
 from sklearn.base import clone
 
+from .._arrays import namespace, take, to_host
 from .._validation import check_range
 from ..features import fit_to
 from ._heads import Head, HeadSet
@@ -58,20 +59,15 @@ def share_of(feature_map, n_groups):
     return n_components // n_groups
 
 
-def adapted(plan, groups, numbers, own=slice(None), before=None, most=None):
-    """Return the map with the statistics of some sets of keys and some of their query heads.
+def adapted(plan, queries, keys, before=None):
+    """Return the map with the statistics of rows of the host.
 
-    `before` is a mechanism whose statistics are merged with them; of more than `most` queries or
-    keys a sample is taken.
+    `before` is a mechanism whose statistics are merged with them.
     """
-    width, prototype = groups.k.shape[-1], plan.prototypes[0]
-    numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
-    queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
-    keys = groups.k[numbers].reshape(-1, width)
-    check_range("q", queries), check_range("k", keys)
-    if groups.padding is not None:
-        keys = keys[~groups.padding[numbers].ravel()]
-    queries, keys = _some(queries, most), _some(keys, most)
+    prototype = plan.prototypes[0]
+    check_range("q", queries)
+    if len(keys):
+        check_range("k", keys)
     if before is not None:
         return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
     if needs_data(prototype):
@@ -79,9 +75,40 @@ def adapted(plan, groups, numbers, own=slice(None), before=None, most=None):
     return prototype.adapted(queries, keys) if len(keys) else prototype
 
 
+def pooled(groups, numbers, own):
+    """Return all queries of some query heads, and all keys, of some sets on the host."""
+    width = groups.k.shape[-1]
+    numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
+    queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
+    keys = groups.k[numbers].reshape(-1, width)
+    if groups.padding is not None:
+        keys = keys[~groups.padding[numbers].ravel()]
+    return queries, keys
+
+
+def rows_of_sets(groups, most):
+    """Return at most some queries and keys of every set; only these are copied to the host."""
+    hidden = to_host(groups.padding)
+    n_sets, n_heads, n_queries, _ = groups.q.shape
+    queries = [_some(np.arange(n_heads * n_queries), most)] * n_sets
+    keys = [_some(np.arange(groups.k.shape[1]), most)] * n_sets
+    if hidden is not None:
+        keys = [_some(np.flatnonzero(~own), most) for own in hidden]
+    return list(zip(_taken(groups.q, queries), _taken(groups.k, keys), strict=True))
+
+
+def _taken(X, places):
+    """Return rows of every set on the host: numbers of them for each, taken in one copy."""
+    rows = namespace(X).reshape(X, (-1, X.shape[-1]))
+    starts = np.arange(len(places)) * (rows.shape[0] // len(places))
+    numbers = [start + own for start, own in zip(starts, places, strict=True)]
+    found = to_host(take(rows, np.concatenate(numbers)))
+    return np.split(found, np.cumsum([len(own) for own in places])[:-1])
+
+
 def _some(rows, most):
     """Return at most some rows, spread over all of them."""
-    return rows if most is None else rows[:: max(1, -(-len(rows) // most))]
+    return rows[:: max(1, -(-len(rows) // most))]
 
 
 def in_groups(mechanism, n_groups, drawn=()):

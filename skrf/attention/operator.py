@@ -26,7 +26,9 @@ from ._plan import (
     in_groups,
     is_none,
     needs_data,
+    pooled,
     redrawn_sets,
+    rows_of_sets,
     seed_of,
     share_of,
 )
@@ -181,9 +183,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             raise ValueError(f"anchors must be positions below {n_keys}, got {last}.")
         return field
 
-    def _plan(self, groups):
+    def _plan(self, n_queries, n_keys, width):
         """Return the `Plan` of a call."""
-        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
+        field = self._field(n_queries, n_keys)
         feature_map, n_groups = self.feature_map, self.n_groups
         if isinstance(n_groups, str) and n_groups == "auto":
             many = 2 if field is not None else 4 if feature_map is None else 1
@@ -191,7 +193,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         check_integer("n_groups", n_groups)
         if feature_map is None:
             feature_map = _FAR_MAP if field is not None else _ONLY_MAP
-        return Plan(field, n_groups, self._prototypes(groups.q.shape[-1], feature_map, n_groups))
+        return Plan(field, n_groups, self._prototypes(width, feature_map, n_groups))
 
     # ---------------------------------------------------------------- feature maps
 
@@ -254,8 +256,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     def _sets(self, groups, n_key_heads):
         """Return the `HeadSet` of every set of keys."""
-        n_sets, width = groups.k.shape[0], groups.k.shape[-1]
-        plan = self._plan(groups)
+        n_sets, n_keys, width = groups.k.shape
+        plan = self._plan(groups.q.shape[-2], n_keys, width)
         prototypes = plan.prototypes
         if hasattr(self, "mechanisms_"):
             sets, n_query_heads = self._fitted_sets, n_key_heads * groups.q.shape[1]
@@ -278,12 +280,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                     "not take them from its inputs: call fit(q, k) first."
                 )
             return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
-        groups = groups.on_host()
-
-        def own(u):
-            return plan.maps([adapted(plan, groups, [u], most=_STATISTICS_ROWS)])
-
-        return run_all(own, range(n_sets))
+        samples = rows_of_sets(groups, _STATISTICS_ROWS)
+        return run_all(lambda rows: plan.maps([adapted(plan, *rows)]), samples)
 
     def fit(self, q, k, v=None, *, key_padding_mask=None):
         """Take the statistics that all later calls use: one set for every head.
@@ -341,7 +339,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             raise ValueError(
                 f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
             )
-        plan = self._plan(groups)
+        lengths = groups.q.shape[-2], groups.k.shape[-2]
+        plan = self._plan(*lengths, width)
         field = plan.field
         # Beside exact keys, features of its own are better for a query head.
         apart = [slice(None)] if field is None else [slice(g, g + 1) for g in range(n_queries)]
@@ -355,12 +354,17 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             if before is not None:
                 earlier = [head.mechanism for head in before[h].groups[0]]
             pairs = zip(apart, earlier, strict=True) if prototypes else ()
-            own = [adapted(plan, host, numbers, *pair) for pair in pairs]
+            own = [adapted(plan, *pooled(host, numbers, part), old) for part, old in pairs]
             if own and field is not None and before is None:
                 own, shrink[h] = self._judged(plan, own, host, numbers, v is not None)
             sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
             mechanisms += own
-        self._fitted_prototypes, self._fitted_shape, self._fitted_sets = prototypes, shape, sets
+        return self._keep(lengths, shape, prototypes, sets, mechanisms, shrink)
+
+    def _keep(self, lengths, shape, prototypes, sets, mechanisms, shrink):
+        """Set what a fit leaves behind, and return the operator."""
+        self._fitted_lengths, self._fitted_shape = lengths, shape
+        self._fitted_prototypes, self._fitted_sets = prototypes, sets
         self.mechanisms_, self.shrink_ = mechanisms, shrink.ravel()
         return self
 

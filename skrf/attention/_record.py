@@ -1,0 +1,74 @@
+"""What a fitted operator learnt, as arrays by name, and the operator that they make again."""
+
+import numpy as np
+
+from ..features import record_of, restored
+from ._heads import HeadSet
+from .generalized import GeneralizedMap
+
+
+def record_of_fit(attention):
+    """Return what a fitted operator learnt: all but its parameters and seed.
+
+    Parameters
+    ----------
+    attention : ApproxKernelAttention
+        Fitted.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The shapes of the fit, `shrink_`, and the `record_of` every mechanism.
+
+    Raises
+    ------
+    ValueError
+        Where a mechanism learnt something else than arrays and numbers.
+    """
+    record = {
+        "lengths": np.array(attention._fitted_lengths),
+        "shape": np.array(attention._fitted_shape),
+        "shrink": attention.shrink_.copy(),
+    }
+    for i, mechanism in enumerate(attention.mechanisms_):
+        if not isinstance(mechanism, GeneralizedMap):  # which learns nothing
+            own = record_of(mechanism)
+            record.update({f"mechanisms/{i}/{name}": array for name, array in own.items()})
+    return record
+
+
+def restore_fit(attention, record):
+    """Fit an operator of the same parameters and seed to what a record says.
+
+    Parameters
+    ----------
+    attention : ApproxKernelAttention
+        As it was before the fit.
+    record : dict of str to ndarray
+        From `record_of_fit`.
+
+    Returns
+    -------
+    ApproxKernelAttention
+        The operator itself, equal to that of the record in every bit of its outputs.
+    """
+    lengths, shape = (tuple(record[name].tolist()) for name in ("lengths", "shape"))
+    width, n_heads, n_query_heads = shape
+    plan = attention._plan(*lengths, width)
+    shrink = record["shrink"].reshape(n_heads, -1)
+    learned = {}
+    for path, array in record.items():
+        if path.startswith("mechanisms/"):
+            _, i, name = path.split("/", 2)
+            learned.setdefault(int(i), {})[name] = array
+    n_maps = 1 if plan.field is None else n_query_heads // n_heads
+    sets, mechanisms = [], []
+    for h in range(n_heads):
+        own = [
+            restored(plan.prototypes[0], learned[i]) if i in learned else plan.prototypes[0]
+            for i in range(h * n_maps, (h + 1) * n_maps)
+            if plan.prototypes
+        ]
+        sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
+        mechanisms += own
+    return attention._keep(lengths, shape, plan.prototypes, sets, mechanisms, shrink)

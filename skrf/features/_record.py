@@ -1,0 +1,113 @@
+"""What a fitted mechanism learnt, as arrays by name, and the mechanism that they make again."""
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
+
+from .._validation import draft_of, draw_seed
+from ..statistics import Moments, PairStatistics
+from .base import BaseRandomFeatures, Fitted
+
+_NUMBERS = bool, int, float, complex
+
+
+def record_of(mechanism):
+    """Return what a fitted mechanism learnt: all but parameters and the seed of its draw.
+
+    Parameters
+    ----------
+    mechanism : BaseRandomFeatures
+        Fitted.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Numbers have no axis, None is an array of booleans of shape (0,).
+
+    Raises
+    ------
+    ValueError
+        Where it learnt something else than arrays and numbers.
+    """
+    if not isinstance(mechanism, BaseRandomFeatures):
+        raise ValueError(_refusal(mechanism, "is none of skrf's"))
+    fitted, record = mechanism._known, {}
+    for side in fields(PairStatistics):
+        moments = getattr(fitted.statistics, side.name)
+        for name, value in vars(moments).items():
+            if not np.isnan(value).any():  # not known
+                record[f"statistics/{side.name}/{name}"] = np.array(value)
+    record["statistics/is_one"] = np.array(fitted.statistics.keys is fitted.statistics.queries)
+    for name, value in vars(fitted.learned).items():
+        parts = {name: value}
+        if type(value) is tuple:
+            parts = {f"{name}/{i}": part for i, part in enumerate(value)}
+        for own, part in parts.items():
+            record[f"learned/{own}"] = _as_array(mechanism, name, part)
+    return record
+
+
+def restored(mechanism, record):
+    """Return a mechanism that learnt what a record says.
+
+    Parameters
+    ----------
+    mechanism : BaseRandomFeatures
+        Fitted, or with an integer as ``random_state``; the parameters and the seed are its own.
+    record : dict of str to ndarray
+        From `record_of`.
+
+    Returns
+    -------
+    mechanism
+        A fitted copy, equal to the mechanism of the record in every bit of its maps.
+    """
+    learned = SimpleNamespace()
+    for path, array in record.items():
+        kind, name, *number = path.split("/")
+        if kind == "learned" and number:
+            setattr(learned, name, (*getattr(learned, name, ()), _from_array(array)))
+        elif kind == "learned":
+            setattr(learned, name, _from_array(array))
+    sides = [_moments(record, side.name) for side in fields(PairStatistics)]
+    if record["statistics/is_one"]:
+        sides = sides[:1] * 2
+    fitted = mechanism._fitted
+    if fitted is not None:
+        spec, seed, draft = fitted.spec, fitted.seed, mechanism
+    else:
+        spec, draft = draft_of(mechanism), draft_of(mechanism)
+        seed, draft.n_features_in_ = draw_seed(mechanism.random_state), learned.n_features
+    parts = PairStatistics(*sides), learned, spec._draw(learned, seed)
+    return draft._with(Fitted.assemble(spec, seed, *parts))
+
+
+def _moments(record, side):
+    unknown = np.full_like(record[f"statistics/{side}/step"], np.nan)
+    names = [own.name for own in fields(Moments)]
+    found = {name: record.get(f"statistics/{side}/{name}", unknown) for name in names}
+    return Moments(**{**found, "weight": found["weight"].item()})
+
+
+def _as_array(mechanism, name, value):
+    """Return an array, a number or None as an array."""
+    if value is None:
+        return np.zeros(0, bool)
+    if type(value) in _NUMBERS or (isinstance(value, np.ndarray) and value.ndim):
+        return np.array(value)
+    raise ValueError(_refusal(mechanism, f"learns {name}={value!r:.60}, which is no array"))
+
+
+def _from_array(array):
+    if array.ndim == 0:
+        return array.item()
+    return None if array.dtype == bool and array.shape == (0,) else array
+
+
+def _refusal(mechanism, reason):
+    return (
+        f"{type(mechanism).__name__} cannot be written as arrays: it {reason}. Allowed: "
+        "mechanisms of skrf whose parameters are arrays and numbers, such as OptimalPositiveRF and "
+        "DenseExponentialRF."
+    )

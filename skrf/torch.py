@@ -1,0 +1,315 @@
+"""Attention with random features as a module of torch, in the place of exact attention."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from ._validation import check_integer, draw_seed
+from .attention import ApproxKernelAttention, ToeplitzMask
+from .attention._record import record_of_fit, restore_fit
+
+__all__ = ["RandomFeatureAttention"]
+
+_DIRECTIONS = {False: "bidirectional", True: "causal"}
+_FITTED_SEED = "fitted_seed"
+_RECORD = "record/"  # what names of buffers begin with
+
+
+class RandomFeatureAttention(nn.Module):
+    """Softmax attention with random features, for ``scaled_dot_product_attention``.
+
+    Takes queries, keys and values of the shape (batch, heads, length, width) and has no weights of
+    its own. Random numbers are functions of a seed; statistics are those of `fit`, or, without it,
+    as in `ApproxKernelAttention`: bidirectional calls take them from a sample of their inputs.
+
+    Parameters
+    ----------
+    feature_map : mechanism, GeneralizedMap or "none", default=None
+        As in `ApproxKernelAttention`.
+    is_causal : bool, default=False
+        Whether position i attends to positions up to i only, where a call does not say.
+    near : NearField, "auto" or None, default="auto"
+        Keys that are taken exactly, as in `ApproxKernelAttention`.
+    n_groups : int or "auto", default="auto"
+        Groups of the features, as in `ApproxKernelAttention`.
+    scale : float, default=None
+        Factor of the products of queries and keys; None is 1/sqrt(width).
+    mask : mask of ApproxKernelAttention or callable, default=None
+        Multiplies the attention weights, which must not become negative. Of parameters, it is
+        trained; a callable, such as another module, returns the mask of every call.
+    dropout : float, default=0.0
+        Share of the entries of values that are dropped while training.
+    redraw_every : int, default=None
+        Number of calls while training after which random numbers are drawn anew.
+    random_state : int, RandomState instance or None, default=None
+        Source of the seed; None takes that of `feature_map`.
+
+    Attributes
+    ----------
+    seed : int
+        Of the random numbers in use; every redraw takes the next one, which this one decides.
+    n_calls : int
+        Calls while training since the last redraw.
+
+    Notes
+    -----
+    All that outputs depend on is in ``state_dict``: the seed, the count of calls, and of a fit the
+    statistics, what was learnt from them, and the factors of the far keys, as buffers. A module of
+    the same arguments that loads it has the same outputs, bit for bit. These buffers keep their
+    dtype in ``half()`` and the like; they are a record that calls do not read.
+
+    Sums are in float32 or better, also under autocast. Calls are no part of a compiled graph.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skrf.torch import RandomFeatureAttention
+    >>> q, k, v = torch.randn(3, 2, 4, 300, 16, generator=torch.Generator().manual_seed(0)) / 2
+    >>> attend = RandomFeatureAttention(random_state=0)
+    >>> error = attend(q, k, v) - torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    >>> bool(error.norm() < 0.2 * attend(q, k, v).norm())
+    True
+    """
+
+    def __init__(
+        self,
+        feature_map=None,
+        *,
+        is_causal=False,
+        near="auto",
+        n_groups="auto",
+        scale=None,
+        mask=None,
+        dropout=0.0,
+        redraw_every=None,
+        random_state=None,
+    ):
+        super().__init__()
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
+        if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
+            raise ValueError(f"dropout must be a number from 0 to less than 1, got {dropout!r}.")
+        if redraw_every is not None:
+            check_integer("redraw_every", redraw_every)
+        self.feature_map, self.near, self.n_groups = feature_map, near, n_groups
+        self.is_causal, self.scale, self.mask = is_causal, scale, mask
+        self.dropout, self.redraw_every = dropout, redraw_every
+        if isinstance(mask, ToeplitzMask) and isinstance(mask.weights, nn.Parameter):
+            self.mask_weights = mask.weights
+        source = (
+            getattr(feature_map, "random_state", None) if random_state is None else random_state
+        )
+        self.seed, self.n_calls = draw_seed(source), 0
+        self._forget()
+
+    # ---------------------------------------------------------------- operators
+
+    def _operator(self, is_causal, seed):
+        """Return the operator of a direction, not fitted."""
+        return ApproxKernelAttention(
+            self.feature_map,
+            causal=is_causal,
+            scale=self.scale,
+            near=self.near,
+            n_groups=self.n_groups,
+        ).redraw(seed)
+
+    def _forget(self):
+        """Set the operators of both directions to those that are not fitted."""
+        self._operators = {own: self._operator(own, self.seed) for own in _DIRECTIONS}
+        self._records = {}
+        self._register()
+
+    @contextmanager
+    def _masked(self, operator):
+        """Give an operator the mask of a call."""
+        mask = self.mask
+        is_made = callable(mask) and not isinstance(mask, (ToeplitzMask, torch.Tensor))
+        operator.mask = mask() if is_made else mask
+        try:
+            yield operator
+        finally:
+            operator.mask = None
+
+    def fit(self, query, key, value, *, key_padding_mask=None, is_causal=None):
+        """Take the statistics that all later calls in a direction use.
+
+        Parameters
+        ----------
+        query, key, value : Tensor of shape (batch, heads, length, width)
+            Inputs such as those of later calls.
+        key_padding_mask : Tensor of bool of shape (batch, length), default=None
+            True where a key is padding and ignored.
+        is_causal : bool, default=None
+            The direction; None is that of the module.
+
+        Returns
+        -------
+        self : object
+            The fitted module.
+
+        Raises
+        ------
+        ValueError
+            For a `feature_map` whose parameters cannot be held by buffers, such as `AdaptiveRF`.
+        """
+        is_causal, parts = self._checked(query, key, value, is_causal)
+        parts = [part.detach() for part in parts]
+        with self._masked(self._operator(is_causal, self.seed)) as operator:
+            operator.fit(*parts, key_padding_mask=key_padding_mask)
+        record = record_of_fit(operator)
+        record[_FITTED_SEED] = np.array(self.seed)
+        self._operators[is_causal], self._records[is_causal] = operator, record
+        self._register()
+        return self
+
+    def redraw(self, random_state=None):
+        """Draw the random numbers anew; statistics stay.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+            Source of the new seed; None takes the next one, which the seed in use decides.
+
+        Returns
+        -------
+        self : object
+            The module with new random numbers.
+        """
+        if random_state is None:
+            self.seed = int(np.random.default_rng(self.seed).integers(2**31 - 1))
+        else:
+            self.seed = draw_seed(random_state)
+        for operator in self._operators.values():
+            operator.redraw(self.seed)
+        self.n_calls = 0
+        self._register()
+        return self
+
+    # ---------------------------------------------------------------- calls
+
+    def forward(self, query, key, value, *, key_padding_mask=None, is_causal=None):
+        """Return the attention of queries to keys.
+
+        Parameters
+        ----------
+        query : Tensor of shape (batch, heads, L, width)
+            Queries.
+        key : Tensor of shape (batch, heads, S, width)
+            Keys; their heads may be a divisor of those of the queries.
+        value : Tensor of shape (batch, heads, S, e)
+            Values.
+        key_padding_mask : Tensor of bool of shape (batch, S), default=None
+            True where a key is padding and ignored.
+        is_causal : bool, default=None
+            Whether position i attends to positions up to i only; None is as the module says.
+
+        Returns
+        -------
+        Tensor of shape (batch, heads, L, e)
+            In the dtype of the inputs.
+        """
+        is_causal, parts = self._checked(query, key, value, is_causal)
+        if self.training and self.dropout:
+            parts[2] = nn.functional.dropout(parts[2], self.dropout)
+        return self._attend(*parts, key_padding_mask, is_causal)
+
+    @torch.compiler.disable
+    def _attend(self, query, key, value, key_padding_mask, is_causal):
+        with (
+            torch.autocast(query.device.type, enabled=False),
+            self._masked(self._operators[is_causal]) as operator,
+        ):
+            out = operator(query, key, value, key_padding_mask=key_padding_mask)
+        if self.training and self.redraw_every is not None:
+            self.n_calls += 1
+            if self.n_calls >= self.redraw_every:
+                self.redraw()
+            self._buffers[f"{_RECORD}n_calls"].fill_(self.n_calls)
+        return out
+
+    def _checked(self, query, key, value, is_causal):
+        """Return the direction of a call and its inputs."""
+        is_causal = self.is_causal if is_causal is None else is_causal
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal must be True, False or None, got {is_causal!r}.")
+        inputs = {"query": query, "key": key, "value": value}
+        for name, part in inputs.items():
+            if not isinstance(part, torch.Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(part).__name__}.")
+            if part.ndim != 4:
+                raise ValueError(
+                    f"{name} must have the shape (batch, heads, length, width), got "
+                    f"{tuple(part.shape)}."
+                )
+        return is_causal, list(inputs.values())
+
+    def extra_repr(self):
+        """Return what stands between the brackets of the module's name.
+
+        Returns
+        -------
+        str
+            The arguments that matter most.
+        """
+        return f"feature_map={self.feature_map!r}, is_causal={self.is_causal}, near={self.near!r}"
+
+    # ---------------------------------------------------------------- state
+
+    def _arrays(self):
+        """Return all that outputs depend on, beside the arguments, by name."""
+        arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
+        for is_causal, own in self._records.items():
+            direction = _DIRECTIONS[is_causal]
+            arrays.update({f"{direction}/{name}": array for name, array in own.items()})
+        return arrays
+
+    def _register(self):
+        """Write it into buffers."""
+        device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
+        self._buffers.clear()
+        for name, array in self._arrays().items():
+            self.register_buffer(f"{_RECORD}{name}", torch.tensor(array, device=device))
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self._register()  # on their new device, but not in shorter floats
+        return self
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_operators"}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._restore(self._arrays())
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
+    ):
+        start, found = f"{prefix}{_RECORD}", {}
+        for name, value in state_dict.items():
+            if name.startswith(start):
+                found[name.removeprefix(start)] = value.numpy(force=True)
+        if {"seed", "n_calls"} <= set(found):
+            self._restore(found)
+        # The buffers now are those of the state, and nothing is left to be missing.
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing, unexpected, errors
+        )
+
+    def _restore(self, arrays):
+        self.seed, self.n_calls = int(arrays["seed"]), int(arrays["n_calls"])
+        self._forget()
+        for is_causal, direction in _DIRECTIONS.items():
+            start = f"{direction}/"
+            record = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+            if record:
+                operator = self._operator(is_causal, int(record[_FITTED_SEED]))
+                with self._masked(operator):
+                    restore_fit(operator, record)
+                if int(record[_FITTED_SEED]) != self.seed:
+                    operator.redraw(self.seed)
+                self._operators[is_causal], self._records[is_causal] = operator, record
+        self._register()

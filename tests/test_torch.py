@@ -1,0 +1,364 @@
+"""`RandomFeatureAttention`, the module of torch, against the operator and exact attention."""
+
+import copy
+import io
+import pickle
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, PoissonRF
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, ToeplitzMask
+from skrf.features import record_of, restored
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from skrf.torch import RandomFeatureAttention  # noqa: E402 (needs torch)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
+
+ATTENTIONS = {
+    "default": {},  # where all that inputs have is near
+    "default features": {"near": NearField(8, anchors=4)},
+    "causal": {"is_causal": True, "near": NearField(8, anchors=4)},
+    "balanced": {"feature_map": DenseExponentialRF(32, asymmetric=True)},
+    "groups": {"feature_map": OptimalPositiveRF(64), "n_groups": 4},
+    "anchors": {"near": NearField(8, anchors=(0, 5))},
+    "signed": {"feature_map": GeneralizedMap(32), "n_groups": 2},
+    "poisson": {"feature_map": PoissonRF(32, positive=True)},
+    "near": {"feature_map": "none"},
+}
+every_attention = pytest.mark.parametrize("name", ATTENTIONS)
+
+
+def inputs(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    parts = torch.randn(3, *(shape or (2, 4, 80, 8)), generator=generator, dtype=torch.float64)
+    return [part.to(dtype) for part in parts / 2]
+
+
+def made(name, seed=0, **params):
+    return RandomFeatureAttention(**{**ATTENTIONS[name], "random_state": seed, **params})
+
+
+def sent(state):
+    """Return a state_dict that went through a file, from which no code was run."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# ------------------------------------------------------------------ values
+
+
+@every_attention
+def test_a_module_is_the_operator(name):
+    q, k, v = inputs()
+    attend = made(name)
+    params = {own.replace("is_", ""): value for own, value in ATTENTIONS[name].items()}
+    operator = ApproxKernelAttention(**params).redraw(attend.seed)
+    assert torch.equal(attend(q, k, v), operator(q, k, v))
+    padding = torch.arange(80) >= torch.tensor([[70], [80]])
+    expected = operator(q, k, v, key_padding_mask=padding)
+    assert torch.equal(attend(q, k, v, key_padding_mask=padding), expected)
+    operator.fit(q, k, v, key_padding_mask=padding)
+    attend.fit(q, k, v, key_padding_mask=padding)
+    assert torch.equal(attend(q, k, v), operator(q, k, v))
+
+
+def test_a_near_field_of_everything_is_exact_attention():
+    q, k, v = inputs()
+    exact = torch.nn.functional.scaled_dot_product_attention
+    attend = RandomFeatureAttention("none", near=NearField(80, anchors=0))
+    torch.testing.assert_close(attend(q, k, v), exact(q, k, v))
+    expected = exact(q, k, v, is_causal=True)
+    torch.testing.assert_close(attend(q, k, v, is_causal=True), expected)
+    attend = RandomFeatureAttention("none", near=NearField(80, anchors=0), is_causal=True, scale=2)
+    expected = exact(q, k, v, is_causal=True, scale=2)
+    torch.testing.assert_close(attend(q, k, v), expected)
+    torch.testing.assert_close(attend(q, k, v, is_causal=False), exact(q, k, v, scale=2))
+
+
+@every_attention
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_floats_round_the_result_alone(name, dtype):
+    parts = inputs(dtype=dtype)
+    attend = made(name).fit(*parts)
+    found, expected = attend(*parts), attend(*(part.float() for part in parts))
+    assert found.dtype == dtype
+    bound = 4 * torch.finfo(dtype).eps * expected.abs() + torch.finfo(dtype).tiny
+    assert ((found.float() - expected).abs() <= bound).all()
+
+
+def test_sums_stay_in_float32_under_autocast():
+    q, k, v = inputs()
+    attend = made("default")
+    expected = attend(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(attend(q, k, v), expected)
+
+
+# ------------------------------------------------------------------ gradients
+
+
+@pytest.mark.parametrize("name", ["default features", "causal", "balanced", "signed"])
+def test_gradients_are_differences(name):
+    parts = inputs(1, 2, 33, 3, dtype=torch.float64)
+    attend = made(name).fit(*parts)
+    for part in parts:
+        part.requires_grad_()
+    assert torch.autograd.gradcheck(attend, parts, fast_mode=True)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_weights_of_masks_train(is_causal):
+    parts = inputs(1, 2, 6, 3, dtype=torch.float64)
+    weights = torch.nn.Parameter(torch.linspace(0.5, 1.5, 11, dtype=torch.float64))
+    attend = RandomFeatureAttention(
+        mask=ToeplitzMask(weights), is_causal=is_causal, random_state=0
+    ).fit(*parts)
+    assert [own is weights for own in attend.parameters()] == [True]
+
+    def of_weights(weights):
+        attend.mask = ToeplitzMask(weights)
+        return attend(*parts)
+
+    assert torch.autograd.gradcheck(of_weights, (weights,))
+
+
+class Decay(torch.nn.Module):
+    """Weights exp(-rate |offset|)."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.tensor(0.1, dtype=torch.float64))
+
+    def forward(self):
+        return ToeplitzMask(torch.exp(-self.rate * torch.arange(-5, 6).abs()))
+
+
+def test_a_mask_may_be_a_module():
+    parts = inputs(1, 2, 6, 3, dtype=torch.float64)
+    attend = RandomFeatureAttention(mask=Decay(), random_state=0)
+    assert set(dict(attend.named_parameters())) == {"mask.rate"}
+    before = attend(*parts)
+    before.sum().backward()
+    rate = attend.mask.rate
+    step = 1e-6
+    with torch.no_grad():
+        rate += step
+        change = (attend(*parts) - before).sum() / step
+    assert float(rate.grad) == pytest.approx(float(change), rel=1e-4)
+    # No graph of a call is kept.
+    assert all(own.mask is None for own in attend._operators.values())
+    assert torch.equal(copy.deepcopy(attend)(*parts), attend(*parts))
+    other = RandomFeatureAttention(mask=Decay(), random_state=1)
+    other.load_state_dict(sent(attend.state_dict()))
+    assert torch.equal(other(*parts), attend(*parts))
+
+
+# ------------------------------------------------------------------ training
+
+
+def test_dropout_takes_entries_of_values_while_training():
+    q, k, v = inputs(8, 4, 200, 8)
+    ones = torch.ones_like(v)
+    attend = RandomFeatureAttention("none", near=NearField(200, 0), dropout=0.25, scale=1e-6)
+    # All weights are equal: an output is the share of entries that are kept, over 0.75.
+    torch.manual_seed(0)
+    found = attend(q, k, ones)
+    shares = found[:, :, 0].double()
+    assert (found - found[:, :, :1]).abs().max() < 1e-4
+    # 51,200 entries, of a standard deviation of sqrt(1/3): the standard error is 0.0026.
+    assert float(shares.mean()) == pytest.approx(1, abs=4.4 * 0.0026)
+    assert float(shares.var()) == pytest.approx(1 / 3 / 200, rel=0.4)
+    torch.testing.assert_close(attend.eval()(q, k, ones), ones)
+
+
+def test_redraws_come_after_calls_while_training():
+    q, k, v = inputs()
+    attend = made("causal", redraw_every=2)
+    outputs = [attend(q, k, v) for _ in range(5)]
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[2], outputs[3])
+    assert not torch.equal(outputs[1], outputs[2]) and not torch.equal(outputs[3], outputs[4])
+    # A copy that starts in between goes on alike.
+    other = made("causal", seed=1, redraw_every=2)
+    other.load_state_dict(sent(attend.state_dict()))
+    assert other.n_calls == attend.n_calls == 1
+    for _ in range(4):
+        assert torch.equal(other(q, k, v), attend(q, k, v))
+    attend.eval()
+    outputs = [attend(q, k, v) for _ in range(5)]
+    assert all(torch.equal(outputs[0], own) for own in outputs)
+
+
+def test_statistics_stay_in_redraws():
+    q, k, v = inputs()
+    attend = made("default features").fit(q, k, v)
+    before = {name: own.clone() for name, own in attend.state_dict().items()}
+    attend.redraw()
+    after = attend.state_dict()
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == ["record/seed"] and set(before) == set(after)
+    assert attend.redraw(3).seed == RandomFeatureAttention(random_state=3).seed
+
+
+# ------------------------------------------------------------------ state
+
+
+@every_attention
+@pytest.mark.parametrize("n_redraws", [0, 2])
+@pytest.mark.parametrize("is_fitted", [False, True])
+def test_a_state_round_trips_exactly(name, is_fitted, n_redraws):
+    q, k, v = inputs()
+    attend, other = made(name), made(name, seed=1).fit(*inputs(seed=1))
+    if is_fitted:
+        attend.fit(q, k, v)
+    for _ in range(n_redraws):
+        attend.redraw()
+    state = sent(attend.state_dict())
+    for fresh in other, made(name, seed=2):
+        assert str(fresh.load_state_dict(state)) == "<All keys matched successfully>"
+        assert torch.equal(fresh(q, k, v), attend(q, k, v))
+        again = fresh.state_dict()
+        assert list(again) == list(state)
+        assert all(torch.equal(again[own], state[own]) for own in state)
+        assert torch.equal(fresh.redraw()(q, k, v), copy.deepcopy(attend).redraw()(q, k, v))
+
+
+def test_both_directions_are_fitted_apart():
+    q, k, v = inputs()
+    attend, other = (made("default features", seed) for seed in (0, 1))
+    before = attend(q, k, v)
+    attend.fit(q, k, v, is_causal=True)
+    assert torch.equal(attend(q, k, v), before)
+    attend.fit(2 * q, k, v)
+    other.load_state_dict(attend.state_dict())
+    for is_causal in (False, True):
+        assert torch.equal(
+            other(q, k, v, is_causal=is_causal), attend(q, k, v, is_causal=is_causal)
+        )
+
+
+def test_modules_inside_others_load():
+    q, k, v = inputs()
+    model = torch.nn.ModuleDict({"first": made("balanced"), "second": made("causal", 1)})
+    model["first"].fit(q, k, v)
+    other = torch.nn.ModuleDict({"first": made("balanced", 2), "second": made("causal", 3)})
+    other.load_state_dict(sent(model.state_dict()))
+    for name, attend in model.items():
+        assert torch.equal(other[name](q, k, v), attend(q, k, v))
+    with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
+        other.load_state_dict({})
+
+
+@every_attention
+def test_copies_pickles_and_casts_have_the_same_outputs(name):
+    q, k, v = inputs()
+    attend = made(name).fit(q, k, v)
+    expected = attend(q, k, v)
+    copies = [copy.deepcopy(attend), pickle.loads(pickle.dumps(attend))]
+    copies.append(copy.deepcopy(attend).half().float())
+    for other in copies:
+        assert torch.equal(other(q, k, v), expected)
+        for own, part in attend.state_dict().items():
+            assert torch.equal(other.state_dict()[own], part)
+    copies[0].redraw()
+    assert torch.equal(attend(q, k, v), expected)
+
+
+def test_a_record_makes_the_mechanism_again():
+    X, Y = np.random.default_rng(0).normal(size=(2, 40, 6))
+    for mechanism in (
+        OptimalPositiveRF(16, kernel="softmax", random_state=0),
+        DenseExponentialRF(16, asymmetric=True, kernel="softmax", random_state=0),
+    ):
+        for keys, more in ((2 * Y + 1, X), (None, None)):
+            fitted = copy.copy(mechanism).fit(X, keys=keys)
+            for source in (mechanism, copy.copy(mechanism).fit(Y)):
+                again = restored(source, record_of(fitted))
+                np.testing.assert_array_equal(again.transform_keys(Y), fitted.transform_keys(Y))
+                both = [copy.copy(own).partial_fit(Y, keys=more) for own in (again, fitted)]
+                np.testing.assert_array_equal(*(own.transform(X) for own in both))
+
+
+# ------------------------------------------------------------------ compiled
+
+
+# Both by the compiler itself.
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [("eager", "default features"), ("eager", "causal"), ("inductor", "causal")],
+)
+def test_a_compiled_module_is_the_eager_one(name, backend):
+    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("no C++ compiler")
+    q, k, v = inputs()
+    q.requires_grad_()
+    attend = made(name, redraw_every=2)
+    compiled = torch.compile(copy.deepcopy(attend), backend=backend)
+    for _ in range(3):
+        found, expected = compiled(q, k, v), attend(q, k, v)
+        assert torch.equal(found, expected)
+        grads = [torch.autograd.grad(out.square().sum(), q)[0] for out in (found, expected)]
+        assert torch.equal(*grads)
+
+    def around(q):
+        return 2 * attend(q + 1, k, v) + v
+
+    attend.eval()
+    torch.testing.assert_close(torch.compile(around, backend=backend)(q), around(q))
+
+
+# ------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"is_causal": 1}, "is_causal must be True or False, got 1"),
+        ({"dropout": 1.0}, "dropout must be a number from 0 to less than 1, got 1.0"),
+        ({"dropout": None}, "dropout must be a number from 0 to less than 1, got None"),
+        ({"redraw_every": 0}, "redraw_every must be an integer >= 1, got 0"),
+        ({"random_state": "a"}, "random_state"),
+    ],
+)
+def test_wrong_arguments_are_named(params, said):
+    with pytest.raises(ValueError, match=said):
+        RandomFeatureAttention(**params)
+
+
+def test_wrong_inputs_are_named():
+    q, k, v = inputs()
+    attend = RandomFeatureAttention(random_state=0)
+    with pytest.raises(TypeError, match="key must be a torch.Tensor, got ndarray"):
+        attend(q, k.numpy(), v)
+    with pytest.raises(ValueError, match=r"query must have the shape .*, got \(80, 8\)"):
+        attend(q[0, 0], k, v)
+    with pytest.raises(ValueError, match="is_causal must be True, False or None, got 'yes'"):
+        attend(q, k, v, is_causal="yes")
+    with pytest.raises(ValueError, match="near must be a NearField, 'auto' or None, got 3"):
+        RandomFeatureAttention(near=3)(q, k, v)
+    with pytest.raises(ValueError, match=r"(?s)AdaptiveRF.* learns choice_scores_.*Allowed: "):
+        RandomFeatureAttention(AdaptiveRF(32)).fit(q, k, v)
+    with pytest.raises(ValueError, match="is none of skrf's"):
+        record_of(object())
+
+
+def test_only_a_sample_is_copied_for_statistics(monkeypatch):
+    plan, copied = sys.modules["skrf.attention._plan"], []
+    to_host = plan.to_host
+
+    def counting(X):
+        copied.append(0 if X is None else X.numel())
+        return to_host(X)
+
+    monkeypatch.setattr(plan, "to_host", counting)
+    parts = inputs(2, 3, 3000, 4)
+    RandomFeatureAttention(OptimalPositiveRF(16), random_state=0)(*parts)
+    assert sum(copied) == 2 * 6 * 1000 * 4  # every third of the rows
