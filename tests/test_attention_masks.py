@@ -258,6 +258,19 @@ def test_entries_in_float32(name, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("grid", [(5,), (2, 3)])
+def test_entries_of_any_rows(grid, causal):
+    weights = random_weights(grid)
+    matrix = matrix_of(weights, grid, 2)
+    mask, X = as_mask(ToeplitzMask(weights, n_extra=2), *matrix.shape, causal), np.zeros(1)
+    right = np.tril(matrix) if causal else matrix
+    for numbers in range(1, 2 ** len(matrix)):
+        rows = np.flatnonzero(numbers >> np.arange(len(matrix)) & 1)
+        keys = mask.seen(rows)
+        assert np.array_equal(mask.entries(rows, keys, X), right[rows, keys])
+
+
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("grid", [(8,), (500,), (20, 30), (7, 8, 9)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rounding_of_transforms_is_estimated(grid, causal, dtype):

@@ -266,7 +266,8 @@ class GridMask(Mask):
         length = math.prod(self.grid[1:])
         first = keys.start // length
         some = (slice(None),) * len(self.grid) + (slice(first, -(-keys.stop // length)),)
-        if len(self.grid) == 1 and rows[-1] - rows[0] == len(rows) - 1:
+        run = np.arange(rows[0], rows[-1] + 1)
+        if len(self.grid) == 1 and np.array_equal(rows, run):  # extra rows may repeat the first
             return found[rows[0] : rows[-1] + 1, keys]
         part = found[some][np.unravel_index(rows, self.grid)].reshape(len(rows), -1)
         return part[:, keys.start - first * length : keys.stop - first * length]
