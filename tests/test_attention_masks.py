@@ -445,6 +445,15 @@ def test_rows_without_a_key_are_zero(name, is_log, way, blocks):
     assert all(np.array_equal(grad, np.zeros_like(grad)) for grad in grads)
 
 
+@pytest.mark.parametrize("kind", [ToeplitzMask, lambda weights: sp.csr_array((N, N))])
+def test_a_mask_of_zeros_beside_padding(kind):
+    q, k, v = np.random.default_rng(0).normal(size=(3, N, 4))
+    attention = ApproxKernelAttention(OptimalPositiveRF(8), mask=kind(np.zeros(2 * N - 1)))
+    padding = np.arange(N) < 1
+    assert not attention(q, k, v, key_padding_mask=padding).any()
+    assert not np.any(attention.backward(q, k, v, v, key_padding_mask=padding))
+
+
 @pytest.mark.parametrize("way", ["rows", "columns"])
 def test_weights_of_any_size(way):
     # Only ratios of weights count: those of one row may underflow, all may be huge or tiny.
