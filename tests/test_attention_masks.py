@@ -258,6 +258,19 @@ def test_entries_in_float32(name, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("grid", [(5,), (2, 3)])
+def test_entries_of_any_rows(grid, causal):
+    weights = random_weights(grid)
+    matrix = matrix_of(weights, grid, 2)
+    mask, X = as_mask(ToeplitzMask(weights, n_extra=2), *matrix.shape, causal), np.zeros(1)
+    right = np.tril(matrix) if causal else matrix
+    for numbers in range(1, 2 ** len(matrix)):
+        rows = np.flatnonzero(numbers >> np.arange(len(matrix)) & 1)
+        keys = mask.seen(rows)
+        assert np.array_equal(mask.entries(rows, keys, X), right[rows, keys])
+
+
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("grid", [(8,), (500,), (20, 30), (7, 8, 9)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rounding_of_transforms_is_estimated(grid, causal, dtype):
@@ -430,6 +443,15 @@ def test_rows_without_a_key_are_zero(name, is_log, way, blocks):
     assert np.array_equal(out, np.zeros((N, E)))
     grads = backward(queries, keys, values, mask, is_log, saved, out + 1)
     assert all(np.array_equal(grad, np.zeros_like(grad)) for grad in grads)
+
+
+@pytest.mark.parametrize("kind", [ToeplitzMask, lambda weights: sp.csr_array((N, N))])
+def test_a_mask_of_zeros_beside_padding(kind):
+    q, k, v = np.random.default_rng(0).normal(size=(3, N, 4))
+    attention = ApproxKernelAttention(OptimalPositiveRF(8), mask=kind(np.zeros(2 * N - 1)))
+    padding = np.arange(N) < 1
+    assert not attention(q, k, v, key_padding_mask=padding).any()
+    assert not np.any(attention.backward(q, k, v, v, key_padding_mask=padding))
 
 
 @pytest.mark.parametrize("way", ["rows", "columns"])

@@ -236,6 +236,21 @@ def test_huge_features_of_others_leave_rows_without_far_keys_alone(name, causal,
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("n_hidden", [0, 24])
+def test_blocks_without_far_keys_before_huge_features(n_hidden, causal):
+    field = NearField(8, tuple(range(n_hidden, 24)))  # every key there is an anchor, or padding
+    attention = ApproxKernelAttention(MAPS["optimal"], near=field, causal=causal, block_size=32)
+    q, k, v = inputs()
+    q[..., 40:, :] *= 30
+    k[..., 40:, :] *= 30
+    padding = np.broadcast_to(np.arange(L) < n_hidden, (2, L))
+    with np.errstate(all="raise", under="ignore"):
+        out = attention(q, k, v, key_padding_mask=padding)
+    single = clone(attention).set_params(block_size=1)
+    assert_allclose(out, single(q, k, v, key_padding_mask=padding), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 @pytest.mark.parametrize("name", ["optimal", "dense", "adaptive"])
 def test_far_sums_are_unbiased(name, causal):
     """Given the statistics, in every group, by 1,000 draws: 4.4 standard errors of every entry."""

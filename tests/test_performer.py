@@ -359,6 +359,15 @@ def test_features_of_a_near_field_are_fitted_to_every_head():
     assert_array_equal([own.shrink for sets in performer._sets for own in sets], shrink)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "n", "said"),
+    [([[1], [2]], 5, r"prompt .* shape \(L,\), got shape \(2, 1\)"), ([1], -1, "n must .* got -1")],
+)
+def test_one_text_is_continued_at_a_time(prompt, n, said):
+    with pytest.raises(ValueError, match=said):
+        Performer(5, width=8, n_heads=2).generate(prompt, n)
+
+
 def test_a_near_field_generates_what_it_has_learnt_to_expect():
     """The likeliest token after the whole text, though the text is seen token by token."""
     performer = model("softmax", near=NearField(3, 2))

@@ -152,11 +152,12 @@ class FarSums:
         if stop <= self.done:
             return
         xp = namespace(products)
-        rise = top - finite(own)
-        if float(xp.max(xp.where(own > -np.inf, rise, like(0.0, rise)))) > rise_limit(products):
+        # What is absorbed may hold no key: then it has no exponents, and may be far below the top.
+        rise = xp.where(own > -np.inf, top - finite(own), like(0.0, own))
+        if float(xp.max(rise)) > rise_limit(products):
             self.sums = self._more(self.sums, self.done, stop)
         else:
-            total = cast(xp.sum(products, axis=-3), xp.float64) * xp.exp(finite(rise))[..., None]
+            total = cast(xp.sum(products, axis=-3), xp.float64) * xp.exp(rise)[..., None]
             self.sums = Sums(self.sums.at(own) + total, own)
         self.done = stop
 

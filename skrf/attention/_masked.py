@@ -476,10 +476,9 @@ class _Block:
         keys, xp = inputs.keys, namespace(inputs.values)
         longest = max(keys.values.shape[-1], len(rows))
         self.parts = parts_of(mask.seen(rows), max(1, BLOCK_BYTES // (8 * longest)))
-        tops = [constant(xp.max(self._keys(part).exponents, axis=-2)) for part in self.parts]
-        top = constant(keys.exponents[..., 0, :]) * 0.0 - np.inf if not tops else tops[0]
-        for other in tops[1:]:
-            top = xp.maximum(top, other)
+        top = xp.full_like(constant(keys.exponents[..., 0, :]), -np.inf)
+        for part in self.parts:
+            top = xp.maximum(top, constant(xp.max(self._keys(part).exponents, axis=-2)))
         self.top = top
         own = inputs.queries.map(lambda part: rows_of(part, rows))
         self.factors, self.slopes = lifted(_copied(own), top[..., None, :])

@@ -178,22 +178,22 @@ class GridMask(Mask):
         self.padded = tuple(scipy.fft.next_fast_len(n, real=True) for n in weights.shape)
         self.size = math.prod(self.padded)
         self.norm = float(np.linalg.norm(host / self._unit))
-        # Query i sees no keys but those from i - last to i - first.
+        # Query i sees no keys but those from i - largest_lag to i - least_lag.
         steps = np.array([math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)])
         offsets = np.argwhere(self.kept if is_wide else host) + 1 - np.array(grid)
         differences = offsets @ steps
-        self._first = differences.min(initial=n_positions)
-        self._last = differences.max(initial=-n_positions)
+        self._least_lag = differences.min(initial=n_positions)
+        self._largest_lag = differences.max(initial=-n_positions)
         # Where positions lie in the array of the weights: as far apart as their offsets are.
         numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
         self._places = np.ravel_multi_index(numbers, weights.shape)
-        self._made = {}
+        self._cache = {}
 
     def columns_pay(self, n_features, n_values):
         """Tell whether products with all columns are faster than forming all entries."""
         middle = np.arange(self.shape[0])
-        ends = np.minimum(middle - self._first, self.shape[0] - 1)
-        n_entries = np.maximum(ends - np.maximum(middle - self._last, 0) + 1, 0).sum()
+        ends = np.minimum(middle - self._least_lag, self.shape[0] - 1)
+        n_entries = np.maximum(ends - np.maximum(middle - self._largest_lag, 0) + 1, 0).sum()
         column = self.size * math.log2(max(self.size, 2))
         by_columns = _FFT_COST * column * n_features * (n_values + 1)
         return bool(by_columns < n_entries * (_ENTRY_COST + n_features + n_values))
@@ -204,21 +204,21 @@ class GridMask(Mask):
         if extra:
             is_first = self.causal and rows[-1] < extra
             return slice(0, int(rows[-1]) + 1 if is_first else n)
-        start = min(max(int(rows[0] - self._last), 0), n)
-        return slice(start, max(min(int(rows[-1] - self._first) + 1, n), start))
+        start = min(max(int(rows[0] - self._largest_lag), 0), n)
+        return slice(start, max(min(int(rows[-1] - self._least_lag) + 1, n), start))
 
     # ---------------------------------------------------------------- entries
 
     def entries(self, rows, keys, X):
         """Return W at rows and keys (a slice), over the unit, in the library and dtype of X."""
-        weights, extra = self._own(X), self.n_extra
+        weights, extra = self._weights_like(X), self.n_extra
         if is_array_api(X):
-            index = beside(self._index(rows, keys), X)
+            index = beside(self._flat_places(rows, keys), X)
             flat = take(namespace(X).reshape(weights, (-1,)), index)
             part = namespace(X).reshape(flat, (len(rows), keys.stop - keys.start))
         else:
             inner = slice(max(keys.start - extra, 0), max(keys.stop - extra, 0))
-            part = self._view(np.maximum(rows - extra, 0), inner, weights)
+            part = self._windows(np.maximum(rows - extra, 0), inner, weights)
         if not extra:
             return part
         ones = like(np.full((len(rows), keys.stop - keys.start), 1 / self.unit(X)), X)
@@ -229,7 +229,7 @@ class GridMask(Mask):
         part = xp.where(beside(is_extra, X), ones, part)
         return part * like(below(rows, keys), X) if self.causal else part
 
-    def _own(self, X):
+    def _weights_like(self, X):
         """Return the weights over the unit in the library and dtype of X."""
 
         def make():
@@ -239,11 +239,11 @@ class GridMask(Mask):
         return self._remembered("weights", X, make)
 
     def _remembered(self, name, X, make):
-        if (name, X.dtype) not in self._made:
-            self._made[name, X.dtype] = make()
-        return self._made[name, X.dtype]
+        if (name, X.dtype) not in self._cache:
+            self._cache[name, X.dtype] = make()
+        return self._cache[name, X.dtype]
 
-    def _index(self, rows, keys):
+    def _flat_places(self, rows, keys):
         """Return where the weights of rows and keys lie, flat; those of extra ones anywhere."""
         left, right = (
             self._places[np.maximum(numbers - self.n_extra, 0)]
@@ -251,7 +251,7 @@ class GridMask(Mask):
         )
         return (left[:, None] - right + self.kept.size // 2).ravel()
 
-    def _view(self, rows, keys, weights):
+    def _windows(self, rows, keys, weights):
         """Return entries of NumPy: windows of the weights in reverse order."""
 
         def windows():
@@ -266,7 +266,8 @@ class GridMask(Mask):
         length = math.prod(self.grid[1:])
         first = keys.start // length
         some = (slice(None),) * len(self.grid) + (slice(first, -(-keys.stop // length)),)
-        if len(self.grid) == 1 and rows[-1] - rows[0] == len(rows) - 1:
+        run = np.arange(rows[0], rows[-1] + 1)
+        if len(self.grid) == 1 and np.array_equal(rows, run):  # extra rows may repeat the first
             return found[rows[0] : rows[-1] + 1, keys]
         part = found[some][np.unravel_index(rows, self.grid)].reshape(len(rows), -1)
         return part[:, keys.start - first * length : keys.stop - first * length]
@@ -314,7 +315,7 @@ class GridMask(Mask):
         """Return the transform of the weights, which is kept."""
 
         def make():
-            xp, weights = namespace(X), self._own(X)
+            xp, weights = namespace(X), self._weights_like(X)
             for axis, (n, padded) in enumerate(zip(self.grid, self.padded, strict=True)):
                 shape = list(weights.shape)
                 shape[axis] = padded - shape[axis]
@@ -356,7 +357,7 @@ class GridMask(Mask):
         some = np.arange(keys.start, keys.stop) >= extra
         own = gradient[rows >= extra][:, some] if extra else gradient
         inner = slice(max(keys.start, extra), max(keys.stop, extra))
-        index = self._index(rows[rows >= extra], inner)
+        index = self._flat_places(rows[rows >= extra], inner)
         found = np.bincount(index, own.ravel(), minlength=total.size).reshape(total.shape)
         total += found * self.kept / self.unit(gradient)
 

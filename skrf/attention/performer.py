@@ -373,8 +373,10 @@ class Performer:
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be > 0, got {temperature!r}.")
-        rng = check_random_state(random_state)
-        pending = self._check_tokens(prompt)[:1]
+        check_integer("n", n, least=0)
+        rng, pending = check_random_state(random_state), self._check_tokens(prompt)
+        if len(pending) > 1:
+            raise ValueError(f"prompt must be one text, of shape (L,), got shape {pending.shape}.")
         self._check_length(pending.shape[1] + n - 1)
         states, position, drawn = self._first_states(1), 0, []
         for _ in range(n):
