@@ -66,7 +66,7 @@ class FarSums:
         self.sums, self.done, self._later = sums, done, {}
         self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
         self._end = self._nothing if later is None else later
-        self._rooms = Scratch(), Scratch(), Scratch()
+        self._rooms = Scratch(), Scratch()
 
     def look_ahead(self, stops):
         """Take the sums over what is read after all of a range of blocks, for ends of ranges."""
@@ -116,11 +116,10 @@ class FarSums:
         )
         if self.before:
             found = _running(sums, products[..., :n, :, :], self._rooms[1])
-        if self.after:
-            ends = _running(later, products[..., -n:, :, :], self._rooms[2], is_reverse=True)
-            found = arithmetic(found).add(found, ends) if self.before else ends
-        if self.before:
             self._absorb(stop - 2, beside(own[..., -1, :], top), top, products[..., :n, :, :])
+        if self.after:
+            ends = _running(later, products[..., -n:, :, :], is_reverse=True)
+            found = arithmetic(found).add(found, ends) if self.before else ends
         read_top = np.where(highest > -np.inf, highest.max(axis=-2, keepdims=True), -np.inf)
         yield FarPart(first, stop, found, beside(read_top, top))
 
@@ -182,15 +181,18 @@ def _flat(array):
     return namespace(array).reshape(array, shape)
 
 
-def _running(first, products, room, is_reverse=False):
-    """Return first + the sums of all products up to each, or from each on."""
+def _running(first, products, room=None, is_reverse=False):
+    """Return first + the sums of all products up to each, or from each on.
+
+    NumPy's are written into a room; without one the products are overwritten.
+    """
     if is_array_api(products):
         n = products.shape[-3]
         chosen = like(np.tri(n).T if is_reverse else np.tri(n), products)
         flat = namespace(products).reshape(products, (*products.shape[:-2], -1))
         found = namespace(products).reshape(chosen @ flat, products.shape)
         return found + first[..., None, :, :]
-    out = room(products.shape, products.dtype)
+    out = products if room is None else room(products.shape, products.dtype)
     if is_reverse:
         products, found = products[..., ::-1, :, :], out[..., ::-1, :, :]
     else:

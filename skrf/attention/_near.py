@@ -33,7 +33,7 @@ _ROWS = 2048  # that are worked on at a time
 _SAMPLED = 16  # queries that choose anchors
 # A float32 logit is off by up to 3e-5 here.
 _LARGEST_SINGLE_LOGIT = 512.0
-_KEPT = 2**20  # entries of values, up to which they are made once
+_KEPT = 2**19  # entries of values, up to which they are made once
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +143,10 @@ class Exact:
     by_anchor: Any
     top: Any
     found: Any
+
+    def without_weights(self):
+        """Return the sums alone: what only a backward pass needs is let go."""
+        return Exact(None, None, None, None, None, self.top, self.found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +332,7 @@ class NearAttention:
         if positions.size:
             top = xp.maximum(top, xp.max(constant(by_anchor), axis=-1, keepdims=True))
         near, by_anchor = (do.exp(do.subtract(part, finite(top))) for part in (near, by_anchor))
-        found = near @ values + by_anchor @ anchor_values
+        found = do.add(near @ values, by_anchor @ anchor_values)
         return Exact(q, keys, values, near, by_anchor, top, found)
 
     # ---------------------------------------------------------------- forward
@@ -338,7 +342,7 @@ class NearAttention:
         ranges = self._ranges()
         far = self._far_sums(ranges)
         for first, stop, rows in ranges:
-            exact = self.exact(first, stop, rows)
+            exact = self.exact(first, stop, rows).without_weights()
             if far:
                 own = self._far_part(far, first, stop, rows)
                 found = _mean_quotients(self._merged(exact, *own)[0])
