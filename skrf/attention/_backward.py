@@ -10,13 +10,12 @@ import numpy as np
 
 from .._arrays import cast, like, namespace
 from .._sums import Sums, added, differences, lifted, lowered, product, transposed
-from ._heads import Output, blocks
+from ._heads import Output, as_rows, blocks
 from ._linear import (
     FEATURE_ROWS,
     absorb,
     in_parts,
     of_keys,
-    rows_of,
     running,
     steps_of,
     triangle,
@@ -86,16 +85,10 @@ def by_sums_of(sums, gradient):
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
 
 
-def over_heads(array):
-    """Return (..., G, n, c) with the rows of all heads of a set as one axis."""
-    *leading, G, n, c = array.shape
-    return namespace(array).reshape(array, (*leading, G * n, c))
-
-
 def _summed(left, right):
     """Return left' @ right of parts (..., G, B, c, m), summed over the heads of a set."""
     xp = namespace(left)
-    left, right = (over_heads(xp.moveaxis(part, -4, -3)) for part in (left, right))
+    left, right = (as_rows(xp.moveaxis(part, -4, -3)) for part in (left, right))
     return transposed(left) @ right
 
 
@@ -109,7 +102,7 @@ def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
         factors, slopes = lifted(unit.query_rows(rows), top)
         own = cast(state, factors.dtype)
         by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
-        later = later + product(over_heads(factors), over_heads(by_sums))
+        later = later + product(as_rows(factors), as_rows(by_sums))
         found.put_queries(rows, by_sums @ transposed(own) * slopes)
     for rows in blocks(unit.k.shape[-2], size):
         factors, slopes = lowered(unit.key_rows(rows), sums.top)
@@ -169,9 +162,9 @@ def _block(unit, block, sums, gradient, found, later):
         by_left = by_sums @ transposed(step.earlier) + by_near @ right
         by_right = (values @ transposed(seen))[..., 0, :, :, :] + _summed(by_near, left)
         through = (right @ seen)[..., 0, :, :, :] + _summed(step.near, by_sums)
-        by_queries.put(own, rows_of(by_left, n) * step.slopes[0])
-        by_keys.put(own, rows_of(by_right, n) * step.slopes[1])
-        by_values.put(own, rows_of(through, n)[..., 1:])
+        by_queries.put(own, as_rows(by_left)[..., :n, :] * step.slopes[0])
+        by_keys.put(own, as_rows(by_right)[..., :n, :] * step.slopes[1])
+        by_values.put(own, as_rows(through)[..., :n, :][..., 1:])
         later = Sums(state + cast(total, state.dtype), step.top)
     found.put_queries(block, by_queries.joined())
     found.put_keys(block, by_keys.joined())

@@ -14,6 +14,7 @@ import numpy as np
 from .._arrays import arithmetic, beside, cast, constant, is_array_api, like, namespace, to_host
 from .._sums import Rows, Sums, added, finite, lowered, rise_limit, transposed
 from .._threads import Scratch
+from ._heads import as_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class FarSums:
         self.right, self.n_blocks, self.before, self.after = right, n_blocks, before, after
         if sums is None:
             rows, values = right(n_blocks - 1, n_blocks)
-            sums = Sums.before(rows.map(_flat), _flat(values))
+            sums = Sums.before(rows.map(as_rows), as_rows(values))
         self.sums, self.done, self._later = sums, done, {}
         self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
         self._end = self._nothing if later is None else later
@@ -84,7 +85,7 @@ class FarSums:
         if start >= stop:
             return sums
         rows, values = self.right(start, stop)
-        return added(sums, rows.map(_flat), _flat(values))
+        return added(sums, rows.map(as_rows), as_rows(values))
 
     def _parts(self, first, stop, later):
         n = stop - first
@@ -173,12 +174,6 @@ class FarSums:
         zero = 0.0 * found[..., :1, :, :]
         parts = [zero] * present.start + [found] + [zero] * (n_blocks - present.stop)
         return namespace(found).concat(parts, axis=-3)
-
-
-def _flat(array):
-    """Return the rows of all blocks as one axis."""
-    shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
-    return namespace(array).reshape(array, shape)
 
 
 def _running(first, products, room=None, is_reverse=False):

@@ -268,3 +268,27 @@ def hide(rows, hidden):
 def blocks(n, size):
     """Return slices of `size` numbers that cover n."""
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def as_blocks(array, n_blocks):
+    """Return rows (..., n, c) as blocks (..., n_blocks, n / n_blocks, c)."""
+    shape = (*array.shape[:-2], n_blocks, array.shape[-2] // n_blocks, array.shape[-1])
+    return namespace(array).reshape(array, shape)
+
+
+def as_rows(array):
+    """Return the rows of all blocks, or of all heads, (..., B, n, c), as one axis (..., B n, c)."""
+    shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
+    return namespace(array).reshape(array, shape)
+
+
+def filled(array, before, after, fill=0.0):
+    """Return rows with more of a value before and after them."""
+    if not before and not after:
+        return array
+    xp, (*leading, _, width) = namespace(array), array.shape
+
+    def more(n):
+        return like(np.full((*leading, n, width), fill), array)
+
+    return xp.concat([more(before), array, more(after)], axis=-2)

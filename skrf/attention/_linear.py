@@ -21,7 +21,7 @@ from .._sums import (
     rise_limit,
     transposed,
 )
-from ._heads import blocks
+from ._heads import as_blocks, as_rows, blocks, filled
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
@@ -136,7 +136,7 @@ class Step:
         self.near = triangle(left @ transposed(right))
         self.earlier, self.total = running(cast(far, left.dtype), transposed(right) @ values)
         found = arithmetic(left).add(left @ self.earlier, self.near @ values)
-        self.found = rows_of(found, self.left.shape[-2])
+        self.found = as_rows(found)[..., : self.left.shape[-2], :]
 
     @cached_property
     def after(self):
@@ -146,23 +146,15 @@ class Step:
 
 def in_parts(array):
     """Return rows (..., n, m) in parts (..., B, c, m), the last one filled up with zeros."""
-    n, xp = array.shape[-2], namespace(array)
+    n = array.shape[-2]
     n_parts = -(-n // CAUSAL_ROWS)
     missing = n_parts * CAUSAL_ROWS - n if n_parts > 1 else 0
-    if missing:
-        array = xp.concat([array, 0.0 * array[..., :missing, :]], axis=-2)
-    return xp.reshape(array, (*array.shape[:-2], n_parts, -1, array.shape[-1]))
+    return as_blocks(filled(array, 0, missing), n_parts)
 
 
 def of_keys(array):
     """Return rows of keys in parts, with an axis for the heads that read them."""
     return in_parts(array)[..., None, :, :, :]
-
-
-def rows_of(parts, n):
-    """Return the first n rows of parts (..., B, c, m)."""
-    shape = (*parts.shape[:-3], parts.shape[-3] * parts.shape[-2], parts.shape[-1])
-    return namespace(parts).reshape(parts, shape)[..., :n, :]
 
 
 def running(first, products, *, is_reverse=False):

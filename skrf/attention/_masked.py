@@ -38,8 +38,8 @@ from .._arrays import (
 )
 from .._sums import Rows, finite, lifted, lowered, transposed
 from .._threads import run_all
-from ._backward import by_sums_of, over_heads
-from ._heads import blocks, joined_in_order, quotients
+from ._backward import by_sums_of
+from ._heads import as_rows, blocks, joined_in_order, quotients
 from ._products import BLOCK_BYTES, parts_of, rows_of
 
 # Largest relative error that a row may have by columns, as estimated: a bound, and 100 times too
@@ -553,7 +553,7 @@ class _Block:
             kernel *= weights
             by_kernel *= weights
             by_factors += by_kernel @ K
-            flat = over_heads(by_kernel)
-            found.by_keys[part] += flat.T @ over_heads(self.factors) * slopes
-            found.by_values[part] += over_heads(kernel).T @ over_heads(by_sums)
+            flat = as_rows(by_kernel)
+            found.by_keys[part] += flat.T @ as_rows(self.factors) * slopes
+            found.by_values[part] += as_rows(kernel).T @ as_rows(by_sums)
         found.by_queries[..., rows, :] += by_factors * self.slopes

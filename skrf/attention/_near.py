@@ -26,7 +26,7 @@ from .._arrays import (
 from .._sums import Rows, added, differences, finite, levelled, transposed
 from ._backward import by_sums_of, pulled
 from ._far import FarSums
-from ._heads import blocks, quotients
+from ._heads import as_blocks, as_rows, blocks, filled, quotients
 from ._sampled import free, sampled, scores, taken
 
 _ROWS = 2048  # that are worked on at a time
@@ -254,7 +254,7 @@ class NearAttention:
         lowest = -np.inf if features.scale is None else 0.0
 
         def folded(array, fill=0.0):
-            return _folded(_filled(array, 0, missing, fill), n_blocks)
+            return as_blocks(filled(array, 0, missing, fill), n_blocks)
 
         scale = None if features.scale is None else folded(features.scale, -np.inf)
         return Rows(folded(features.values, lowest), scale), folded(values)
@@ -292,7 +292,7 @@ class NearAttention:
         own = array(present)
         if n == 1:
             return own[..., None, :, :]
-        own = _folded(_filled(own, present.start - begin, end - present.stop, fill), n + sides)
+        own = as_blocks(filled(own, present.start - begin, end - present.stop, fill), n + sides)
         if isinstance(own, np.ndarray):  # a view, in which neighbours share what both see
             shape = (*own.shape[:-3], n, (sides + 1) * self.block, own.shape[-1])
             return np.lib.stride_tricks.as_strided(own, shape, own.strides, writeable=False)
@@ -304,7 +304,7 @@ class NearAttention:
     def exact(self, first, stop, rows):
         """Return the `Exact` part of a range."""
         unit, n = self.unit, stop - first
-        q = _folded(unit.queries(self._queries(rows)), n) * self.scale
+        q = as_blocks(unit.queries(self._queries(rows)), n) * self.scale
         keys = self._window(unit.keys, first, stop)[..., None, :, :, :]
         values = self._window(self._values, first, stop)[..., None, :, :, :]
         do = arithmetic(q)
@@ -348,7 +348,7 @@ class NearAttention:
                 found = _mean_quotients(self._merged(exact, *own)[0])
             else:
                 found = quotients(exact.found)
-            out.put(self._queries(rows), _unfolded(found))
+            out.put(self._queries(rows), as_rows(found))
         keep = slice(max(0, self.n_blocks - 2) * self.block, None)
         keys, values = (_own(part[..., keep, :]) for part in (self.unit.k, self.unit.v))
         sums, hidden = tuple(own.sums for own in far.values()), self.hidden[..., keep].copy()
@@ -365,9 +365,7 @@ class NearAttention:
             at = places[(places >= rows.start) & (places < rows.stop)] - rows.start
             exact, own = self.exact(first, stop, rows), self._far_part(far, first, stop, rows)
             exact = (part[..., None, :, :] for part in (exact.found, exact.top))
-            parts.append(
-                [_unfolded(np.moveaxis(part, -3, 0))[..., at, :] for part in (*exact, *own)]
-            )
+            parts.append([as_rows(np.moveaxis(part, -3, 0))[..., at, :] for part in (*exact, *own)])
         exact, exact_scale, own, scale = _joined(parts, -2)
         with np.errstate(divide="ignore"):
             logs = np.log(factors).astype(scale.dtype)
@@ -441,7 +439,7 @@ class NearAttention:
             left[reader] = [np.empty((*shape, n), unit.dtype) for n in widths]
         for first, stop, rows in ranges:
             exact = self.exact(first, stop, rows)
-            own = _folded(gradient[:, self._queries(rows)].astype(unit.dtype), stop - first)
+            own = as_blocks(gradient[:, self._queries(rows)].astype(unit.dtype), stop - first)
             by_exact = np.zeros_like(exact.found) if far else by_sums_of(exact.found, own)
             for reader, sums in far.items():
                 for part in self._read(reader, sums, first, stop, rows):
@@ -488,9 +486,9 @@ class NearAttention:
         by_exact[own, blocks] += np.sum(by_total * of_exact, axis=-3)
         rows = self._queries(rows)
         for array, values in zip(kept, (by_total, top), strict=True):
-            array[:, :, rows] = _unfolded(np.moveaxis(values, -3, 1))
+            array[:, :, rows] = as_rows(np.moveaxis(values, -3, 1))
         by_values = _ungrouped((by_total * of_far) @ transposed(matrix) * slopes)
-        by_values = _unfolded(by_values)
+        by_values = as_rows(by_values)
         self._by["q"][own, rows] += pulled(unit.head.queries, unit.queries(rows), by_values)
 
     def _exact_back(self, exact, by_sums, first, stop, rows):
@@ -499,7 +497,7 @@ class NearAttention:
         by_near = exact.near * (by_sums @ transposed(exact.values))
         by_logit = exact.by_anchor * (by_sums @ transposed(anchor_values))
         by_q = by_near @ exact.keys + by_logit @ anchor_keys
-        self._by["q"][:, self._queries(rows)] += _unfolded(by_q) * self.scale
+        self._by["q"][:, self._queries(rows)] += as_rows(by_q) * self.scale
         for name, by_window in (
             ("k", np.sum(transposed(by_near) @ exact.q, axis=0)),
             ("v", np.sum(transposed(exact.near) @ by_sums[..., 1:], axis=0)),
@@ -546,7 +544,7 @@ class NearAttention:
             features, values = self._blocks_of(rows, features_of(queries), own)
 
             def of_all_heads(array):
-                return _over_heads(np.moveaxis(array, 1, -3))
+                return as_rows(np.moveaxis(array, 1, -3))
 
             return features.map(of_all_heads), of_all_heads(values)
 
@@ -554,8 +552,8 @@ class NearAttention:
         if self._state is None:
             return None
         for queries in blocks(self.n - self.start, self.size):
-            features = features_of(queries).map(_over_heads)
-            later = added(later, features, _over_heads(gradients[:, :, queries]))
+            features = features_of(queries).map(as_rows)
+            later = added(later, features, as_rows(gradients[:, :, queries]))
         return later
 
     def _add_far(self, reader, right, later):
@@ -575,10 +573,10 @@ class NearAttention:
                 features = _apart(unit.key_rows(rows), n_groups).map(lambda array: array[:, None])
                 read, scale, slopes, matrix = _found(features, part, 1)
                 factor = np.exp(scale)
-                self._by["v"][rows] += np.sum(_unfolded((read * factor)[:, 0, :, 0]), axis=0)[:, 1:]
-                values = _folded(self._values(rows), n)[:, None]
+                self._by["v"][rows] += np.sum(as_rows((read * factor)[:, 0, :, 0]), axis=0)[:, 1:]
+                values = as_blocks(self._values(rows), n)[:, None]
                 by_values = (values @ transposed(matrix) * slopes * factor)[:, 0, :, 0]
-                by_values = np.moveaxis(_unfolded(by_values), 0, -2)
+                by_values = np.moveaxis(as_rows(by_values), 0, -2)
                 by_values = by_values.reshape(len(by_values), -1)
                 self._by["k"][rows] += pulled(unit.head.keys, unit.keys(rows), by_values)
 
@@ -623,7 +621,7 @@ def _found(features, part, n_groups):
     With log scale, slopes and sums, the columns of groups apart.
     """
     n_blocks = part.stop - part.first
-    features = features.map(lambda array: _grouped(_folded(array, n_blocks), n_groups))
+    features = features.map(lambda array: _grouped(as_blocks(array, n_blocks), n_groups))
     top = _grouped(part.top[..., None, :, None, :], n_groups)
     factors, slopes, scale = (_swapped(own) for own in levelled(features, top))
     shape = (*part.sums.shape[:-2], n_groups, -1, part.sums.shape[-1])
@@ -650,11 +648,6 @@ def _ungrouped(array):
     return array.reshape(*array.shape[:-2], -1)
 
 
-def _over_heads(array):
-    """Return rows of heads (..., G, n, m) as one axis, (..., G n, m)."""
-    return array.reshape(*array.shape[:-3], -1, array.shape[-1])
-
-
 def _apart(rows, n_groups):
     """Return features with the groups of their columns along the first axis; NumPy."""
     values, scale = rows
@@ -663,30 +656,6 @@ def _apart(rows, n_groups):
         scale = np.moveaxis(_grouped(scale, n_groups), -2, 0)
         scale = np.broadcast_to(scale, (n_groups, *scale.shape[1:]))
     return Rows(values, scale)
-
-
-def _folded(array, n_blocks):
-    """Return rows (..., n, c) as blocks (..., n_blocks, n / n_blocks, c)."""
-    shape = (*array.shape[:-2], n_blocks, array.shape[-2] // n_blocks, array.shape[-1])
-    return namespace(array).reshape(array, shape)
-
-
-def _unfolded(array):
-    """Return blocks (..., B, n, c) as rows (..., B n, c)."""
-    shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
-    return namespace(array).reshape(array, shape)
-
-
-def _filled(array, before, after, fill):
-    """Return rows with more of a value before and after them."""
-    if not before and not after:
-        return array
-    xp, (*leading, _, width) = namespace(array), array.shape
-
-    def more(n):
-        return like(np.full((*leading, n, width), fill), array)
-
-    return xp.concat([more(before), array, more(after)], axis=-2)
 
 
 def _largest_logit(unit, scale):

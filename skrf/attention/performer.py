@@ -291,7 +291,7 @@ class Performer:
         chunk_size : int, default=None
             Positions that pass through all layers at a time. The result is the same to rounding;
             the memory is that of the activations of one chunk and of 64 states of the attention,
-            however long the texts are. Beyond 64 chunks it takes more time, about 1.25 times at
+            however long the texts are. Beyond 64 chunks it takes more time, about 1.3 times at
             1,000 chunks. None takes all at once.
 
         Returns
