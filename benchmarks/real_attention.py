@@ -284,7 +284,7 @@ def defaults(causal, n_sharing):
     def make(seed, causal):
         return ApproxKernelAttention(OptimalPositiveRF(64, random_state=seed), **as_default)
 
-    field = NearField(120, 16) if causal else NearField(32, 64)
+    field = NearField(128, 16) if causal else NearField(32, 64)
     as_default = {"near": field, "n_groups": 1 if causal else 2, "causal": causal}
     exact = field.n_exact(causal=causal)
     return [

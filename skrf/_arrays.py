@@ -156,6 +156,11 @@ def largest_norm2(X):
 
     Rows are put in units of the largest entry first: squares of float32 may leave their range.
     """
+    if is_array_api(X):  # one pass without a temporary array, where it neither over- nor underflows
+        xp = namespace(X)
+        norm = float(xp.max(xp.linalg.vector_norm(constant(X), axis=-1)))
+        if 1e-15 < norm < 1e15:
+            return norm * norm
     largest = largest_entry(X)
     if not 1e-15 < largest < 1e15:
         if not 0.0 < largest < math.inf:
@@ -166,10 +171,8 @@ def largest_norm2(X):
 
 def largest_entry(X):
     """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
-    if is_array_api(X):
-        xp = namespace(X)
-        return float(constant(xp.max(xp.abs(X))))
-    low, high = float(X.min()), float(X.max())
+    xp, X = namespace(X), constant(X)
+    low, high = float(xp.min(X)), float(xp.max(X))
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
 
 
@@ -204,12 +207,49 @@ class Pure:
         return namespace(X).where(where, like(value, X), X)
 
 
+class Recorded(Pure):
+    """The same for torch: in place where its record of operations neither needs X nor grows."""
+
+    @staticmethod
+    def add(X, Y):
+        """Return X + Y."""
+        return X + Y if _is_shared(X) else X.add_(Y)
+
+    @staticmethod
+    def subtract(X, Y):
+        """Return X - Y."""
+        return X - Y if _is_shared(X) else X.sub_(Y)
+
+    @staticmethod
+    def multiply(X, Y):
+        """Return X * Y."""
+        return X * Y if X.requires_grad or _is_shared(X) else X.mul_(Y)
+
+    @staticmethod
+    def fill(X, where, value):
+        """Return logarithms with entries that count nothing, whose gradients are 0 already."""
+        with namespace(X).no_grad():
+            return X.masked_fill_(where, value)
+
+    @staticmethod
+    def exp(X):
+        """Return exp(X)."""
+        return X.exp() if _is_shared(X) else X.exp_()
+
+
+def _is_shared(X):
+    """Tell whether a torch tensor is a view: to overwrite it costs copies of gradients."""
+    return X._base is not None
+
+
 def arithmetic(X):
     """Return the version that serves X: a temporary array that may be overwritten where possible.
 
-    NumPy's come in place: a fresh array costs as much as the operation.
+    NumPy's and torch's come in place: a fresh array costs as much as the operation.
     """
-    return Pure if is_array_api(X) else InPlace
+    if not is_array_api(X):
+        return InPlace
+    return Recorded if array_api_compat.is_torch_array(X) else Pure
 
 
 class Kept(dict):

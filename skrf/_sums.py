@@ -62,6 +62,8 @@ class Rows(NamedTuple):
 
     def part(self, rows):
         """Return some of the rows: a slice, a view of them; numbers, new arrays (NumPy only)."""
+        if isinstance(rows, slice) and rows == slice(0, self.values.shape[-2]):
+            return self  # torch would copy the gradient of a part
         return self.map(lambda array: array[..., rows, :])
 
     def map(self, function):

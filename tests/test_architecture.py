@@ -66,7 +66,7 @@ SOMEWHERE = {
     "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
-    "torch": ("torch.py",),
+    "torch": ("torch.py", "attention/_torch.py"),
 }
 
 

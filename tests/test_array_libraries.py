@@ -430,6 +430,66 @@ def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near)
 
 
 @every_direction
+@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
+@pytest.mark.parametrize("size", [1e-120, 1e120])
+def test_gradients_in_several_blocks_of_values_of_any_size(causal, near, size):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    *parts, padding = inputs(0.5)
+    parts[2] = parts[2] * size
+    attention = ApproxKernelAttention(
+        OptimalPositiveRF(16, random_state=0), causal=causal, near=near, block_size=40
+    ).fit(*parts)
+    gradient = np.random.default_rng(1).normal(size=(2, 4, 150, 3))
+    expected = attention.backward(*parts, gradient, key_padding_mask=padding)
+    tensors = [torch.tensor(part, requires_grad=True) for part in parts]
+    attention(*tensors, key_padding_mask=padding).backward(torch.asarray(gradient))
+    for tensor, own in zip(tensors, expected, strict=True):
+        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-11 * abs(own).max())
+
+
+@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
+def test_causal_attention_of_torch_refuses_second_derivatives(near):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    parts = [torch.tensor(part, requires_grad=True) for part in inputs(0.5)[:3]]
+    attention = ApproxKernelAttention(
+        OptimalPositiveRF(16, random_state=0), causal=True, near=near, n_groups=1
+    )
+    with pytest.raises(NotImplementedError, match="Second derivatives"):
+        torch.autograd.grad(attention(*parts).sum(), parts, create_graph=True)
+
+
+@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
+def test_features_and_inputs_of_torch_are_not_overwritten(near):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    parts = [torch.tensor(part, requires_grad=True) for part in inputs(0.5)[:3]]
+    before = [part.detach().clone() for part in parts]
+    kept = []
+
+    def own(rows):  # features that autograd and their maker keep
+        kept.append(torch.sigmoid(rows))
+        return kept[-1]
+
+    generalized = GeneralizedMap(functions=(own, own))
+    for feature_map in (generalized, OptimalPositiveRF(16, random_state=0)):
+        if near is not None and feature_map is generalized:
+            continue
+        attention = ApproxKernelAttention(feature_map, causal=True, near=near, n_groups=1)
+        attention(*parts).sum().backward()
+    for part, same in zip(parts, before, strict=True):
+        assert torch.equal(part.detach(), same)
+    for rows in kept:
+        assert 0 < rows.min() and rows.max() < 1
+
+
+def test_second_derivatives_of_bidirectional_attention():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    q, k, v, _ = inputs(0.5, length=4)
+    tensors = [torch.tensor(part, requires_grad=True) for part in (q[0], k[0], v[0])]
+    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0)).fit(q, k)
+    assert torch.autograd.gradgradcheck(attention, tensors)
+
+
+@every_direction
 def test_gradients_where_backward_is_not_known(causal):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k, v, padding = inputs(0.5, length=4)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from array_api_compat import device, is_torch_array
 
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
 from .._sums import Memory, Rows
@@ -239,6 +240,10 @@ class Output:
 
 def quotients(sums):
     """Return numerators over denominators, the first of the sums; 0 where that is 0."""
+    if is_torch_array(sums):
+        from ._torch import Quotients
+
+        return Quotients.apply(sums)
     weight = sums[..., :1]
     # A division by infinity gives 0, and no gradient.
     return sums[..., 1:] / namespace(sums).where(weight == 0, like(np.inf, sums), weight)
@@ -289,6 +294,6 @@ def filled(array, before, after, fill=0.0):
     xp, (*leading, _, width) = namespace(array), array.shape
 
     def more(n):
-        return like(np.full((*leading, n, width), fill), array)
+        return xp.full((*leading, n, width), fill, dtype=array.dtype, device=device(array))
 
     return xp.concat([more(before), array, more(after)], axis=-2)

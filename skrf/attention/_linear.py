@@ -5,9 +5,11 @@ blocks, so nothing is divided by zero and no epsilon is added.
 """
 
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 
 import array_api_compat
 import numpy as np
+from array_api_compat import is_torch_array
 
 from .._arrays import arithmetic, cast, constant, is_array_api, namespace, to_host
 from .._sums import (
@@ -95,8 +97,8 @@ def steps_of(unit, block, sums):
     queries, keys = unit.query_rows(block), unit.key_rows(block)
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in safe_parts(sums, keys):
-        left = lifted(queries.part(rows), top[..., None, :])
-        step = Step(sums.at(top), top, *left, *lowered(keys.part(rows), top), values[..., rows, :])
+        own = queries.part(rows), keys.part(rows), values[..., rows, :]
+        step = Step.of(sums, top, *own)
         yield slice(block.start + rows.start, block.start + rows.stop), step
         sums = step.after
 
@@ -129,6 +131,17 @@ class Step:
         Sums over all keys of these positions.
     """
 
+    @classmethod
+    def of(cls, sums, top, queries, keys, values):
+        """Return the step of some positions on a scale that serves them."""
+        if is_torch_array(values):
+            from ._torch import causal_product
+
+            found, total = causal_product(sums, top, queries, keys, values)
+            return SimpleNamespace(found=found, after=Sums(sums.at(top) + total, top))
+        left, right = lifted(queries, top[..., None, :]), lowered(keys, top)
+        return cls(sums.at(top), top, *left, *right, values)
+
     def __init__(self, far, top, left, left_slopes, right, right_slopes, values):
         self.far, self.top, self.left, self.right = far, top, left, right
         self.slopes, self.values = (left_slopes, right_slopes), cast(values, right.dtype)
@@ -144,11 +157,11 @@ class Step:
         return Sums(self.far + cast(self.total, self.far.dtype), self.top)
 
 
-def in_parts(array):
+def in_parts(array, size=CAUSAL_ROWS):
     """Return rows (..., n, m) in parts (..., B, c, m), the last one filled up with zeros."""
     n = array.shape[-2]
-    n_parts = -(-n // CAUSAL_ROWS)
-    missing = n_parts * CAUSAL_ROWS - n if n_parts > 1 else 0
+    n_parts = -(-n // size)
+    missing = n_parts * size - n if n_parts > 1 else 0
     return as_blocks(filled(array, 0, missing), n_parts)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from array_api_compat import device, is_torch_array
 
 from .._arrays import (
     arithmetic,
@@ -143,6 +144,11 @@ class Exact:
     by_anchor: Any
     top: Any
     found: Any
+
+    @property
+    def operands(self):
+        """What a backward pass needs."""
+        return self.q, self.keys, self.values, self.near, self.by_anchor
 
     def without_weights(self):
         """Return the sums alone: what only a backward pass needs is let go."""
@@ -335,14 +341,23 @@ class NearAttention:
         found = do.add(near @ values, by_anchor @ anchor_values)
         return Exact(q, keys, values, near, by_anchor, top, found)
 
+    def _exact_sums(self, ranges):
+        """Return the exact parts of ranges, without weights, one after the other."""
+        if is_torch_array(self.unit.q):
+            from ._torch import exact_parts, is_differentiated
+
+            inputs = self.unit.q, self.unit.k, self.unit.v, self.anchors.keys, self.anchors.values
+            if is_differentiated(inputs):
+                return exact_parts(self, ranges, inputs)
+        return (self.exact(*own).without_weights() for own in ranges)
+
     # ---------------------------------------------------------------- forward
 
     def attend(self, out):
         """Write the outputs; return the state after them."""
         ranges = self._ranges()
         far = self._far_sums(ranges)
-        for first, stop, rows in ranges:
-            exact = self.exact(first, stop, rows).without_weights()
+        for (first, stop, rows), exact in zip(ranges, self._exact_sums(ranges), strict=True):
             if far:
                 own = self._far_part(far, first, stop, rows)
                 found = _mean_quotients(self._merged(exact, *own)[0])
@@ -492,19 +507,21 @@ class NearAttention:
         self._by["q"][own, rows] += pulled(unit.head.queries, unit.queries(rows), by_values)
 
     def _exact_back(self, exact, by_sums, first, stop, rows):
-        """Add the gradients by the exact part of a range."""
+        """Add the gradients by the exact part of a range; of NumPy and of torch."""
+        xp, do = namespace(by_sums), arithmetic(by_sums)
         anchor_keys, anchor_values = self._anchors()
-        by_near = exact.near * (by_sums @ transposed(exact.values))
-        by_logit = exact.by_anchor * (by_sums @ transposed(anchor_values))
-        by_q = by_near @ exact.keys + by_logit @ anchor_keys
-        self._by["q"][:, self._queries(rows)] += as_rows(by_q) * self.scale
+        by_near = do.multiply(by_sums @ transposed(exact.values), exact.near)
+        by_logit = do.multiply(by_sums @ transposed(anchor_values), exact.by_anchor)
+        by_q = do.add(by_near @ exact.keys, by_logit @ anchor_keys)
+        self._by["q"][..., self._queries(rows), :] += as_rows(do.multiply(by_q, self.scale))
         for name, by_window in (
-            ("k", np.sum(transposed(by_near) @ exact.q, axis=0)),
-            ("v", np.sum(transposed(exact.near) @ by_sums[..., 1:], axis=0)),
+            ("k", _sum_of_heads(transposed(transposed(exact.q) @ by_near))),
+            ("v", _sum_of_heads(transposed(transposed(by_sums) @ exact.near))[..., 1:]),
         ):
             self._spread(self._by[name], by_window, first, stop)
-        self._by_anchor[0] += np.sum(transposed(by_logit) @ exact.q, axis=(0, 1))
-        by_values = np.sum(transposed(exact.by_anchor) @ by_sums, axis=(0, 1))
+        by_keys = transposed(by_logit) @ exact.q, transposed(exact.by_anchor) @ by_sums
+        by_keys, by_values = (xp.sum(part, axis=(-4, -3)) for part in by_keys)
+        self._by_anchor[0] += by_keys
         self._by_anchor[1] += by_values[..., 1:]
 
     def _spread(self, target, windows, first, stop):
@@ -512,14 +529,32 @@ class NearAttention:
         n, sides = stop - first, 1 if self.causal else 2
         begin = (first - 1) * self.block
         if n == 1:
-            target[max(begin, 0) :][: windows.shape[-2]] += windows[0]
+            start = max(begin, 0)
+            target[..., start : start + windows.shape[-2], :] += windows[..., 0, :, :]
             return
-        rows = np.zeros((n + sides, self.block, windows.shape[-1]), windows.dtype)
+        shape = (*windows.shape[:-3], n + sides, self.block, windows.shape[-1])
+        rows = namespace(windows).zeros(shape, dtype=windows.dtype, device=device(windows))
         for i in range(sides + 1):
-            rows[i : i + n] += windows[:, i * self.block : (i + 1) * self.block]
-        rows = rows.reshape(-1, rows.shape[-1])[max(-begin, 0) :]
-        own = target[max(begin, 0) : (stop + sides - 1) * self.block]
-        own += rows[: len(own)]
+            rows[..., i : i + n, :, :] += windows[..., i * self.block : (i + 1) * self.block, :]
+        rows = as_rows(rows)[..., max(-begin, 0) :, :]
+        own = target[..., max(begin, 0) : (stop + sides - 1) * self.block, :]
+        own += rows[..., : own.shape[-2], :]
+
+    def exact_gradients(self, exacts, by_sums, ranges):
+        """Return the gradients with respect to queries, keys, values, and those of the anchors.
+
+        By the exact parts of ranges; of torch, which differentiates the far part.
+        """
+        own, unit, anchors = copy.copy(self), self.unit, self.anchors
+        inputs = unit.q, unit.k, unit.v, anchors.keys, anchors.values
+        zeros = [namespace(unit.q).zeros_like(part, dtype=unit.dtype) for part in inputs]
+        own._by, own._by_anchor = dict(zip("qkv", zeros, strict=False)), zeros[3:]
+        for parts in zip(exacts, by_sums, ranges, strict=True):
+            own._exact_back(*parts[:2], *parts[2])
+        if unit.value_unit != 1:
+            for i in (2, 4):
+                zeros[i] /= unit.value_unit
+        return zeros
 
     def _far_back(self, reader, gradients, scales, later):
         """Add the gradients of far keys, which read sums over queries as these do over keys.
@@ -608,8 +643,16 @@ def _merged(exact, exact_scale, far, far_scale):
     return total, top, of_exact, of_far
 
 
+def _sum_of_heads(array):
+    """Return (..., G, B, n, c) summed over the query heads."""
+    return array[..., 0, :, :, :] if array.shape[-4] == 1 else namespace(array).sum(array, axis=-4)
+
+
 def _mean_quotients(sums):
     """Return the means over groups of numerators over denominators; NumPy's are overwritten."""
+    if is_torch_array(sums):
+        xp, found = namespace(sums), quotients(sums)
+        return xp.squeeze(found, axis=-3) if found.shape[-3] == 1 else xp.mean(found, axis=-3)
     weight, n_groups = sums[..., :1], sums.shape[-3]
     divisor = n_groups * namespace(sums).where(weight == 0, like(np.inf, sums), weight)
     return namespace(sums).sum(arithmetic(sums).divide(sums, divisor), axis=-3)[..., 1:]

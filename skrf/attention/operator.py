@@ -47,7 +47,7 @@ from .generalized import GeneralizedMap
 from .masks import as_masks
 from .near import NearField
 
-_NEAR = {False: NearField(32, anchors=64), True: NearField(120, anchors=16)}  # by causal
+_NEAR = {False: NearField(32, anchors=64), True: NearField(128, anchors=16)}  # by causal
 _FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and without near keys
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
@@ -82,7 +82,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         Factor of the products of queries and keys; None is 1/sqrt(d).
     near : NearField, "auto" or None, default="auto"
         Keys that are taken exactly; features stand for the others. "auto" is, with
-        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(120, anchors=16)``
+        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(128, anchors=16)``
         where `causal`, and left out under a `mask` and where there are not as many keys as
         queries; with a `feature_map` it is None: features alone.
     n_groups : int or "auto", default="auto"

@@ -1,0 +1,161 @@
+"""Causal attention of torch with a backward pass of its own: autograd's makes more arrays."""
+
+from itertools import islice
+
+import torch
+
+from .._arrays import cast
+from .._sums import Rows, lifted, lowered
+from ._backward import by_sums_of
+from ._heads import as_rows
+from ._linear import in_parts
+from ._near import Exact
+
+_PART_ROWS = 64  # of a triangular product, half of which is for nothing
+
+
+class Quotients(torch.autograd.Function):
+    """Numerators over denominators, the first of sums; 0 where that is 0."""
+
+    @staticmethod
+    def forward(ctx, sums):
+        ctx.save_for_backward(sums)
+        weight = sums[..., :1]
+        return sums[..., 1:] / torch.where(weight == 0, torch.inf, weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (sums,) = ctx.saved_tensors
+        return by_sums_of(sums, gradient)
+
+
+def _check_once():
+    """Raise where gradients are to be differentiated: of this, autograd would know a part only."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "Second derivatives (create_graph=True) of causal attention, and of a near field, are "
+            "not known."
+        )
+
+
+def is_differentiated(inputs):
+    """Tell whether autograd records what is done with any of the inputs."""
+    return torch.is_grad_enabled() and any(array.requires_grad for array in inputs)
+
+
+def exact_parts(attention, ranges, inputs):
+    """Return the exact parts of some ranges of `NearAttention`, without weights."""
+    found = _ExactParts.apply(attention, ranges, *inputs)
+    n = len(ranges)
+    return [Exact(*5 * [None], *own) for own in zip(found[n:], found[:n], strict=True)]
+
+
+class _ExactParts(torch.autograd.Function):
+    """The sums of `exact_parts`, and behind them their log scales, constants."""
+
+    @staticmethod
+    def forward(ctx, attention, ranges, *_):
+        exacts = [attention.exact(*own) for own in ranges]
+        ctx.save_for_backward(*(part for own in exacts for part in own.operands))
+        ctx.given = attention, ranges
+        tops = [own.top for own in exacts]
+        ctx.mark_non_differentiable(*tops)
+        return *(own.found for own in exacts), *tops
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        _check_once()
+        (attention, ranges), saved = ctx.given, iter(ctx.saved_tensors)
+        exacts = [Exact(*islice(saved, 5), None, None) for _ in ranges]
+        gradients = gradients[: len(ranges)]
+        return None, None, *attention.exact_gradients(exacts, gradients, ranges)
+
+
+def causal_product(sums, top, queries, keys, values):
+    """Return numerators and denominators of some positions, and the sums over their keys.
+
+    Parameters
+    ----------
+    sums : Sums
+        Over the keys of earlier positions.
+    top : Tensor of shape (U, M) or (U, 1)
+        Exponents that serve these positions.
+    queries, keys : Rows
+        Features of shapes (U, G, n, M) and (U, n, M).
+    values : Tensor of shape (U, n, e + 1)
+        Values, the weight first.
+    """
+    far = cast(sums.at(top), values.dtype)
+    return _CausalProduct.apply(*queries, *keys, values, far, top)
+
+
+def _fixed(array):
+    """Return a constant that may be overwritten: of a part of another array, a copy."""
+    if array is None:
+        return None
+    is_part = array.untyped_storage().nbytes() > array.nbytes
+    return array.detach().clone() if is_part else array.detach()
+
+
+class _CausalProduct(torch.autograd.Function):
+    """What `causal_product` returns; features are overwritten by their factors."""
+
+    @staticmethod
+    def forward(ctx, queries, query_scale, keys, key_scale, values, far, top):
+        left, left_slopes = lifted(Rows(*map(_fixed, (queries, query_scale))), top[..., None, :])
+        right, right_slopes = lowered(Rows(*map(_fixed, (keys, key_scale))), top)
+        left, right, values = _folded(left), _folded(right), _folded(values)
+        near = _triangles(left @ right.mT)
+        earlier, total = _running(far, right.mT @ values)
+        found = (left @ earlier).baddbmm_(near, values)
+        ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
+        return _unfolded(found, queries), total
+
+    @staticmethod
+    def backward(ctx, by_found, by_total):
+        _check_once()
+        left, right, values, near, earlier, *slopes = ctx.saved_tensors
+        by_found = _folded(by_found)
+        later, by_far = _running(by_total, left.mT @ by_found, is_reverse=True)
+        by_near = _triangles(by_found @ values.mT)
+        by_left = (by_found @ earlier.mT).baddbmm_(by_near, right)
+        by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
+        by_values = (right @ later).baddbmm_(near.mT, by_found)
+        pairs = zip((by_left, by_right), slopes, strict=True)
+        by_queries, by_keys = (_unfolded(part, own).mul_(own) for part, own in pairs)
+        by_values = _unfolded(by_values, slopes[1])
+        return by_queries, None, by_keys, None, by_values, by_far, None
+
+
+def _folded(rows):
+    """Return rows (..., n, c) in parts, those of the heads of a set together: (parts, rows, c)."""
+    parts = in_parts(rows, _PART_ROWS)
+    if rows.ndim == 4:  # of several query heads
+        parts = parts.movedim(1, 2).flatten(2, 3)
+    return parts.flatten(0, 1)
+
+
+def _unfolded(parts, rows):
+    """Return what `_folded` made, in the shape of the rows."""
+    *heads, n = rows.shape[1:-1]
+    parts = parts.unflatten(0, (rows.shape[0], -1))
+    if heads:
+        parts = parts.unflatten(2, (heads[0], -1)).movedim(2, 1)
+    return as_rows(parts)[..., :n, :]
+
+
+def _running(first, products, *, is_reverse=False):
+    """Return sums over what comes before every part, (parts, M, c), and over all parts alone."""
+    products = products.unflatten(0, (first.shape[0], -1))
+    found, total = torch.empty_like(products), torch.zeros_like(first)
+    n_parts = products.shape[1]
+    for i in reversed(range(n_parts)) if is_reverse else range(n_parts):
+        torch.add(first, total, out=found[:, i])
+        total += products[:, i]
+    return found.flatten(0, 1), total
+
+
+def _triangles(products):
+    """Set products with later keys to 0, those of every head that a set has."""
+    products.unflatten(1, (-1, products.shape[-1])).tril_()
+    return products
