@@ -281,7 +281,7 @@ def measure_step(rounds):
     parts = np.random.default_rng(0).normal(size=(3, n_steps, n_heads, width)).astype(np.float32)
     operators = {
         "features alone": (ApproxKernelAttention(OptimalPositiveRF(256), causal=True), 256, 0),
-        "default": (ApproxKernelAttention(causal=True), 64, 240),
+        "default": (ApproxKernelAttention(causal=True), 64, 256),
     }
     for library in ("numpy", "torch"):
         try:

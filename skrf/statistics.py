@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
-from ._arrays import less_offset
+from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
@@ -106,22 +106,13 @@ class Moments:
 
 
 def _dense(X, weights, full, sizes):
-    n, d = X.shape
+    n, is_host = X.shape[0], not is_array_api(X)
     w = np.ones(n) if weights is None else weights
-    weight, room = float(w.sum()), np.empty((min(n, _BLOCK_ROWS), d))
-    shift, blocks = X[0].astype(np.float64), list(gen_batches(n, _BLOCK_ROWS))
+    weight, blocks = float(w.sum()), list(gen_batches(n, _BLOCK_ROWS))
+    sums = _sums_about if is_host else _sums_elsewhere
+    shift = to_host(X[0, :]).astype(np.float64)
     for _ in range(2):
-        total, squares = np.zeros(d), 0.0
-        for block in blocks:
-            own = w[block]
-            deviations = np.subtract(X[block], shift, out=room[: len(own)])
-            total += own @ deviations
-            if full:
-                squares = squares + (deviations * own[:, None]).T @ deviations
-            elif weights is None:
-                squares = squares + np.einsum("ij,ij->j", deviations, deviations)
-            else:
-                squares = squares + np.einsum("i,ij,ij->j", own, deviations, deviations)
+        total, squares = sums(X, shift, weights, blocks, full)
         step = total / weight
         covariance = squares / weight - (np.outer(step, step) if full else step * step)
         # Digits are lost where the shift is far from the mean: then again with the mean itself.
@@ -130,10 +121,39 @@ def _dense(X, weights, full, sizes):
             break
         shift = shift + step
     if not sizes:
-        return Moments(weight, shift, step, covariance, *np.full((2, d), np.nan))
+        return Moments(weight, shift, step, covariance, *np.full((2, X.shape[1]), np.nan))
+    X = to_host(X)
     sizes = sum(w[block] @ np.abs(X[block].astype(np.float64)) for block in blocks)
     minimum = X.min(axis=0).astype(np.float64)
     return Moments(weight, shift, step, covariance, minimum, sizes / weight)
+
+
+def _sums_about(X, shift, weights, blocks, full):
+    """Return the weighted sums of deviations from a point, and of their (outer) squares."""
+    room, (total, squares) = np.empty((min(len(X), _BLOCK_ROWS), len(shift))), (0.0, 0.0)
+    for block in blocks:
+        deviations = np.subtract(X[block], shift, out=room[: len(X[block])])
+        own = np.ones(len(deviations)) if weights is None else weights[block]
+        total += own @ deviations
+        if full:
+            squares = squares + (deviations * own[:, None]).T @ deviations
+        elif weights is None:
+            squares = squares + np.einsum("ij,ij->j", deviations, deviations)
+        else:
+            squares = squares + np.einsum("i,ij,ij->j", own, deviations, deviations)
+    return total, squares
+
+
+def _sums_elsewhere(X, shift, weights, blocks, full):
+    """Return the same of rows of another library and without weights: only sums are copied."""
+    xp, total, squares = namespace(X), 0.0, 0.0
+    shift = beside(shift, X)
+    for block in blocks:
+        deviations = cast(X[block, :], xp.float64) - shift
+        total = total + xp.sum(deviations, axis=0)
+        own = deviations.T @ deviations if full else xp.sum(deviations * deviations, axis=0)
+        squares = squares + own
+    return to_host(total), to_host(squares)
 
 
 def _sparse(X, weights, full):

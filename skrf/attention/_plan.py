@@ -7,7 +7,7 @@ from numbers import Integral
 import numpy as np
 from sklearn.base import clone
 
-from .._arrays import namespace, take, to_host
+from .._arrays import constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import fit_to
 from ._heads import Head, HeadSet
@@ -60,19 +60,20 @@ def share_of(feature_map, n_groups):
 
 
 def adapted(plan, queries, keys, before=None):
-    """Return the map with the statistics of rows of the host.
+    """Return the map with the statistics of rows.
 
     `before` is a mechanism whose statistics are merged with them.
     """
     prototype = plan.prototypes[0]
     check_range("q", queries)
-    if len(keys):
+    if keys.shape[0]:
         check_range("k", keys)
     if before is not None:
-        return copy.copy(before).partial_fit(queries, keys=keys) if len(keys) else before
+        return copy.copy(before).partial_fit(queries, keys=keys) if keys.shape[0] else before
     if needs_data(prototype):
-        return fit_to(clone(prototype), queries, keys if len(keys) else queries)
-    return prototype.adapted(queries, keys) if len(keys) else prototype
+        queries, keys = to_host(queries), to_host(keys)
+        return fit_to(clone(prototype), queries, keys if keys.shape[0] else queries)
+    return prototype.adapted(queries, keys) if keys.shape[0] else prototype
 
 
 def pooled(groups, numbers, own):
@@ -87,7 +88,7 @@ def pooled(groups, numbers, own):
 
 
 def rows_of_sets(groups, most):
-    """Return at most some queries and keys of every set; only these are copied to the host."""
+    """Return at most some queries and keys of every set, where they are."""
     hidden = to_host(groups.padding)
     n_sets, n_heads, n_queries, _ = groups.q.shape
     queries = [_some(np.arange(n_heads * n_queries), most)] * n_sets
@@ -98,12 +99,12 @@ def rows_of_sets(groups, most):
 
 
 def _taken(X, places):
-    """Return rows of every set on the host: numbers of them for each, taken in one copy."""
-    rows = namespace(X).reshape(X, (-1, X.shape[-1]))
+    """Return rows of every set: numbers of them for each, taken in one copy."""
+    rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
     starts = np.arange(len(places)) * (rows.shape[0] // len(places))
     numbers = [start + own for start, own in zip(starts, places, strict=True)]
-    found = to_host(take(rows, np.concatenate(numbers)))
-    return np.split(found, np.cumsum([len(own) for own in places])[:-1])
+    found, stops = take(rows, np.concatenate(numbers)), np.cumsum([len(own) for own in places])
+    return [found[stop - len(own) : stop, :] for own, stop in zip(places, stops, strict=True)]
 
 
 def _some(rows, most):

@@ -108,9 +108,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     take the member of the family that needs none.
 
     Inputs may be torch tensors, which torch then differentiates, also with respect to a mask made
-    of tensors, or CuPy arrays; LinearOperators and `backward` take NumPy arrays only. Statistics
-    are taken on the host: `fit` once, where copying queries and keys there in every bidirectional
-    call is too slow.
+    of tensors, or CuPy arrays; LinearOperators and `backward` take NumPy arrays only. Gradients
+    of torch, causal or with a near field, are not differentiated again. `fit` works on the host;
+    calls make their statistics where the inputs are, but for maps that look at rows one by one.
 
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.

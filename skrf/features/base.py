@@ -574,9 +574,10 @@ class BaseRandomFeatures(
 
         Parameters
         ----------
-        X : ndarray of shape (n_samples, n_features)
-            Queries.
-        keys : ndarray of shape (n_keys, n_features), default=None
+        X : array of shape (n_samples, n_features)
+            Queries, of any library: of another than NumPy, only sums are copied to the host, where
+            the mechanism needs no more.
+        keys : array of shape (n_keys, n_features), default=None
             Keys; None takes X.
 
         Returns
@@ -591,6 +592,8 @@ class BaseRandomFeatures(
         """
         fitted = self._known
         spec = fitted.spec
+        if type(spec)._learn_from_rows is not BaseRandomFeatures._learn_from_rows:
+            X, keys = to_host(X), to_host(keys)
         sample = spec._sample(X, keys, None, fitted.seed)
         statistics = sample.statistics(full=spec._needs_full_statistics, sizes=spec._needs_sizes)
         return self._with(Fitted.to(spec, statistics, sample, before=fitted))
