@@ -13,7 +13,7 @@ from .._threads import run_all
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
-from . import _backward, _linear
+from . import _backward, _linear, _position
 from ._backward import Gradients
 from ._diagnosis import TOLERATED, AttentionDiagnosis, spread
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
@@ -487,8 +487,13 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             output = Output(None if out is None else out[i], unit.value_unit)
             before = states[i] if states else None
             if field is not None:
-                near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
-                found = near.attend(output), 0
+                after = None
+                if before is not None and unit.q.shape[-2] == 1:
+                    after = _position.near(unit, field, scale, before, output)
+                if after is None:
+                    near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
+                    after = near.attend(output)
+                found = after, 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
             errors, effective = np.zeros((2, 3)), []
@@ -521,7 +526,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             if mask is not None:
                 n_lost += masked(own, mask, output)
                 continue
-            if self.causal:
+            if before is not None and own.q.shape[-2] == 1:
+                sums = _position.by_features(own, earlier, output)
+            elif self.causal:
                 sums = _linear.causal(own, earlier, output, size)
             else:
                 sums = _linear.absorb(own, size)
