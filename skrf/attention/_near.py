@@ -348,7 +348,7 @@ class NearAttention:
             exact = self.exact(first, stop, rows).without_weights()
             if far:
                 own = self._far_part(far, first, stop, rows)
-                found = mean_quotients(self._merged(exact, *own)[0])
+                found = _mean_quotients(self._merged(exact, *own)[0])
             else:
                 found = quotients(exact.found)
             out.put(self._queries(rows), as_rows(found))
@@ -611,7 +611,7 @@ def _merged(exact, exact_scale, far, far_scale):
     return total, top, of_exact, of_far
 
 
-def mean_quotients(sums):
+def _mean_quotients(sums):
     """Return the means over groups of numerators over denominators; NumPy's are overwritten."""
     weight, n_groups = sums[..., :1], sums.shape[-3]
     divisor = n_groups * namespace(sums).where(weight == 0, like(np.inf, sums), weight)

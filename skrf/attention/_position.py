@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arrays import arithmetic, beside, cast, is_array_api, namespace
 from .._sums import Sums, added, peaked, transposed
-from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, longest, mean_quotients, swapped
+from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, longest, swapped
 
 _FIRST = slice(0, 1)
 
@@ -42,22 +42,21 @@ def near(unit, field, scale, before, out):
         or not _can_be_written(unit, before)
     ):
         return None
-    window = before.window or Window(before, field.block)
+    window = before.window or Window(before, field.block, len(maps.groups))
     largest = max(window.largest, longest(unit.k))
     if not scale * longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
         return None
     if not window.is_next(n):
-        window = Window(before, field.block)
+        window = Window(before, field.block, len(maps.groups))
         window.is_next(n)
     window.largest = largest
     state = window.state_after(before, unit.k, unit.v)
-    logits, values = window.exact(unit.q[..., 0, :] * scale, n + 1)
-    if maps.heads:
-        logs = unit.query_rows(_FIRST).values[..., 0, :]
-        found = window.with_far(logits, values, logs, len(maps.groups))
-    else:
-        found = peaked(logits) @ values
-    out.put(_FIRST, mean_quotients(found)[..., None, :])
+    logs = unit.query_rows(_FIRST).values[..., 0, :] if maps.groups else None
+    found = window.read(unit.q[..., 0, :] * scale, logs, n + 1)
+    # Weights are 1 or more. The mean is over groups.
+    found = found[..., 1:] / found[..., :1]
+    found = namespace(found).mean(found, axis=-3) if len(maps.groups) > 1 else found[..., 0, :, :]
+    out.put(_FIRST, found[..., None, :])
     return state
 
 
@@ -73,6 +72,8 @@ class Window:
         Whose rows are the first.
     block : int
         Positions of a block; there is room for two.
+    n_groups : int
+        Groups of features.
 
     Attributes
     ----------
@@ -80,29 +81,32 @@ class Window:
         The largest length of a key.
     """
 
-    def __init__(self, state, block):
+    def __init__(self, state, block, n_groups):
         like, anchors, xp = state.keys, state.anchors, namespace(state.keys)
         place = {"dtype": like.dtype, "device": array_api_compat.device(like)}
         *leading, self._n, width = like.shape
+        self._n_groups = n_groups = max(n_groups, 1)
         self._first = first = anchors.keys.shape[-2]
-        rows, own = slice(first, first + self._n), (*leading, first + 2 * block)
-        self._keys = xp.empty((*own, width), **place)
-        self._values = xp.ones((*own, state.values.shape[-1] + 1), **place)  # weights first
-        for target, part, earlier in (
-            (self._keys, state.keys, anchors.keys),
-            (self._values[..., 1:], state.values, anchors.values),
-        ):
-            target[..., :first, :] = earlier
-            target[..., rows, :] = part
-        self._hidden = np.zeros(own, bool)
+        rows, size = slice(first, first + self._n), first + 2 * block
+        self._hidden = np.zeros((*leading, size), bool)
         self._hidden[..., rows] = state.hidden
         is_any = state.hidden.any()
         self._unseen = beside(self._hidden[..., None, :], like) if is_any else None
-        self._far = [
-            (cast(sums.sums, like.dtype), cast(sums.top, like.dtype)[..., None, :])
-            for sums in state.sums
-        ]
+        self._keys = xp.empty((*leading, size, width), **place)
+        self._keys[..., :first, :] = anchors.keys
+        self._keys[..., rows, :] = state.keys
         self.largest = longest(self._keys[..., : rows.stop, :])
+        # Weights before the values, and sums of far keys before those of single ones.
+        self._n_far = sum(own.sums.shape[-2] for own in state.sums) // n_groups
+        shape = (*leading, n_groups, self._n_far + size, state.values.shape[-1] + 1)
+        self._sums = xp.ones(shape, **place)
+        for own in state.sums:
+            self._top = cast(own.top, like.dtype)[..., None, :]
+            far = xp.reshape(own.sums, (*leading, n_groups, self._n_far, shape[-1]))
+            self._sums[..., : self._n_far, :] = cast(far, like.dtype)
+        self._values = self._sums[..., self._n_far :, 1:]
+        self._values[..., :first, :] = anchors.values[..., None, :, :]
+        self._values[..., rows, :] = state.values[..., None, :, :]
         self._lock = threading.Lock()
 
     def __reduce__(self):
@@ -120,34 +124,40 @@ class Window:
         place = self._first + state.keys.shape[-2]
         own, rows = slice(place, place + 1), slice(self._first, place + 1)
         self._keys[..., own, :] = k
-        self._values[..., own, 1:] = v
+        self._values[..., own, :] = v[..., None, :, :]
         return NearState(
             state.position + 1,
             state.sums,
             self._keys[..., rows, :],
-            self._values[..., rows, 1:],
+            self._values[..., 0, rows, :],
             self._hidden[..., rows],
             state.anchors,
             self,
         )
 
-    def exact(self, q, n):
-        """Return logits (..., 1, G, r) of queries (..., G, d), and [1, values] (..., 1, r, e + 1)."""
-        stop = self._first + n
+    def read(self, q, logs, n):
+        """Return what queries see of n near keys and all others: sums (..., n_groups, G, e + 1).
+
+        Parameters
+        ----------
+        q : array of shape (..., G, d)
+            Scaled queries.
+        logs : array of shape (..., G, M) or None
+            Their log features; NumPy's are overwritten.
+        n : int
+            Number of near keys.
+        """
+        stop, xp = self._first + n, namespace(q)
         logits = q @ transposed(self._keys[..., :stop, :])
         if self._unseen is not None:
             logits = arithmetic(logits).fill(logits, self._unseen[..., :stop], -np.inf)
-        return logits[..., None, :, :], self._values[..., None, :stop, :]
-
-    def with_far(self, logits, values, logs, n_groups):
-        """Return the sums over all that queries with log features (..., G, M) see, of each group."""
-        ((far, top),) = self._far
-        xp = namespace(logits)
-        logs = swapped(grouped(arithmetic(logs).add(logs, top), n_groups))  # (..., groups, G, m)
-        far = xp.reshape(far, (*logs.shape[:-2], logs.shape[-1], far.shape[-1]))
-        logits = xp.broadcast_to(logits, (*logs.shape[:-1], logits.shape[-1]))
-        weights, n_far = peaked(xp.concat([logs, logits], axis=-1)), logs.shape[-1]
-        return weights[..., :n_far] @ far + weights[..., n_far:] @ values
+        logits = logits[..., None, :, :]
+        if logs is not None:
+            logs = swapped(grouped(arithmetic(logs).add(logs, self._top), self._n_groups))
+            if self._n_groups > 1:
+                logits = xp.broadcast_to(logits, (*logs.shape[:-1], stop))
+            logits = xp.concat([logs, logits], axis=-1)
+        return peaked(logits) @ self._sums[..., : self._n_far + stop, :]
 
 
 def _may_be_anchor(state, field):

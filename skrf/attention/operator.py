@@ -279,7 +279,11 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
+            kept = vars(self).get("_plain_set", (None, None))
+            if kept[0] is not prototypes:
+                kept = prototypes, HeadSet(tuple((Head(own),) for own in prototypes))
+                self._plain_set = kept
+            return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
         return run_all(lambda rows: plan.maps([adapted(plan, *rows)]), samples)
 
