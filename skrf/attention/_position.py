@@ -3,21 +3,27 @@
 The results are those of `_linear` and `_near`, to rounding.
 """
 
+import math
 import threading
 
 import array_api_compat
 import numpy as np
 
-from .._arrays import arithmetic, beside, cast, is_array_api, namespace
-from .._sums import Sums, added, peaked, transposed
-from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, longest, swapped
+from .._arrays import arithmetic, beside, cast, namespace
+from .._sums import Sums, lowered, transposed
+from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, swapped
 
 _FIRST = slice(0, 1)
 
 
 def by_features(unit, sums, out):
     """Write causal attention by features alone; return the sums with the key of the position."""
-    sums = added(sums, unit.key_rows(_FIRST), unit.values(_FIRST))
+    keys, values, xp = unit.key_rows(_FIRST), unit.values(_FIRST), namespace(unit.k)
+    top = sums.raised(keys)
+    # One key needs no product of matrices.
+    factors, _ = lowered(keys, top)
+    own = transposed(cast(factors, xp.float64)) * cast(values, xp.float64)
+    sums = Sums(arithmetic(own).add(own, sums.at(top)), top)
     seen = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # by every query head
     out.put_quotients(_FIRST, seen.weigh(unit.query_rows(_FIRST)))
     return sums
@@ -26,32 +32,37 @@ def by_features(unit, sums, out):
 def near(unit, field, scale, before, out):
     """Write attention with a near field, and return the state after the position.
 
-    None, with nothing written, is for what `NearAttention` must do: the first position of a block,
-    at which keys become far; anchors; padding; float64 for single inputs; features of single query
-    heads, or with signs; and tensors that torch may differentiate, as rows are written in place.
+    None, with nothing written, is for what `NearAttention` must do: several positions, or the first
+    of all; the first of a block, at which keys become far; anchors; padding; float64 for single
+    inputs; features with signs, or of several query heads; and tensors that torch may
+    differentiate, as rows are written in place.
     """
+    if before is None or unit.q.shape[-2] > 1:
+        return None
     n, maps = before.keys.shape[-2], unit.maps
     if (
         n % field.block == 0
-        or _may_be_anchor(before, field)
+        or (isinstance(field.anchors, tuple) and before.position in field.anchors)
         or unit.hidden is not None
         or not unit.dtype == unit.q.dtype == before.keys.dtype == before.values.dtype
-        or maps.shrink is not None
         or len(maps.heads) > 1
         or not all(head.is_positive for head in maps.heads)
-        or not _can_be_written(unit, before)
+        or _is_differentiated(unit.q, unit.k, unit.v)
+        or (before.window is None and not _is_usual(before, field))
     ):
         return None
     window = before.window or Window(before, field.block, len(maps.groups))
-    largest = max(window.largest, longest(unit.k))
-    if not scale * longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
+    largest = max(window.largest, _longest(unit.k))
+    if not scale * _longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
         return None
     if not window.is_next(n):
         window = Window(before, field.block, len(maps.groups))
         window.is_next(n)
     window.largest = largest
     state = window.state_after(before, unit.k, unit.v)
-    logs = unit.query_rows(_FIRST).values[..., 0, :] if maps.groups else None
+    logs = unit.query_rows(_FIRST).values[..., 0, :] if before.sums else None
+    if before.sums and maps.shrink is not None:  # of a single query head
+        logs = logs + float(np.log(maps.shrink[0]))
     found = window.read(unit.q[..., 0, :] * scale, logs, n + 1)
     # Weights are 1 or more. The mean is over groups.
     found = found[..., 1:] / found[..., :1]
@@ -95,7 +106,7 @@ class Window:
         self._keys = xp.empty((*leading, size, width), **place)
         self._keys[..., :first, :] = anchors.keys
         self._keys[..., rows, :] = state.keys
-        self.largest = longest(self._keys[..., : rows.stop, :])
+        self.largest = _longest(self._keys[..., : rows.stop, :])
         # Weights before the values, and sums of far keys before those of single ones.
         self._n_far = sum(own.sums.shape[-2] for own in state.sums) // n_groups
         shape = (*leading, n_groups, self._n_far + size, state.values.shape[-1] + 1)
@@ -113,7 +124,9 @@ class Window:
         return type(None), ()
 
     def is_next(self, n):
-        """Tell whether nobody has row n of the near keys yet, and take it."""
+        """Tell whether row n of the near keys may be written, and take it: nobody else has it."""
+        if _is_frozen(self._keys):
+            return False
         with self._lock:
             is_next = self._n == n
             self._n += is_next
@@ -157,28 +170,38 @@ class Window:
             if self._n_groups > 1:
                 logits = xp.broadcast_to(logits, (*logs.shape[:-1], stop))
             logits = xp.concat([logs, logits], axis=-1)
-        return peaked(logits) @ self._sums[..., : self._n_far + stop, :]
+        # There is a largest: a query sees its own key.
+        do, top = arithmetic(logits), xp.max(logits, axis=-1, keepdims=True)
+        weights = do.exp(do.subtract(logits, top))
+        return weights @ self._sums[..., : self._n_far + stop, :]
 
 
-def _may_be_anchor(state, field):
-    """Tell whether the next position may be an anchor, or places of earlier ones are empty."""
-    positions = state.anchors.positions
-    if isinstance(field.anchors, tuple):
-        is_complete = state.position not in field.anchors
-    else:
-        is_complete = positions.shape[-1] == field.anchors
-    return not is_complete or bool((positions < 0).any())
-
-
-def _can_be_written(unit, state):
-    """Tell whether rows may be written in place behind those of a state."""
-    arrays = [unit.q, unit.k, unit.v]
-    if state.window is None:
-        anchors = state.anchors
-        arrays += [state.keys, state.values, anchors.keys, anchors.values]
-        arrays += [own.sums for own in state.sums]
-    if not is_array_api(unit.q):
-        return True
-    return array_api_compat.is_writeable_array(state.keys) and not any(
-        getattr(own, "requires_grad", False) for own in arrays
+def _is_usual(state, field):
+    """Tell whether all anchors are there, and rows may be written behind those of a state."""
+    anchors = state.anchors
+    n_anchors = anchors.keys.shape[-2]
+    arrays = state.keys, state.values, anchors.keys, anchors.values, *(s.sums for s in state.sums)
+    return (
+        (isinstance(field.anchors, tuple) or n_anchors == field.anchors)
+        and anchors.positions.min(initial=0) >= 0
+        and array_api_compat.is_writeable_array(state.keys)
+        and not _is_differentiated(*arrays)
     )
+
+
+def _is_differentiated(*arrays):
+    """Tell whether torch may differentiate what is made of any of these."""
+    return any(getattr(own, "requires_grad", False) for own in arrays)
+
+
+def _is_frozen(array):
+    """Tell whether torch made an array in its inference mode, and no longer is in it."""
+    is_torch = array_api_compat.is_torch_array(array)
+    return is_torch and array.is_inference() and not namespace(array).is_inference_mode_enabled()
+
+
+def _longest(rows):
+    """Return the largest length of rows, inf or NaN where it has no square."""
+    xp = namespace(rows)
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(xp.max(xp.sum(rows * rows, axis=-1))))

@@ -491,9 +491,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             output = Output(None if out is None else out[i], unit.value_unit)
             before = states[i] if states else None
             if field is not None:
-                after = None
-                if before is not None and unit.q.shape[-2] == 1:
-                    after = _position.near(unit, field, scale, before, output)
+                after = _position.near(unit, field, scale, before, output)
                 if after is None:
                     near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
                     after = near.attend(output)
