@@ -223,6 +223,15 @@ def test_single_positions_of_both_precisions():
         assert_allclose(out, *at([expected], i), **TOLERANCES[str(out.dtype)])
 
 
+def test_single_positions_of_short_floats():
+    attention = ApproxKernelAttention(MAPS["optimal"], near=NearField(40, 3), causal=True)
+    parts = [part.astype(np.float16) for part in inputs()]
+    expected = attention(*(part.astype(np.float64) for part in parts))
+    found, n_short = streamed(attention, parts)
+    assert found.dtype == np.float16 and n_short > 55
+    assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
 def test_maps_of_causal_operators_follow_their_parameters(near):
     attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)

@@ -32,25 +32,12 @@ def by_features(unit, sums, out):
 def near(unit, field, scale, before, out):
     """Write attention with a near field, and return the state after the position.
 
-    None, with nothing written, is for what `NearAttention` must do: several positions, or the first
-    of all; the first of a block, at which keys become far; anchors; padding; float64 for single
-    inputs; features with signs, or of several query heads; and tensors that torch may
-    differentiate, as rows are written in place.
+    None, with nothing written, is for what `NearAttention` must do: all but what `_is_usual` tells,
+    and float64 for logits that are too large.
     """
-    if before is None or unit.q.shape[-2] > 1:
+    if before is None or not _is_usual(unit, field, before):
         return None
     n, maps = before.keys.shape[-2], unit.maps
-    if (
-        n % field.block == 0
-        or (isinstance(field.anchors, tuple) and before.position in field.anchors)
-        or unit.hidden is not None
-        or not unit.dtype == unit.q.dtype == before.keys.dtype == before.values.dtype
-        or len(maps.heads) > 1
-        or not all(head.is_positive for head in maps.heads)
-        or _is_differentiated(unit.q, unit.k, unit.v)
-        or (before.window is None and not _is_usual(before, field))
-    ):
-        return None
     window = before.window or Window(before, field.block, len(maps.groups))
     largest = max(window.largest, _longest(unit.k))
     if not scale * _longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
@@ -176,7 +163,28 @@ class Window:
         return weights @ self._sums[..., : self._n_far + stop, :]
 
 
-def _is_usual(state, field):
+def _is_usual(unit, field, before):
+    """Tell whether a unit is a position as most are.
+
+    Others are several, or begin a block, at which keys become far; are anchors, or padding; need
+    float64 for single inputs; have features with signs, or of several query heads; or are tensors
+    that torch may differentiate, as rows are written in place.
+    """
+    heads = unit.maps.heads
+    return (
+        unit.q.shape[-2] == 1
+        and before.keys.shape[-2] % field.block > 0
+        and not (isinstance(field.anchors, tuple) and before.position in field.anchors)
+        and unit.hidden is None
+        and unit.dtype == unit.q.dtype == before.keys.dtype == before.values.dtype
+        and len(heads) <= 1
+        and all(head.is_positive for head in heads)
+        and not _is_differentiated(unit.q, unit.k, unit.v)
+        and (before.window is not None or _can_go_on(before, field))
+    )
+
+
+def _can_go_on(state, field):
     """Tell whether all anchors are there, and rows may be written behind those of a state."""
     anchors = state.anchors
     n_anchors = anchors.keys.shape[-2]
