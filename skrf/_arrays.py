@@ -15,23 +15,23 @@ from scipy.spatial.distance import cdist
 LARGEST = 1e150  # its square still is a float
 _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more than 3 digits
 _PAIRS = 2**12  # pairs of sparse rows that are subtracted at a time
+_NAMESPACES = {}  # of types: to ask costs as much as a small operation
 
 
 def is_array_api(X):
     """Tell whether X is an array of a library other than NumPy (and not sparse)."""
-    return (
-        not isinstance(X, np.ndarray)
-        and not sp.issparse(X)
-        and array_api_compat.is_array_api_obj(X)
-        and not array_api_compat.is_numpy_array(X)
-    )
+    return namespace(X) is not np
 
 
 def namespace(X):
-    """Return the array-API namespace of X; NumPy for NumPy and sparse input."""
-    if isinstance(X, np.ndarray):
-        return np
-    return array_api_compat.array_namespace(X) if is_array_api(X) else np
+    """Return the array-API namespace of X; NumPy for NumPy, sparse input, and all else."""
+    kind = type(X)
+    if kind not in _NAMESPACES:
+        is_ours = isinstance(X, np.ndarray) or sp.issparse(X)
+        is_other = not is_ours and array_api_compat.is_array_api_obj(X)
+        is_other = is_other and not array_api_compat.is_numpy_array(X)
+        _NAMESPACES[kind] = array_api_compat.array_namespace(X) if is_other else np
+    return _NAMESPACES[kind]
 
 
 def to_host(X):

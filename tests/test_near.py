@@ -1,6 +1,7 @@
 """Attention with near keys exact: against the dense definition, in every mode."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 
 from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, RFFSampler
+from skrf._arrays import namespace, to_host
 from skrf.attention import ApproxKernelAttention, NearField, exact_attention
 from skrf.attention._heads import Head, HeadSet, Unit
 from skrf.attention._near import NearAttention
@@ -145,6 +147,204 @@ def test_streams_are_one_shot(field, chunks):
     for own in state.heads:
         assert own.position == L and own.keys.shape[-2] <= 2 * field.block
         assert own.anchors.keys.shape[-2] <= field.n_anchors
+
+
+SINGLES = [1] * 21 + [6] + [1] * 40 + [9] + [1] * 14
+
+
+def at(parts, i):
+    return [part[..., i : i + 1, :] for part in parts]
+
+
+def streamed(attention, parts, chunks=SINGLES, sent=lambda state: state):
+    """Return the outputs of a stream, and how many positions took the short way."""
+    state, start, found, n_short = attention.init_state(), 0, [], 0
+    for n in chunks:
+        own = (part[..., start : start + n, :] for part in parts)
+        out, state = attention.step(*own, sent(state))
+        found.append(out)
+        n_short += all(getattr(own, "window", None) is not None for own in state.heads)
+        start += n
+    return namespace(found[0]).concat(found, axis=-2), n_short
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    ("near", "n_groups"),
+    [
+        (NearField(8, 3), 1),
+        (NearField(8, (2, 60)), 2),
+        (NearField(13, 0), 2),
+        (NearField(200, 2), 1),
+        (None, 2),
+    ],
+    ids=str,
+)
+def test_single_positions_are_one_shot(library, near, n_groups, dtype):
+    q, k, v = inputs(4, 2, dtype=dtype)
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True, n_groups=n_groups)
+    cases = [(attention, (q, k, v)), (attention, [part[0, 0] for part in (q, k, v)])]
+    if near is not None:
+        cases.append((clone(attention).set_params(feature_map="none"), (q, k, v)))
+    for own, parts in cases:
+        expected = own(*(part.astype(np.float64) for part in parts))
+        for to in (np.asarray, library.array):
+            found, n_short = streamed(own, [to(part) for part in parts])
+            assert_allclose(to_host(found), expected, **TOLERANCES[dtype])
+            assert to_host(found).dtype == dtype
+            assert near is None or n_short > 55
+
+
+@pytest.mark.parametrize(
+    ("name", "n_heads"), [("optimal", 2), ("optimal", 4), ("trigonometric", 2)]
+)
+def test_single_positions_of_fitted_operators(library, name, n_heads):
+    attention = ApproxKernelAttention(MAPS[name], near=NearField(8, 3), causal=True)
+    q, k, v = inputs(n_heads, 2)
+    attention.fit(q, k, v)
+    for shrink in (np.linspace(0.1, 0.9, n_heads), 0.0):
+        attention.shrink_[:] = shrink
+        expected = attention(q, k, v)
+        for to in (np.asarray, library.array):
+            found, n_short = streamed(attention, [to(part) for part in (q, k, v)])
+            assert_allclose(to_host(found), expected, rtol=1e-10, atol=1e-12)
+            assert (n_short > 55) == (n_heads == 2 and name != "trigonometric")
+
+
+def test_single_positions_of_both_precisions():
+    attention = ApproxKernelAttention("none", near=NearField(40, 3), causal=True)
+    parts = inputs(dtype="float32")
+    double = [part.astype(np.float64) for part in parts]
+    expected, state = attention(*double), attention.init_state()
+    for i in range(L):
+        is_double = i % 20 > 15
+        out, state = attention.step(*at(double if is_double else parts, i), state)
+        assert out.dtype == ("float64" if is_double else "float32")
+        assert_allclose(out, *at([expected], i), **TOLERANCES[str(out.dtype)])
+
+
+def test_single_positions_of_short_floats():
+    attention = ApproxKernelAttention(MAPS["optimal"], near=NearField(40, 3), causal=True)
+    parts = [part.astype(np.float16) for part in inputs()]
+    expected = attention(*(part.astype(np.float64) for part in parts))
+    found, n_short = streamed(attention, parts)
+    assert found.dtype == np.float16 and n_short > 55
+    assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
+def test_maps_of_causal_operators_follow_their_parameters(near):
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
+    parts = inputs()
+    first = attention(*parts)
+    assert np.abs(attention.redraw(1)(*parts) - first).max() > 1e-3
+    attention.set_params(feature_map=OptimalPositiveRF(16, random_state=0))
+    assert_array_equal(attention(*parts), clone(attention).redraw(1)(*parts))
+
+
+@pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
+def test_a_state_serves_several_futures(library, near):
+    """Rows that one future wrote in place are not seen by the others."""
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
+    futures = [inputs(seed=seed) for seed in range(3)]
+    for parts in futures[1:]:
+        for part, first in zip(parts, futures[0], strict=True):
+            part[..., :20, :] = first[..., :20, :]
+    expected = [attention(*parts) for parts in futures]
+    for to in (np.asarray, library.array):
+        arrays = [[to(part) for part in parts] for parts in futures]
+        states = [attention.init_state()] * len(futures)
+        for i in range(L):
+            if i <= 20:  # until here they have one state
+                states = [states[0]] * len(futures)
+            for j, parts in enumerate(arrays):
+                out, states[j] = attention.step(
+                    *(part[..., i : i + 1, :] for part in parts), states[j]
+                )
+                assert_allclose(
+                    to_host(out), expected[j][..., i : i + 1, :], rtol=1e-10, atol=1e-12
+                )
+
+
+@pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
+@pytest.mark.parametrize("send", [copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_states_may_be_sent(library, near, send):
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
+    parts = inputs(4, 2)
+    expected = attention(*parts)
+    for to in (np.asarray, library.array):
+        found, n_short = streamed(attention, [to(part) for part in parts], sent=send)
+        assert_allclose(to_host(found), expected, rtol=1e-10, atol=1e-12)
+        assert near is None or n_short > 55
+
+
+@pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float64", 0), ("float64", 1e90), ("float64", 1e-90), ("float32", 1e38), ("float32", 1e-30)],
+)
+def test_values_of_any_size_in_single_positions(near, dtype, value):
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
+    q, k, v = inputs(dtype=dtype)
+    v *= np.where(np.arange(L) % 9 < 5, value, 1.0)[:, None].astype(dtype)
+    with np.errstate(all="raise", under="ignore"):
+        found, _ = streamed(attention, (q, k, v))
+    expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
+    size = np.abs(expected).max()
+    assert_allclose(found / size, expected / size, **TOLERANCES[dtype])
+
+
+def test_large_keys_are_remembered():
+    """Logits of float32 are off where any key is large, be it of an earlier step."""
+    attention = ApproxKernelAttention("none", near=NearField(40, 2), causal=True)
+    q, k, v = inputs(dtype="float32")
+    q[..., 1::2, :] *= 30
+    for places in (slice(0, 2), slice(3, 6), slice(50, 51)):
+        k[..., places, :] = np.float32(200 + 0.01 * k[..., places, :])
+    expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
+    for chunks in ([1] * L, [2] * 45):
+        found, _ = streamed(attention, (q, k, v), chunks)
+        assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("near", [NearField(8, 3), None], ids=str)
+def test_torch_differentiates_single_positions(near):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
+    parts = [torch.from_numpy(part) for part in inputs(4, 2)]
+    weights = torch.from_numpy(np.random.default_rng(1).normal(size=(2, 4, L, E)))
+    for places in (slice(0, L), slice(30, L), slice(0, 30)):  # that have gradients
+        found = []
+        for is_stream in (False, True):
+            own, both = [], [part.clone() for part in parts]
+            for part in both:
+                own.append(part[..., places, :].clone().requires_grad_())
+                part[..., places, :] = own[-1]
+            if is_stream:
+                state, outs = attention.init_state(), []
+                for i in range(L):
+                    is_own = places.start <= i < places.stop
+                    now = both if is_own else [part.detach() for part in both]
+                    out, state = attention.step(*at(now, i), state)
+                    outs.append(out)
+                out = torch.cat(outs, -2)
+            else:
+                out = attention(*both)
+            (out * weights).sum().backward()
+            found.append([part.grad for part in own])
+        for one, other in zip(*found, strict=True):
+            assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_streams_enter_and_leave_the_inference_mode_of_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    attention = ApproxKernelAttention(MAPS["optimal"], near=NearField(8, 3), causal=True)
+    parts = [torch.from_numpy(part) for part in inputs()]
+    expected, state = attention(*parts), attention.init_state()
+    for i in range(L):
+        with torch.inference_mode(i % 5 < 3):
+            out, state = attention.step(*at(parts, i), state)
+        assert_allclose(out, *at([expected], i), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e30, 1e-30])

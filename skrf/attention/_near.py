@@ -33,7 +33,7 @@ from ._sampled import free, sampled, scores, taken
 _ROWS = 2048  # that are worked on at a time
 _SAMPLED = 16  # queries that choose anchors
 # A float32 logit is off by up to 3e-5 here.
-_LARGEST_SINGLE_LOGIT = 512.0
+LARGEST_SINGLE_LOGIT = 512.0
 _KEPT = 2**19  # entries of values, up to which they are made once
 
 
@@ -84,6 +84,8 @@ class NearState:
         True where one of them is padding or an anchor.
     anchors : Anchors
         The anchors.
+    window : Window, default=None
+        All of this, ready to be read by single positions.
     """
 
     position: int
@@ -92,6 +94,7 @@ class NearState:
     values: Any
     hidden: np.ndarray
     anchors: Anchors
+    window: Any = None
 
     @property
     def shape(self):
@@ -193,7 +196,7 @@ class NearAttention:
     def __init__(self, unit, field, scale, causal, size=None, state=None):
         self.block, self.scale, self.causal, self.size = field.block, scale, causal, size or _ROWS
         self.unit = unit = copy.copy(unit)
-        if _largest_logit(unit, scale) > _LARGEST_SINGLE_LOGIT:
+        if _largest_logit(unit, scale, state) > LARGEST_SINGLE_LOGIT:
             unit.dtype = namespace(unit.q).float64
         n_before = 0 if state is None else state.position
         is_anchor = _chosen(unit, field, scale, causal, state)
@@ -664,50 +667,47 @@ def _found(features, part, n_groups):
     With log scale, slopes and sums, the columns of groups apart.
     """
     n_blocks = part.stop - part.first
-    features = features.map(lambda array: _grouped(as_blocks(array, n_blocks), n_groups))
-    top = _grouped(part.top[..., None, :, None, :], n_groups)
-    factors, slopes, scale = (_swapped(own) for own in levelled(features, top))
+    features = features.map(lambda array: grouped(as_blocks(array, n_blocks), n_groups))
+    top = grouped(part.top[..., None, :, None, :], n_groups)
+    factors, slopes, scale = (swapped(own) for own in levelled(features, top))
     shape = (*part.sums.shape[:-2], n_groups, -1, part.sums.shape[-1])
     matrix = namespace(factors).reshape(cast(part.sums, factors.dtype), shape)
     matrix = matrix[..., None, :, :, :, :]
     return factors @ matrix, scale, slopes, matrix
 
 
-def _grouped(array, n_groups):
+def grouped(array, n_groups):
     """Return columns (..., M) as those of groups: (..., n_groups, M / n_groups)."""
     width = array.shape[-1]
     shape = (1, 1) if width == 1 else (n_groups, width // n_groups)
     return namespace(array).reshape(array, (*array.shape[:-1], *shape))
 
 
-def _swapped(array):
+def swapped(array):
     """Return rows and groups in the other order."""
     return namespace(array).moveaxis(array, -3, -2)
 
 
 def _ungrouped(array):
     """Return columns of groups (..., n_groups, n, m) side by side, (..., n, n_groups m)."""
-    array = _swapped(array)
+    array = swapped(array)
     return array.reshape(*array.shape[:-2], -1)
 
 
 def _apart(rows, n_groups):
     """Return features with the groups of their columns along the first axis; NumPy."""
     values, scale = rows
-    values = np.moveaxis(_grouped(values, n_groups), -2, 0)
+    values = np.moveaxis(grouped(values, n_groups), -2, 0)
     if scale is not None:
-        scale = np.moveaxis(_grouped(scale, n_groups), -2, 0)
+        scale = np.moveaxis(grouped(scale, n_groups), -2, 0)
         scale = np.broadcast_to(scale, (n_groups, *scale.shape[1:]))
     return Rows(values, scale)
 
 
-def _largest_logit(unit, scale):
+def _largest_logit(unit, scale, state):
     """Return an upper bound of all logits, or raise where they leave the range of float64."""
-    sizes = [
-        math.sqrt(largest_norm2(namespace(part).reshape(part, (-1, part.shape[-1]))))
-        for part in (unit.q, unit.k)
-    ]
-    bound = scale * math.prod(sizes)
+    keys = [unit.k] if state is None else [unit.k, state.keys, state.anchors.keys]
+    bound = scale * _longest(unit.q) * max(map(_longest, keys))
     if not math.isfinite(bound):
         raise ValueError(
             "q and k are too large: products of theirs may exceed the range of float64; their "
@@ -715,6 +715,13 @@ def _largest_logit(unit, scale):
             f"scale={scale:.3g}."
         )
     return bound
+
+
+def _longest(rows):
+    """Return the largest length of rows (..., n, c), 0 without any."""
+    if 0 in rows.shape:
+        return 0.0
+    return math.sqrt(largest_norm2(namespace(rows).reshape(rows, (-1, rows.shape[-1]))))
 
 
 def _own(array):

@@ -73,7 +73,7 @@ def _joint(parts):
         return tuple(map(_joint, zip(*parts, strict=True)))
     if isinstance(first, int):
         return first
-    return type(first)(*(_joint([getattr(own, f.name) for own in parts]) for f in fields(first)))
+    return type(first)(*(_joint([getattr(own, name) for own in parts]) for name in _lasting(first)))
 
 
 def _of_set(part, u):
@@ -84,4 +84,9 @@ def _of_set(part, u):
         return tuple(_of_set(own, u) for own in part)
     if isinstance(part, int):
         return part
-    return type(part)(*(_of_set(getattr(part, f.name), u) for f in fields(part)))
+    return type(part)(*(_of_set(getattr(part, name), u) for name in _lasting(part)))
+
+
+def _lasting(part):
+    """Return the names of what is remembered, without what is made of it for speed."""
+    return [f.name for f in fields(part) if f.name != "window"]

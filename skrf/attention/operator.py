@@ -13,7 +13,7 @@ from .._threads import run_all
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
-from . import _backward, _linear
+from . import _backward, _linear, _position
 from ._backward import Gradients
 from ._diagnosis import TOLERATED, AttentionDiagnosis, spread
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
@@ -279,7 +279,11 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return [HeadSet(tuple((Head(own),) for own in prototypes))] * n_sets
+            kept = vars(self).get("_plain_set", (None, None))
+            if kept[0] is not prototypes:
+                kept = prototypes, HeadSet(tuple((Head(own),) for own in prototypes))
+                self._plain_set = kept
+            return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
         return run_all(lambda rows: plan.maps([adapted(plan, *rows)]), samples)
 
@@ -487,8 +491,11 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             output = Output(None if out is None else out[i], unit.value_unit)
             before = states[i] if states else None
             if field is not None:
-                near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
-                found = near.attend(output), 0
+                after = _position.near(unit, field, scale, before, output)
+                if after is None:
+                    near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
+                    after = near.attend(output)
+                found = after, 0
             else:
                 found = self._by_features(unit, output, before, mask, size)
             errors, effective = np.zeros((2, 3)), []
@@ -521,7 +528,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             if mask is not None:
                 n_lost += masked(own, mask, output)
                 continue
-            if self.causal:
+            if before is not None and own.q.shape[-2] == 1:
+                sums = _position.by_features(own, earlier, output)
+            elif self.causal:
                 sums = _linear.causal(own, earlier, output, size)
             else:
                 sums = _linear.absorb(own, size)

@@ -1,0 +1,215 @@
+"""One position of a stream, in few operations: Python's time for them is most of what it costs.
+
+The results are those of `_linear` and `_near`, to rounding.
+"""
+
+import math
+import threading
+
+import array_api_compat
+import numpy as np
+
+from .._arrays import arithmetic, beside, cast, namespace
+from .._sums import Sums, lowered, transposed
+from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, swapped
+
+_FIRST = slice(0, 1)
+
+
+def by_features(unit, sums, out):
+    """Write causal attention by features alone; return the sums with the key of the position."""
+    keys, values, xp = unit.key_rows(_FIRST), unit.values(_FIRST), namespace(unit.k)
+    top = sums.raised(keys)
+    # One key needs no product of matrices.
+    factors, _ = lowered(keys, top)
+    own = transposed(cast(factors, xp.float64)) * cast(values, xp.float64)
+    sums = Sums(arithmetic(own).add(own, sums.at(top)), top)
+    seen = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # by every query head
+    out.put_quotients(_FIRST, seen.weigh(unit.query_rows(_FIRST)))
+    return sums
+
+
+def near(unit, field, scale, before, out):
+    """Write attention with a near field, and return the state after the position.
+
+    None, with nothing written, is for what `NearAttention` must do: all but what `_is_usual` tells,
+    and float64 for logits that are too large.
+    """
+    if before is None or not _is_usual(unit, field, before):
+        return None
+    n, maps = before.keys.shape[-2], unit.maps
+    window = before.window or Window(before, field.block, len(maps.groups))
+    largest = max(window.largest, _longest(unit.k))
+    if not scale * _longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
+        return None
+    if not window.is_next(n):
+        window = Window(before, field.block, len(maps.groups))
+        window.is_next(n)
+    window.largest = largest
+    state = window.state_after(before, unit.k, unit.v)
+    logs = unit.query_rows(_FIRST).values[..., 0, :] if before.sums else None
+    if before.sums and maps.shrink is not None:  # of a single query head
+        logs = logs + float(np.log(maps.shrink[0]))
+    found = window.read(unit.q[..., 0, :] * scale, logs, n + 1)
+    # Weights are 1 or more. The mean is over groups.
+    found = found[..., 1:] / found[..., :1]
+    found = namespace(found).mean(found, axis=-3) if len(maps.groups) > 1 else found[..., 0, :, :]
+    out.put(_FIRST, found[..., None, :])
+    return state
+
+
+class Window:
+    """What the positions of a block see, ready to be read: sums of far keys, anchors, near keys.
+
+    States that follow each other share it. Each has its first rows, and a row is written once: by
+    the first state that comes to it. Copies and pickles of states leave it out.
+
+    Parameters
+    ----------
+    state : NearState
+        Whose rows are the first.
+    block : int
+        Positions of a block; there is room for two.
+    n_groups : int
+        Groups of features.
+
+    Attributes
+    ----------
+    largest : float
+        The largest length of a key.
+    """
+
+    def __init__(self, state, block, n_groups):
+        like, anchors, xp = state.keys, state.anchors, namespace(state.keys)
+        place = {"dtype": like.dtype, "device": array_api_compat.device(like)}
+        *leading, self._n, width = like.shape
+        self._n_groups = n_groups = max(n_groups, 1)
+        self._first = first = anchors.keys.shape[-2]
+        rows, size = slice(first, first + self._n), first + 2 * block
+        self._hidden = np.zeros((*leading, size), bool)
+        self._hidden[..., rows] = state.hidden
+        is_any = state.hidden.any()
+        self._unseen = beside(self._hidden[..., None, :], like) if is_any else None
+        self._keys = xp.empty((*leading, size, width), **place)
+        self._keys[..., :first, :] = anchors.keys
+        self._keys[..., rows, :] = state.keys
+        self.largest = _longest(self._keys[..., : rows.stop, :])
+        # Weights before the values, and sums of far keys before those of single ones.
+        self._n_far = sum(own.sums.shape[-2] for own in state.sums) // n_groups
+        shape = (*leading, n_groups, self._n_far + size, state.values.shape[-1] + 1)
+        self._sums = xp.ones(shape, **place)
+        for own in state.sums:
+            self._top = cast(own.top, like.dtype)[..., None, :]
+            far = xp.reshape(own.sums, (*leading, n_groups, self._n_far, shape[-1]))
+            self._sums[..., : self._n_far, :] = cast(far, like.dtype)
+        self._values = self._sums[..., self._n_far :, 1:]
+        self._values[..., :first, :] = anchors.values[..., None, :, :]
+        self._values[..., rows, :] = state.values[..., None, :, :]
+        self._lock = threading.Lock()
+
+    def __reduce__(self):
+        return type(None), ()
+
+    def is_next(self, n):
+        """Tell whether row n of the near keys may be written, and take it: nobody else has it."""
+        if _is_frozen(self._keys):
+            return False
+        with self._lock:
+            is_next = self._n == n
+            self._n += is_next
+        return is_next
+
+    def state_after(self, state, k, v):
+        """Write the row behind those of a state, and return the state that has it."""
+        place = self._first + state.keys.shape[-2]
+        own, rows = slice(place, place + 1), slice(self._first, place + 1)
+        self._keys[..., own, :] = k
+        self._values[..., own, :] = v[..., None, :, :]
+        return NearState(
+            state.position + 1,
+            state.sums,
+            self._keys[..., rows, :],
+            self._values[..., 0, rows, :],
+            self._hidden[..., rows],
+            state.anchors,
+            self,
+        )
+
+    def read(self, q, logs, n):
+        """Return what queries see of n near keys and all others: sums (..., n_groups, G, e + 1).
+
+        Parameters
+        ----------
+        q : array of shape (..., G, d)
+            Scaled queries.
+        logs : array of shape (..., G, M) or None
+            Their log features; NumPy's are overwritten.
+        n : int
+            Number of near keys.
+        """
+        stop, xp = self._first + n, namespace(q)
+        logits = q @ transposed(self._keys[..., :stop, :])
+        if self._unseen is not None:
+            logits = arithmetic(logits).fill(logits, self._unseen[..., :stop], -np.inf)
+        logits = logits[..., None, :, :]
+        if logs is not None:
+            logs = swapped(grouped(arithmetic(logs).add(logs, self._top), self._n_groups))
+            if self._n_groups > 1:
+                logits = xp.broadcast_to(logits, (*logs.shape[:-1], stop))
+            logits = xp.concat([logs, logits], axis=-1)
+        # There is a largest: a query sees its own key.
+        do, top = arithmetic(logits), xp.max(logits, axis=-1, keepdims=True)
+        weights = do.exp(do.subtract(logits, top))
+        return weights @ self._sums[..., : self._n_far + stop, :]
+
+
+def _is_usual(unit, field, before):
+    """Tell whether a unit is a position as most are.
+
+    Others are several, or begin a block, at which keys become far; are anchors, or padding; need
+    float64 for single inputs; have features with signs, or of several query heads; or are tensors
+    that torch may differentiate, as rows are written in place.
+    """
+    heads = unit.maps.heads
+    return (
+        unit.q.shape[-2] == 1
+        and before.keys.shape[-2] % field.block > 0
+        and not (isinstance(field.anchors, tuple) and before.position in field.anchors)
+        and unit.hidden is None
+        and unit.dtype == unit.q.dtype == before.keys.dtype == before.values.dtype
+        and len(heads) <= 1
+        and all(head.is_positive for head in heads)
+        and not _is_differentiated(unit.q, unit.k, unit.v)
+        and (before.window is not None or _can_go_on(before, field))
+    )
+
+
+def _can_go_on(state, field):
+    """Tell whether all anchors are there, and rows may be written behind those of a state."""
+    anchors = state.anchors
+    n_anchors = anchors.keys.shape[-2]
+    arrays = state.keys, state.values, anchors.keys, anchors.values, *(s.sums for s in state.sums)
+    return (
+        (isinstance(field.anchors, tuple) or n_anchors == field.anchors)
+        and anchors.positions.min(initial=0) >= 0
+        and array_api_compat.is_writeable_array(state.keys)
+        and not _is_differentiated(*arrays)
+    )
+
+
+def _is_differentiated(*arrays):
+    """Tell whether torch may differentiate what is made of any of these."""
+    return any(getattr(own, "requires_grad", False) for own in arrays)
+
+
+def _is_frozen(array):
+    """Tell whether torch made an array in its inference mode, and no longer is in it."""
+    is_torch = array_api_compat.is_torch_array(array)
+    return is_torch and array.is_inference() and not namespace(array).is_inference_mode_enabled()
+
+
+def _longest(rows):
+    """Return the largest length of rows, inf or NaN where it has no square."""
+    xp = namespace(rows)
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(xp.max(xp.sum(rows * rows, axis=-1))))
