@@ -240,7 +240,7 @@ class Output:
 
 def quotients(sums):
     """Return numerators over denominators, the first of the sums; 0 where that is 0."""
-    if is_torch_array(sums):
+    if is_torch_array(sums) and sums.requires_grad:
         from ._torch import Quotients
 
         return Quotients.apply(sums)

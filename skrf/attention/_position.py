@@ -9,7 +9,7 @@ import threading
 import array_api_compat
 import numpy as np
 
-from .._arrays import arithmetic, beside, cast, namespace
+from .._arrays import arithmetic, beside, cast, constant, namespace
 from .._sums import Sums, lowered, transposed
 from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, swapped
 
@@ -18,15 +18,39 @@ _FIRST = slice(0, 1)
 
 def by_features(unit, sums, out):
     """Write causal attention by features alone; return the sums with the key of the position."""
-    keys, values, xp = unit.key_rows(_FIRST), unit.values(_FIRST), namespace(unit.k)
-    top = sums.raised(keys)
+    keys, values = unit.key_rows(_FIRST), unit.values(_FIRST)
+    queries = unit.query_rows(_FIRST)
+    if keys.scale is None:
+        after, found = _by_logarithms(sums, keys.values, values, queries.values)
+        if math.isfinite(float(namespace(found).sum(constant(found)[..., 0]))):
+            out.put(_FIRST, found[..., 1:] / found[..., :1])
+            return after
+        keys, queries = unit.key_rows(_FIRST), unit.query_rows(_FIRST)
     # One key needs no product of matrices.
+    xp, top = namespace(unit.k), sums.raised(keys)
     factors, _ = lowered(keys, top)
     own = transposed(cast(factors, xp.float64)) * cast(values, xp.float64)
     sums = Sums(arithmetic(own).add(own, sums.at(top)), top)
     seen = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # by every query head
-    out.put_quotients(_FIRST, seen.weigh(unit.query_rows(_FIRST)))
+    out.put_quotients(_FIRST, seen.weigh(queries))
     return sums
+
+
+def _by_logarithms(sums, keys, values, queries):
+    """Return the sums with a key, and what queries read of them, where no feature is 0.
+
+    Where some are, it is NaN: -inf less -inf.
+    """
+    xp = namespace(keys)
+    with np.errstate(invalid="ignore"):
+        own = cast(keys[..., 0, :], xp.float64)
+        top = xp.maximum(sums.top, own)
+        total = xp.exp(own - top)[..., None] * values
+        total = arithmetic(total).add(total, sums.sums * xp.exp(sums.top - top)[..., None])
+        logs = queries + cast(top, queries.dtype)[..., None, None, :]
+        do, highest = arithmetic(logs), constant(xp.max(logs, axis=-1, keepdims=True))
+        weights = do.exp(do.subtract(logs, highest))
+    return Sums(total, top), weights @ cast(total, weights.dtype)[..., None, :, :]
 
 
 def near(unit, field, scale, before, out):
