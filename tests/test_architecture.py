@@ -44,10 +44,14 @@ CONTRACT = {
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",
+    "Scope",
+    "Survey",
     "as_feature_map",
+    "difference",
     "fit_to",
     "fitted_at",
     "in_range",
+    "learns_from_sums",
     "mapped",
     "needs_double",
     "prepared",
@@ -67,6 +71,7 @@ SOMEWHERE = {
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
     "torch": ("torch.py",),
+    "dask": ("dask.py",),
 }
 
 
@@ -128,7 +133,7 @@ def violations(path):
 def test_the_layers_of_the_docs_are_read():
     assert LAYERS[0] == ("_arrays", "_threads") and LAYERS[-1] == ("plotting",)
     assert (
-        LAYERS[-2] == ("theory", "torch") and "attention" in LAYERS[-3] and ("features",) in LAYERS
+        LAYERS[-2] == ("theory", "torch", "dask") and "attention" in LAYERS[-3] and ("features",) in LAYERS
     )
 
 

@@ -37,9 +37,11 @@ def maps_of(transformer):
 # ---------------------------------------------------------------- sigmas
 
 
-def resolved(sigma, data):
-    """Return what a number, "scale" or "median" stands for."""
+def resolved(sigma, data, survey=None):
+    """Return what a number, "scale" or "median" stands for; "scale" as well from a survey."""
     feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
+    if survey is not None:
+        return feature_map.fit_statistics(survey.statistics).sigma_
     return feature_map.fit(**data.fit_arguments(feature_map)).sigma_
 
 
