@@ -24,6 +24,7 @@ def is_array_api(X):
         and not sp.issparse(X)
         and array_api_compat.is_array_api_obj(X)
         and not array_api_compat.is_numpy_array(X)
+        and not array_api_compat.is_dask_array(X)  # which is no place for rows
     )
 
 

@@ -49,7 +49,7 @@ def driven(passes, engine):
             return end.value
         found = engine(step)
         if found is None:
-            raise ValueError("batches must hold at least one row of positive weight, got none.")
+            raise ValueError(NO_ROWS)
 
 
 def merged(records, merge):
@@ -72,13 +72,18 @@ def _merge_two(one, other, merge):
     return merge(one, other)
 
 
-def unpacked(batch):
+NO_ROWS = "batches must hold at least one row of positive weight, got none."
+
+
+def unpacked(batch, *, weightless=False):
     """Return the rows of a batch, targets and weights, None where it has none of them.
 
     Parameters
     ----------
     batch : tuple of 1 to 3 parts, or rows
         ``(X, y, sample_weight)``, or X alone.
+    weightless : bool, default=False
+        Whether rows without weight count.
 
     Returns
     -------
@@ -93,8 +98,14 @@ def unpacked(batch):
         )
     X, y, weights = (*parts, None, None)[:3]
     n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    counts = n_rows and (weights is None or np.any(to_host(weights)))
-    return (X, y, weights) if counts else None
+    if n_rows and (weightless or has_weight(weights)):
+        return X, y, weights
+    return None
+
+
+def has_weight(weights):
+    """Tell whether some row counts."""
+    return weights is None or bool(np.any(to_host(weights)))
 
 
 class InTurn:

@@ -39,12 +39,23 @@ def _serial_blas():
             _limit = _controller.limit(limits=1)
         _users += 1
     try:
-        yield _allowed
+        yield 1 if getattr(_own, "is_alone", False) else _allowed
     finally:
         with _lock:
             _users -= 1
             if _users == 0:
                 _limit.restore_original_limits()
+
+
+@contextmanager
+def one_thread():
+    """Keep what the calling thread does to this thread: others have work of their own."""
+    before, _own.is_alone = getattr(_own, "is_alone", False), True
+    try:
+        with _serial_blas():
+            yield
+    finally:
+        _own.is_alone = before
 
 
 class Scratch:

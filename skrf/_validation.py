@@ -66,6 +66,11 @@ def validate_rows(estimator, X, *, reset, name="X"):
     array or csr matrix
         The rows in the library of X.
     """
+    if type(X).__module__.partition(".")[0] in ("dask", "dask_expr"):
+        raise TypeError(
+            f"{name} belongs to Dask ({type(X).__name__}): take skrf.dask.fit({type(estimator).__name__}"
+            f"(...), X, y) and skrf.dask.apply(fitted, X, method), or give {name}.compute()."
+        )
     if is_array_api(X):
         return _validate_array_api(estimator, X, reset=reset, name=name)
     if not reset and _is_plain(estimator, X):

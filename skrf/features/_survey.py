@@ -114,24 +114,24 @@ class Survey:
     ----------
     scope : Scope
         What is kept.
-    statistics : PairStatistics
-        Of the rows.
-    sample : Sample
+    counts : dict of int to tuple
+        For those who need them, by the number of a batch.
+    statistics : PairStatistics or None
+        Of the rows; None where they are counted alone.
+    sample : Sample or None
         Some of them.
     names : ndarray of shape (d,) or None
         Names of the features.
     classes : ndarray of shape (n_classes,) or None
         Labels.
-    counts : dict of int to tuple
-        For those who need them, by the number of a batch.
     """
 
     scope: Scope
-    statistics: PairStatistics
-    sample: Sample
-    names: np.ndarray | None
-    classes: np.ndarray | None
     counts: dict
+    statistics: PairStatistics | None = None
+    sample: Sample | None = None
+    names: np.ndarray | None = None
+    classes: np.ndarray | None = None
 
     @classmethod
     def of(cls, draft, rows, number, places, scope, *, ranks=None, counts=None):
@@ -163,10 +163,13 @@ class Survey:
         names, classes = (getattr(draft, name, None) for name in ("feature_names_in_", "classes_"))
         statistics = PairStatistics.of(X, None, weights, full=scope.full)
         counts = {} if counts is None else {number: counts}
-        return cls(scope, statistics, sample.least(scope.n_rows), names, classes, counts)
+        return cls(scope, counts, statistics, sample.least(scope.n_rows), names, classes)
 
     def merge(self, other):
         """Return the survey of both, this one first."""
+        counts = {**self.counts, **other.counts}
+        if self.sample is None or other.sample is None:
+            return replace(self if other.sample is None else other, counts=counts)
         names = [None if part.names is None else part.names.tolist() for part in (self, other)]
         check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
         check_alike("X", "names of features", *names)
@@ -177,11 +180,11 @@ class Survey:
             classes = np.union1d(classes, other.classes)
         return Survey(
             self.scope,
+            counts,
             self.statistics.merge(other.statistics),
             self.sample.joined(other.sample).least(self.scope.n_rows),
             self.names,
             classes,
-            {**self.counts, **other.counts},
         )
 
     @property

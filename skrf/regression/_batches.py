@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
-from .._batches import Pass, merged, unpacked
+from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_classes, check_labels, naming
 from ..features import fitted_at
 from ..features._survey import Scope, Survey
@@ -74,16 +74,17 @@ def surveyed(model, scope, classes, batch, number, strata=None):
 
     With `strata`, a function that returns labels or None of y, rows are counted as well.
     """
-    own = unpacked(batch)
+    own = unpacked(batch, weightless=strata is not None)
     if own is None:
         return None
-    X, y, weights = own
-    draft, data = model._read(X, y, weights, classes=classes)
-    ranks = counts = None
+    (X, y, weights), counts, codes = own, None, None
     if strata is not None:
-        labels = strata(X, y)
-        names, first, codes = np.unique(labels, return_index=True, return_inverse=True)
-        ranks, counts = ranks_of(codes)[data.numbers], (names, np.bincount(codes), first)
+        names, first, codes = np.unique(strata(X, y), return_index=True, return_inverse=True)
+        counts = names, np.bincount(codes), first
+        if not has_weight(weights):
+            return Survey(scope, {number: counts})
+    draft, data = model._read(X, y, weights, classes=classes)
+    ranks = None if codes is None else ranks_of(codes)[data.numbers]
     rows = data.X, data.y, data.sample_weight
     return Survey.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
 
@@ -98,6 +99,8 @@ def planned(model, survey):
 def drafted(model, survey):
     """Return a draft that knows columns and classes, and the rows of the sample."""
     sample = survey.sample
+    if sample is None:
+        raise ValueError(NO_ROWS)
     draft, data = model._read(sample.X, sample.y, sample.weights, classes=survey.classes)
     if survey.names is not None:
         draft.feature_names_in_ = survey.names
