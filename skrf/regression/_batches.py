@@ -14,7 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
 from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
-from .._validation import check_classes, check_labels, naming
+from .._validation import check_labels, naming
 from ..features import fitted_at
 from ..features._survey import Scope, Survey
 from ..statistics import Moments
@@ -50,10 +50,10 @@ def passes(model, classes, sample_rows):
     if is_fitted and not (is_classifier(model) and classes is None):
         both = partial(_surveyed_and_summed, model, survey_of)
         survey, sums = yield Pass("sums", both, _merge_pairs, is_last=True)
-        draft, _ = planned(model, survey)
+        draft = planned(model, survey)
     else:
         survey = yield Pass("statistics", survey_of, Survey.merge)
-        draft, _ = planned(model, survey)
+        draft = planned(model, survey)
         sums = yield Pass("sums", partial(summed, draft), joined, is_last=True)
     return finished(draft, sums)
 
@@ -83,17 +83,22 @@ def surveyed(model, scope, classes, batch, number, strata=None):
         counts = names, np.bincount(codes), first
         if not has_weight(weights):
             return Survey(scope, {number: counts})
-    draft, data = model._read(X, y, weights, classes=classes)
+    is_new = classes is None and is_classifier(model) and y is not None
+    # Classes that are named: a batch of few rows may well have a class for each.
+    names = np.unique(check_labels("y", y)) if is_new else classes
+    draft, data = model._read(X, y, weights, classes=names)
+    if is_new:
+        draft.classes_ = np.unique(data.y)  # without those of rows without weight
     ranks = None if codes is None else ranks_of(codes)[data.numbers]
     rows = data.X, data.y, data.sample_weight
     return Survey.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
 
 
 def planned(model, survey):
-    """Return a draft whose map is fitted, with the sums before the first row, and sampled rows."""
+    """Return a draft whose map is fitted, with the sums before the first row."""
     draft, data = drafted(model, survey)
     draft._fitted = draft._fit_map(data, survey)
-    return draft, data
+    return draft
 
 
 def drafted(model, survey):
@@ -133,7 +138,7 @@ def _under(before, sums):
 
 def _surveyed_and_summed(model, survey_of, batch, number):
     survey = survey_of(batch, number)
-    return survey and (survey, summed(planned(model, survey)[0], batch, number))
+    return survey and (survey, summed(planned(model, survey), batch, number))
 
 
 def _merge_pairs(one, other):
@@ -248,6 +253,10 @@ def splitter_of(model):
     )
 
 
+def _labels(X, y):
+    return check_labels("y", y)
+
+
 def _one_stratum(X, y):
     return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int)
 
@@ -259,7 +268,7 @@ def searches(model, classes, sample_rows):
     """Return the passes of a search: survey, sums of all sigmas and folds, scores if need be."""
     classes, scope, _ = _begun(model, model._map_at(1.0), classes, sample_rows)
     cv = splitter_of(model)
-    strata = check_classes if type(cv).__name__ == "StratifiedKFold" else _one_stratum
+    strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
     survey_of = partial(surveyed, model, scope, classes, strata=strata)
     survey = yield Pass("statistics", survey_of, Survey.merge)
     draft, data = drafted(model, survey)
