@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.base import clone
 
 from ._batches import SAMPLE_ROWS, TakesBatches, driven, merged
-from ._threads import one_thread
+from ._threads import one_thread, serial_blas
 from ._validation import check_integer
 
 try:
@@ -214,7 +214,9 @@ def _scheduled(batches, step):
     ]
     while len(level) > 1:
         level = [merge(level[k : k + _FAN_IN], step.merge) for k in range(0, len(level), _FAN_IN)]
-    return dask.compute(level[0])[0]
+    # Of the threads of this process there is one for a task; other processes see to it themselves.
+    with serial_blas():
+        return dask.compute(level[0])[0]
 
 
 def _record(of_batch, batch, number):

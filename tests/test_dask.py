@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import joblib
@@ -16,11 +17,12 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_limits
 
 from skrf import (
     AdaptiveRF,
@@ -156,7 +158,9 @@ def test_tables(scheduler):
 def test_lists_of_sparse_chunks(scheduler):
     parts = batches(sp.csr_array(X), T, WEIGHTS)
     whole = KernelRegressor(POSITIVE).fit_batches(parts)
-    rows, targets, weights = ([dask.delayed(own) for own in side] for side in zip(*parts, strict=True))
+    rows, targets, weights = (
+        [dask.delayed(own) for own in side] for side in zip(*parts, strict=True)
+    )
     model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, targets, sample_weight=weights)
     assert_same_bits(model, whole)
     wholes = [dask.delayed(own, traverse=False) for own in parts]
@@ -192,16 +196,9 @@ def test_a_random_state_of_none_is_resolved_once(scheduler):
     one, two = (skrf.dask.fit(model, as_array(X), as_array(T)) for _ in range(2))
     assert one.feature_map_.seed_ != two.feature_map_.seed_
     # All chunks were mapped by the map that the model holds.
-    frozen = KernelRegressor(skrf.features.OptimalPositiveRF(24, random_state=0))
-    assert frozen.fit(X, T).score(X, T) > 0
-    own = clone(one).set_params(feature_map=_frozen(one.feature_map_)).fit(X, T)
-    assert_allclose(one.predict(X), own.predict(X), rtol=1e-12)
-
-
-def _frozen(feature_map):
-    from sklearn.frozen import FrozenEstimator
-
-    return FrozenEstimator(feature_map)
+    frozen = FrozenEstimator(one.feature_map_)
+    expected = KernelRegressor(frozen).fit(X, T).predict(X)
+    assert_allclose(one.predict(X), expected, rtol=0, atol=1e-12)
 
 
 def test_the_sample_is_as_large_as_asked_for(scheduler):
@@ -212,22 +209,26 @@ def test_the_sample_is_as_large_as_asked_for(scheduler):
 
 
 def test_a_task_keeps_to_its_thread(monkeypatch):
-    """Others have work of their own: no threads of skrf's, and one of BLAS."""
-    seen = []
+    """Others have work of their own. What BLAS may do is what its worker says."""
+    seen, original = [], _batches.summed
 
     def spied(*args):
-        with _threads._serial_blas() as n_threads:
-            blas = [own["num_threads"] for own in threadpool_info() if own["user_api"] == "blas"]
-            seen.append((n_threads, *blas))
+        _threads.run_rows(lambda rows: seen.append(threading.get_ident()), 8, 1)
+        assert seen[-8:] == [threading.get_ident()] * 8
         return original(*args)
 
-    original = _batches.summed
     monkeypatch.setattr(_batches, "summed", spied)
-    with _threads.ThreadpoolController().limit(limits=4), dask.config.set(scheduler="threads"):
+    with threadpool_limits(4, user_api="blas"), dask.config.set(scheduler="sync"):
         skrf.dask.fit(KernelRegressor(POSITIVE), as_array(X), as_array(T))
-        with _threads._serial_blas() as n_threads:
-            assert n_threads == 4
-    assert len(seen) == len(CUTS) and {number for own in seen for number in own} == {1}
+        assert len(seen) == 8 * len(CUTS)
+        spread = set()
+
+        def work(rows):
+            time.sleep(0.01)
+            spread.add(threading.get_ident())
+
+        _threads.run_rows(work, 8, 1)
+        assert len(spread) > 1  # elsewhere threads are as they were
 
 
 # ------------------------------------------------------------------ errors
