@@ -16,6 +16,19 @@ from ._arrays import to_host
 from ._validation import commit
 
 SAMPLE_ROWS = 100_000
+_SPARE = 6  # standard deviations of the number of rows below a key
+
+
+class Draws(NamedTuple):
+    """How many rows are drawn at random, and the key above which none of them will be."""
+
+    n_rows: int
+    most_key: float = float("inf")
+
+    @classmethod
+    def among(cls, n_rows, total):
+        """Return draws among a known number of rows: keys are uniform, from 0 to 1."""
+        return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / total)
 
 
 class Pass(NamedTuple):
@@ -200,5 +213,5 @@ class TakesBatches:
         ValueError
             Where batches do not go together or do not hold what `fit` takes.
         """
-        draft = driven(self._passes(classes, SAMPLE_ROWS), InTurn(batches, verbose))
+        draft = driven(self._passes(classes, Draws(SAMPLE_ROWS)), InTurn(batches, verbose))
         return commit(self, draft)

@@ -447,19 +447,7 @@ def check_integer(name, value, least=1):
 
 
 def same(one, other):
-    """Tell whether two values are of one type and hold the same numbers, bit for bit."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray) and not one.dtype.hasobject:
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and (
-            one.tobytes() == other.tobytes()
-        )
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if hasattr(one, "__dict__") and not callable(one):
-        return same(vars(one), vars(other))
-    return pickle.dumps(one) == pickle.dumps(other)  # numbers, NaN among them, and texts
+    """Tell whether two values hold the same, bit for bit."""
+    # Written twice: what is read back shares its names and lays out its arrays in one way.
+    texts = [pickle.dumps(pickle.loads(pickle.dumps(value))) for value in (one, other)]
+    return texts[0] == texts[1]

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from sklearn.base import clone
 
-from ._batches import SAMPLE_ROWS, TakesBatches, driven, merged
+from ._batches import SAMPLE_ROWS, Draws, TakesBatches, driven, merged
 from ._threads import one_thread, serial_blas
 from ._validation import check_integer
 
@@ -87,9 +87,12 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
             "estimator must be an instance of a mechanism or of an estimator of skrf that has "
             f"fit_batches, got {estimator!r:.60}."
         )
+    draws = Draws(sample_rows)
+    if isinstance(X, da.Array) and not np.isnan(X.shape[0]):
+        draws = Draws.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     batches = list(zip(*_aligned(given), strict=True))
-    return driven(clone(estimator)._passes(classes, sample_rows), partial(_scheduled, batches))
+    return driven(clone(estimator)._passes(classes, draws), partial(_scheduled, batches))
 
 
 def apply(estimator, X, method="predict"):

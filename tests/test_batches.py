@@ -44,7 +44,7 @@ from skrf import (
     RelevanceScaler,
     RFFSampler,
 )
-from skrf._batches import merged
+from skrf._batches import Draws, merged
 from skrf.features._survey import Scope, Survey
 from skrf.regression._batches import Folds
 from skrf.statistics import PairStatistics
@@ -337,8 +337,8 @@ def test_classes_that_never_come_are_kept():
 # ------------------------------------------------------------------ the sample
 
 
-def survey_of(batches, n_rows, seed=0):
-    scope = Scope(False, n_rows, seed)
+def survey_of(batches, n_rows, seed=0, most_key=np.inf):
+    scope = Scope(False, n_rows, seed, most_key)
     parts = [
         Survey.of(None, (rows, None, None), number, np.arange(len(rows)), scope)
         for number, rows in enumerate(batches)
@@ -353,6 +353,10 @@ def test_the_sample_is_the_same_however_it_is_merged():
     assert_array_equal(other.sample.X, survey.sample.X)
     assert len(survey.sample.X) == 50 and (np.diff(survey.sample.X[:, 0]) > 0).all()
     assert len(survey_of(np.split(rows, [10, 20, 400]), 2000)[1].sample.X) == 1000
+    # Where their number is known, few more rows are sent than are kept, and the same ones are.
+    parts, again = survey_of(np.split(rows, [10, 20, 400]), 50, 0, Draws.among(50, 1000).most_key)
+    assert_array_equal(again.sample.X, survey.sample.X)
+    assert 50 < sum(len(own.sample.X) for own in parts) < 200
     again = survey_of(np.split(rows, [10, 20, 400]), 50, seed=1)[1]
     assert not np.array_equal(again.sample.X, survey.sample.X)
 
@@ -415,7 +419,7 @@ def test_the_tree_is_that_of_pairs_also_in_groups(n):
 
 def passes_of(estimator, batches):
     """Return what a pass makes of each batch, by the name of the pass."""
-    passes, found, records = estimator._passes(None, 1000), None, {}
+    passes, found, records = estimator._passes(None, Draws(1000)), None, {}
     while True:
         try:
             step = passes.send(found)

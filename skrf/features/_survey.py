@@ -39,25 +39,30 @@ class Scope:
     seed : int
         Decides with the number of a batch which ones: an engine may make a survey again. It is
         ``random_state`` where that is an integer.
+    most_key : float, default=inf
+        Rows above are not kept: an upper bound of the keys that will be, to send less.
     """
 
     full: bool
     n_rows: int
     seed: int
+    most_key: float = np.inf
 
     @classmethod
-    def of(cls, feature_map, n_rows, random_state, *, needs_rows=False):
+    def of(cls, feature_map, draws, random_state, *, needs_rows=False):
         """Return the scope that a map needs, with a single row where statistics are enough."""
         is_enough = learns_from_sums(feature_map)
         full = is_enough and feature_map._needs_full_statistics
         is_fitted = isinstance(feature_map, FrozenEstimator)
-        n_rows = n_rows if needs_rows or not (is_enough or is_fitted) else 1
-        return cls(full, n_rows, random_state if isinstance(random_state, Integral) else 0)
+        seed = random_state if isinstance(random_state, Integral) else 0
+        if needs_rows or not (is_enough or is_fitted):
+            return cls(full, draws.n_rows, seed, draws.most_key)
+        return cls(full, 1, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Rows that were drawn at random, in order of batches and of their numbers.
+    """Rows that were drawn at random, in order of batches and of their places there.
 
     Parameters
     ----------
@@ -80,28 +85,31 @@ class Sample:
     batches: np.ndarray
     ranks: np.ndarray
 
-    def least(self, n_rows):
-        """Return the rows of the smallest keys."""
-        if len(self.keys) <= n_rows:
+    def least(self, n_rows, most_key=np.inf):
+        """Return the rows of the smallest keys, below a largest one."""
+        rows = np.flatnonzero(self.keys < most_key)
+        if len(rows) > n_rows:
+            rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
+        if len(rows) == len(self.keys):
             return self
-        rows = np.sort(np.argpartition(self.keys, n_rows - 1)[:n_rows])
         own = {name: None if part is None else part[rows] for name, part in vars(self).items()}
         return Sample(**own)
 
     def joined(self, other):
-        """Return the rows of both."""
-        sides = [side.with_weights(self, other) for side in (self, other)]
-        pairs = {name: [getattr(side, name) for side in sides] for name in vars(self)}
-        X = pairs.pop("X")
-        pairs = {n: None if two[0] is None else np.concatenate(two) for n, two in pairs.items()}
-        is_sparse = any(map(sp.issparse, X))
-        return Sample(X=sp.vstack(X, format="csr") if is_sparse else np.concatenate(X), **pairs)
+        """Return the rows of both; where one has no weights, its rows have those of 1."""
+        pairs = {name: [part, getattr(other, name)] for name, part in vars(self).items()}
+        if any(own is not None for own in pairs["weights"]):
+            sides = (self, other)
+            pairs["weights"] = [
+                np.ones(len(own.keys)) if own.weights is None else own.weights for own in sides
+            ]
+        return Sample(**{name: _stacked(pair) for name, pair in pairs.items()})
 
-    def with_weights(self, *sides):
-        """Return the same with weights of 1 where others have weights."""
-        if self.weights is not None or all(side.weights is None for side in sides):
-            return self
-        return replace(self, weights=np.ones(len(self.keys)))
+
+def _stacked(pair):
+    if pair[0] is None:
+        return None
+    return sp.vstack(pair, format="csr") if any(map(sp.issparse, pair)) else np.concatenate(pair)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +171,9 @@ class Survey:
         names, classes = (getattr(draft, name, None) for name in ("feature_names_in_", "classes_"))
         statistics = PairStatistics.of(X, None, weights, full=scope.full)
         counts = {} if counts is None else {number: counts}
-        return cls(scope, counts, statistics, sample.least(scope.n_rows), names, classes)
+        return cls(
+            scope, counts, statistics, sample.least(scope.n_rows, scope.most_key), names, classes
+        )
 
     def merge(self, other):
         """Return the survey of both, this one first."""
@@ -214,10 +224,10 @@ class Survey:
         return feature_map
 
 
-def fitted_to_survey(feature_map, n_rows):
+def fitted_to_survey(feature_map, draws):
     """Return the passes in which a map of this library is fitted to batches."""
     draft = draft_of(feature_map)
-    scope = Scope.of(draft, n_rows, draft.random_state)
+    scope = Scope.of(draft, draws, draft.random_state)
     of_batch = partial(_survey_of, draft, scope)
     survey = yield Pass("statistics", of_batch, Survey.merge, is_last=True)
     return survey.fitted(draft)

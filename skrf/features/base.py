@@ -459,26 +459,27 @@ class BaseRandomFeatures(
             raise TypeError(f"statistics must be a PairStatistics, got {statistics!r:.60}.")
         _check_weight(statistics)
         sides = statistics.queries, statistics.keys
-        if self._needs_full_statistics and any(side.covariance.ndim < 2 for side in sides):
+        lacks = {
+            "covariances": self._needs_full_statistics
+            and any(side.covariance.ndim < 2 for side in sides),
+            "minimum and mean_absolute": self._needs_sizes
+            and any(np.isnan(side.minimum).any() for side in sides),
+        }
+        if any(lacks.values()):
             raise ValueError(
-                f"{type(self).__name__} needs statistics with covariances, got variances alone: "
-                "make them with PairStatistics.of(X, full=True)."
-            )
-        if self._needs_sizes and any(np.isnan(side.minimum).any() for side in sides):
-            raise ValueError(
-                f"{type(self).__name__} needs statistics with minimum and mean_absolute, got NaN: "
-                "make them with PairStatistics.of(X)."
+                f"{type(self).__name__} needs statistics with {max(lacks, key=lacks.get)}, which "
+                "these are without: make them with PairStatistics.of(X, full=True)."
             )
         draft = draft_of(self)
         draft.n_features_in_ = len(statistics.queries.mean)
         sample = Sample(None, None, None, draw_seed(self.random_state))
         return commit(self, draft._set(Fitted.to(draft_of(self), statistics, sample)))
 
-    def _passes(self, classes, sample_rows):
+    def _passes(self, classes, draws):
         """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
         self._validate_params()
         self._sizes()
-        return (yield from fitted_to_survey(self, sample_rows))
+        return (yield from fitted_to_survey(self, draws))
 
     def learns_from(self, y):
         """Tell whether `fit` makes something else of rows with this y than of the rows alone.

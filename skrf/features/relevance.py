@@ -144,9 +144,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         freeze(draft.relevance_)
         return commit(self, draft)
 
-    def _passes(self, classes, sample_rows):
+    def _passes(self, classes, draws):
         self._validate_params()
-        return (yield from fitted_to_survey(self, sample_rows))
+        return (yield from fitted_to_survey(self, draws))
 
     def transform(self, X):
         """Return X with every column multiplied.

@@ -471,9 +471,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         before = draft._fit_map(data) if draft._fitted is None else draft._fitted
         return self._finish(draft, draft._added(before, data))
 
-    def _passes(self, classes, sample_rows):
+    def _passes(self, classes, draws):
         self._validate_params()
-        return passes(self, classes, sample_rows)
+        return passes(self, classes, draws)
 
     @available_if(attrgetter("_takes_batches"))
     def merge(self, other):
