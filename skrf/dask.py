@@ -20,7 +20,9 @@ from ._validation import check_integer
 try:
     import dask
     import dask.array as da
-    from dask.delayed import delayed
+    from dask.core import flatten
+    from dask.delayed import Delayed, delayed
+    from dask.highlevelgraph import HighLevelGraph
 except ImportError as error:
     raise ImportError(
         "skrf.dask needs Dask, which is not installed: pip install 'scikit-random-features[dask]'."
@@ -91,8 +93,9 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
     if isinstance(X, da.Array) and not np.isnan(X.shape[0]):
         draws = Draws.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     given = {"X": X, "y": y, "sample_weight": sample_weight}
-    batches = list(zip(*_aligned(given), strict=True))
-    return driven(clone(estimator)._passes(classes, draws), partial(_scheduled, batches))
+    names = [name for name, own in given.items() if own is not None]
+    engine = partial(_scheduled, *_aligned(given), names)
+    return driven(clone(estimator)._passes(classes, draws), engine)
 
 
 def apply(estimator, X, method="predict"):
@@ -122,18 +125,21 @@ def apply(estimator, X, method="predict"):
     """
     if not callable(getattr(estimator, method, None)):
         raise ValueError(f"method must name a method of {estimator!r:.60}, got {method!r}.")
-    (parts,) = _aligned({"X": X})
-    call = partial(_called, method)
+    batches, collections = _aligned({"X": X})
     with warnings.catch_warnings():  # of names, that rows which stand for others do not have
         warnings.simplefilter("ignore")
-        example = call(estimator, _example(estimator, X), None)[:0]
-    lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(parts)
-    own, call = delayed(estimator, traverse=False), delayed(call, traverse=False)
-    blocks = [
-        da.from_delayed(call(own, part, example), (length, *example.shape[1:]), meta=example)
-        for part, length in zip(parts, lengths, strict=True)
-    ]
-    return da.concatenate(blocks, allow_unknown_chunksizes=True)
+        example = _called(method, estimator, _example(estimator, X), None)[:0]
+    name = _new_name(method)
+    of, tail = {f"{name}-of": estimator, f"{name}-example": example}, (0,) * (example.ndim - 1)
+    # Keys of arguments and not the arguments: they are sent once and not with every task.
+    tasks = {
+        (name, k, *tail): (partial(_called, method), f"{name}-of", *keys, f"{name}-example")
+        for k, keys in enumerate(batches)
+    }
+    graph = HighLevelGraph.from_collections(name, of | tasks, dependencies=collections)
+    lengths = X.chunks[0] if isinstance(X, da.Array) else (np.nan,) * len(batches)
+    chunks = lengths, *((n_columns,) for n_columns in example.shape[1:])
+    return da.Array(graph, name, chunks, meta=example)
 
 
 def _called(method, estimator, X, example):
@@ -156,21 +162,21 @@ def _example(estimator, X):
 
 
 def _aligned(given):
-    """Return a list of the chunks of every collection by name, None for each of what is missing."""
+    """Return the keys of the chunks, a tuple for each, and the collections that they are from."""
     X = given["X"]
+    given = {name: own for name, own in given.items() if own is not None}
     if isinstance(X, da.Array):
-        given = {
-            name: own if own is None else _like_rows(name, own, X) for name, own in given.items()
-        }
+        given = {name: _like_rows(name, own, X) for name, own in given.items()}
         # Together: what two of them are made of is made once.
         arrays = {name: own for name, own in given.items() if isinstance(own, da.Array)}
         given |= dict(zip(arrays, dask.optimize(*arrays.values()), strict=True))
-    parts = {name: None if own is None else _chunks(name, own) for name, own in given.items()}
-    n_chunks = len(parts["X"])
-    for name, own in parts.items():
-        if own is not None and len(own) != n_chunks:
-            raise ValueError(f"{name} has {len(own)} chunks, but X has {n_chunks}.")
-    return [[None] * n_chunks if own is None else own for own in parts.values()]
+    keys, collections = {}, []
+    for name, own in given.items():
+        keys[name], parts = _chunks(name, own)
+        collections += parts
+        if len(keys[name]) != len(keys["X"]):
+            raise ValueError(f"{name} has {len(keys[name])} chunks, but X has {len(keys['X'])}.")
+    return list(zip(*keys.values(), strict=True)), collections
 
 
 def _like_rows(name, own, X):
@@ -189,45 +195,54 @@ def _like_rows(name, own, X):
 
 
 def _chunks(name, own):
-    """Return the chunks of a collection."""
+    """Return the keys of the chunks of a collection, and what they are from."""
     if isinstance(own, da.Array):
-        return own.to_delayed(optimize_graph=False).ravel().tolist()
-    if isinstance(own, list) and own:
-        return own
+        return list(flatten(own.__dask_keys__())), [own]
     if hasattr(own, "to_delayed"):
-        return list(own.to_delayed())
-    raise TypeError(
-        f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, got "
-        f"{own!r:.60}. Without Dask: fit and fit_batches of the estimator."
-    )
+        own = list(own.to_delayed())
+    if not (isinstance(own, list) and own):
+        raise TypeError(
+            f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, got "
+            f"{own!r:.60}. Without Dask: fit and fit_batches of the estimator."
+        )
+    own = [delayed(part, traverse=False) for part in own]
+    return [part.key for part in own], own
 
 
 # ---------------------------------------------------------------- passes
 
 
-def _scheduled(batches, step):
+def _new_name(what):
+    return f"skrf-{what.replace(' ', '-')}-{uuid.uuid4().hex}"
+
+
+def _scheduled(batches, collections, names, step):
     """Return the record of all chunks, on the scheduler that Dask finds."""
-    name = f"{step.name.replace(' ', '-')}-{uuid.uuid4().hex}"
-    # An argument and not the function: it is sent once and not with every task.
-    of_batch = delayed(step.of_batch, traverse=False)
-    record, merge = delayed(_record, traverse=False), delayed(_merged, traverse=False)
-    level = [
-        record(of_batch, batch, number, dask_key_name=f"skrf-{name}-{number}")
-        for number, batch in enumerate(batches)
-    ]
+    name = _new_name(step.name)
+    level = [f"{name}-{number}" for number in range(len(batches))]
+    # The key of the function and not the function: it is sent once and not with every task.
+    graph = {f"{name}-of": step.of_batch}
+    for number, (key, keys) in enumerate(zip(level, batches, strict=True)):
+        graph[key] = partial(_record, names, number), f"{name}-of", *keys
     while len(level) > 1:
-        level = [merge(level[k : k + _FAN_IN], step.merge) for k in range(0, len(level), _FAN_IN)]
+        groups = [level[k : k + _FAN_IN] for k in range(0, len(level), _FAN_IN)]
+        level = [f"{name}-of-{len(level)}-{number}" for number in range(len(groups))]
+        for key, group in zip(level, groups, strict=True):
+            graph[key] = partial(_merged, step.merge), group
+    graph = HighLevelGraph.from_collections(name, graph, dependencies=collections)
     # Of the threads of this process there is one for a task; other processes see to it themselves.
     with serial_blas():
-        return dask.compute(level[0])[0]
+        return dask.compute(Delayed(level[0], graph, layer=name))[0]
 
 
-def _record(of_batch, batch, number):
+def _record(names, number, of_batch, *parts):
+    given = dict(zip(names, parts, strict=True))
     # Of a list of Delayed: all parts may be in the first.
-    is_whole = isinstance(batch[0], tuple) and batch[1:] == (None, None)
+    batch = tuple(map(given.get, ("X", "y", "sample_weight")))
+    is_whole = len(parts) == 1 and isinstance(parts[0], tuple)
     with one_thread():
-        return of_batch(batch[0] if is_whole else tuple(batch), number)
+        return of_batch(parts[0] if is_whole else batch, number)
 
 
-def _merged(records, merge):
+def _merged(merge, records):
     return merged(records, merge)

@@ -5,6 +5,7 @@ One cluster of two processes serves all tests. What batches make of rows is test
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -311,7 +312,7 @@ class KillAtFirstPartial(distributed.diagnostics.plugin.SchedulerPlugin):
         self.pids, self.killed, self.n_done = pids, None, 0
 
     def transition(self, key, start, finish, *args, worker=None, **kwargs):
-        if str(key).startswith("skrf-sums") and finish == "memory":
+        if re.fullmatch(r"skrf-sums-\w+-\d+", str(key)) and finish == "memory":
             self.n_done += 1
             if self.killed is None:
                 self.killed = self.pids[worker]
