@@ -6,6 +6,7 @@ whose shape depends on the number of chunks alone: the same chunks give the same
 workers came and went.
 """
 
+import copy
 import uuid
 import warnings
 from functools import partial
@@ -130,7 +131,8 @@ def apply(estimator, X, method="predict"):
         warnings.simplefilter("ignore")
         example = _called(method, estimator, _example(estimator, X), None)[:0]
     name = _new_name(method)
-    of, tail = {f"{name}-of": estimator, f"{name}-example": example}, (0,) * (example.ndim - 1)
+    own = copy.copy(estimator)  # which a later fit does not change
+    of, tail = {f"{name}-of": own, f"{name}-example": example}, (0,) * (example.ndim - 1)
     # Keys of arguments and not the arguments: they are sent once and not with every task.
     tasks = {
         (name, k, *tail): (partial(_called, method), f"{name}-of", *keys, f"{name}-example")
