@@ -334,6 +334,41 @@ def test_classes_that_never_come_are_kept():
     assert_array_equal(model.predict(X), clone(model).fit(X, Y).predict(X))
 
 
+def test_classes_of_rows_without_weight_do_not_count():
+    labels = np.where(WEIGHTS > 0, Y, "z")
+    for name in ("kernel", "ridge-search"):
+        model = clone(CLASSIFIERS[name]).fit_batches(cut(X, labels, WEIGHTS))
+        assert_array_equal(model.classes_, NAMES)
+
+
+def test_batches_with_and_without_weights():
+    """Those without have weights of 1, in sums as in the sample."""
+    weights = np.where(np.arange(N) < 100, 1.0, 7 * WEIGHTS)
+    batches = [(X[:40], Y[:40]), (X[40:100], Y[40:100]), (X[100:], Y[100:], weights[100:])]
+    for name in ("kernel", "kernel-labels"):
+        whole = clone(CLASSIFIERS[name]).fit(X, Y, weights)
+        assert_same_model(whole, clone(CLASSIFIERS[name]).fit_batches(batches))
+
+
+def test_products_of_float32_are_as_precise_as_those_of_all_rows():
+    """Alpha beside the products of all rows, not of a batch, decides whether they are float64.
+
+    Here it is 0.6 of the limit for all rows, and 5 times that of a batch: products in float32 would
+    change coefficients by about 1e-2.
+    """
+    rows, targets = X.astype(np.float32), np.sin(X[:, 0])
+    model = ApproxKernelRidge(RFFSampler(24, sigma=0.3, random_state=0), alpha=1e-8)
+    whole = clone(model).fit(rows, targets)
+    moments = whole._fitted.moments
+    limit = 1e-7 * np.trace(moments.gram) / 24
+    assert limit / 8 < 0.6 * limit < limit
+    model.set_params(alpha=0.6 * limit)
+    whole = clone(model).fit(rows, targets)
+    batched = model.fit_batches(cut(rows, targets, cuts=range(0, N + 1, 30)))
+    found = batched._fitted.moments.gram
+    assert_allclose(found, whole._fitted.moments.gram, rtol=0, atol=1e-12 * found.max())
+
+
 # ------------------------------------------------------------------ the sample
 
 
@@ -359,6 +394,13 @@ def test_the_sample_is_the_same_however_it_is_merged():
     assert 50 < sum(len(own.sample.X) for own in parts) < 200
     again = survey_of(np.split(rows, [10, 20, 400]), 50, seed=1)[1]
     assert not np.array_equal(again.sample.X, survey.sample.X)
+
+
+def test_samples_of_batches_are_independent():
+    """Of two batches of 500 rows 50 each are drawn: about 5 places in both."""
+    sample = survey_of(np.split(np.zeros((1000, 1)), 2), 100)[1].sample
+    places = [set(sample.ranks[sample.batches == number].tolist()) for number in (0, 1)]
+    assert len(places[0] & places[1]) < 20
 
 
 def test_the_sample_is_uniform():
