@@ -4,7 +4,7 @@
     python benchmarks/scale.py --only cpu
 
 `kill` fits 2,000,000 rows on two workers, once with the worker of the first finished partial
-killed; `large` fits 20,000,000 x 20 rows, drawn lazily, on two workers of at most 600 MB each; `cpu`
+killed; `large` fits 20,000,000 x 20 rows, drawn lazily, on two workers of at most 600 MB; `cpu`
 compares the CPU of all processes with that of `fit_batches` on the same 100,000-row chunks, and the
 wall time of two workers with that of one; `search` compares the CPU of KernelRegressionClassifierCV
 with that of GridSearchCV on joblib's dask backend.
@@ -48,7 +48,7 @@ def judge(what, is_kept):
 @contextmanager
 def cluster(n_workers, **options):
     """Yield a client of a cluster of processes with one thread each."""
-    options = {"threads_per_worker": 1, "dashboard_address": None, **options}
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options}
     with LocalCluster(n_workers=n_workers, **options) as own, Client(own) as client:
         yield client
 
