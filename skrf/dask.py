@@ -39,7 +39,7 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
 
     Equals `fit` on all rows, to rounding, as `fit_batches` does, with the same passes: statistics,
     sums, and for the searches of kernel regression scores. A lazy collection is computed in every
-    pass: `persist` it where that takes long and memory suffices. The scheduler is the one that
+    pass: ``persist`` it where that takes long and memory suffices. The scheduler is the one that
     Dask finds: a `distributed.Client` where there is one, else threads. A task works on one thread.
 
     Parameters

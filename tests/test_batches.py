@@ -261,6 +261,14 @@ def test_tables_in_batches(tmp_path):
     assert_allclose(clone(model).fit_batches(cut(rows, Y)).predict_proba(X), answers(whole, table))
 
 
+@pytest.mark.parametrize("name", ["kernel", "kernel-search-labels", "ridge", "ridge-search"])
+def test_batches_of_other_libraries(name, library):
+    codes = np.searchsorted(NAMES, Y)
+    whole = clone(CLASSIFIERS[name]).fit(X, codes, WEIGHTS)
+    batches = [tuple(map(library.array, own)) for own in cut(X, codes, WEIGHTS, cuts=[0, 90, N])]
+    assert_same_model(whole, clone(CLASSIFIERS[name]).fit_batches(batches))
+
+
 # ------------------------------------------------------------------ batches that are read again
 
 

@@ -480,7 +480,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         """Return a model of the rows of both, which were fitted with the same map.
 
         Fit a map once, to some rows or by `fit_statistics`, and give it to both in a
-        `FrozenEstimator`; the order of merges does not matter, but for rounding.
+        ``FrozenEstimator``; the order of merges does not matter, but for rounding.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ from .._validation import check_labels, naming
 from ..features import fitted_at
 from ..features._survey import Scope, Survey
 from ..statistics import Moments
-from ._search import all_but_one, judged_apart, learns_from, maps_of
+from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, beside those of other parts
 
@@ -333,7 +333,8 @@ class _Search:
         data = _read(self.draft, own)
         if data is None:
             return None
-        return data, self.folds(self.strata(*own[:2]), number)[data.numbers]
+        folds = self.folds(self.strata(*own[:2]), number)[data.numbers]
+        return replace(data, X=to_host(data.X)), folds
 
     def _before(self, s, k):
         return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
@@ -347,7 +348,7 @@ class _Search:
         n = self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
         rows += [fold == k for k in range(n if self.draft._sums_tests or not self.is_apart else 0)]
-        parts = [data.part(own) if own.any() else None for own in rows]
+        parts = [_part(data, own) if own.any() else None for own in rows]
 
         def made(s, k, part):
             return part and bare(self.draft._added(self._before(s, k % n), part))
@@ -387,7 +388,7 @@ class _Search:
             return None
         data, fold = found
         moments, sums = [None] * self.folds.n_splits, []
-        parts = {k: data.part(fold == k) for k in np.unique(fold)}
+        parts = {k: _part(data, fold == k) for k in np.unique(fold)}
         for k, part in parts.items():
             values = np.ldexp(part.values, -exponents[1])
             weights = np.ldexp(part.weights, -exponents[0])
@@ -398,6 +399,11 @@ class _Search:
         found = np.zeros((len(trains), len(moments), *sums[0][0].shape))
         found[:, list(parts)] = np.moveaxis(sums, 0, 1)
         return moments, found
+
+
+def _part(data, mask):
+    """Return the rows of a mask, without a copy where they are neighbours."""
+    return data.part(as_slice(np.flatnonzero(mask)))
 
 
 def _join_all(one, other):

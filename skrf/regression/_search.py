@@ -192,7 +192,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
     place = np.argsort(order)
     data, room = data.part(order), Scratch()
     rounds = [
-        [(number, _as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
+        [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map)):
@@ -213,7 +213,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
         yield scores, fitted, replace(total, maps=maps)
 
 
-def _as_slice(rows):
+def as_slice(rows):
     """Return row numbers as a slice where they are consecutive."""
     start, stop = rows[0], rows[0] + len(rows)
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
