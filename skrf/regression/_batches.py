@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
+from .._arrays import to_host
 from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_labels, naming
 from ..features import fitted_at
