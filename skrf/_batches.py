@@ -19,15 +19,29 @@ SAMPLE_ROWS = 100_000
 _SPARE = 6  # standard deviations of the number of rows below a key
 
 
-class Draws(NamedTuple):
-    """How many rows are drawn at random, and the key above which none of them will be."""
+class Scope(NamedTuple):
+    """What is looked at before a map is fitted.
 
-    n_rows: int
+    Parameters
+    ----------
+    n_rows : int, default=100_000
+        Number of rows that are drawn at random.
+    most_key : float, default=inf
+        Rows whose random numbers lie above are not kept: an upper bound, to send less.
+    full : bool, default=False
+        Whether statistics have covariances.
+    seed : int, default=0
+        Decides with the number of a batch which rows: an engine may look at it again.
+    """
+
+    n_rows: int = SAMPLE_ROWS
     most_key: float = float("inf")
+    full: bool = False
+    seed: int = 0
 
     @classmethod
     def among(cls, n_rows, total):
-        """Return draws among a known number of rows: keys are uniform, from 0 to 1."""
+        """Return the scope of draws among a known number of rows: keys are uniform from 0 to 1."""
         return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / total)
 
 
@@ -213,5 +227,5 @@ class TakesBatches:
         ValueError
             Where batches do not go together or do not hold what `fit` takes.
         """
-        draft = driven(self._passes(classes, Draws(SAMPLE_ROWS)), InTurn(batches, verbose))
+        draft = driven(self._passes(classes, Scope()), InTurn(batches, verbose))
         return commit(self, draft)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from sklearn.base import clone
 
-from ._batches import SAMPLE_ROWS, Draws, TakesBatches, driven, merged
+from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
 from ._threads import one_thread, serial_blas
 from ._validation import check_integer
 
@@ -90,13 +90,13 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
             "estimator must be an instance of a mechanism or of an estimator of skrf that has "
             f"fit_batches, got {estimator!r:.60}."
         )
-    draws = Draws(sample_rows)
+    scope = Scope(sample_rows)
     if isinstance(X, da.Array) and not np.isnan(X.shape[0]):
-        draws = Draws.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
+        scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     names = [name for name, own in given.items() if own is not None]
     engine = partial(_scheduled, *_aligned(given), names)
-    return driven(clone(estimator)._passes(classes, draws), engine)
+    return driven(clone(estimator)._passes(classes, scope), engine)
 
 
 def apply(estimator, X, method="predict"):

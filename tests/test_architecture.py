@@ -44,7 +44,7 @@ CONTRACT = {
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",
-    "Scope",
+    "scope_of",
     "Survey",
     "as_feature_map",
     "difference",

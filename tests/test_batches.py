@@ -44,8 +44,8 @@ from skrf import (
     RelevanceScaler,
     RFFSampler,
 )
-from skrf._batches import Draws, merged
-from skrf.features._survey import Scope, Survey
+from skrf._batches import Scope, merged
+from skrf.features._survey import Survey
 from skrf.regression._batches import Folds
 from skrf.statistics import PairStatistics
 
@@ -381,7 +381,7 @@ def test_products_of_float32_are_as_precise_as_those_of_all_rows():
 
 
 def survey_of(batches, n_rows, seed=0, most_key=np.inf):
-    scope = Scope(False, n_rows, seed, most_key)
+    scope = Scope(n_rows, most_key, seed=seed)
     parts = [
         Survey.of(None, (rows, None, None), number, np.arange(len(rows)), scope)
         for number, rows in enumerate(batches)
@@ -397,7 +397,7 @@ def test_the_sample_is_the_same_however_it_is_merged():
     assert len(survey.sample.X) == 50 and (np.diff(survey.sample.X[:, 0]) > 0).all()
     assert len(survey_of(np.split(rows, [10, 20, 400]), 2000)[1].sample.X) == 1000
     # Where their number is known, few more rows are sent than are kept, and the same ones are.
-    parts, again = survey_of(np.split(rows, [10, 20, 400]), 50, 0, Draws.among(50, 1000).most_key)
+    parts, again = survey_of(np.split(rows, [10, 20, 400]), 50, 0, Scope.among(50, 1000).most_key)
     assert_array_equal(again.sample.X, survey.sample.X)
     assert 50 < sum(len(own.sample.X) for own in parts) < 200
     again = survey_of(np.split(rows, [10, 20, 400]), 50, seed=1)[1]
@@ -429,9 +429,7 @@ def test_the_sample_is_uniform():
 
 
 def test_more_rows_than_the_sample_holds(monkeypatch):
-    import skrf._batches as home
-
-    monkeypatch.setattr(home, "SAMPLE_ROWS", 100)
+    monkeypatch.setattr(Scope.__new__, "__defaults__", (100, *Scope.__new__.__defaults__[1:]))
     model = KernelRegressionClassifier(BY_LABELS, sigma="auto")
     batched = clone(model).fit_batches(cut(X, Y))
     assert_same_model(batched, clone(model).fit_batches(cut(X, Y)), rtol=0)
@@ -469,7 +467,7 @@ def test_the_tree_is_that_of_pairs_also_in_groups(n):
 
 def passes_of(estimator, batches):
     """Return what a pass makes of each batch, by the name of the pass."""
-    passes, found, records = estimator._passes(None, Draws(1000)), None, {}
+    passes, found, records = estimator._passes(None, Scope(1000)), None, {}
     while True:
         try:
             step = passes.send(found)

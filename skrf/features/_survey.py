@@ -12,7 +12,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
-from .._batches import Pass, unpacked
+from .._batches import Pass, Scope, unpacked
 from .._validation import (
     check_range,
     draft_of,
@@ -26,38 +26,19 @@ from ._entry import fitted_at
 _STREAM = 0x5A3B1E  # of random numbers, beside those that a seed gives to mechanisms
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What surveys keep.
+def scope_of(feature_map, scope, random_state, *, needs_rows=False):
+    """Return the scope that a map needs, with a single row where statistics are enough.
 
-    Parameters
-    ----------
-    full : bool
-        Whether statistics have covariances.
-    n_rows : int
-        Number of rows that are drawn at random.
-    seed : int
-        Decides with the number of a batch which ones: an engine may make a survey again. It is
-        ``random_state`` where that is an integer.
-    most_key : float, default=inf
-        Rows above are not kept: an upper bound of the keys that will be, to send less.
+    The seed is ``random_state`` where that is an integer.
     """
-
-    full: bool
-    n_rows: int
-    seed: int
-    most_key: float = np.inf
-
-    @classmethod
-    def of(cls, feature_map, draws, random_state, *, needs_rows=False):
-        """Return the scope that a map needs, with a single row where statistics are enough."""
-        is_enough = learns_from_sums(feature_map)
-        full = is_enough and feature_map._needs_full_statistics
-        is_fitted = isinstance(feature_map, FrozenEstimator)
-        seed = random_state if isinstance(random_state, Integral) else 0
-        if needs_rows or not (is_enough or is_fitted):
-            return cls(full, draws.n_rows, seed, draws.most_key)
-        return cls(full, 1, seed)
+    is_enough, is_fitted = learns_from_sums(feature_map), isinstance(feature_map, FrozenEstimator)
+    n_rows = scope.n_rows if needs_rows or not (is_enough or is_fitted) else 1
+    return scope._replace(
+        n_rows=n_rows,
+        most_key=scope.most_key if n_rows > 1 else np.inf,
+        full=is_enough and feature_map._needs_full_statistics,
+        seed=random_state if isinstance(random_state, Integral) else 0,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,10 +205,10 @@ class Survey:
         return feature_map
 
 
-def fitted_to_survey(feature_map, draws):
+def fitted_to_survey(feature_map, scope):
     """Return the passes in which a map of this library is fitted to batches."""
     draft = draft_of(feature_map)
-    scope = Scope.of(draft, draws, draft.random_state)
+    scope = scope_of(draft, scope, draft.random_state)
     of_batch = partial(_survey_of, draft, scope)
     survey = yield Pass("statistics", of_batch, Survey.merge, is_last=True)
     return survey.fitted(draft)

@@ -475,11 +475,11 @@ class BaseRandomFeatures(
         sample = Sample(None, None, None, draw_seed(self.random_state))
         return commit(self, draft._set(Fitted.to(draft_of(self), statistics, sample)))
 
-    def _passes(self, classes, draws):
+    def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
         self._validate_params()
         self._sizes()
-        return (yield from fitted_to_survey(self, draws))
+        return (yield from fitted_to_survey(self, scope))
 
     def learns_from(self, y):
         """Tell whether `fit` makes something else of rows with this y than of the rows alone.

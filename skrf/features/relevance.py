@@ -144,9 +144,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         freeze(draft.relevance_)
         return commit(self, draft)
 
-    def _passes(self, classes, draws):
+    def _passes(self, classes, scope):
         self._validate_params()
-        return (yield from fitted_to_survey(self, draws))
+        return (yield from fitted_to_survey(self, scope))
 
     def transform(self, X):
         """Return X with every column multiplied.

@@ -471,9 +471,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         before = draft._fit_map(data) if draft._fitted is None else draft._fitted
         return self._finish(draft, draft._added(before, data))
 
-    def _passes(self, classes, draws):
+    def _passes(self, classes, scope):
         self._validate_params()
-        return passes(self, classes, draws)
+        return passes(self, classes, scope)
 
     @available_if(attrgetter("_takes_batches"))
     def merge(self, other):

@@ -17,7 +17,7 @@ from .._arrays import to_host
 from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_labels, naming
 from ..features import fitted_at
-from ..features._survey import Scope, Survey
+from ..features._survey import Survey, scope_of
 from ..statistics import Moments
 from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
 
@@ -37,7 +37,7 @@ def joined(one, other):
 # ---------------------------------------------------------------- one map
 
 
-def passes(model, classes, draws):
+def passes(model, classes, scope):
     """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
     if isinstance(model.feature_map, str):
         raise ValueError(
@@ -45,7 +45,7 @@ def passes(model, classes, draws):
         )
     is_searched = model._searches_sigma()
     feature_map = model._prepared(1.0 if is_searched else model.sigma)
-    started = _begun(model, feature_map, classes, draws, needs_rows=is_searched)
+    started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
     classes, scope, is_fitted = started
     survey_of = partial(surveyed, model, scope, classes)
     if is_fitted and not (is_classifier(model) and classes is None):
@@ -59,14 +59,14 @@ def passes(model, classes, draws):
     return finished(draft, sums)
 
 
-def _begun(model, feature_map, classes, draws, *, needs_rows=False):
+def _begun(model, feature_map, classes, scope, *, needs_rows=False):
     """Return all classes where they are known, the scope, and whether the map is fitted."""
     if not is_classifier(model):
         classes = None
     elif classes is not None:
         classes = np.unique(check_labels("classes", classes))
     seed = getattr(feature_map, "random_state", model.random_state)
-    scope = Scope.of(feature_map, draws, seed, needs_rows=needs_rows)
+    scope = scope_of(feature_map, scope, seed, needs_rows=needs_rows)
     return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows
 
 
@@ -265,9 +265,9 @@ def _one_stratum(X, y):
 # ---------------------------------------------------------------- many maps and folds
 
 
-def searches(model, classes, draws):
+def searches(model, classes, scope):
     """Return the passes of a search: survey, sums of all sigmas and folds, scores if need be."""
-    classes, scope, _ = _begun(model, model._map_at(1.0), classes, draws)
+    classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
     survey_of = partial(surveyed, model, scope, classes, strata=strata)

@@ -374,10 +374,10 @@ class _Search(_BaseRidge):
         ridge = solved(moments, self.alpha_)
         return super()._finished(replace(sums, ridge=ridge, total=None))
 
-    def _passes(self, classes, draws):
+    def _passes(self, classes, scope):
         self._validate_params()
         search = super()._passes if self.sigmas is None else partial(searches, self)
-        return search(classes, draws)
+        return search(classes, scope)
 
     def _grid(self, data, survey=None):
         if isinstance(self.sigmas, Integral):

@@ -87,14 +87,14 @@ class _Search:
         check_gaussian(feature_map)
         return feature_map
 
-    def _passes(self, classes, draws):
+    def _passes(self, classes, scope):
         self._validate_params()
         if self.scoring is not None:
             raise ValueError(
                 "scoring must be None, accuracy or the coefficient of determination, for rows that "
                 f"come in batches, got {self.scoring!r}."
             )
-        return searches(self, classes, draws)
+        return searches(self, classes, scope)
 
     def _settle(self, sigmas, trains, tests, scores):
         """Take the best sigma of a search in batches."""
