@@ -448,6 +448,8 @@ def check_integer(name, value, least=1):
 
 def same(one, other):
     """Tell whether two values hold the same, bit for bit."""
+    if one is other:
+        return True
     # Written twice: what is read back shares its names and lays out its arrays in one way.
     texts = [pickle.dumps(pickle.loads(pickle.dumps(value))) for value in (one, other)]
     return texts[0] == texts[1]

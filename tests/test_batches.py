@@ -25,7 +25,7 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skrf import (
     AdaptiveRF,
@@ -723,6 +723,13 @@ def test_merge_is_absent_where_there_are_no_sums():
         assert not hasattr(model, "merge")
     with pytest.raises(ValueError, match="is not fitted yet"):
         KernelRegressor(POSITIVE).merge(KernelRegressor(POSITIVE).fit(X, T))
+
+
+def test_a_merge_under_a_map_that_has_no_pickle():
+    steps = make_pipeline(FunctionTransformer(lambda rows: rows / 2), SIGNED)
+    feature_map = FrozenEstimator(clone(steps).fit(X))
+    one, two = (KernelRegressor(feature_map).fit(X[k::2], T[k::2]) for k in (0, 1))
+    assert_same_model(KernelRegressor(feature_map).fit(X, T), one.merge(two))
 
 
 def test_a_merge_of_copies_on_other_machines():
