@@ -9,11 +9,13 @@ workers came and went.
 import copy
 import uuid
 import warnings
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 from sklearn.base import clone
 
+from . import _kernels
 from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
 from ._threads import one_thread, serial_blas
 from ._validation import check_integer
@@ -144,11 +146,19 @@ def apply(estimator, X, method="predict"):
     return da.Array(graph, name, chunks, meta=example)
 
 
+@contextmanager
+def _task():
+    """Work on one thread, with compiled kernels: what ran here before must not change a bit."""
+    _kernels.load(np.empty(0), _kernels.MANY_SINES)
+    with one_thread():
+        yield
+
+
 def _called(method, estimator, X, example):
     """Return what a method makes of a chunk, in the dtype of an example."""
     if example is not None and X.shape[0] == 0:
         return example
-    with one_thread():
+    with _task():
         found = np.asarray(getattr(estimator, method)(X))
     return found if example is None else found.astype(example.dtype, copy=False)
 
@@ -242,7 +252,7 @@ def _record(names, number, of_batch, *parts):
     # Of a list of Delayed: all parts may be in the first.
     batch = tuple(map(given.get, ("X", "y", "sample_weight")))
     is_whole = len(parts) == 1 and isinstance(parts[0], tuple)
-    with one_thread():
+    with _task():
         return of_batch(parts[0] if is_whole else batch, number)
 
 

@@ -25,6 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+import skrf._kernels.cpu  # noqa: F401 (tasks load it; the bits of sines depend on it)
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
@@ -141,7 +142,7 @@ def test_arrays_in_any_chunks(kind, scheduler):
     assert_same_bits(model, KernelRegressor(POSITIVE).fit_batches(batches(X, T)))
 
 
-def test_tables(scheduler):
+def test_tables():
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     table = pd.DataFrame(X, columns=list("uvw"))
     frame = dd.from_pandas(table.assign(t=T, k=WEIGHTS), npartitions=5)
