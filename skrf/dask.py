@@ -93,7 +93,8 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
             f"fit_batches, got {estimator!r:.60}."
         )
     scope = Scope(sample_rows)
-    if isinstance(X, da.Array) and not np.isnan(X.shape[0]):
+    is_known = isinstance(X, da.Array) and not np.isnan(X.shape[0])
+    if is_known and sample_weight is None:  # else some rows may not count
         scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     names = [name for name, own in given.items() if own is not None]

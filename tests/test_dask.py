@@ -210,6 +210,9 @@ def test_the_sample_is_as_large_as_asked_for(scheduler):
     fitted = skrf.dask.fit(model, as_array(X), as_array(Y), sample_rows=60)
     assert fitted.feature_map_.statistics_.queries.weight == 60
     assert fitted.class_weight_.sum() == N
+    weights = (np.arange(N) % 10 == 0).astype(float)
+    fitted = skrf.dask.fit(model, as_array(X), Y, sample_weight=weights, sample_rows=30)
+    assert fitted.feature_map_.statistics_.queries.weight == 30  # of 40 that count
 
 
 def test_a_task_keeps_to_its_thread(monkeypatch):
