@@ -1,4 +1,5 @@
-# What can be done here: make demo, make test, make lint, make docs, make bench, make clean.
+# What can be done here: make demo, make test, make lint, make docs, make bench, make bench-scale,
+# make clean.
 # Everything is installed into .venv (benchmarks: .venv-bench), made when it is missing.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest lint docs bench clean
+.PHONY: help demo test test-lowest lint docs bench bench-scale clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
@@ -19,6 +20,7 @@ help:
 	@echo "make lint   check style and formatting"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
+	@echo "make bench-scale   measure fits to Dask: memory, CPU, and a worker that dies (minutes)"
 	@echo "make clean  remove the environments and the built documentation"
 
 # A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
@@ -68,6 +70,12 @@ docs: $(VENV)/.stamp-docs
 bench:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.stamp-bench
 	env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS $(VENV)-bench/bin/python benchmarks/speed.py
+
+# One thread for each process: workers share the cores.
+bench-scale: export OMP_NUM_THREADS = 1
+bench-scale: export OPENBLAS_NUM_THREADS = 1
+bench-scale: $(VENV)/.stamp-dask
+	$(VENV)/bin/python benchmarks/scale.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest docs/_build

@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["skrf/torch.py"]
+collect_ignore = [f"skrf/{name}.py" for name in ("dask", "torch") if not find_spec(name)]

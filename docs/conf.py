@@ -42,7 +42,7 @@ smartquotes = False  # quotation marks are mostly those of string parameters
 toc_object_entries_show_parents = "hide"
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
-autodoc_mock_imports = ["torch"]  # no requirement of the docs, and its methods are its own
+autodoc_mock_imports = ["dask", "torch"]  # no requirements of the docs
 numpydoc_show_class_members = False
 
 # The methods that scikit-learn gives to every estimator. Class pages name them and leave their

@@ -27,9 +27,13 @@ def namespace(X):
     """Return the array-API namespace of X; NumPy for NumPy, sparse input, and all else."""
     kind = type(X)
     if kind not in _NAMESPACES:
-        is_ours = isinstance(X, np.ndarray) or sp.issparse(X)
-        is_other = not is_ours and array_api_compat.is_array_api_obj(X)
-        is_other = is_other and not array_api_compat.is_numpy_array(X)
+        is_other = (
+            not isinstance(X, np.ndarray)
+            and not sp.issparse(X)
+            and array_api_compat.is_array_api_obj(X)
+            and not array_api_compat.is_numpy_array(X)
+            and not array_api_compat.is_dask_array(X)  # which is no place for rows
+        )
         _NAMESPACES[kind] = array_api_compat.array_namespace(X) if is_other else np
     return _NAMESPACES[kind]
 

@@ -26,9 +26,15 @@ _allowed = 1
 
 
 @contextmanager
-def _serial_blas():
-    """Hold BLAS to one thread and yield how many it was allowed; concurrent users share a limit."""
+def serial_blas():
+    """Hold BLAS to one thread and yield how many it was allowed; concurrent users share a limit.
+
+    A thread that is alone by `one_thread` leaves BLAS as it is: others decide.
+    """
     global _controller, _limit, _users, _allowed
+    if getattr(_own, "is_alone", False):
+        yield 1
+        return
     with _lock:
         if _users == 0:
             if _controller is None:
@@ -45,6 +51,16 @@ def _serial_blas():
             _users -= 1
             if _users == 0:
                 _limit.restore_original_limits()
+
+
+@contextmanager
+def one_thread():
+    """Keep what the calling thread does to this thread: others have work of their own."""
+    before, _own.is_alone = getattr(_own, "is_alone", False), True
+    try:
+        yield
+    finally:
+        _own.is_alone = before
 
 
 class Scratch:
@@ -85,7 +101,7 @@ def run_all(function, items):
     """
     if len(items) <= 1 or getattr(_own, "is_worker", False):
         return [function(item) for item in items]
-    with _serial_blas() as n_threads:
+    with serial_blas() as n_threads:
         if n_threads == 1:
             return [function(item) for item in items]
         with ThreadPoolExecutor(min(n_threads, len(items)), initializer=_begin_worker) as pool:
@@ -113,7 +129,7 @@ def run_rows(function, n_rows, size):
         Rows of a slice, but for the last one.
     """
     blocks = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
-    with _serial_blas() as n_threads:
+    with serial_blas() as n_threads:
         if len(blocks) <= 1 or n_threads == 1:
             for rows in blocks:
                 function(rows)

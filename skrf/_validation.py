@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 import re
 import sys
 import warnings
@@ -16,7 +17,7 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 
 # Private names of scikit-learn are imported here only.
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions  # noqa: F401
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -65,6 +66,12 @@ def validate_rows(estimator, X, *, reset, name="X"):
     array or csr matrix
         The rows in the library of X.
     """
+    if type(X).__module__.partition(".")[0] in ("dask", "dask_expr"):
+        raise TypeError(
+            f"{name} belongs to Dask ({type(X).__name__}): take skrf.dask.fit(estimator, X, y) and "
+            f"skrf.dask.apply(fitted, X, method) for {type(estimator).__name__}, or give "
+            f"{name}.compute()."
+        )
     if is_array_api(X):
         return _validate_array_api(estimator, X, reset=reset, name=name)
     if not reset and _is_plain(estimator, X):
@@ -372,7 +379,8 @@ def check_classes(X, y, classes=None):
     y = check_labels("y", y)
     with naming("y"), np.errstate(invalid="ignore"):  # scikit-learn compares floats with integers
         check_consistent_length(X, y)
-        if classes is None or y.dtype.kind in "fO":
+        is_odd = y.dtype.kind in "fO" and type_of_target(y) not in ("binary", "multiclass")
+        if classes is None or is_odd:
             check_classification_targets(y)
     return y
 
@@ -436,3 +444,12 @@ def check_integer(name, value, least=1):
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {value!r}.")
     return int(value)
+
+
+def same(one, other):
+    """Tell whether two values hold the same, bit for bit."""
+    if one is other:
+        return True
+    # Written twice: what is read back shares its names and lays out its arrays in one way.
+    texts = [pickle.dumps(pickle.loads(pickle.dumps(value))) for value in (one, other)]
+    return texts[0] == texts[1]

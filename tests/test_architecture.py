@@ -44,10 +44,14 @@ CONTRACT = {
     "FeatureMap",
     "OptimalPositiveRF",
     "RFFSampler",
+    "scope_of",
+    "Survey",
     "as_feature_map",
+    "difference",
     "fit_to",
     "fitted_at",
     "in_range",
+    "learns_from_sums",
     "mapped",
     "needs_double",
     "prepared",
@@ -60,6 +64,7 @@ CONTRACT = {
 
 # Third-party modules that a file may import anywhere; and where others may be imported.
 EVERYWHERE = {"numpy", "scipy", "sklearn", "joblib", "array_api_compat"}
+OPTIONAL = ("dask", "torch")  # parts that bear the name of what they need
 SOMEWHERE = {
     "numba": ("_kernels/cpu.py",),
     "cupy": ("_kernels/gpu.py",),
@@ -67,6 +72,7 @@ SOMEWHERE = {
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
     "torch": ("torch.py", "attention/_torch.py"),
+    "dask": ("dask.py",),
 }
 
 
@@ -128,7 +134,9 @@ def violations(path):
 def test_the_layers_of_the_docs_are_read():
     assert LAYERS[0] == ("_arrays", "_threads") and LAYERS[-1] == ("plotting",)
     assert (
-        LAYERS[-2] == ("theory", "torch") and "attention" in LAYERS[-3] and ("features",) in LAYERS
+        LAYERS[-2] == ("theory", "torch", "dask")
+        and "attention" in LAYERS[-3]
+        and ("features",) in LAYERS
     )
 
 
@@ -228,7 +236,7 @@ def test_plain_use_compiles_nothing():
     )
     assert {"skrf", "sklearn"} <= loaded
     # scikit-learn itself may load pandas.
-    assert loaded.isdisjoint({"numba", "llvmlite", "cupy", "torch", "matplotlib"})
+    assert loaded.isdisjoint({"numba", "llvmlite", "cupy", "torch", "matplotlib", "dask"})
 
 
 # ------------------------------------------------------------------ public names
@@ -258,9 +266,9 @@ def test_every_public_name_can_be_imported():
 
 def test_every_public_part_is_listed():
     folders = {name.split(".")[1] for name in public_modules() if name.count(".") == 1}
-    # Statistics are what mechanisms learn, reached through their attribute `statistics_`. Torch is
-    # no requirement: its module is imported by name.
-    assert folders - {"statistics", "torch"} <= set(skrf.__all__)
+    # Statistics are what mechanisms learn, reached through their attribute `statistics_`. Torch and
+    # Dask are no requirements: their modules are imported by name.
+    assert folders - {"statistics", *OPTIONAL} <= set(skrf.__all__)
     # Mechanisms and estimators are at the top; parts keep their smaller things to themselves.
     for part in ("features", "regression"):
         module = import_module(f"skrf.{part}")
@@ -272,8 +280,8 @@ def test_every_public_part_is_listed():
 
 @pytest.mark.parametrize("name", public_modules())
 def test_what_a_module_lists_exists(name):
-    if name == "skrf.torch":
-        pytest.importorskip("torch", reason="torch is not installed")
+    if name.removeprefix("skrf.") in OPTIONAL:
+        pytest.importorskip(name.removeprefix("skrf."))
     module = import_module(name)
     assert module.__doc__
     for public in getattr(module, "__all__", []):
@@ -312,13 +320,13 @@ def arguments(function):
 
 
 # Parts that users address by name; the others are for those who extend the library.
-ADDRESSED = ("attention", "datasets", "exceptions", "graphical", "plotting", "theory", "torch")
+ADDRESSED = ("attention", "datasets", "exceptions", "graphical", "plotting", "theory", *OPTIONAL)
 
 
 def public_objects():
     """Yield (name, class or function) of what users get."""
-    torch = {"torch": import_module("skrf.torch")} if find_spec("torch") else {}
-    for name, value in {**{name: getattr(skrf, name) for name in skrf.__all__}, **torch}.items():
+    found = {name: import_module(f"skrf.{name}") for name in OPTIONAL if find_spec(name)}
+    for name, value in {**{name: getattr(skrf, name) for name in skrf.__all__}, **found}.items():
         if not inspect.ismodule(value):
             yield name, value
         elif name in ADDRESSED:

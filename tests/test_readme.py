@@ -50,8 +50,9 @@ def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
     if "load_uci(" in code and not os.environ.get("SKRF_UCI_DIR"):
         pytest.skip("SKRF_UCI_DIR is not set")
-    if re.search(r"^(import|from) torch", code, re.MULTILINE):
-        pytest.importorskip("torch", reason="torch is not installed")
+    for name in ("dask", "torch"):
+        if re.search(rf"^(import|from) {name}", code, re.MULTILINE):
+            pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
     # Lines are counted from the top of the page, so that a traceback names the place. As in a
     # script, the namespace is that of a module: dataclasses look for it by name.

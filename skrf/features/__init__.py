@@ -4,7 +4,7 @@ from ._clusters import representatives, row_codes
 from ._entry import as_feature_map, fit_to, fitted_at, prepared
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
-from ._record import record_of, restored
+from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
 from .discrete import GeometricRF, PoissonRF
@@ -32,6 +32,7 @@ __all__ = [
     "SimplexRF",
     "SimplexRFPlus",
     "as_feature_map",
+    "difference",
     "fit_to",
     "fitted_at",
     "in_range",

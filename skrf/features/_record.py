@@ -4,11 +4,18 @@ from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
+from sklearn.frozen import FrozenEstimator
 
-from .._validation import draft_of, draw_seed
+from .._validation import draft_of, draw_seed, same
 from ..statistics import Moments, PairStatistics
 from .base import BaseRandomFeatures, Fitted
 
+# Of a `Fitted`: what two of them may differ in.
+_PARTS = {
+    "statistics": "their statistics",
+    "learned": "what they learnt",
+    "draw": "their draw of random numbers",
+}
 _NUMBERS = bool, int, float, complex
 
 
@@ -111,3 +118,34 @@ def _refusal(mechanism, reason):
         "mechanisms of skrf whose parameters are arrays and numbers, such as OptimalPositiveRF and "
         "DenseExponentialRF."
     )
+
+
+def difference(one, other):
+    """Return what two fitted transformers differ in, None where they make the same features.
+
+    Parameters
+    ----------
+    one, other : transformer
+        Fitted.
+
+    Returns
+    -------
+    str or None
+        For mechanisms of this library one of parameters, statistics, what was learnt, and draw.
+    """
+    if type(one) is not type(other):
+        return f"their class, {type(one).__name__} against {type(other).__name__}"
+    if isinstance(one, FrozenEstimator):
+        return difference(one.estimator, other.estimator)
+    if not isinstance(one, BaseRandomFeatures):
+        return None if same(vars(one), vars(other)) else "what was fitted"
+    sides = [own._known for own in (one, other)]
+    params = [own.spec.get_params() for own in sides]
+    for name in params[0]:
+        pair = [own[name] for own in params]
+        if name != "random_state" and not same(*pair):
+            return f"the parameter {name}={pair[0]!r} against {pair[1]!r}"
+    for name, what in _PARTS.items():
+        if not same(*(getattr(own, name) for own in sides)):
+            return what
+    return None

@@ -24,7 +24,7 @@ def resolve_sigma(mechanism, statistics, sample):
     statistics : PairStatistics
         Of the rows.
     sample : Sample
-        The rows themselves.
+        The rows themselves; without queries where statistics are all there is.
     """
     sigma = mechanism.sigma
     if isinstance(sigma, str):
@@ -48,7 +48,10 @@ def _of_data(rule, queries, sample):
     else:
         spread = median_distance(sample)
         is_constant = spread == 0
-    largest = largest_entry(sample.queries)
+    if sample.queries is None:
+        largest = math.sqrt((queries.mean**2 + queries.variances).max())  # at most the largest
+    else:
+        largest = largest_entry(sample.queries)
     if 0 < largest < _SMALLEST or not (is_constant or 1 / LARGEST <= spread < np.inf):
         raise ValueError(
             f"X is out of the range of sigma={rule!r}: entries of X must not all be below "

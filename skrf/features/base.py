@@ -9,7 +9,7 @@ immutable `Fitted`. Consumers hold the feature maps.
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from inspect import signature
 from numbers import Integral, Real
 from operator import attrgetter
@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
+from .._batches import TakesBatches
 from .._validation import (
     Interval,
     StrOptions,
@@ -44,6 +45,7 @@ from ._clusters import unique_rows
 from ._kernel_matrix import KernelMatrixMixin
 from ._map import FeatureMap, as_dtype, in_range, mapped
 from ._sigma import resolve_sigma
+from ._survey import fitted_to_survey
 
 # Independent streams of random numbers, so that one choice never shifts another.
 OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
@@ -192,16 +194,19 @@ class MergeableOnly:
     ----------
     method : callable
         The method.
+    goes_on : bool, default=True
+        Whether it goes on with the parameters of an earlier fit.
     """
 
-    def __init__(self, method):
-        self.fn = method
+    def __init__(self, method, *, goes_on=True):
+        self.fn, self.goes_on = method, goes_on
         update_wrapper(self, method)
 
     def __get__(self, mechanism, owner=None):
         if mechanism is None:
             return self.fn
-        obstacle = mechanism._spec._obstacle_to_merging()
+        spec = mechanism._spec if self.goes_on else mechanism
+        obstacle = spec._obstacle_to_merging()
         if obstacle is not None:
             name = type(mechanism).__name__
             raise AttributeError(
@@ -228,7 +233,12 @@ def _telling_of_gamma(init):
 
 
 class BaseRandomFeatures(
-    KernelMatrixMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC
+    KernelMatrixMixin,
+    TakesBatches,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+    ABC,
 ):
     """Base class of all random-feature mechanisms."""
 
@@ -419,6 +429,58 @@ class BaseRandomFeatures(
             check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
+    @partial(MergeableOnly, goes_on=False)
+    def fit_statistics(self, statistics):
+        """Fit to statistics of rows, which may be merged of those of parts, instead of the rows.
+
+        Makes what `fit` makes of the rows, to rounding.
+
+        Parameters
+        ----------
+        statistics : skrf.statistics.PairStatistics
+            Of queries and keys; ``PairStatistics.of(X, full=True)`` has all that any mechanism
+            asks for, and ``one.merge(other)`` is that of the rows of both.
+
+        Returns
+        -------
+        self : object
+            The fitted mechanism.
+
+        Raises
+        ------
+        TypeError
+            Where `statistics` is something else.
+        ValueError
+            Where the mechanism needs moments that `statistics` lacks.
+        """
+        self._validate_params()
+        self._sizes()
+        if not isinstance(statistics, PairStatistics):
+            raise TypeError(f"statistics must be a PairStatistics, got {statistics!r:.60}.")
+        _check_weight(statistics)
+        sides = statistics.queries, statistics.keys
+        lacks = {
+            "covariances": self._needs_full_statistics
+            and any(side.covariance.ndim < 2 for side in sides),
+            "minimum and mean_absolute": self._needs_sizes
+            and any(np.isnan(side.minimum).any() for side in sides),
+        }
+        if any(lacks.values()):
+            raise ValueError(
+                f"{type(self).__name__} needs statistics with {max(lacks, key=lacks.get)}, which "
+                "these are without: make them with PairStatistics.of(X, full=True)."
+            )
+        draft = draft_of(self)
+        draft.n_features_in_ = len(statistics.queries.mean)
+        sample = Sample(None, None, None, draw_seed(self.random_state))
+        return commit(self, draft._set(Fitted.to(draft_of(self), statistics, sample)))
+
+    def _passes(self, classes, scope):
+        """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
+        self._validate_params()
+        self._sizes()
+        return (yield from fitted_to_survey(self, scope))
+
     def learns_from(self, y):
         """Tell whether `fit` makes something else of rows with this y than of the rows alone.
 
@@ -486,11 +548,7 @@ class BaseRandomFeatures(
         statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
-            if not np.isfinite(statistics.queries.weight):
-                raise ValueError(
-                    "sample_weight adds up to more than the largest float, "
-                    f"{np.finfo(float).max:.2g}, over all batches: divide it by a number."
-                )
+            _check_weight(statistics)
         return draft, statistics, sample
 
     def _set(self, fitted):
@@ -766,6 +824,15 @@ class BaseRandomFeatures(
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _check_weight(statistics):
+    """Raise where the weights of merged statistics are lost."""
+    if not np.isfinite(statistics.queries.weight):
+        raise ValueError(
+            "sample_weight adds up to more than the largest float, "
+            f"{np.finfo(float).max:.2g}, over all batches: divide it by a number."
+        )
 
 
 def _flaws(features, is_positive):

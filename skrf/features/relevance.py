@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import largest_entry, like, to_host
+from .._batches import TakesBatches
 from .._sums import peaked
 from .._validation import (
     Interval,
@@ -26,13 +27,14 @@ from .._validation import (
 )
 from ..statistics import Moments
 from ._clusters import representatives, unique_rows
+from ._survey import fitted_to_survey
 
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # of all columns together, at a total variance of 1
 _PENALTY, _STEPS = 0.01, 20
 _FARTHEST = 10.0  # of log multipliers from each other; the penalty keeps them far within
 
 
-class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Multiply every column by what it says about the target.
 
     The kernels of this library see all columns alike. This finds one multiplier per column for
@@ -141,6 +143,10 @@ class RelevanceScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             draft.relevance_ *= np.sqrt(total / kept)
         freeze(draft.relevance_)
         return commit(self, draft)
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        return (yield from fitted_to_survey(self, scope))
 
     def transform(self, X):
         """Return X with every column multiplied.

@@ -4,14 +4,17 @@ import copy
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
+from .._batches import TakesBatches
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
 from .._validation import (
@@ -22,10 +25,13 @@ from .._validation import (
     commit,
     draft_of,
     freeze,
+    same,
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import AdaptiveRF, in_range, prepared
+from ..features import AdaptiveRF, difference, in_range, prepared
+from ..features._survey import learns_from_sums
+from ._batches import passes
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
 
@@ -349,9 +355,12 @@ def _blocks_of(feature_map, X):
     return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
-def fitted_to(feature_map, data):
-    """Return a map, fitted to rows."""
-    feature_map.fit(**data.fit_arguments(feature_map))
+def fitted_to(feature_map, data, survey=None):
+    """Return a map, fitted to rows, or to what a survey knows of all rows."""
+    if survey is not None and learns_from_sums(feature_map):
+        feature_map.fit_statistics(survey.statistics)
+    else:
+        feature_map.fit(**data.fit_arguments(feature_map))
     width = getattr(feature_map, "n_features_in_", data.X.shape[1])
     if width != data.X.shape[1]:  # fitted before, and frozen
         raise ValueError(
@@ -377,7 +386,7 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     return sums, weights, suits or reference is None
 
 
-class BaseKernelRegression(NestedParameters, BaseEstimator):
+class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
     """Base of the estimators that divide sums of features."""
 
     _default_map = AdaptiveRF(256)
@@ -404,8 +413,13 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         own = prepared(own, owner=owner, sigma=sigma, hint=hint)
         return prepared(own, owner=owner, random_state=self.random_state)
 
-    def _fit_map(self, data):
-        """Return the sums before the first row, on a map fitted to the first rows."""
+    def _searches_sigma(self):
+        """Tell whether sigma is what predicts best."""
+        sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
+        return isinstance(sigma, str) and sigma == "auto"
+
+    def _fit_map(self, data, survey=None):
+        """Return the sums before the first row, on a map fitted to the first rows, or a survey."""
         sigma = self.sigma
         if isinstance(self.feature_map, str):
             self.sigma_ = exact_sigma(self, data)
@@ -416,16 +430,14 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
                 "sigma='loo' is for feature_map='exact', whose best sigma is another than that of "
                 f"features; got feature_map={self.feature_map!r}. Take sigma='auto'."
             )
-        if sigma is None and self.feature_map is None:
-            sigma = "auto"
-        if isinstance(sigma, str) and sigma == "auto":
+        if self._searches_sigma():
             sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
-        self.feature_map_ = fitted_to(self._prepared(sigma=sigma), data)
+        self.feature_map_ = fitted_to(self._prepared(sigma=sigma), data, survey)
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return self._before(maps_of(self.feature_map_), data)
 
-    def _before(self, maps, data):
+    def _before(self, maps, data, survey=None):
         """Return the sums of a pair of maps before the first row."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
@@ -454,6 +466,64 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
         self._fitted = sums
         return self
 
+    def _add(self, X, y, sample_weight, *, forget, classes=None):
+        draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
+        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
+        return self._finish(draft, draft._added(before, data))
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        return passes(self, classes, scope)
+
+    @available_if(attrgetter("_takes_batches"))
+    def merge(self, other):
+        """Return a model of the rows of both, which were fitted with the same map.
+
+        Fit a map once, to some rows or by `fit_statistics`, and give it to both in a
+        ``FrozenEstimator``; the order of merges does not matter, but for rounding.
+
+        Parameters
+        ----------
+        other : estimator
+            Fitted, of the same class.
+
+        Returns
+        -------
+        estimator
+            A new one; both are as they were.
+
+        Raises
+        ------
+        TypeError
+            Where `other` is of another class.
+        ValueError
+            Where parameters, columns, classes, targets or maps differ; the message says which.
+        """
+        check_is_fitted(self)
+        if type(other) is not type(self):
+            raise TypeError(f"other must be a {type(self).__name__}, got {other!r:.60}.")
+        check_is_fitted(other)
+        what = next(self._differences(other), None)
+        if what is not None:
+            raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
+        return draft_of(self, forget=False)._finished(self._fitted.joined(other._fitted))
+
+    def _differences(self, other):
+        """Yield what keeps two fitted estimators from being merged."""
+        params = [dict(own._fitted.params) for own in (self, other)]
+        for name in params[0]:
+            one, two = (own.get(name) for own in params)
+            is_of_map = name.startswith("feature_map") or name in ("sigma", "random_state")
+            if not (is_of_map or same(one, two)):
+                yield f"parameter {name}={one!r} against {two!r}"
+        for name in ("n_features_in_", "feature_names_in_", "classes_", "_outputs"):
+            one, two = (getattr(own, name, None) for own in (self, other))
+            if not same(one, two):
+                yield f"{name.strip('_')}={one!r} against {two!r}"
+        what = difference(self.feature_map_, other.feature_map_)
+        if what is not None:
+            yield f"the feature maps differ in {what}"
+
     def _begin(self, X, y, *, forget):
         """Return a draft to fit, and validated rows."""
         self._validate_params()
@@ -467,8 +537,12 @@ class BaseKernelRegression(NestedParameters, BaseEstimator):
             check_unchanged(self, draft._fitted.params)
         return draft, X
 
+    def _finished(self, sums):
+        """Return this draft with its sums."""
+        return self._hold(freeze(sums))
+
     def _finish(self, draft, sums):
-        return commit(self, draft._hold(freeze(sums)))
+        return commit(self, draft._finished(sums))
 
     def _query(self, X, function):
         """Return function(sums, block) of rows, called by what the user calls."""

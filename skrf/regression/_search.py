@@ -37,9 +37,11 @@ def maps_of(transformer):
 # ---------------------------------------------------------------- sigmas
 
 
-def resolved(sigma, data):
-    """Return what a number, "scale" or "median" stands for."""
+def resolved(sigma, data, survey=None):
+    """Return what a number, "scale" or "median" stands for; "scale" as well from a survey."""
     feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
+    if survey is not None:
+        return feature_map.fit_statistics(survey.statistics).sigma_
     return feature_map.fit(**data.fit_arguments(feature_map)).sigma_
 
 
@@ -190,7 +192,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
     place = np.argsort(order)
     data, room = data.part(order), Scratch()
     rounds = [
-        [(number, _as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
+        [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map)):
@@ -211,7 +213,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
         yield scores, fitted, replace(total, maps=maps)
 
 
-def _as_slice(rows):
+def as_slice(rows):
     """Return row numbers as a slice where they are consecutive."""
     start, stop = rows[0], rows[0] + len(rows)
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows

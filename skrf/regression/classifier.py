@@ -136,7 +136,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         self : object
             The fitted classifier.
         """
-        return self._add(X, y, None, sample_weight, forget=True)
+        return self._add(X, y, sample_weight, forget=True)
 
     @available_if(attrgetter("_takes_batches"))
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -165,14 +165,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             of them.
         """
         classes = classes_of_batch(self, classes)
-        return self._add(X, y, classes, sample_weight, forget=False)
+        return self._add(X, y, sample_weight, forget=False, classes=classes)
 
-    def _add(self, X, y, classes, sample_weight, *, forget):
-        draft, data = self._read(X, y, classes, sample_weight, forget=forget)
-        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
-        return self._finish(draft, draft._added(before, data))
-
-    def _read(self, X, y, classes=None, sample_weight=None, *, forget=True):
+    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         y = check_classes(X, y, classes)
@@ -189,6 +184,14 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     def _merits(self, data):
         """Return for every row whether it is predicted."""
         return (self.predict(data.X) == data.y).astype(float)
+
+    def _losses(self, data, _exponent):
+        """Return the merits of rows, (n, 1)."""
+        return self._merits(data)[:, None]
+
+    def _score_of(self, sums, moments):
+        """Return the accuracy of rows, given sums of weighted merits."""
+        return sums[0] / moments.weight
 
     def _score(self, data):
         """Return what `score` does, without checks that were made."""

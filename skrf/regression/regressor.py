@@ -1,6 +1,5 @@
 """Regression on random features, in time linear in the number of rows."""
 
-import warnings
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -10,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
-from .._validation import check_targets, drop_zero_weights
+from .._validation import check_targets, drop_zero_weights, warn_once_a_place
 from ._base import BaseKernelRegression, Data, exponents_of
 
 _DOUBLE_BITS = 500  # how far below the largest target of an output sums hold others
@@ -176,20 +175,15 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         """
         return self._add(X, y, sample_weight, forget=False)
 
-    def _add(self, X, y, sample_weight, *, forget):
-        draft, data = self._read(X, y, sample_weight, forget=forget)
-        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
-        sums = draft._added(before, data)
+    def _finished(self, sums):
         if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
-            warnings.warn(
+            warn_once_a_place(
                 f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
-                "output may count as 0.",
-                RuntimeWarning,
-                stacklevel=3,
+                "output may count as 0."
             )
-        return self._finish(draft, sums)
+        return super()._finished(sums)
 
-    def _read(self, X, y, sample_weight=None, *, forget=True):
+    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         y = check_targets(X, y)
@@ -207,8 +201,18 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
 
     def _merits(self, data):
         """Return squared errors below 0."""
+        return -np.sum(self._losses(data), axis=1)
+
+    def _losses(self, data, exponent=0):
+        """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
         errors = self.predict(data.X).reshape(data.values.shape) - data.values
-        return -np.sum(errors**2, axis=1)
+        return np.ldexp(errors, -exponent) ** 2
+
+    def _score_of(self, losses, moments):
+        """Return what `score` does, given sums of weighted losses, and moments of the targets."""
+        spread = moments.variances * moments.weight
+        shares = np.where(spread > 0, losses / np.where(spread > 0, spread, 1.0), losses > 0)
+        return np.mean(1 - shares)
 
     def _score(self, data):
         """Return what `score` does, in units in which squares are finite."""
@@ -217,6 +221,10 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         both = np.stack([data.values, self.predict(data.X).reshape(data.values.shape)])
         both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
         return r2_score(*both, sample_weight=data.score_weights)
+
+    @property
+    def _outputs(self):
+        return self._fitted.targets.shape
 
     def _hold(self, sums):
         self.target_mean_ = sums.targets.mean

@@ -1,6 +1,7 @@
 """Ridge regression on random features, in one pass over the rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from numbers import Integral, Real
 
@@ -21,8 +22,9 @@ from .._validation import (
     naming,
     validate_rows,
 )
-from ..features import FeatureMap, RFFSampler, as_feature_map, fitted_at
+from ..features import RFFSampler, as_feature_map, fitted_at
 from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
+from ._batches import searches
 from ._ridge import (
     Moments,
     Ridge,
@@ -38,6 +40,7 @@ from ._search import (
     all_but_one,
     judged_apart,
     learns_from,
+    maps_of,
     positive_array,
     resolved,
     rounds_of,
@@ -91,21 +94,35 @@ class FittedRidge:
     ----------
     params : dict
         Parameters of the estimator at its first fit.
-    feature_map : FeatureMap
-        The map.
-    moments : Moments
+    maps : tuple of FeatureMap
+        Queries and keys; the first alone counts.
+    moments : Moments or None
         Of all rows so far.
-    ridge : Ridge
-        What is solved from them.
+    ridge : Ridge or None
+        What is solved from them, at the end.
     shape : tuple
         As in `Targets`.
+    total : float, default=None
+        Weight of all rows that will be summed, where they come in batches.
     """
 
     params: dict
-    feature_map: FeatureMap
-    moments: Moments
-    ridge: Ridge
+    maps: tuple
+    moments: Moments | None
+    ridge: Ridge | None
     shape: tuple
+    total: float | None = None
+
+    @property
+    def feature_map(self):
+        """The map of the rows."""
+        return self.maps[0]
+
+    def joined(self, other):
+        """Return the same with the rows of both, nothing solved."""
+        if self.moments is None or other.moments is None:
+            return self if other.moments is None else other
+        return replace(self, moments=self.moments.merge(other.moments), ridge=None)
 
 
 class _BaseRidge(BaseKernelRegression):
@@ -113,7 +130,7 @@ class _BaseRidge(BaseKernelRegression):
 
     _default_map = RFFSampler(512, sigma="scale")
 
-    def _read(self, X, y, sample_weight, *, forget, classes=None):
+    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit and the validated rows, whose groups mean nothing."""
         draft, X = self._begin(X, y, forget=forget)
         y = self._checked(X, y, classes)
@@ -123,17 +140,46 @@ class _BaseRidge(BaseKernelRegression):
         target = self._for_map(targets, y)
         return draft, Data(X, y, target, numbers, targets, weights, numbers, n_groups=0)
 
-    def _solved(self, draft, feature_map, moments, ridge, shape):
-        params = self.get_params() if draft._fitted is None else draft._fitted.params
-        fitted = freeze(FittedRidge(params, feature_map, moments, ridge, shape))
+    sigma = None
+
+    def _searches_sigma(self):
+        return False
+
+    def _fit_map(self, data, survey=None):
+        self._least_alpha()  # raises before the work
+        self.feature_map_ = fitted_to(self._prepared(self.sigma), data, survey)
+        return self._before(maps_of(self.feature_map_), data, survey)
+
+    def _before(self, maps, data, survey=None):
+        total = None if survey is None else survey.weight
+        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, total)
+
+    def _added(self, before, data):
+        if data.values.shape != before.shape:
+            raise ValueError(
+                f"y has {data.values.shape or (1,)} outputs, but the first batch had "
+                f"{before.shape or (1,)}."
+            )
+        alpha = self._least_alpha()
+        if before.total is not None:
+            alpha *= data.weights.sum() / before.total
+        moments = _moments_of(before.feature_map, data, alpha, before.moments)
+        return replace(before, moments=moments)
+
+    @property
+    def _outputs(self):
+        return self._fitted.shape
+
+    def _hold(self, fitted):
+        ridge = fitted.ridge
         coef = freeze(ridge.coef * ridge.unit)
-        draft.alpha_, draft.coef_, draft.intercept_ = ridge.alpha, coef.T, ridge.intercept
+        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, ridge.intercept
         if not is_classifier(self):
             with np.errstate(over="ignore"):
-                draft.noise_variance_ = freeze(ridge.deviation**2)
-            if not shape:
-                draft.coef_, draft.intercept_ = coef[:, 0], float(ridge.intercept[0])
-        return self._finish(draft, fitted)
+                self.noise_variance_ = freeze(ridge.deviation**2)
+            if not fitted.shape:
+                self.coef_, self.intercept_ = coef[:, 0], float(ridge.intercept[0])
+        return super()._hold(fitted)
 
     def _of_features(self, X, function):
         """Return function(features) of blocks of rows, put together."""
@@ -180,34 +226,27 @@ class _Plain(_BaseRidge):
         """
         return self._add(X, y, sample_weight, forget=True)
 
-    def _add(self, X, y, sample_weight, *, forget, classes=None):
-        draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
-        before, moments, shape = draft._fitted, None, data.values.shape
-        if before is None:
-            draft.feature_map_ = fitted_to(self._prepared(self.sigma), data)
-            feature_map = as_feature_map(draft.feature_map_)
+    def _least_alpha(self):
+        """Return what will be added to the diagonal; 0 where that is not yet known."""
+        if self.noise_variance is not None:
+            return check_positive("noise_variance", self.noise_variance)
+        return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
+
+    def _finished(self, sums):
+        alpha = self._least_alpha()
+        if alpha:
+            noise = None if self.noise_variance is None else alpha
+            ridge = solved(sums.moments, alpha, noise=noise)
         else:
-            feature_map, moments = before.feature_map, before.moments
-            if shape != before.shape:
-                raise ValueError(
-                    f"y has {shape or (1,)} outputs, but the first batch had "
-                    f"{before.shape or (1,)}."
-                )
-        noise, by_evidence = self.noise_variance, self.alpha == "evidence"
-        alpha = 0.0 if by_evidence else check_positive("alpha", self.alpha)
-        if noise is not None:
-            noise = alpha = check_positive("noise_variance", noise)
-            by_evidence = False
-        moments = _moments_of(feature_map, data, alpha, moments)
-        if by_evidence:
-            ridge = Spectrum(moments).solved_by_evidence()
-        else:
-            ridge = solved(moments, alpha, noise=noise)
-        return self._solved(draft, feature_map, moments, ridge, shape)
+            ridge = Spectrum(sums.moments).solved_by_evidence()
+        return super()._finished(replace(sums, ridge=ridge, total=None))
 
 
 class _Search(_BaseRidge):
     """With alphas and sigmas that are searched."""
+
+    _scores_rows, _sums_tests = False, True
+    _takes_batches = False
 
     _parameter_constraints = {
         **BaseKernelRegression._parameter_constraints,
@@ -250,55 +289,100 @@ class _Search(_BaseRidge):
         """
         from sklearn.model_selection import check_cv  # megabytes that only this needs
 
-        draft, data = self._read(X, y, sample_weight, forget=True)
-        alphas, sigmas, tests = positive_array("alphas", self.alphas), self._grid(data), []
-        if self.sigmas is not None:
-            y = np.asarray(to_host(y))
-            with naming("cv"):
-                tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
-        feature_map = self._prepared(sigmas[0], hint="Take sigmas=None")
-        if not tests:
-            own = fitted_to(feature_map, data)
-            moments = _moments_of(own, data, alphas.min())
-            runs = [([Spectrum(moments).cross_validation(alphas)], own, moments)]
-            sigmas = [getattr(own, "sigma_", None)]
-        elif learns_from(feature_map, data):
+        if self.sigmas is None:
+            return self._add(X, y, sample_weight, forget=True)
+        draft, data = self._read(X, y, sample_weight)
+        alphas, sigmas = positive_array("alphas", self.alphas), self._grid(data)
+        y = np.asarray(to_host(y))
+        with naming("cv"):
+            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
+        feature_map = self._map_at(sigmas[0])
+        if learns_from(feature_map, data):
             runs = judged_apart(feature_map, data, tests, sigmas, _judge_apart(alphas))
             runs = ((errors, None, None) for errors in runs)
         else:
             fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
             runs = _judged_together(fits, data, tests, alphas)
-        scores, best = [], None
+        own, moments = draft._choose(runs, sigmas, data.values.unit, len(tests))
+        if own is None:
+            arguments = data.fit_arguments(feature_map)
+            (own,) = fitted_at(feature_map, np.array([draft.sigma_]), **arguments)
+            moments = _moments_of(own, data, draft.alpha_)
+        draft.feature_map_ = own
+        return self._finish(draft, replace(draft._before(maps_of(own), data), moments=moments))
+
+    def _map_at(self, sigma):
+        return self._prepared(sigma, hint="Take sigmas=None")
+
+    def _settle(self, sigmas, trains, tests, scores):
+        """Take the best sigma and alpha of a search in batches."""
+        alphas, unit = positive_array("alphas", self.alphas), trains[0][0].moments.unit
+        for own in (*trains[0], *tests[0]):
+            unit = np.maximum(unit, own.moments.unit)
+        pairs = ([*zip(*of_sigma, strict=True)] for of_sigma in zip(trains, tests, strict=True))
+        runs = (
+            [_errors(*(own.moments.in_units(unit) for own in pair), alphas) for pair in of_sigma]
+            for of_sigma in pairs
+        )
+        self._choose(((errors, None, None) for errors in runs), sigmas, unit, len(trains[0]))
+
+    def _choose(self, runs, sigmas, unit, n_splits):
+        """Take the best of runs and return what they found.
+
+        Parameters
+        ----------
+        runs : iterable of tuple
+            For every sigma errors of splits and alphas, the map, and the moments of all rows.
+        sigmas : sequence of float or None
+            Those that were tried.
+        unit : ndarray of shape (T,)
+            Units of the targets.
+        n_splits : int
+            Number of splits, 0 for generalised cross-validation.
+        """
+        alphas, scores, best = positive_array("alphas", self.alphas), [], None
         for errors, *found in runs:
             scores.append(-np.asarray(errors))
             means = scores[-1].mean(axis=0)
             a = len(alphas) - 1 - np.argmax(means[::-1])  # of equal ones the largest
             if best is None or means[a] > best[0]:
-                best = means[a], len(scores) - 1, float(alphas[a]), *found
-        _, place, alpha, own, moments = best
-        if own is None:
-            arguments = data.fit_arguments(feature_map)
-            (own,) = fitted_at(feature_map, sigmas[[place]], **arguments)
-            moments = _moments_of(own, data, alpha)
+                best = means[a], len(scores) - 1, float(alphas[a]), found
+        _, place, self.alpha_, found = best
+        if sigmas[place] is None:
+            sigmas = [getattr(found[0], "sigma_", None)]
         names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
         if sigmas[place] is not None:
-            draft.sigma_ = float(sigmas[place])
+            self.sigma_ = float(sigmas[place])
         pairs = product(np.asarray(sigmas).tolist(), alphas.tolist())
         pairs = [pair[-len(names) :] for pair in pairs]
         params = [dict(zip(names, pair, strict=True)) for pair in pairs]
-        unit, scores = data.values.unit.max(), np.moveaxis(scores, 1, 2)
+        unit, scores = unit.max(), np.moveaxis(scores, 1, 2)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = scores.reshape(len(params), -1) * unit * unit
-            draft.cv_results_ = freeze(table_of(params, scores, len(tests)))
-        draft.best_score_ = draft.cv_results_["mean_test_score"].max()
-        draft.feature_map_, ridge = own, solved(moments, alpha)
-        return self._solved(draft, as_feature_map(own), moments, ridge, data.values.shape)
+            self.cv_results_ = freeze(table_of(params, scores, n_splits))
+        self.best_score_ = self.cv_results_["mean_test_score"].max()
+        return found
 
-    def _grid(self, data):
+    def _least_alpha(self):
+        return positive_array("alphas", self.alphas).min()
+
+    def _finished(self, sums):
+        moments = sums.moments
         if self.sigmas is None:
-            return [None]
+            errors = [Spectrum(moments).cross_validation(positive_array("alphas", self.alphas))]
+            self._choose([(errors, self.feature_map_, moments)], [None], moments.unit, 0)
+        ridge = solved(moments, self.alpha_)
+        return super()._finished(replace(sums, ridge=ridge, total=None))
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        search = super()._passes if self.sigmas is None else partial(searches, self)
+        return search(classes, scope)
+
+    def _grid(self, data, survey=None):
         if isinstance(self.sigmas, Integral):
-            return resolved("scale", data) * np.logspace(-_DECADES, _DECADES, self.sigmas)
+            scale = resolved("scale", data, survey)
+            return scale * np.logspace(-_DECADES, _DECADES, self.sigmas)
         return positive_array("sigmas", self.sigmas)
 
 

@@ -10,6 +10,7 @@ from sklearn.base import is_classifier
 from .._arrays import to_host
 from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
+from ._batches import searches
 from ._search import (
     check_gaussian,
     judged_apart,
@@ -36,6 +37,7 @@ class _Search:
         "random_state": ["random_state"],
     }
     _takes_batches = False
+    _scores_rows, _sums_tests = True, False
 
     def fit(self, X, y, sample_weight=None):
         """Score every sigma on every fold, and keep the sums of all rows at the best.
@@ -61,9 +63,7 @@ class _Search:
         with naming("cv"):
             tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
-        hint = "A search needs a feature map that has it"
-        feature_map = self._prepared(sigma=float(sigmas[0]), hint=hint)
-        check_gaussian(feature_map)
+        feature_map = self._map_at(float(sigmas[0]))
         judge, may_keep = self._judge(), not callable(self.scoring)
         is_apart = learns_from(feature_map, data)
         if is_apart:
@@ -72,25 +72,51 @@ class _Search:
         else:
             runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
             scores, maps, sums = zip(*runs, strict=True)
-        means = np.mean(scores, axis=1)
-        best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
+        best = draft._choose(sigmas, scores)
         if is_apart:
             own = data.fit_arguments(feature_map)
             (draft.feature_map_,) = fitted_at(feature_map, sigmas[[best]], **own)
             fitted = draft._sums_of(draft.feature_map_, data)
         else:
             draft.feature_map_, fitted = maps[best], sums[best]
-        draft.sigma_, draft.best_score_ = float(sigmas[best]), float(means[best])
-        draft.sigmas_, draft.n_splits_ = sigmas, len(tests)
-        draft.cv_results_ = table_of(
-            [{"sigma": sigma} for sigma in sigmas.tolist()], np.asarray(scores), len(tests)
-        )
-        freeze([draft.sigmas_, draft.cv_results_])
         return self._finish(draft, fitted)
 
-    def _grid(self, data):
+    def _map_at(self, sigma):
+        hint = "A search needs a feature map that has it"
+        feature_map = self._prepared(sigma=sigma, hint=hint)
+        check_gaussian(feature_map)
+        return feature_map
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        if self.scoring is not None:
+            raise ValueError(
+                "scoring must be None, accuracy or the coefficient of determination, for rows that "
+                f"come in batches, got {self.scoring!r}."
+            )
+        return searches(self, classes, scope)
+
+    def _settle(self, sigmas, trains, tests, scores):
+        """Take the best sigma of a search in batches."""
+        moments, losses = scores
+        scores = [list(map(self._score_of, own, moments)) for own in losses]
+        self._choose(sigmas, scores)
+
+    def _choose(self, sigmas, scores):
+        """Take the best sigma, given scores of sigmas and splits, and return its number."""
+        scores = np.asarray(scores)
+        means = scores.mean(axis=1)
+        best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
+        self.sigma_, self.best_score_ = float(sigmas[best]), float(means[best])
+        self.sigmas_, self.n_splits_ = sigmas, scores.shape[1]
+        params = [{"sigma": sigma} for sigma in sigmas.tolist()]
+        self.cv_results_ = table_of(params, scores, self.n_splits_)
+        freeze([self.sigmas_, self.cv_results_])
+        return best
+
+    def _grid(self, data, survey=None):
         if isinstance(self.sigmas, Integral):
-            return wide_grid(resolved("scale", data), self.sigmas)
+            return wide_grid(resolved("scale", data, survey), self.sigmas)
         return positive_array("sigmas", self.sigmas)
 
     def _judge(self):

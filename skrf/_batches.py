@@ -1,0 +1,231 @@
+"""Fits whose rows come in batches: what a pass over them makes, and what drives the passes.
+
+A fit is a generator of passes. A pass makes a record of every batch and merges the records two by
+two, in a tree whose shape depends on the number of batches alone; what came out is sent back to
+the generator, which returns the fitted estimator at the end. An engine only says where the work is
+done: `InTurn` here, Dask in `skrf.dask`. The same batches make the same bits.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ._arrays import to_host
+from ._validation import commit
+
+SAMPLE_ROWS = 100_000
+_SPARE = 6  # standard deviations of the number of rows below a key
+
+
+class Scope(NamedTuple):
+    """What is looked at before a map is fitted.
+
+    Parameters
+    ----------
+    n_rows : int, default=100_000
+        Number of rows that are drawn at random.
+    most_key : float, default=inf
+        Rows whose random numbers lie above are not kept: an upper bound, to send less.
+    full : bool, default=False
+        Whether statistics have covariances.
+    seed : int, default=0
+        Decides with the number of a batch which rows: an engine may look at it again.
+    """
+
+    n_rows: int = SAMPLE_ROWS
+    most_key: float = float("inf")
+    full: bool = False
+    seed: int = 0
+
+    @classmethod
+    def among(cls, n_rows, total):
+        """Return the scope of draws among a known number of rows: keys are uniform from 0 to 1."""
+        return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / total)
+
+
+class Pass(NamedTuple):
+    """A pass over all batches.
+
+    Parameters
+    ----------
+    name : str
+        What it makes, for those who watch.
+    of_batch : callable
+        Returns the record of a batch, given its number, too; None where it has no row that counts.
+    merge : callable
+        Returns the record of two parts, the first of which comes first.
+    is_last : bool
+        Whether no other pass follows.
+    """
+
+    name: str
+    of_batch: Callable
+    merge: Callable
+    is_last: bool = False
+
+
+def driven(passes, engine):
+    """Return what a generator of passes returns, each pass being worked on by an engine."""
+    found = None
+    while True:
+        try:
+            step = passes.send(found)
+        except StopIteration as end:
+            return end.value
+        found = engine(step)
+        if found is None:
+            raise ValueError(NO_ROWS)
+
+
+def merged(records, merge):
+    """Return the record of all, merged in a binary tree; as many are held as it has levels."""
+    waiting = []  # (level, record), levels falling
+    for record in records:
+        level = 0
+        while waiting and waiting[-1][0] == level:
+            record, level = _merge_two(waiting.pop()[1], record, merge), level + 1
+        waiting.append((level, record))
+    total = None
+    while waiting:
+        total = _merge_two(waiting.pop()[1], total, merge)
+    return total
+
+
+def _merge_two(one, other, merge):
+    if one is None or other is None:
+        return one if other is None else other
+    return merge(one, other)
+
+
+NO_ROWS = "batches must hold at least one row of positive weight, got none."
+
+
+def unpacked(batch, *, weightless=False):
+    """Return the rows of a batch, targets and weights, None where it has none of them.
+
+    Parameters
+    ----------
+    batch : tuple of 1 to 3 parts, or rows
+        ``(X, y, sample_weight)``, or X alone.
+    weightless : bool, default=False
+        Whether rows without weight count.
+
+    Returns
+    -------
+    tuple or None
+        None where no row counts.
+    """
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(
+            "A batch must be X, or a tuple (X, y) or (X, y, sample_weight), got a tuple of "
+            f"{len(parts)} parts."
+        )
+    X, y, weights = (*parts, None, None)[:3]
+    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    if n_rows and (weightless or has_weight(weights)):
+        return X, y, weights
+    return None
+
+
+def has_weight(weights):
+    """Tell whether some row counts."""
+    return weights is None or bool(np.any(to_host(weights)))
+
+
+class InTurn:
+    """Works on one batch after the other, in this process.
+
+    Parameters
+    ----------
+    batches : iterable or callable
+        As in `TakesBatches.fit_batches`.
+    verbose : int
+        Whether to print a line for every pass, from 2 on for every batch.
+    """
+
+    def __init__(self, batches, verbose):
+        if not (callable(batches) or hasattr(batches, "__iter__")):
+            raise TypeError(
+                "batches must be an iterable of batches that can be read again, or a callable that "
+                f"returns an iterator, got {batches!r:.60}."
+            )
+        self.batches, self.verbose, self.n_batches = batches, verbose, None
+        self.is_once = not callable(batches) and iter(batches) is batches
+
+    def __call__(self, step):
+        """Return the record of all batches."""
+        if self.is_once and not step.is_last:
+            raise TypeError(
+                f"batches={self.batches!r:.60} is an iterator, which can be read once, but this "
+                f"fit needs several passes: what later ones do depends on {step.name}. Give a "
+                "list, another iterable that can be read again, or a callable that returns a new "
+                "iterator. A single pass is enough for a map that is fitted, in a FrozenEstimator, "
+                "and where a classifier is told its classes."
+            )
+        self.start, self.n_seen = time.perf_counter(), 0
+        found = merged(self._records(step), step.merge)
+        if self.n_batches not in (None, self.n_seen):
+            raise ValueError(
+                f"batches gave {self.n_batches} batches in the first pass and {self.n_seen} in the "
+                "next: it must give the same ones every time."
+            )
+        self.n_batches = self.n_seen
+        if self.verbose:
+            self._tell(step)
+        return found
+
+    def _records(self, step):
+        batches = self.batches() if callable(self.batches) else self.batches
+        for number, batch in enumerate(batches):
+            yield step.of_batch(batch, number)
+            self.n_seen = number + 1
+            if self.verbose > 1:
+                self._tell(step)
+
+    def _tell(self, step):
+        seconds = time.perf_counter() - self.start
+        print(f"[fit_batches] {step.name}: {self.n_seen} batches, {seconds:.1f} s")
+
+
+class TakesBatches:
+    """Mixin of estimators that can be fitted to batches; they have a method `_passes`."""
+
+    def fit_batches(self, batches, *, classes=None, verbose=0):
+        """Fit to rows that come in batches, and need not be in memory together.
+
+        Equals `fit` on all rows, to rounding: the first pass over the batches takes statistics,
+        from which the feature map is made, the next one sums. (The map of `partial_fit` is that of
+        the first batch.) What cannot be learnt from statistics is learnt from 100,000 rows drawn
+        at random, or all where they are fewer: ``sigma="auto"`` and ``"median"``, maps that look
+        at single rows, such as `AdaptiveRF`, transformers of other packages.
+
+        Parameters
+        ----------
+        batches : iterable or callable
+            What gives batches, and the same ones every time it is read: a list, another iterable
+            that is no iterator, or a callable that returns an iterator. A batch is X, or a tuple
+            ``(X, y)`` or ``(X, y, sample_weight)`` of what `fit` takes, tables of pandas, polars
+            and pyarrow among them. Batches without rows are skipped.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that a classifier will meet; None finds them in the first pass. Others
+            ignore it.
+        verbose : int, default=0
+            1 prints a line for every pass, 2 for every batch.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        TypeError
+            Where `batches` is an iterator, which can be read once, and once is not enough.
+        ValueError
+            Where batches do not go together or do not hold what `fit` takes.
+        """
+        draft = driven(self._passes(classes, Scope()), InTurn(batches, verbose))
+        return commit(self, draft)

@@ -1,0 +1,261 @@
+"""Fits to collections of Dask, on any of its schedulers, and predictions that are made when asked.
+
+Dask only says where the work is done: what is done with a chunk, and how sums are merged, is what
+`fit_batches` does. Chunks become sums of fixed size where they are, and these are merged in a tree
+whose shape depends on the number of chunks alone: the same chunks give the same bits, whichever
+workers came and went.
+"""
+
+import copy
+import uuid
+import warnings
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from sklearn.base import clone
+
+from . import _kernels
+from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
+from ._threads import one_thread, serial_blas
+from ._validation import check_integer
+
+try:
+    import dask
+    import dask.array as da
+    from dask.core import flatten
+    from dask.delayed import Delayed, delayed
+    from dask.highlevelgraph import HighLevelGraph
+except ImportError as error:
+    raise ImportError(
+        "skrf.dask needs Dask, which is not installed: pip install 'scikit-random-features[dask]'."
+    ) from error
+
+__all__ = ["apply", "fit"]
+
+_FAN_IN = 8  # records that a task merges, a power of 2: the tree is that of pairs
+
+
+def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=SAMPLE_ROWS):
+    """Fit an estimator to collections of Dask; the result is a plain one, which needs no Dask.
+
+    Equals `fit` on all rows, to rounding, as `fit_batches` does, with the same passes: statistics,
+    sums, and for the searches of kernel regression scores. A lazy collection is computed in every
+    pass: ``persist`` it where that takes long and memory suffices. The scheduler is the one that
+    Dask finds: a `distributed.Client` where there is one, else threads. A task works on one thread.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A mechanism, `RelevanceScaler`, kernel regression, ridge regression, or one of their
+        searches; it is not changed.
+    X : dask array, dask DataFrame or list of Delayed
+        Rows, in chunks of at most some 100,000: dense or sparse matrices, or tables. Without `y`,
+        a Delayed of a list may be a tuple (X, y) or (X, y, sample_weight).
+    y : dask array, dask Series or DataFrame, list of Delayed, or array-like, default=None
+        Labels or targets, in the chunks of X. An array is cut as X is.
+    sample_weight : as y, default=None
+        Weights, at least 0; a row of weight 0 counts as removed.
+    classes : array-like of shape (n_classes,), default=None
+        All labels that a classifier will meet; None finds them.
+    sample_rows : int, default=100_000
+        Number of rows, drawn at random, for what cannot be learnt from statistics.
+
+    Returns
+    -------
+    estimator
+        A fitted copy.
+
+    Raises
+    ------
+    TypeError
+        Where a parameter is of another type.
+    ValueError
+        Where parts do not go together, and as `fit`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import skrf.dask
+    >>> from skrf import KernelRegressionClassifier, OptimalPositiveRF
+    >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> model = KernelRegressionClassifier(OptimalPositiveRF(64, random_state=0), sigma=1.0)
+    >>> model = skrf.dask.fit(model, X, y)
+    >>> labels = skrf.dask.apply(model, X)
+    >>> labels.shape, bool((labels == y).mean() > 0.9)
+    ((1000,), True)
+    """
+    sample_rows = check_integer("sample_rows", sample_rows)
+    if not isinstance(estimator, TakesBatches):
+        raise TypeError(
+            "estimator must be an instance of a mechanism or of an estimator of skrf that has "
+            f"fit_batches, got {estimator!r:.60}."
+        )
+    scope = Scope(sample_rows)
+    is_known = isinstance(X, da.Array) and not np.isnan(X.shape[0])
+    if is_known and sample_weight is None:  # else some rows may not count
+        scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
+    given = {"X": X, "y": y, "sample_weight": sample_weight}
+    names = [name for name, own in given.items() if own is not None]
+    engine = partial(_scheduled, *_aligned(given), names)
+    return driven(clone(estimator)._passes(classes, scope), engine)
+
+
+def apply(estimator, X, method="predict"):
+    """Return what a method of a fitted estimator makes of the rows of a collection, lazily.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted, with `fit` of this module or without.
+    X : dask array, dask DataFrame or list of Delayed
+        Rows, as in `fit`.
+    method : str, default="predict"
+        Name of a method that returns an array with a row for every row of X, such as
+        "predict_proba" or "transform".
+
+    Returns
+    -------
+    dask array
+        In the chunks of X; their lengths are unknown where those of X are.
+
+    Raises
+    ------
+    TypeError
+        Where `X` is of another type.
+    ValueError
+        Where the estimator has no such method.
+    """
+    if not callable(getattr(estimator, method, None)):
+        raise ValueError(f"method must name a method of {estimator!r:.60}, got {method!r}.")
+    batches, collections = _aligned({"X": X})
+    with warnings.catch_warnings():  # of names, that rows which stand for others do not have
+        warnings.simplefilter("ignore")
+        example = _called(method, estimator, _example(estimator, X), None)[:0]
+    name = _new_name(method)
+    own = copy.copy(estimator)  # which a later fit does not change
+    of, tail = {f"{name}-of": own, f"{name}-example": example}, (0,) * (example.ndim - 1)
+    # Keys of arguments and not the arguments: they are sent once and not with every task.
+    tasks = {
+        (name, k, *tail): (partial(_called, method), f"{name}-of", *keys, f"{name}-example")
+        for k, keys in enumerate(batches)
+    }
+    graph = HighLevelGraph.from_collections(name, of | tasks, dependencies=collections)
+    lengths = X.chunks[0] if isinstance(X, da.Array) else (np.nan,) * len(batches)
+    chunks = lengths, *((n_columns,) for n_columns in example.shape[1:])
+    return da.Array(graph, name, chunks, meta=example)
+
+
+@contextmanager
+def _task():
+    """Work on one thread, with compiled kernels: what ran here before must not change a bit."""
+    _kernels.load(np.empty(0), _kernels.MANY_SINES)
+    with one_thread():
+        yield
+
+
+def _called(method, estimator, X, example):
+    """Return what a method makes of a chunk, in the dtype of an example."""
+    if example is not None and X.shape[0] == 0:
+        return example
+    with _task():
+        found = np.asarray(getattr(estimator, method)(X))
+    return found if example is None else found.astype(example.dtype, copy=False)
+
+
+def _example(estimator, X):
+    """Return rows of the kind of X."""
+    if hasattr(X, "_meta_nonempty"):
+        return X._meta_nonempty
+    return np.zeros((1, estimator.n_features_in_), getattr(X, "dtype", float))
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def _aligned(given):
+    """Return the keys of the chunks, a tuple for each, and the collections that they are from."""
+    X = given["X"]
+    given = {name: own for name, own in given.items() if own is not None}
+    if isinstance(X, da.Array):
+        given = {name: _like_rows(name, own, X) for name, own in given.items()}
+        # Together: what two of them are made of is made once.
+        arrays = {name: own for name, own in given.items() if isinstance(own, da.Array)}
+        given |= dict(zip(arrays, dask.optimize(*arrays.values()), strict=True))
+    keys, collections = {}, []
+    for name, own in given.items():
+        keys[name], parts = _chunks(name, own)
+        collections += parts
+        if len(keys[name]) != len(keys["X"]):
+            raise ValueError(f"{name} has {len(keys[name])} chunks, but X has {len(keys['X'])}.")
+    return list(zip(*keys.values(), strict=True)), collections
+
+
+def _like_rows(name, own, X):
+    """Return an array in the chunks of the rows of X, each with all columns."""
+    lengths = X.chunks[0]
+    if not isinstance(own, da.Array):
+        if dask.is_dask_collection(own) or isinstance(own, list):
+            return own
+        own = da.from_array(np.asarray(own), chunks=-1)
+    whole = {axis: -1 for axis in range(1, own.ndim)}
+    if np.isnan([X.shape[0], own.shape[0]]).any():  # nobody knows: numbers of chunks must do
+        return own.rechunk(whole) if whole else own
+    if own.shape[0] != X.shape[0]:
+        raise ValueError(f"{name} has {own.shape[0]} rows, but X has {X.shape[0]}.")
+    return own.rechunk({0: lengths, **whole})
+
+
+def _chunks(name, own):
+    """Return the keys of the chunks of a collection, and what they are from."""
+    if isinstance(own, da.Array):
+        return list(flatten(own.__dask_keys__())), [own]
+    if hasattr(own, "to_delayed"):
+        own = list(own.to_delayed())
+    if not (isinstance(own, list) and own):
+        raise TypeError(
+            f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, got "
+            f"{own!r:.60}. Without Dask: fit and fit_batches of the estimator."
+        )
+    own = [delayed(part, traverse=False) for part in own]
+    return [part.key for part in own], own
+
+
+# ---------------------------------------------------------------- passes
+
+
+def _new_name(what):
+    return f"skrf-{what.replace(' ', '-')}-{uuid.uuid4().hex}"
+
+
+def _scheduled(batches, collections, names, step):
+    """Return the record of all chunks, on the scheduler that Dask finds."""
+    name = _new_name(step.name)
+    level = [f"{name}-{number}" for number in range(len(batches))]
+    # The key of the function and not the function: it is sent once and not with every task.
+    graph = {f"{name}-of": step.of_batch}
+    for number, (key, keys) in enumerate(zip(level, batches, strict=True)):
+        graph[key] = partial(_record, names, number), f"{name}-of", *keys
+    while len(level) > 1:
+        groups = [level[k : k + _FAN_IN] for k in range(0, len(level), _FAN_IN)]
+        level = [f"{name}-of-{len(level)}-{number}" for number in range(len(groups))]
+        for key, group in zip(level, groups, strict=True):
+            graph[key] = partial(_merged, step.merge), group
+    graph = HighLevelGraph.from_collections(name, graph, dependencies=collections)
+    # Of the threads of this process there is one for a task; other processes see to it themselves.
+    with serial_blas():
+        return dask.compute(Delayed(level[0], graph, layer=name))[0]
+
+
+def _record(names, number, of_batch, *parts):
+    given = dict(zip(names, parts, strict=True))
+    # Of a list of Delayed: all parts may be in the first.
+    batch = tuple(map(given.get, ("X", "y", "sample_weight")))
+    is_whole = len(parts) == 1 and isinstance(parts[0], tuple)
+    with _task():
+        return of_batch(parts[0] if is_whole else batch, number)
+
+
+def _merged(merge, records):
+    return merged(records, merge)

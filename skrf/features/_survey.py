@@ -1,0 +1,239 @@
+"""What a map is fitted to where rows come in batches: statistics, and rows drawn at random."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.validation import check_consistent_length
+
+from .._arrays import to_host
+from .._batches import Pass, Scope, unpacked
+from .._validation import (
+    check_range,
+    draft_of,
+    draw_seed,
+    drop_zero_weights,
+    validate_rows,
+)
+from ..statistics import PairStatistics
+from ._entry import fitted_at
+
+_STREAM = 0x5A3B1E  # of random numbers, beside those that a seed gives to mechanisms
+
+
+def scope_of(feature_map, scope, random_state, *, needs_rows=False):
+    """Return the scope that a map needs, with a single row where statistics are enough.
+
+    The seed is ``random_state`` where that is an integer.
+    """
+    is_enough, is_fitted = learns_from_sums(feature_map), isinstance(feature_map, FrozenEstimator)
+    n_rows = scope.n_rows if needs_rows or not (is_enough or is_fitted) else 1
+    return scope._replace(
+        n_rows=n_rows,
+        most_key=scope.most_key if n_rows > 1 else np.inf,
+        full=is_enough and feature_map._needs_full_statistics,
+        seed=random_state if isinstance(random_state, Integral) else 0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows that were drawn at random, in order of batches and of their places there.
+
+    Parameters
+    ----------
+    keys : ndarray of shape (n,)
+        Random numbers; the smallest of all are kept.
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows.
+    y : ndarray of shape (n,) or (n, n_outputs), or None
+        Their targets.
+    weights : ndarray of shape (n,) or None
+        Their weights.
+    batches, ranks : ndarray of int of shape (n,)
+        Numbers of their batches, and their places there.
+    """
+
+    keys: np.ndarray
+    X: Any
+    y: np.ndarray | None
+    weights: np.ndarray | None
+    batches: np.ndarray
+    ranks: np.ndarray
+
+    def least(self, n_rows, most_key=np.inf):
+        """Return the rows of the smallest keys, below a largest one."""
+        rows = np.flatnonzero(self.keys < most_key)
+        if len(rows) > n_rows:
+            rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
+        if len(rows) == len(self.keys):
+            return self
+        own = {name: None if part is None else part[rows] for name, part in vars(self).items()}
+        return Sample(**own)
+
+    def joined(self, other):
+        """Return the rows of both; where one has no weights, its rows have those of 1."""
+        pairs = {name: [part, getattr(other, name)] for name, part in vars(self).items()}
+        if any(own is not None for own in pairs["weights"]):
+            sides = (self, other)
+            pairs["weights"] = [
+                np.ones(len(own.keys)) if own.weights is None else own.weights for own in sides
+            ]
+        return Sample(**{name: _stacked(pair) for name, pair in pairs.items()})
+
+
+def _stacked(pair):
+    if pair[0] is None:
+        return None
+    return sp.vstack(pair, format="csr") if any(map(sp.issparse, pair)) else np.concatenate(pair)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is known of batches before a map is fitted.
+
+    Law: `merge` is associative, of statistics to rounding; it changes neither side.
+
+    Parameters
+    ----------
+    scope : Scope
+        What is kept.
+    counts : dict of int to tuple
+        For those who need them, by the number of a batch.
+    statistics : PairStatistics or None
+        Of the rows; None where they are counted alone.
+    sample : Sample or None
+        Some of them.
+    names : ndarray of shape (d,) or None
+        Names of the features.
+    classes : ndarray of shape (n_classes,) or None
+        Labels.
+    """
+
+    scope: Scope
+    counts: dict
+    statistics: PairStatistics | None = None
+    sample: Sample | None = None
+    names: np.ndarray | None = None
+    classes: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, draft, rows, number, places, scope, *, ranks=None, counts=None):
+        """Return the survey of a batch.
+
+        Parameters
+        ----------
+        draft : estimator
+            Knows what the rows say of classes and names.
+        rows : tuple
+            X, y and weights, None or positive.
+        number : int
+            Number of the batch.
+        places : ndarray of int of shape (n,)
+            Places of the rows in the batch.
+        scope : Scope
+            What is kept.
+        ranks : ndarray of int of shape (n,), default=None
+            Kept with the rows instead of their places.
+        counts : object, default=None
+            Kept under the number of the batch.
+        """
+        X, y, weights = rows
+        X = to_host(X)
+        check_range("X", X)
+        keys = np.random.default_rng([scope.seed, _STREAM, number]).random(places[-1] + 1)[places]
+        ranks = places if ranks is None else ranks
+        sample = Sample(keys, X, y, weights, np.full(len(keys), number), ranks)
+        names, classes = (getattr(draft, name, None) for name in ("feature_names_in_", "classes_"))
+        statistics = PairStatistics.of(X, None, weights, full=scope.full)
+        counts = {} if counts is None else {number: counts}
+        return cls(
+            scope, counts, statistics, sample.least(scope.n_rows, scope.most_key), names, classes
+        )
+
+    def merge(self, other):
+        """Return the survey of both, this one first."""
+        counts = {**self.counts, **other.counts}
+        if self.sample is None or other.sample is None:
+            return replace(self if other.sample is None else other, counts=counts)
+        names = [None if part.names is None else part.names.tolist() for part in (self, other)]
+        check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
+        check_alike("X", "names of features", *names)
+        if self.sample.y is not None and other.sample.y is not None:
+            check_alike("y", "outputs", self.sample.y.shape[1:], other.sample.y.shape[1:])
+        classes = self.classes
+        if classes is not None:
+            classes = np.union1d(classes, other.classes)
+        return Survey(
+            self.scope,
+            counts,
+            self.statistics.merge(other.statistics),
+            self.sample.joined(other.sample).least(self.scope.n_rows),
+            self.names,
+            classes,
+        )
+
+    @property
+    def weight(self):
+        """Sum of the weights of all rows."""
+        return self.statistics.queries.weight
+
+    def fitted_each(self, feature_map, sigmas, **arguments):
+        """Return an iterator over fitted copies of a map, as `fitted_at`, to statistics or rows."""
+        if not learns_from_sums(feature_map):
+            return fitted_at(feature_map, sigmas, **arguments)
+        own = clone(feature_map)
+        if not isinstance(own.random_state, Integral):
+            own.random_state = draw_seed(own.random_state)
+        of_sigma = (clone(own).set_params(sigma=sigma) for sigma in sigmas)
+        return (own.fit_statistics(self.statistics) for own in of_sigma)
+
+    def fitted(self, feature_map):
+        """Return a map, fitted to the statistics where they are enough, else to the sample."""
+        if learns_from_sums(feature_map):
+            feature_map.fit_statistics(self.statistics)
+        else:
+            sample = self.sample
+            feature_map.fit(sample.X, sample.y, sample_weight=sample.weights)
+        if self.names is not None:
+            feature_map.feature_names_in_ = self.names
+        return feature_map
+
+
+def fitted_to_survey(feature_map, scope):
+    """Return the passes in which a map of this library is fitted to batches."""
+    draft = draft_of(feature_map)
+    scope = scope_of(draft, scope, draft.random_state)
+    of_batch = partial(_survey_of, draft, scope)
+    survey = yield Pass("statistics", of_batch, Survey.merge, is_last=True)
+    return survey.fitted(draft)
+
+
+def _survey_of(feature_map, scope, batch, number):
+    own, draft = unpacked(batch), draft_of(feature_map)
+    if own is None:
+        return None
+    X, y, weights = own
+    X = to_host(validate_rows(draft, X, reset=True))
+    weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
+    if y is not None:
+        check_consistent_length(own[0], y)
+        y = np.asarray(to_host(y))[rows]
+    return Survey.of(draft, (X, y, weights), number, rows, scope)
+
+
+def learns_from_sums(feature_map):
+    """Tell whether statistics are all that a map, not yet fitted, is made of."""
+    is_frozen = isinstance(feature_map, FrozenEstimator)  # which would refit what it holds
+    return not is_frozen and hasattr(feature_map, "fit_statistics")
+
+
+def check_alike(name, what, one, other):
+    """Raise where two batches differ."""
+    if one != other:
+        raise ValueError(f"All batches of {name} must have the same {what}, got {one} and {other}.")

@@ -1,0 +1,425 @@
+"""Fits of estimators to rows in batches: what a pass makes of a batch, and what follows from it.
+
+`surveyed` tells what is needed to fit a map, `planned` fits it, `summed` gives the sums of a batch
+under it; all that an engine does is to call them and to merge.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.frozen import FrozenEstimator
+
+from .._arrays import to_host
+from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
+from .._validation import check_labels, naming
+from ..features import fitted_at
+from ..features._survey import Survey, scope_of
+from ..statistics import Moments
+from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
+
+_STREAM = 0xF01D5  # of random numbers, beside those of other parts
+
+
+def bare(sums):
+    """Return sums without what all batches share: what travels is arrays."""
+    return replace(sums, params=None, maps=None)
+
+
+def joined(one, other):
+    """Return the sums of both."""
+    return one.joined(other)
+
+
+# ---------------------------------------------------------------- one map
+
+
+def passes(model, classes, scope):
+    """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
+    if isinstance(model.feature_map, str):
+        raise ValueError(
+            f"feature_map={model.feature_map!r} keeps all rows and has no sums: call fit."
+        )
+    is_searched = model._searches_sigma()
+    feature_map = model._prepared(1.0 if is_searched else model.sigma)
+    started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
+    classes, scope, is_fitted = started
+    survey_of = partial(surveyed, model, scope, classes)
+    if is_fitted and not (is_classifier(model) and classes is None):
+        both = partial(_surveyed_and_summed, model, survey_of)
+        survey, sums = yield Pass("sums", both, _merge_pairs, is_last=True)
+        draft = planned(model, survey)
+    else:
+        survey = yield Pass("statistics", survey_of, Survey.merge)
+        draft = planned(model, survey)
+        sums = yield Pass("sums", partial(summed, draft), joined, is_last=True)
+    return finished(draft, sums)
+
+
+def _begun(model, feature_map, classes, scope, *, needs_rows=False):
+    """Return all classes where they are known, the scope, and whether the map is fitted."""
+    if not is_classifier(model):
+        classes = None
+    elif classes is not None:
+        classes = np.unique(check_labels("classes", classes))
+    seed = getattr(feature_map, "random_state", model.random_state)
+    scope = scope_of(feature_map, scope, seed, needs_rows=needs_rows)
+    return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows
+
+
+def surveyed(model, scope, classes, batch, number, strata=None):
+    """Return the survey of a batch, None where no row counts.
+
+    With `strata`, a function that returns labels or None of y, rows are counted as well.
+    """
+    own = unpacked(batch, weightless=strata is not None)
+    if own is None:
+        return None
+    (X, y, weights), counts, codes = own, None, None
+    if strata is not None:
+        names, first, codes = np.unique(strata(X, y), return_index=True, return_inverse=True)
+        counts = names, np.bincount(codes), first
+        if not has_weight(weights):
+            return Survey(scope, {number: counts})
+    is_new = classes is None and is_classifier(model) and y is not None
+    # Classes that are named: a batch of few rows may well have a class for each.
+    names = np.unique(check_labels("y", y)) if is_new else classes
+    draft, data = model._read(X, y, weights, classes=names)
+    if is_new:
+        draft.classes_ = np.unique(data.y)  # without those of rows without weight
+    ranks = None if codes is None else ranks_of(codes)[data.numbers]
+    rows = data.X, data.y, data.sample_weight
+    return Survey.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
+
+
+def planned(model, survey):
+    """Return a draft whose map is fitted, with the sums before the first row."""
+    draft, data = drafted(model, survey)
+    draft._fitted = draft._fit_map(data, survey)
+    return draft
+
+
+def drafted(model, survey):
+    """Return a draft that knows columns and classes, and the rows of the sample."""
+    sample = survey.sample
+    if sample is None:
+        raise ValueError(NO_ROWS)
+    draft, data = model._read(sample.X, sample.y, sample.weights, classes=survey.classes)
+    if survey.names is not None:
+        draft.feature_names_in_ = survey.names
+    return draft, data
+
+
+def summed(draft, batch, _number):
+    """Return the sums of a batch, None where no row counts."""
+    data = _read(draft, unpacked(batch))
+    return None if data is None else bare(draft._added(draft._fitted, data))
+
+
+def _read(draft, own):
+    """Return the rows of a batch under a planned draft."""
+    if own is None:
+        return None
+    X, y, weights = own
+    classes = draft.classes_ if is_classifier(draft) else None
+    return draft._read(X, y, weights, forget=False, classes=classes)[1]
+
+
+def finished(draft, sums):
+    """Return the fitted estimator."""
+    return draft._finished(_under(draft._fitted, sums))
+
+
+def _under(before, sums):
+    return replace(sums, params=before.params, maps=before.maps)
+
+
+def _surveyed_and_summed(model, survey_of, batch, number):
+    survey = survey_of(batch, number)
+    return survey and (survey, summed(planned(model, survey), batch, number))
+
+
+def _merge_pairs(one, other):
+    return one[0].merge(other[0]), one[1].joined(other[1])
+
+
+# ---------------------------------------------------------------- folds
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Folds of rows in batches: those that an integer `cv` makes of all rows in their order.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_strata,)
+        What rows are stratified by.
+    ends : ndarray of int of shape (n_strata, n_splits)
+        How many rows of a stratum lie in a fold and those before.
+    starts : dict of int to ndarray
+        How many rows of every stratum lie in earlier batches.
+    seed : int or None
+        Decides about folds at random, where they are.
+    """
+
+    labels: np.ndarray
+    ends: np.ndarray
+    starts: dict
+    seed: int | None
+
+    @classmethod
+    def of(cls, cv, survey):
+        """Return the folds of a splitter, given the counts of a survey."""
+        numbers = sorted(survey.counts)
+        labels = np.unique(np.concatenate([survey.counts[k][0] for k in numbers]))
+        # In order of their first row, as scikit-learn stratifies.
+        totals, starts, order = np.zeros(len(labels), int), {}, []
+        for number in numbers:
+            names, counts, first = survey.counts[number]
+            codes, starts[number] = np.searchsorted(labels, names), totals
+            order += [code for code in codes[np.argsort(first)] if not totals[code]]
+            totals = totals + np.bincount(codes, counts, len(labels)).astype(int)
+        with naming("cv"):  # complains about too few rows, as it does of all
+            few = np.repeat(labels, np.minimum(totals, cv.n_splits))
+            next(cv.split(np.zeros((len(few), 1)), few))
+        k, sizes = np.arange(cv.n_splits), np.empty((len(labels), cv.n_splits), int)
+        if len(labels) == 1:  # the first folds have one more
+            sizes[0] = totals[0] // cv.n_splits + (k < totals[0] % cv.n_splits)
+        else:
+            ends = np.cumsum(totals[order])[:, None]
+            before = ends - totals[order][:, None]
+            # Of sorted rows every n_splits-th belongs to a fold.
+            sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
+        return cls(labels, sizes.cumsum(axis=1), starts, cv.random_state if cv.shuffle else None)
+
+    def tests(self, folds):
+        """Return for every fold the numbers of its rows."""
+        return [np.flatnonzero(folds == k) for k in range(self.n_splits)]
+
+    @property
+    def n_splits(self):
+        """Number of folds."""
+        return self.ends.shape[1]
+
+    def __call__(self, labels, number):
+        """Return the fold of every row of a batch, given what they are stratified by."""
+        codes = np.searchsorted(self.labels, labels)
+        return self.of_ranks(codes, ranks_of(codes), number)
+
+    def of_ranks(self, codes, ranks, number):
+        """Return the folds of rows that are the ranks-th of their stratum in a batch."""
+        if self.seed is not None:
+            rng = np.random.default_rng([self.seed, _STREAM, number])
+            return (self.n_splits * rng.random(ranks.max() + 1)).astype(int)[ranks]
+        ranks = ranks + self.starts[number][codes]
+        return np.sum(self.ends[codes] <= ranks[:, None], axis=1)
+
+    def of_sample(self, labels, sample):
+        """Return the folds of the rows of a sample."""
+        codes, found = np.searchsorted(self.labels, labels), np.empty(len(labels), int)
+        for number in np.unique(sample.batches):
+            own = sample.batches == number
+            found[own] = self.of_ranks(codes[own], sample.ranks[own], number)
+        return found
+
+
+def ranks_of(codes):
+    """Return how many earlier rows of its kind every row has."""
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    ranks = np.empty(len(codes), int)
+    ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+def splitter_of(model):
+    """Return the splitter that `cv` stands for, of those whose folds are known in batches."""
+    from sklearn.model_selection import KFold, StratifiedKFold  # megabytes
+
+    cv = 5 if model.cv is None else model.cv
+    if isinstance(cv, Integral):
+        with naming("cv"):
+            return (StratifiedKFold if is_classifier(model) else KFold)(cv)
+    is_seeded = isinstance(getattr(cv, "random_state", None), Integral)
+    if type(cv) is KFold and (not cv.shuffle or is_seeded):
+        return cv
+    if type(cv) is StratifiedKFold and not cv.shuffle and is_classifier(model):
+        return cv
+    raise ValueError(
+        "cv must be an integer, KFold, with an integer as random_state where it shuffles, or, of "
+        f"classifiers, StratifiedKFold(shuffle=False), for rows that come in batches; got {cv!r}."
+    )
+
+
+def _labels(X, y):
+    return check_labels("y", y)
+
+
+def _one_stratum(X, y):
+    return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int)
+
+
+# ---------------------------------------------------------------- many maps and folds
+
+
+def searches(model, classes, scope):
+    """Return the passes of a search: survey, sums of all sigmas and folds, scores if need be."""
+    classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
+    cv = splitter_of(model)
+    strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
+    survey_of = partial(surveyed, model, scope, classes, strata=strata)
+    survey = yield Pass("statistics", survey_of, Survey.merge)
+    draft, data = drafted(model, survey)
+    folds, sigmas = Folds.of(cv, survey), model._grid(data, survey)
+    feature_map = model._map_at(float(sigmas[0]))
+    is_apart = learns_from(feature_map, data)
+    if is_apart:
+        own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
+        fits = judged_apart(feature_map, data, folds.tests(own), sigmas, lambda fitted, *_: fitted)
+    else:
+        arguments = data.fit_arguments(feature_map)
+        fits = ([own] for own in survey.fitted_each(feature_map, sigmas, **arguments))
+    fits = [list(own) for own in fits]
+    draft._fitted = draft._before(maps_of(fits[0][0]), data, survey)
+    search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
+    sums = yield Pass("sums of all sigmas and folds", search.sums, _join_all)
+    trains, tests, totals = search.settled(sums)
+    scores = None
+    if draft._scores_rows:
+        exponents = _exponents(survey, trains)
+        losses = partial(search.losses, trains, exponents)
+        scores = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
+    draft._settle(sigmas, trains, tests, scores)
+    place = int(np.flatnonzero(sigmas == draft.sigma_)[0])
+    if is_apart:
+        arguments = data.fit_arguments(feature_map)
+        (draft.feature_map_,) = fitted_at(feature_map, sigmas[[place]], **arguments)
+        draft._fitted = draft._before(maps_of(draft.feature_map_), data, survey)
+        total = yield Pass("sums", partial(summed, draft), joined, is_last=True)
+        return finished(draft, total)
+    draft.feature_map_ = fits[place][0]
+    return draft._finished(totals[place])
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What the passes of a search make of a batch.
+
+    Parameters
+    ----------
+    draft : estimator
+        With the sums before the first row.
+    folds : Folds
+        The folds.
+    strata : callable
+        Returns what the rows of X and y are stratified by.
+    is_apart : bool
+        Whether every fold has maps of its own, fitted to the other rows.
+    maps : list of list of tuple
+        For every sigma the maps of all folds, or of each.
+    """
+
+    draft: Any
+    folds: Folds
+    strata: Any
+    is_apart: bool
+    maps: list
+
+    def _parts(self, batch, number):
+        """Return the rows of a batch and their folds, or None."""
+        own = unpacked(batch)
+        data = _read(self.draft, own)
+        if data is None:
+            return None
+        folds = self.folds(self.strata(*own[:2]), number)[data.numbers]
+        return replace(data, X=to_host(data.X)), folds
+
+    def _before(self, s, k):
+        return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
+
+    def sums(self, batch, number):
+        """Return for every sigma the sums of the folds; apart, those of all others come first."""
+        found = self._parts(batch, number)
+        if found is None:
+            return None
+        data, fold = found
+        n = self.folds.n_splits
+        rows = [fold != k for k in range(n if self.is_apart else 0)]
+        rows += [fold == k for k in range(n if self.draft._sums_tests or not self.is_apart else 0)]
+        parts = [_part(data, own) if own.any() else None for own in rows]
+
+        def made(s, k, part):
+            return part and bare(self.draft._added(self._before(s, k % n), part))
+
+        return [[made(s, k, part) for k, part in enumerate(parts)] for s in range(len(self.maps))]
+
+    def settled(self, sums):
+        """Return for every sigma the sums to train on and to test on, and those of all rows."""
+        n = self.folds.n_splits
+        if any(own is None for of_sigma in sums for own in of_sigma):
+            raise ValueError(
+                "cv must leave rows of positive weight to train and to test on in every fold, got "
+                f"{n} folds of which one has none."
+            )
+        sums = [
+            [_under(self._before(s, k % n), own) for k, own in enumerate(of_sigma)]
+            for s, of_sigma in enumerate(sums)
+        ]
+        if self.is_apart:
+            return [own[:n] for own in sums], [own[n:] for own in sums], None
+        nothing = self.draft._fitted
+        both = [all_but_one(nothing, own, joined) for own in sums]
+        return [own[0] for own in both], sums, [own[1] for own in both]
+
+    def losses(self, trains, exponents, batch, number):
+        """Return moments of the targets of every fold, and what predictions lose there.
+
+        Parameters
+        ----------
+        trains : list of list of sums
+            What predicts, for sigmas and folds.
+        exponents : tuple of int
+            Of 2, in units of which weights and targets are counted.
+        """
+        found = self._parts(batch, number)
+        if found is None:
+            return None
+        data, fold = found
+        moments, sums = [None] * self.folds.n_splits, []
+        parts = {k: _part(data, fold == k) for k in np.unique(fold)}
+        for k, part in parts.items():
+            values = np.ldexp(part.values, -exponents[1])
+            weights = np.ldexp(part.weights, -exponents[0])
+            moments[k] = Moments.of(values, weights, sizes=False)
+            sums.append(
+                [weights @ self.draft._on(own[k])._losses(part, exponents[1]) for own in trains]
+            )
+        found = np.zeros((len(trains), len(moments), *sums[0][0].shape))
+        found[:, list(parts)] = np.moveaxis(sums, 0, 1)
+        return moments, found
+
+
+def _part(data, mask):
+    """Return the rows of a mask, without a copy where they are neighbours."""
+    return data.part(as_slice(np.flatnonzero(mask)))
+
+
+def _join_all(one, other):
+    return [
+        [merged(pair, joined) for pair in zip(*sides, strict=True)]
+        for sides in zip(one, other, strict=True)
+    ]
+
+
+def _add_losses(one, other):
+    moments = [merged(pair, Moments.merge) for pair in zip(one[0], other[0], strict=True)]
+    return moments, one[1] + other[1]
+
+
+def _exponents(survey, trains):
+    """Return exponents of 2 of the weights together, and of the largest target."""
+    known = [own.targets.most.max(initial=0) for own in trains[0] if own.targets is not None]
+    return int(np.frexp(survey.weight)[1]), int(max(known, default=0))

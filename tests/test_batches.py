@@ -1,0 +1,740 @@
+"""Fits to rows in batches, and merges of fitted estimators: laws that hold for any cut of the rows.
+
+`fit` on all rows together is the reference, to 1e-12 in float64; other tolerances say why.
+"""
+
+import pickle
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import MECHANISMS, make
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import Nystroem
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    PredefinedSplit,
+    ShuffleSplit,
+    StratifiedKFold,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from skrf import (
+    AdaptiveRF,
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    ClusterNystroem,
+    DenseExponentialRF,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressor,
+    KernelRegressorCV,
+    OptimalPositiveRF,
+    PoissonRF,
+    RelevanceScaler,
+    RFFSampler,
+)
+from skrf._batches import Scope, merged
+from skrf.features._survey import Survey
+from skrf.regression._batches import Folds
+from skrf.statistics import PairStatistics
+
+N = 240
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(N, 3))
+NAMES = np.array(["a", "b", "c"])
+Y = NAMES[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
+T = np.column_stack([np.sin(2 * X[:, 0]), 1e3 + X[:, 2]])
+WEIGHTS = _rng.random(N) * (np.arange(N) % 5 > 0)
+# An empty batch, and single rows, the first of which has no weight.
+CUTS = [0, 0, 1, 2, 90, 91, 91, 200, N]
+
+SIGNED = RFFSampler(24, sigma="scale", random_state=0)
+POSITIVE = OptimalPositiveRF(24, sigma="scale", random_state=0)
+BY_LABELS = AdaptiveRF(12, random_state=0)
+FROZEN = FrozenEstimator(RFFSampler(24, random_state=0).fit(X))
+
+CLASSIFIERS = {
+    "kernel": KernelRegressionClassifier(POSITIVE),
+    "kernel-auto": KernelRegressionClassifier(POSITIVE, sigma="auto"),
+    "kernel-labels": KernelRegressionClassifier(BY_LABELS, sigma="median"),
+    "kernel-frozen": KernelRegressionClassifier(FROZEN),
+    "kernel-nystroem": KernelRegressionClassifier(Nystroem(n_components=20, random_state=0)),
+    "kernel-piped": KernelRegressionClassifier(make_pipeline(StandardScaler(), POSITIVE)),
+    "kernel-search": KernelRegressionClassifierCV(POSITIVE, sigmas=3, cv=3),
+    "kernel-search-labels": KernelRegressionClassifierCV(BY_LABELS, sigmas=3, cv=3),
+    "ridge": ApproxKernelRidgeClassifier(SIGNED),
+    "ridge-search": ApproxKernelRidgeClassifierCV(SIGNED, sigmas=3, cv=3),
+    "ridge-search-labels": ApproxKernelRidgeClassifierCV(BY_LABELS, sigmas=3, cv=3),
+}
+REGRESSORS = {
+    "kernel": KernelRegressor(POSITIVE),
+    "kernel-signed": KernelRegressor(SIGNED),
+    "kernel-auto": KernelRegressor(AdaptiveRF(12, random_state=0)),
+    "kernel-search": KernelRegressorCV(POSITIVE, sigmas=3, cv=KFold(3)),
+    "ridge": ApproxKernelRidge(SIGNED),
+    "ridge-dense": ApproxKernelRidge(DenseExponentialRF(24, random_state=0)),
+    "ridge-evidence": ApproxKernelRidge(SIGNED, alpha="evidence"),
+    "ridge-noise": ApproxKernelRidge(SIGNED, noise_variance=0.1),
+    "ridge-search": ApproxKernelRidgeCV(SIGNED, sigmas=3, cv=3),
+    "ridge-gcv": ApproxKernelRidgeCV(SIGNED, sigmas=None),
+}
+ESTIMATORS = [
+    *(pytest.param(own, Y, id=f"classifier-{name}") for name, own in CLASSIFIERS.items()),
+    *(pytest.param(own, T, id=f"regressor-{name}") for name, own in REGRESSORS.items()),
+]
+every_estimator = pytest.mark.parametrize(("estimator", "targets"), ESTIMATORS)
+MERGEABLE = [name for name in MECHANISMS if hasattr(make(name, n_components=32), "partial_fit")]
+
+
+def cut(*parts, cuts=CUTS):
+    """Return batches of arrays, those that are None left out."""
+    parts = [part for part in parts if part is not None]
+    return [tuple(part[a:b] for part in parts) for a, b in pairwise(cuts)]
+
+
+def answers(model, rows=X):
+    """Return what a model says of rows, as numbers."""
+    for method in ("predict_proba", "decision_function", "predict"):
+        if hasattr(model, method):
+            return getattr(model, method)(rows)
+    return model.transform(rows)
+
+
+def assert_same_model(one, two, *, rtol=1e-12, rows=X):
+    """Check predictions, relative to the largest, and the fitted attributes that are numbers."""
+    expected = answers(one, rows)
+    assert_allclose(answers(two, rows), expected, rtol=0, atol=rtol * np.abs(expected).max())
+    assert set(vars(one)) == set(vars(two))
+    for name in ("alpha_", "sigma_", "best_score_", "target_mean_", "class_weight_"):
+        if hasattr(one, name):
+            # Scores are differences of sums: they lose a digit or two.
+            assert_allclose(getattr(two, name), getattr(one, name), rtol=30 * rtol, err_msg=name)
+    if hasattr(one, "cv_results_"):
+        names = [name for name in one.cv_results_ if name.endswith("test_score")]
+        for name in names:
+            pair = one.cv_results_[name], two.cv_results_[name]
+            assert_allclose(pair[1], pair[0], rtol=1e3 * rtol, err_msg=name)
+
+
+# ------------------------------------------------------------------ fit_batches is fit
+
+
+@every_estimator
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_batches_equal_all_rows(estimator, targets, weights):
+    whole = clone(estimator).fit(X, targets, weights)
+    model = clone(estimator)
+    assert model.fit_batches(cut(X, targets, weights)) is model
+    assert_same_model(whole, model)
+    if hasattr(whole, "classes_"):
+        assert_array_equal(model.classes_, whole.classes_)
+
+
+@every_estimator
+def test_batches_of_sorted_rows_equal_all_rows(estimator, targets):
+    """Batches of a single class, the last of whose names is seen in the last batch alone."""
+    column = targets if targets.ndim == 1 else targets[:, 0]
+    order = np.argsort(column, kind="stable")
+    rows, targets = X[order], targets[order]
+    assert_same_model(
+        clone(estimator).fit(rows, targets), clone(estimator).fit_batches(cut(rows, targets))
+    )
+
+
+@pytest.mark.parametrize("name", ["kernel", "ridge"])
+def test_batches_of_sparse_rows(name):
+    rows = sp.csr_array(X * (_rng.random(X.shape) < 0.5))
+    whole = clone(CLASSIFIERS[name]).fit(rows, Y, WEIGHTS)
+    assert_same_model(whole, clone(CLASSIFIERS[name]).fit_batches(cut(rows, Y, WEIGHTS)), rows=rows)
+    # A sample of sparse rows is sparse.
+    whole = clone(CLASSIFIERS["kernel-labels"]).fit(rows, Y)
+    batched = clone(CLASSIFIERS["kernel-labels"]).fit_batches(cut(rows, Y))
+    assert_same_model(whole, batched, rows=rows)
+
+
+@pytest.mark.parametrize("estimator", [*CLASSIFIERS.values()], ids=[*CLASSIFIERS])
+def test_batches_of_float32(estimator):
+    """Features are float32, whose rounding is 6e-8 of numbers that are added in other blocks."""
+    rows = X.astype(np.float32)
+    whole, batched = clone(estimator).fit(rows, Y), clone(estimator).fit_batches(cut(rows, Y))
+    assert_allclose(answers(batched), answers(whole), rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_batches_of_targets_of_very_different_size(name):
+    sizes = np.where(np.arange(N) < 91, 2.0**20, 2.0**-20)
+    targets = np.sin(2 * X[:, 0]) * sizes
+    whole, batched = (clone(REGRESSORS[name]) for _ in range(2))
+    assert_same_model(whole.fit(X, targets), batched.fit_batches(cut(X, targets)))
+
+
+def test_batches_at_a_sigma_where_sums_underflow():
+    model = KernelRegressionClassifier(OptimalPositiveRF(24, sigma=1e3, random_state=0))
+    whole, batched = clone(model).fit(X, Y), model.fit_batches(cut(X, Y))
+    logs = whole.predict_log_proba(X + 1)
+    assert logs.min() < -1e4 and np.exp(logs.min()) == 0
+    assert_allclose(batched.predict_log_proba(X + 1), logs, rtol=1e-10, atol=1e-10)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, N), max_size=12), st.sampled_from(["kernel", "ridge", "ridge-gcv"]))
+def test_any_cut_makes_the_same(cuts, name):
+    model, whole = clone(REGRESSORS[name]), clone(REGRESSORS[name]).fit(X, T)
+    assert_same_model(whole, model.fit_batches(cut(X, T, cuts=sorted([0, *cuts, N]))))
+
+
+def test_the_map_is_that_of_all_rows_and_not_of_the_first_batch():
+    order = np.argsort(X[:, 0])
+    batches = cut(X[order], Y[order], cuts=[0, 60, 120, 180, N])
+    model = clone(CLASSIFIERS["kernel"]).fit_batches(batches)
+    partial = clone(CLASSIFIERS["kernel"])
+    for batch in batches:
+        partial.partial_fit(*batch, classes=NAMES)
+    assert_allclose(model.feature_map_.offset_, X.mean(axis=0), rtol=1e-12)
+    assert abs(partial.feature_map_.offset_ - X.mean(axis=0)).max() > 1
+    model.partial_fit(*batches[0])  # which goes on with that map
+    assert model.class_weight_.sum() == N + 60
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_mechanisms_are_fitted_to_batches(name):
+    mechanism = make(name, n_components=32, random_state=0)
+    whole, batched = clone(mechanism).fit(X, sample_weight=WEIGHTS), clone(mechanism)
+    assert batched.fit_batches([(x, None, w) for x, w in cut(X, WEIGHTS)]) is batched
+    expected = whole.transform(X)
+    # Its complex parameter is sought by an optimiser that stops at 1e-9 of its objective.
+    rtol = 1e-6 if name == "GeneralizedExponentialRF" else 1e-12
+    assert_allclose(batched.transform(X), expected, rtol=0, atol=rtol * np.abs(expected).max())
+    # Batches may be rows alone, and an iterator is enough for one pass.
+    assert_array_equal(
+        clone(mechanism).fit_batches(x for (x,) in cut(X)).transform(X),
+        clone(mechanism).fit_batches([x for (x,) in cut(X)]).transform(X),
+    )
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        AdaptiveRF(12, random_state=0),
+        ClusterNystroem(12, random_state=0),
+        RelevanceScaler(random_state=0),
+        RFFSampler(12, sigma="median", random_state=0),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_what_needs_rows_gets_labels_and_weights(mechanism):
+    whole = clone(mechanism).fit(X, Y, WEIGHTS)
+    batched = mechanism.fit_batches(cut(X, Y, WEIGHTS))
+    assert_array_equal(batched.transform(X), whole.transform(X))
+
+
+def test_tables_in_batches(tmp_path):
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    pl = pytest.importorskip("polars")
+    names = ["u", "v", "w"]
+    model = KernelRegressionClassifier(POSITIVE)
+    table = pd.DataFrame(X, columns=names)
+    whole = clone(model).fit(table, Y)
+    frames = [(table.iloc[a:b], pd.Series(Y[a:b])) for a, b in pairwise(CUTS)]
+    batched = clone(model).fit_batches(frames)
+    assert_array_equal(batched.feature_names_in_, names)
+    assert_same_model(whole, batched, rows=table)
+    arrow = pa.table({**dict(zip(names, X.T, strict=True)), "y": Y})
+    batches = [(own.select(names), own["y"]) for own in arrow.to_batches(max_chunksize=70)]
+    assert_allclose(clone(model).fit_batches(batches).predict_proba(X), answers(whole, table))
+    frames = [pl.from_arrow(arrow.slice(k, 70)) for k in range(0, N, 70)]
+    batched = clone(model).fit_batches([(own.select(names), own["y"]) for own in frames])
+    assert_array_equal(batched.feature_names_in_, names)
+    np.save(tmp_path / "rows.npy", X)
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert_allclose(clone(model).fit_batches(cut(rows, Y)).predict_proba(X), answers(whole, table))
+
+
+@pytest.mark.parametrize("name", ["kernel", "kernel-search-labels", "ridge", "ridge-search"])
+def test_batches_of_other_libraries(name, library):
+    codes = np.searchsorted(NAMES, Y)
+    whole = clone(CLASSIFIERS[name]).fit(X, codes, WEIGHTS)
+    batches = [tuple(map(library.array, own)) for own in cut(X, codes, WEIGHTS, cuts=[0, 90, N])]
+    assert_same_model(whole, clone(CLASSIFIERS[name]).fit_batches(batches))
+
+
+# ------------------------------------------------------------------ batches that are read again
+
+
+def test_what_batches_may_be(capsys):
+    model = KernelRegressionClassifier(POSITIVE)
+    whole = answers(clone(model).fit_batches(cut(X, Y)))
+    assert_array_equal(answers(clone(model).fit_batches(lambda: iter(cut(X, Y)))), whole)
+    assert capsys.readouterr().out == ""
+    assert_array_equal(answers(clone(model).fit_batches(cut(X, Y), verbose=1)), whole)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "[fit_batches] statistics: 8 batches",
+        "[fit_batches] sums: 8 batches",
+    ]
+    clone(model).fit_batches(cut(X, Y), verbose=2)
+    assert len(capsys.readouterr().out.splitlines()) == 18
+
+
+def test_an_iterator_is_enough_for_one_pass_alone():
+    with pytest.raises(TypeError, match="read once.*several passes.*statistics"):
+        KernelRegressor(POSITIVE).fit_batches(iter(cut(X, T)))
+    with pytest.raises(TypeError, match="FrozenEstimator.*classes"):
+        KernelRegressionClassifier(FROZEN).fit_batches(iter(cut(X, Y)))
+    for estimator, targets in [
+        (KernelRegressor(FROZEN), T),
+        (ApproxKernelRidge(FROZEN), T),
+        (KernelRegressionClassifier(FROZEN), Y),
+    ]:
+        model = clone(estimator).fit_batches(iter(cut(X, targets, WEIGHTS)), classes=NAMES)
+        assert_same_model(estimator.fit(X, targets, WEIGHTS), model)
+
+
+def test_batches_that_are_no_batches():
+    model = KernelRegressor(POSITIVE)
+    with pytest.raises(TypeError, match="batches must be an iterable"):
+        model.fit_batches(3)
+    once = iter(cut(X, T))
+    with pytest.raises(ValueError, match="8 batches in the first pass and 0 in the next"):
+        model.fit_batches(lambda: once)
+    for nothing in ([], [(X[:0], T[:0])], [(X, T, np.zeros(N))]):
+        with pytest.raises(ValueError, match="at least one row of positive weight"):
+            model.fit_batches(nothing)
+        with pytest.raises(ValueError, match="at least one row of positive weight"):
+            KernelRegressorCV(POSITIVE).fit_batches(nothing)
+    with pytest.raises(ValueError, match="tuple of 4 parts"):
+        model.fit_batches([(X, T, WEIGHTS, WEIGHTS)])
+    with pytest.raises(ValueError, match="same features, got 3 and 2"):
+        model.fit_batches([(X, T), (X[:, :2], T)])
+    with pytest.raises(ValueError, match=r"same outputs, got \(2,\) and \(\)"):
+        model.fit_batches([(X, T), (X, T[:, 0])])
+    with pytest.raises(ValueError, match="requires y"):
+        model.fit_batches([X])
+    with pytest.raises(ValueError, match="not in classes"):
+        KernelRegressionClassifier(POSITIVE).fit_batches(cut(X, Y), classes=["a", "b"])
+    with pytest.raises(ValueError, match="keeps all rows"):
+        KernelRegressor("exact").fit_batches(cut(X, T))
+    assert not hasattr(model, "feature_map_") and not hasattr(model, "n_features_in_")
+
+
+def test_names_of_columns_must_agree():
+    pd = pytest.importorskip("pandas")
+    tables = [pd.DataFrame(X, columns=list(names)) for names in ("uvw", "vuw")]
+    with pytest.raises(ValueError, match="same names of features"):
+        RFFSampler().fit_batches(tables)
+
+
+def test_classes_that_never_come_are_kept():
+    model = KernelRegressionClassifier(POSITIVE).fit_batches(cut(X, Y), classes=[*"dabc"])
+    assert_array_equal(model.classes_, [*"abcd"])
+    assert model.class_weight_[3] == 0
+    assert_array_equal(model.predict(X), clone(model).fit(X, Y).predict(X))
+
+
+def test_classes_of_rows_without_weight_do_not_count():
+    labels = np.where(WEIGHTS > 0, Y, "z")
+    for name in ("kernel", "ridge-search"):
+        model = clone(CLASSIFIERS[name]).fit_batches(cut(X, labels, WEIGHTS))
+        assert_array_equal(model.classes_, NAMES)
+
+
+def test_batches_with_and_without_weights():
+    """Those without have weights of 1, in sums as in the sample."""
+    weights = np.where(np.arange(N) < 100, 1.0, 7 * WEIGHTS)
+    batches = [(X[:40], Y[:40]), (X[40:100], Y[40:100]), (X[100:], Y[100:], weights[100:])]
+    for name in ("kernel", "kernel-labels"):
+        whole = clone(CLASSIFIERS[name]).fit(X, Y, weights)
+        assert_same_model(whole, clone(CLASSIFIERS[name]).fit_batches(batches))
+
+
+def test_products_of_float32_are_as_precise_as_those_of_all_rows():
+    """Alpha beside the products of all rows, not of a batch, decides whether they are float64.
+
+    Here it is 0.6 of the limit for all rows, and 5 times that of a batch: products in float32 would
+    change coefficients by about 1e-2.
+    """
+    rows, targets = X.astype(np.float32), np.sin(X[:, 0])
+    model = ApproxKernelRidge(RFFSampler(24, sigma=0.3, random_state=0), alpha=1e-8)
+    whole = clone(model).fit(rows, targets)
+    moments = whole._fitted.moments
+    limit = 1e-7 * np.trace(moments.gram) / 24
+    assert limit / 8 < 0.6 * limit < limit
+    model.set_params(alpha=0.6 * limit)
+    whole = clone(model).fit(rows, targets)
+    batched = model.fit_batches(cut(rows, targets, cuts=range(0, N + 1, 30)))
+    found = batched._fitted.moments.gram
+    assert_allclose(found, whole._fitted.moments.gram, rtol=0, atol=1e-12 * found.max())
+
+
+# ------------------------------------------------------------------ the sample
+
+
+def survey_of(batches, n_rows, seed=0, most_key=np.inf):
+    scope = Scope(n_rows, most_key, seed=seed)
+    parts = [
+        Survey.of(None, (rows, None, None), number, np.arange(len(rows)), scope)
+        for number, rows in enumerate(batches)
+    ]
+    return parts, reduce(Survey.merge, parts)
+
+
+def test_the_sample_is_the_same_however_it_is_merged():
+    rows = np.arange(1000.0)[:, None]
+    parts, survey = survey_of(np.split(rows, [10, 20, 400]), 50)
+    other = parts[0].merge(parts[1].merge(parts[2].merge(parts[3])))
+    assert_array_equal(other.sample.X, survey.sample.X)
+    assert len(survey.sample.X) == 50 and (np.diff(survey.sample.X[:, 0]) > 0).all()
+    assert len(survey_of(np.split(rows, [10, 20, 400]), 2000)[1].sample.X) == 1000
+    # Where their number is known, few more rows are sent than are kept, and the same ones are.
+    parts, again = survey_of(np.split(rows, [10, 20, 400]), 50, 0, Scope.among(50, 1000).most_key)
+    assert_array_equal(again.sample.X, survey.sample.X)
+    assert 50 < sum(len(own.sample.X) for own in parts) < 200
+    again = survey_of(np.split(rows, [10, 20, 400]), 50, seed=1)[1]
+    assert not np.array_equal(again.sample.X, survey.sample.X)
+
+
+def test_samples_of_batches_are_independent():
+    """Of two batches of 500 rows 50 each are drawn: about 5 places in both."""
+    sample = survey_of(np.split(np.zeros((1000, 1)), 2), 100)[1].sample
+    places = [set(sample.ranks[sample.batches == number].tolist()) for number in (0, 1)]
+    assert len(places[0] & places[1]) < 20
+
+
+def test_the_sample_is_uniform():
+    """Every row is in the sample with the same probability, 0.1, whichever batch it is in.
+
+    400 samples of 40 of 400 rows: a count has the mean 40 and the variance 36, less a little, for
+    the rows of a sample differ. Batches of 4, 96 and 300 rows: their means, and all counts.
+    """
+    rows, counts = np.arange(400.0)[:, None], np.zeros(400)
+    for seed in range(400):
+        sample = survey_of(np.split(rows, [4, 100]), 40, seed)[1].sample
+        counts[sample.X[:, 0].astype(int)] += 1
+    assert counts.sum() == 400 * 40
+    for own in np.split(counts, [4, 100]):
+        assert abs(own.mean() - 40) < 4.4 * np.sqrt(36 / len(own))
+    # Chi-square of 399 degrees of freedom: 399 with a standard deviation of 28.
+    assert abs(np.sum((counts - 40) ** 2 / 36) - 399) < 4.4 * np.sqrt(2 * 399)
+
+
+def test_more_rows_than_the_sample_holds(monkeypatch):
+    monkeypatch.setattr(Scope.__new__, "__defaults__", (100, *Scope.__new__.__defaults__[1:]))
+    model = KernelRegressionClassifier(BY_LABELS, sigma="auto")
+    batched = clone(model).fit_batches(cut(X, Y))
+    assert_same_model(batched, clone(model).fit_batches(cut(X, Y)), rtol=0)
+    # The sums are those of all rows under a map that has seen some.
+    frozen = KernelRegressionClassifier(FrozenEstimator(batched.feature_map_)).fit(X, Y)
+    assert_allclose(batched.predict_proba(X), frozen.predict_proba(X), rtol=1e-12, atol=1e-14)
+    assert batched.feature_map_.statistics_.queries.weight == 100
+    assert batched.class_weight_.sum() == N
+    # Where statistics are enough, no rows are drawn.
+    own = KernelRegressor(POSITIVE).fit_batches(cut(X, T))
+    assert own.feature_map_.statistics_.queries.weight == N
+
+
+# ------------------------------------------------------------------ the tree, and what travels
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 63, 64, 65, 200, 513])
+def test_the_tree_is_that_of_pairs_also_in_groups(n):
+    def join(one, other):
+        return f"({one} {other})"
+
+    pairs = [str(k) for k in range(n)]
+    groups = [merged(pairs[k : k + 8], join) for k in range(0, n, 8)]
+    whole = merged(iter(pairs), join)
+    assert merged(groups, join) == whole
+    while len(pairs) > 1:
+        pairs = [
+            join(*pairs[k : k + 2]) if k + 1 < len(pairs) else pairs[k]
+            for k in range(0, len(pairs), 2)
+        ]
+    assert pairs == [whole]
+    assert merged([None, "a", None, "b"], join) == "(a b)"
+    assert merged([], join) is None and merged([None, None], join) is None
+
+
+def passes_of(estimator, batches):
+    """Return what a pass makes of each batch, by the name of the pass."""
+    passes, found, records = estimator._passes(None, Scope(1000)), None, {}
+    while True:
+        try:
+            step = passes.send(found)
+        except StopIteration:
+            return records
+        own = [step.of_batch(batch, number) for number, batch in enumerate(batches)]
+        records[step.name] = own
+        found = merged(own, step.merge)
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(64, "regressor"), (512, "regressor"), (64, "many")])
+def test_a_partial_is_small(columns, kind):
+    """2 M C numbers, C values, the weight and the outputs; of classes 2 (M + 1); and 1 kB."""
+    feature_map = OptimalPositiveRF(columns, random_state=0)
+    if kind == "regressor":
+        n_values, model, targets = 2, KernelRegressor(feature_map), T[:, 0]
+    else:
+        n_values, model, targets = 60, KernelRegressionClassifier(feature_map), np.arange(N) % 60
+    records = passes_of(model, cut(X, targets))
+    for own in records["sums"]:
+        most = 16 * (columns + (kind == "many")) * n_values + 1000
+        assert own is None or len(pickle.dumps(own)) <= most
+    assert max(len(pickle.dumps(own)) for own in records["statistics"]) < 3000
+
+
+# ------------------------------------------------------------------ folds
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 3), min_size=12, max_size=60),
+    st.integers(2, 4),
+    st.lists(st.integers(0, 60), max_size=5),
+    st.booleans(),
+)
+def test_folds_are_those_of_scikit_learn(labels, n_splits, cuts, stratified):
+    labels = np.concatenate([np.repeat(np.arange(4), 4), labels])[::-1]
+    n = len(labels)
+    cv = StratifiedKFold(n_splits) if stratified else KFold(n_splits)
+    expected = np.empty(n, int)
+    for number, (_, test) in enumerate(cv.split(np.zeros((n, 1)), labels)):
+        expected[test] = number
+    strata = labels if stratified else np.zeros(n, int)
+    parts = [strata[a:b] for a, b in pairwise(sorted([0, *np.minimum(cuts, n), n]))]
+    counts = {}
+    for number, own in enumerate(parts):
+        names, first, codes = np.unique(own, return_index=True, return_inverse=True)
+        if len(own):
+            counts[number] = names, np.bincount(codes), first
+    folds = Folds.of(cv, Survey(None, counts))
+    found = [folds(own, number) for number, own in enumerate(parts) if len(own)]
+    assert_array_equal(np.concatenate(found), expected)
+
+
+def test_folds_at_random():
+    cv = KFold(4, shuffle=True, random_state=3)
+    model = KernelRegressorCV(POSITIVE, sigmas=[1.0], cv=cv)
+    order = np.argsort(T[:, 0])
+    batches = cut(X[order], T[order])
+    one, two = clone(model).fit_batches(batches), clone(model).fit_batches(batches)
+    assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])
+    # Rows in their order would be predicted from others than those near them.
+    in_order = clone(model).set_params(cv=4).fit_batches(batches)
+    assert one.best_score_ > in_order.best_score_ + 0.5
+    # Scores vary with the folds, by less than 0.1 here.
+    assert abs(one.best_score_ - model.fit(X, T).best_score_) < 0.1
+    apart = KernelRegressionClassifierCV(BY_LABELS, sigmas=[1.0], cv=cv)
+    score = clone(apart).fit_batches(cut(X, Y)).best_score_
+    assert abs(score - apart.fit(X, Y).best_score_) < 0.1
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [
+        ShuffleSplit(3),
+        GroupKFold(3),
+        KFold(3, shuffle=True),
+        StratifiedKFold(3, shuffle=True, random_state=0),
+        PredefinedSplit([0, 1]),
+        [([0], [1])],
+    ],
+    ids=lambda cv: type(cv).__name__,
+)
+def test_folds_that_batches_do_not_know(cv):
+    for model in (KernelRegressionClassifierCV(POSITIVE), ApproxKernelRidgeClassifierCV(SIGNED)):
+        with pytest.raises(ValueError, match="cv must be an integer, KFold"):
+            model.set_params(cv=cv).fit_batches(cut(X, Y))
+
+
+def test_searches_refuse_what_they_cannot_do_in_batches():
+    with pytest.raises(ValueError, match="cv.*regressors|cv must be an integer"):
+        KernelRegressorCV(POSITIVE, cv=StratifiedKFold(3)).fit_batches(cut(X, T))
+    with pytest.raises(ValueError, match="scoring must be None"):
+        KernelRegressorCV(POSITIVE, scoring="r2").fit_batches(cut(X, T))
+    with pytest.raises(ValueError, match="cv.*5.*4"):
+        KernelRegressorCV(POSITIVE).fit_batches([(X[:4], T[:4])])
+    with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
+        weights = (np.arange(N) >= 100).astype(float)
+        KernelRegressorCV(POSITIVE).fit_batches(cut(X, T, weights))
+    with pytest.raises(ValueError, match="softmax"):
+        KernelRegressorCV(OptimalPositiveRF(kernel="softmax")).fit_batches(cut(X, T))
+
+
+# ------------------------------------------------------------------ statistics
+
+
+@pytest.mark.parametrize("name", MERGEABLE)
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_a_map_is_made_of_merged_statistics(name, weights):
+    mechanism = make(name, n_components=32, random_state=0)
+    parts = (
+        [
+            PairStatistics.of(*((own[0], None, *own[1:])), full=True)
+            for own in cut(X, weights, cuts=[0, 7, 100, N])
+            if weights is None or own[1].any()
+        ]
+        if weights is None
+        else [
+            PairStatistics.of(x[w > 0], None, w[w > 0], full=True)
+            for x, w in cut(X, weights, cuts=[0, 7, 100, N])
+        ]
+    )
+    whole = clone(mechanism).fit(X, sample_weight=weights)
+    own = mechanism.fit_statistics(reduce(PairStatistics.merge, parts))
+    assert own is mechanism and own.n_features_in_ == 3
+    expected = whole.transform(X)
+    rtol = 1e-6 if name == "GeneralizedExponentialRF" else 1e-12  # an optimiser, as above
+    assert_allclose(own.transform(X), expected, rtol=0, atol=rtol * np.abs(expected).max())
+
+
+def test_statistics_of_keys():
+    keys = X[:50] + 1
+    for mechanism in (
+        OptimalPositiveRF(8, random_state=0),
+        DenseExponentialRF(8, kernel="softmax", sigma=0.5, asymmetric=True, random_state=0),
+    ):
+        whole = clone(mechanism).fit(X, keys=keys)
+        own = mechanism.fit_statistics(PairStatistics.of(X, keys, full=True))
+        assert_allclose(own.transform_keys(keys), whole.transform_keys(keys), rtol=1e-12)
+
+
+def test_statistics_that_are_not_enough():
+    statistics = PairStatistics.of(X)
+    for mechanism in (AdaptiveRF(), ClusterNystroem(), RFFSampler(sigma="median")):
+        with pytest.raises(AttributeError, match="has no fit_statistics here: it learns"):
+            mechanism.fit_statistics(statistics)
+    # What counts is the parameter, and not that of an earlier fit.
+    fitted = RFFSampler(sigma="scale").fit(X).set_params(sigma="median")
+    assert not hasattr(fitted, "fit_statistics") and hasattr(fitted, "partial_fit")
+    with pytest.raises(TypeError, match="must be a PairStatistics, got array"):
+        RFFSampler().fit_statistics(X)
+    with pytest.raises(ValueError, match="needs statistics with covariances"):
+        DenseExponentialRF().fit_statistics(statistics)
+    with pytest.raises(ValueError, match="minimum and mean_absolute"):
+        PoissonRF().fit_statistics(PairStatistics.of(X, sizes=False))
+    with pytest.raises(ValueError, match="out of the range of sigma='scale'"):
+        RFFSampler(sigma="scale").fit_statistics(PairStatistics.of(np.eye(3) * 1e-160))
+
+
+# ------------------------------------------------------------------ merges of estimators
+
+
+def fitted_parts(estimator, targets, weights=WEIGHTS):
+    """Return estimators that were fitted to three parts, with one map."""
+    frozen = clone(estimator).set_params(feature_map=FROZEN)
+    batches = cut(X, targets, weights, cuts=[0, 5, 100, N])
+    if not hasattr(frozen, "classes_") and targets.ndim == 1:
+        return [clone(frozen).partial_fit(*b[:2], NAMES, b[2]) for b in batches]
+    return [clone(frozen).fit(*batch) for batch in batches]
+
+
+SUMMABLE = [
+    pytest.param(CLASSIFIERS["kernel"], Y, id="KernelRegressionClassifier"),
+    pytest.param(CLASSIFIERS["ridge"], Y, id="ApproxKernelRidgeClassifier"),
+    pytest.param(REGRESSORS["kernel"], T, id="KernelRegressor"),
+    pytest.param(REGRESSORS["ridge"], T, id="ApproxKernelRidge"),
+    pytest.param(REGRESSORS["ridge-evidence"], T, id="evidence"),
+]
+every_sum = pytest.mark.parametrize(("estimator", "targets"), SUMMABLE)
+
+
+@every_sum
+def test_merge_commutes_associates_and_is_pure(estimator, targets):
+    a, b, c = parts = fitted_parts(estimator, targets)
+    before = pickle.dumps(parts)
+    found = [a.merge(b).merge(c), a.merge(b.merge(c)), c.merge(a).merge(b)]
+    assert pickle.dumps(parts) == before
+    whole = clone(a).fit(X, targets, WEIGHTS)
+    for model in found:
+        assert type(model) is type(a) and model not in parts
+        assert_same_model(whole, model)
+    # It goes on where both ended.
+    more = found[0].partial_fit(X[:9], targets[:9])
+    assert_allclose(
+        answers(
+            found[1].merge(
+                clone(a).partial_fit(X[:9], targets[:9], NAMES)
+                if targets.ndim == 1
+                else clone(a).fit(X[:9], targets[:9])
+            )
+        ),
+        answers(more),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+@every_sum
+def test_merge_names_what_differs(estimator, targets):
+    base = clone(estimator)
+    model = clone(base).fit(X, targets)
+    with pytest.raises(TypeError, match="other must be a"):
+        model.merge(RFFSampler().fit(X))
+
+    def refuses(text, other):
+        with pytest.raises(ValueError, match=f"cannot merge with other: .*{text}"):
+            model.merge(other)
+
+    other = base.feature_map
+    refuses(
+        "n_components=",
+        clone(base)
+        .set_params(feature_map=clone(other).set_params(n_components=12))
+        .fit(X, targets),
+    )
+    refuses("draw", clone(base).set_params(random_state=5).fit(X, targets))
+    refuses("statistics", clone(base).fit(X + 1, targets))
+    refuses("n_features_in=3 against 2", clone(base).fit(X[:, :2], targets))
+    refuses(
+        "class, RFFSampler|class, Optimal",
+        clone(base).set_params(feature_map=Nystroem(n_components=3)).fit(X, targets),
+    )
+    if targets.ndim == 1:
+        few = targets != "c"
+        refuses("classes=", clone(base).fit(X[few], targets[few]))
+    else:
+        refuses(r"outputs=\(2,\) against \(\)", clone(base).fit(X, targets[:, 0]))
+    if "alpha" in base.get_params():
+        refuses("parameter alpha", clone(base).set_params(alpha=7.0).fit(X, targets))
+    rows = [clone(base).set_params(feature_map=BY_LABELS).fit(X, targets) for _ in range(2)]
+    assert_allclose(answers(rows[0].merge(rows[1])).shape, answers(rows[0]).shape)
+    nystroem = [
+        clone(base).set_params(feature_map=Nystroem(n_components=3, random_state=k)) for k in (0, 1)
+    ]
+    one, two = (own.fit(X, targets) for own in nystroem)
+    one.merge(pickle.loads(pickle.dumps(one)))
+    with pytest.raises(ValueError, match="what was fitted"):
+        one.merge(two)
+
+
+def test_merge_is_absent_where_there_are_no_sums():
+    for model in (KernelRegressor("exact"), KernelRegressorCV(), ApproxKernelRidgeCV()):
+        assert not hasattr(model, "merge")
+    with pytest.raises(ValueError, match="is not fitted yet"):
+        KernelRegressor(POSITIVE).merge(KernelRegressor(POSITIVE).fit(X, T))
+
+
+def test_a_merge_under_a_map_that_has_no_pickle():
+    steps = make_pipeline(FunctionTransformer(lambda rows: rows / 2), SIGNED)
+    feature_map = FrozenEstimator(clone(steps).fit(X))
+    one, two = (KernelRegressor(feature_map).fit(X[k::2], T[k::2]) for k in (0, 1))
+    assert_same_model(KernelRegressor(feature_map).fit(X, T), one.merge(two))
+
+
+def test_a_merge_of_copies_on_other_machines():
+    """Maps that came through pickles are the same, bit for bit."""
+    feature_map = FrozenEstimator(DenseExponentialRF(12, random_state=0).fit(X))
+    one = KernelRegressor(feature_map).fit(X[:100], T[:100])
+    two = pickle.loads(pickle.dumps(KernelRegressor(feature_map).fit(X[100:], T[100:])))
+    assert_same_model(KernelRegressor(feature_map).fit(X, T), one.merge(two))

@@ -1,0 +1,370 @@
+"""Fits to collections of Dask: equal to one machine, also on a cluster that loses a worker.
+
+One cluster of two processes serves all tests. What batches make of rows is tested in
+`test_batches.py`; here it is whether chunks arrive and what schedulers do with them.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+import skrf._kernels.cpu  # noqa: F401 (tasks load it; the bits of sines depend on it)
+from skrf import (
+    AdaptiveRF,
+    ApproxKernelRidge,
+    ApproxKernelRidgeCV,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressor,
+    OptimalPositiveRF,
+    RFFSampler,
+    _threads,
+)
+from skrf.regression import _batches
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("dask.distributed")
+da = pytest.importorskip("dask.array")
+import skrf.dask  # noqa: E402 (Dask may be missing)
+
+N = 400
+_rng = np.random.default_rng(0)
+X = _rng.normal(size=(N, 3))
+Y = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
+T = np.sin(2 * X[:, 0]) + X[:, 1]
+WEIGHTS = _rng.random(N) * (np.arange(N) % 5 > 0)
+CUTS = range(0, N, 70)
+
+SIGNED = RFFSampler(24, sigma="scale", random_state=0)
+POSITIVE = OptimalPositiveRF(24, sigma="scale", random_state=0)
+BY_LABELS = AdaptiveRF(12, random_state=0)
+CASES = {
+    "classifier": (KernelRegressionClassifier(POSITIVE), Y),
+    "sampled": (KernelRegressionClassifier(BY_LABELS, sigma="auto"), Y),
+    "regressor": (KernelRegressor(SIGNED), T),
+    "ridge": (ApproxKernelRidge(SIGNED, alpha="evidence"), T),
+    "classifier search": (KernelRegressionClassifierCV(BY_LABELS, sigmas=3, cv=3), Y),
+    "ridge search": (ApproxKernelRidgeCV(SIGNED, sigmas=3, cv=3), T),
+}
+every_case = pytest.mark.parametrize(("estimator", "targets"), CASES.values(), ids=CASES)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["threads", "cluster"])
+def scheduler(request):
+    """Both schedulers: what Dask finds without a client, and with one."""
+    if request.param == "cluster":
+        yield request.getfixturevalue("client")
+    else:
+        with dask.config.set(scheduler="threads"):
+            yield None
+
+
+def batches(*parts):
+    return [tuple(part[k : k + 70] for part in parts) for k in CUTS]
+
+
+def state_of(model):
+    """Return the sums of a model as arrays."""
+    fitted = model._fitted
+    if hasattr(fitted, "moments"):
+        return [fitted.moments.mean, fitted.moments.products, fitted.moments.unit]
+    return [fitted.sums.sums, fitted.sums.top, fitted.log_weights]
+
+
+def assert_same_bits(one, two):
+    for pair in zip(state_of(one), state_of(two), strict=True):
+        assert_array_equal(*pair)
+
+
+def as_array(rows, size=70):
+    return da.from_array(rows, chunks=(size, *rows.shape[1:]))
+
+
+# ------------------------------------------------------------------ equal to one machine
+
+
+@every_case
+def test_the_bits_are_those_of_batches(estimator, targets, scheduler):
+    before = repr(estimator), set(vars(estimator))
+    whole = clone(estimator).fit_batches(batches(X, targets, WEIGHTS))
+    model = skrf.dask.fit(estimator, as_array(X), as_array(targets), sample_weight=WEIGHTS)
+    assert type(model) is type(estimator) and (repr(estimator), set(vars(estimator))) == before
+    assert_same_bits(model, whole)
+    assert set(vars(model)) == set(vars(whole))
+    plain = clone(estimator).fit(X, targets, WEIGHTS)
+    method = "predict_proba" if hasattr(plain, "predict_proba") else "predict"
+    expected = getattr(plain, method)(X)
+    found = skrf.dask.apply(model, as_array(X, 90), method)
+    assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", ["columns cut", "lengths unknown", "cut otherwise", "on the host"])
+def test_arrays_in_any_chunks(kind, scheduler):
+    rows, targets = as_array(X), as_array(T)
+    if kind == "columns cut":
+        rows = rows.rechunk((70, 2))
+    elif kind == "lengths unknown":
+        rows, targets = rows[rows[:, 0] > -9], targets[as_array(X)[:, 0] > -9]
+        assert np.isnan(rows.shape[0])
+    elif kind == "cut otherwise":
+        targets = targets.rechunk(111)
+    else:
+        targets = T
+    model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, targets)
+    assert_same_bits(model, KernelRegressor(POSITIVE).fit_batches(batches(X, T)))
+
+
+def test_tables():
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    table = pd.DataFrame(X, columns=list("uvw"))
+    frame = dd.from_pandas(table.assign(t=T, k=WEIGHTS), npartitions=5)
+    # Partitions that hold no row, as filters leave them.
+    frame = dd.concat([frame, frame[frame["t"] > 100]])
+    rows = frame[list("uvw")]
+    model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, frame["t"], sample_weight=frame["k"])
+    whole = KernelRegressor(POSITIVE).fit(table, T, WEIGHTS)
+    assert_array_equal(model.feature_names_in_, list("uvw"))
+    found = skrf.dask.apply(model, rows)
+    assert isinstance(found, da.Array) and found.dtype == np.float64 and np.isnan(found.shape[0])
+    assert_allclose(found.compute(), whole.predict(table), rtol=1e-12)
+
+
+def test_lists_of_sparse_chunks(scheduler):
+    parts = batches(sp.csr_array(X), T, WEIGHTS)
+    whole = KernelRegressor(POSITIVE).fit_batches(parts)
+    rows, targets, weights = (
+        [dask.delayed(own) for own in side] for side in zip(*parts, strict=True)
+    )
+    model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, targets, sample_weight=weights)
+    assert_same_bits(model, whole)
+    wholes = [dask.delayed(own, traverse=False) for own in parts]
+    assert_same_bits(skrf.dask.fit(KernelRegressor(POSITIVE), wholes), whole)
+    found = skrf.dask.apply(model, rows)
+    assert_allclose(found.compute(), whole.predict(sp.csr_array(X)), rtol=1e-12)
+
+
+def test_mechanisms(scheduler):
+    model = skrf.dask.fit(SIGNED, as_array(X), sample_weight=as_array(WEIGHTS))
+    whole = clone(SIGNED).fit(X, sample_weight=WEIGHTS)
+    found = skrf.dask.apply(model, as_array(X.astype(np.float32)), "transform")
+    assert found.shape == (N, 24) and found.dtype == np.float32
+    assert_allclose(found, whole.transform(X), atol=1e-5)
+    assert found.chunks == as_array(X).chunks[:1] + ((24,),)
+
+
+def test_apply_is_lazy_and_knows_dtype_and_shape():
+    model = KernelRegressionClassifier(POSITIVE).fit(X, Y)
+    rows = as_array(X).map_blocks(lambda block: 1 / 0, dtype=float, meta=np.empty((0, 0)))
+    labels, chances = (skrf.dask.apply(model, rows, name) for name in ("predict", "predict_proba"))
+    assert labels.dtype == model.classes_.dtype and labels.shape == (N,)
+    assert chances.dtype == np.float64 and chances.shape == (N, 3)
+    empty = da.concatenate([as_array(X), as_array(X)[as_array(X)[:, 0] > 99]])
+    found, expected = skrf.dask.apply(model, empty), model.predict(X)
+    model.fit(X[:9], Y[:9])  # what is lazy is of the model as it was
+    assert_array_equal(found.compute(scheduler="sync"), expected)
+
+
+# ------------------------------------------------------------------ what is decided where
+
+
+def test_a_random_state_of_none_is_resolved_once(scheduler):
+    model = KernelRegressor(OptimalPositiveRF(24))
+    one, two = (skrf.dask.fit(model, as_array(X), as_array(T)) for _ in range(2))
+    assert one.feature_map_.seed_ != two.feature_map_.seed_
+    # All chunks were mapped by the map that the model holds.
+    frozen = FrozenEstimator(one.feature_map_)
+    expected = KernelRegressor(frozen).fit(X, T).predict(X)
+    assert_allclose(one.predict(X), expected, rtol=0, atol=1e-12)
+
+
+def test_the_sample_is_as_large_as_asked_for(scheduler):
+    model = KernelRegressionClassifier(BY_LABELS)
+    fitted = skrf.dask.fit(model, as_array(X), as_array(Y), sample_rows=60)
+    assert fitted.feature_map_.statistics_.queries.weight == 60
+    assert fitted.class_weight_.sum() == N
+    weights = (np.arange(N) % 10 == 0).astype(float)
+    fitted = skrf.dask.fit(model, as_array(X), Y, sample_weight=weights, sample_rows=30)
+    assert fitted.feature_map_.statistics_.queries.weight == 30  # of 40 that count
+
+
+def test_a_task_keeps_to_its_thread(monkeypatch):
+    """Others have work of their own. What BLAS may do is what its worker says."""
+    seen, original = [], _batches.summed
+
+    def spied(*args):
+        _threads.run_rows(lambda rows: seen.append(threading.get_ident()), 8, 1)
+        assert seen[-8:] == [threading.get_ident()] * 8
+        return original(*args)
+
+    monkeypatch.setattr(_batches, "summed", spied)
+    with threadpool_limits(4, user_api="blas"), dask.config.set(scheduler="sync"):
+        skrf.dask.fit(KernelRegressor(POSITIVE), as_array(X), as_array(T))
+        assert len(seen) == 8 * len(CUTS)
+        spread = set()
+
+        def work(rows):
+            time.sleep(0.01)
+            spread.add(threading.get_ident())
+
+        _threads.run_rows(work, 8, 1)
+        assert len(spread) > 1  # elsewhere threads are as they were
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_what_does_not_go_together():
+    model = KernelRegressor(POSITIVE)
+    rows, targets = as_array(X), as_array(T)
+    with pytest.raises(TypeError, match="X must be a dask array, .* got array"):
+        skrf.dask.fit(model, X, T)
+    with pytest.raises(TypeError, match="y must be a dask array"):
+        skrf.dask.fit(model, [dask.delayed(X)], T)
+    with pytest.raises(TypeError, match="estimator must be an instance"):
+        skrf.dask.fit(LogisticRegression(), rows, targets)
+    with pytest.raises(ValueError, match="y has 399 rows, but X has 400"):
+        skrf.dask.fit(model, rows, targets[:-1])
+    with pytest.raises(ValueError, match="y has 1 chunks, but X has 6"):
+        skrf.dask.fit(model, rows, [dask.delayed(T)])
+    with pytest.raises(ValueError, match="sample_rows must be an integer"):
+        skrf.dask.fit(model, rows, targets, sample_rows=0)
+    with pytest.raises(ValueError, match="method must name a method"):
+        skrf.dask.apply(model.fit(X, T), rows, "predict_probability")
+
+
+def test_errors_of_chunks_arrive(scheduler):
+    rows = as_array(np.where(np.arange(N)[:, None] == 300, np.nan, X))
+    with pytest.raises(ValueError, match="X contains NaN"):
+        skrf.dask.fit(KernelRegressor(POSITIVE), rows, as_array(T))
+
+
+def test_plain_estimators_say_where_to_go():
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    fitted = KernelRegressor(POSITIVE).fit(X, T)
+    table = dd.from_pandas(pd.DataFrame(X), npartitions=2)
+    for rows in (as_array(X), table):
+        for call in (
+            lambda rows: KernelRegressor(POSITIVE).fit(rows, T),
+            lambda rows: RFFSampler().fit(rows),
+            fitted.predict,
+        ):
+            with pytest.raises(TypeError, match=r"belongs to Dask.*skrf\.dask\.fit"):
+                call(rows)
+    # Targets are read: they are small.
+    assert_array_equal(KernelRegressor(POSITIVE).fit(X, as_array(T)).predict(X), fitted.predict(X))
+
+
+def test_without_dask_the_module_names_the_extra():
+    program = "import sys; sys.modules['dask'] = None; import skrf.dask"
+    root = os.path.dirname(os.path.dirname(skrf.__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+    assert "ImportError: skrf.dask needs Dask" in done.stderr
+    assert "scikit-random-features[dask]" in done.stderr
+
+
+# ------------------------------------------------------------------ the cluster
+
+
+def test_grid_search_on_the_backend_of_joblib(client):
+    model = make_pipeline(StandardScaler(), KernelRegressionClassifier(POSITIVE))
+    grid = {"kernelregressionclassifier__sigma": [0.1, 1.0, 10.0]}
+    here = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    with joblib.parallel_config(backend="dask"):
+        there = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    assert_array_equal(there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"])
+    assert_array_equal(there.predict(X), here.predict(X))
+
+
+class KillAtFirstPartial(distributed.diagnostics.plugin.SchedulerPlugin):
+    """Kills the process of the worker that has the first finished sums."""
+
+    name = "kill-at-first-partial"
+
+    def __init__(self, pids):
+        self.pids, self.killed, self.n_done = pids, None, 0
+
+    def transition(self, key, start, finish, *args, worker=None, **kwargs):
+        if re.fullmatch(r"skrf-sums-\w+-\d+", str(key)) and finish == "memory":
+            self.n_done += 1
+            if self.killed is None:
+                self.killed = self.pids[worker]
+                os.kill(self.killed, signal.SIGKILL)
+
+
+def is_alive(pid):
+    """Tell whether a process runs; one that is dead and not yet waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether a process died")
+def test_a_killed_worker_changes_no_bit(client):
+    rows = da.random.default_rng(0).normal(size=(200_000, 8), chunks=(5_000, 8))
+    targets = (rows[:, 0] + rows[:, 1] > 0).astype(int)
+    model = KernelRegressionClassifier(OptimalPositiveRF(64, sigma="scale", random_state=0))
+    undisturbed = skrf.dask.fit(model, rows, targets)
+    pids = client.run(os.getpid)
+    assert len(pids) == 2
+    plugin = KillAtFirstPartial(pids)
+    scheduler = client.cluster.scheduler
+    client.cluster.sync(_add, scheduler, plugin)
+    disturbed = skrf.dask.fit(model, rows, targets)
+    client.cluster.sync(_remove, scheduler, plugin)
+    assert plugin.killed in pids.values()
+    assert plugin.n_done > 40  # of 40 chunks: some were summed again
+    wait_until(lambda: not is_alive(plugin.killed))
+    assert_same_bits(disturbed, undisturbed)
+    assert disturbed.class_weight_.sum() == 200_000
+    client.wait_for_workers(2, timeout=20)
+
+
+async def _add(scheduler, plugin):
+    scheduler.add_plugin(plugin)
+
+
+async def _remove(scheduler, plugin):
+    scheduler.remove_plugin(plugin.name)
+
+
+def wait_until(true, seconds=10):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
