@@ -2,8 +2,9 @@
 
     python benchmarks/sizes.py
 
-Bytes are those of pickles, as every engine moves them; seconds are the fastest of several, on one
-thread. The scheduler of Dask is measured with tasks that do nothing, in the tree of skrf.dask.
+Bytes are those of pickles; seconds are the least CPU of several calls, on one thread. The scheduler
+of Dask is measured with tasks that do nothing, in the tree of skrf.dask: the CPU of its process, in
+which the client is, too.
 """
 
 import argparse
@@ -39,12 +40,12 @@ def chunk(n):
 
 
 def fastest(call, rounds):
-    """Return the fewest seconds that a call took."""
+    """Return the fewest seconds of CPU that a call took in this process."""
     seconds = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return min(seconds)
 
 
