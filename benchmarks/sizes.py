@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 import skrf.dask
 from skrf import ApproxKernelRidge, KernelRegressionClassifier, OptimalPositiveRF, RFFSampler
-from skrf._batches import Pass, Scope, driven
+from skrf._batches import SAMPLE_ROWS, Pass, Scope, driven
 
 WIDTH, CLASSES = 20, 5
 MODELS = {
@@ -68,6 +68,12 @@ def model_bytes(model):
     X, y = chunk(1_000)
     frozen = FrozenEstimator(clone(model.feature_map).fit(X))
     return len(pickle.dumps(clone(model).set_params(feature_map=frozen).fit(X, y)))
+
+
+def sample_bytes(scope):
+    """Return the bytes of what a chunk sends first where a map needs a sample of rows."""
+    model = KernelRegressionClassifier(OptimalPositiveRF(256, sigma="median", random_state=0))
+    return len(pickle.dumps(next(model._passes(None, scope)).of_batch(chunk(CHUNK), 0)))
 
 
 def n_tasks(n_chunks):
@@ -132,6 +138,8 @@ def main(rounds):
             print(f"{name}, pickled model: {model_bytes(model):,} bytes", flush=True)
     sums = found["kernel regression, M = 256, C = 5"]["sums"][0]
     assert sums <= MOST_BYTES, f"{sums} bytes of sums, at most {MOST_BYTES}"
+    known, unknown = sample_bytes(Scope.among(SAMPLE_ROWS, ROWS)), sample_bytes(Scope())
+    print(f"sample, of {CHUNK:,} rows: {unknown:,} bytes, of {ROWS:,} known rows: {known:,} bytes")
     of_tasks = seconds_of_tasks(rounds)
     for scheduler, seconds in of_tasks.items():
         print(f"scheduler, {scheduler}: {1e3 * seconds:.2f} ms a task")
