@@ -1,6 +1,7 @@
 # What can be done here: make demo, make test, make lint, make docs, make bench, make bench-scale,
-# make clean.
-# Everything is installed into .venv (benchmarks: .venv-bench), made when it is missing.
+# make recipes, make clean.
+# Everything is installed into .venv (benchmarks: .venv-bench, recipes: .venv-recipes), made when it
+# is missing.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest lint docs bench bench-scale clean
+.PHONY: help demo test test-lowest lint docs bench bench-scale recipes clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
@@ -21,6 +22,7 @@ help:
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
 	@echo "make bench-scale   measure fits to Dask: memory, CPU, and a worker that dies (minutes)"
+	@echo "make recipes   run the recipes for Ray, Spark (needs Java) and Parquet"
 	@echo "make clean  remove the environments and the built documentation"
 
 # A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
@@ -77,5 +79,17 @@ bench-scale: export OPENBLAS_NUM_THREADS = 1
 bench-scale: $(VENV)/.stamp-dask
 	$(VENV)/bin/python benchmarks/scale.py
 
+# Each asserts that its result is that of one machine. An environment of its own: Ray and Spark are
+# large, and Spark runs the Python that it is told to.
+recipes: export OMP_NUM_THREADS ?= 1
+recipes: export OPENBLAS_NUM_THREADS ?= 1
+recipes: export RAY_USAGE_STATS_ENABLED ?= 0
+recipes: export PYSPARK_PYTHON = $(abspath $(VENV)-recipes/bin/python)
+recipes:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-recipes $(VENV)-recipes/.stamp-recipes
+	@set -e; for recipe in docs/recipes/*.py; do \
+		$(VENV)-recipes/bin/python $$recipe; echo "ok   $$recipe: as on one machine"; \
+	done
+
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest docs/_build
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest $(VENV)-recipes docs/_build

@@ -93,6 +93,19 @@ def test_reference_lists_every_public_class():
     assert [name for name, allowed in names.items() if not allowed & set(lines)] == []
 
 
+@needs_docs
+def test_recipes_are_shown_and_use_public_names():
+    """They are run by `make recipes` alone, which needs Ray and Spark."""
+    page = (ROOT / "docs" / "guide" / "recipes.rst").read_text(encoding="utf-8")
+    recipes = sorted((ROOT / "docs" / "recipes").glob("*.py"))
+    shown = re.findall(r"^\.\. literalinclude:: \.\./recipes/(\S+)$", page, re.MULTILINE)
+    assert len(recipes) >= 3 and sorted(shown) == [path.name for path in recipes]
+    for path in recipes:
+        code = path.read_text(encoding="utf-8")
+        assert re.search(r"^assert .*max\(\) < 1e-", code, re.MULTILINE), path
+        assert re.findall(r"(?<!os)\._\w+", code) == [], path
+
+
 def test_make_targets_of_the_readme_exist():
     text = README.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
