@@ -212,7 +212,10 @@ class Pure:
 
 
 class Recorded(Pure):
-    """The same for torch: in place where its record of operations neither needs X nor grows."""
+    """The same for torch, in place: X must be nobody else's, and no output that its maker saved.
+
+    Views are spared, because what autograd then records costs copies.
+    """
 
     @staticmethod
     def add(X, Y):
@@ -231,7 +234,7 @@ class Recorded(Pure):
 
     @staticmethod
     def fill(X, where, value):
-        """Return logarithms with entries that count nothing, whose gradients are 0 already."""
+        """Return logarithms with entries that count nothing: behind exp, their gradients are 0."""
         with namespace(X).no_grad():
             return X.masked_fill_(where, value)
 
@@ -242,7 +245,7 @@ class Recorded(Pure):
 
 
 def _is_shared(X):
-    """Tell whether a torch tensor is a view: to overwrite it costs copies of gradients."""
+    """Tell whether a torch tensor is a view; never in inference mode."""
     return X._base is not None
 
 

@@ -42,7 +42,7 @@ class Scope(NamedTuple):
     @classmethod
     def among(cls, n_rows, total):
         """Return the scope of draws among a known number of rows: keys are uniform from 0 to 1."""
-        return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / total)
+        return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / max(total, 1))
 
 
 class Pass(NamedTuple):
@@ -124,15 +124,20 @@ def unpacked(batch, *, weightless=False):
             f"{len(parts)} parts."
         )
     X, y, weights = (*parts, None, None)[:3]
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    if n_rows and (weightless or has_weight(weights)):
+    if n_rows_of(batch) and (weightless or has_weight(weights)):
         return X, y, weights
     return None
 
 
+def n_rows_of(batch):
+    """Return the number of rows of a batch."""
+    X = batch[0] if isinstance(batch, tuple) else batch
+    return X.shape[0] if hasattr(X, "shape") else len(X)
+
+
 def has_weight(weights):
     """Tell whether some row counts."""
-    return weights is None or bool(np.any(to_host(weights)))
+    return weights is None or bool(np.any(np.asarray(to_host(weights))))
 
 
 class InTurn:
@@ -152,7 +157,7 @@ class InTurn:
                 "batches must be an iterable of batches that can be read again, or a callable that "
                 f"returns an iterator, got {batches!r:.60}."
             )
-        self.batches, self.verbose, self.n_batches = batches, verbose, None
+        self.batches, self.verbose, self.lengths = batches, verbose, None
         self.is_once = not callable(batches) and iter(batches) is batches
 
     def __call__(self, step):
@@ -165,15 +170,15 @@ class InTurn:
                 "iterator. A single pass is enough for a map that is fitted, in a FrozenEstimator, "
                 "and where a classifier is told its classes."
             )
-        self.start, self.n_seen = time.perf_counter(), 0
+        self.start, self.seen = time.perf_counter(), []
         found = merged(self._records(step), step.merge)
-        if self.n_batches not in (None, self.n_seen):
+        if self.lengths not in (None, self.seen):
             raise ValueError(
-                f"batches gave {self.n_batches} batches in the first pass and {self.n_seen} in the "
-                "next: it must give the same ones every time."
+                f"batches gave {len(self.lengths)} batches in the first pass and {len(self.seen)} "
+                "in the next, or others: it must give the same ones in the same order every time."
             )
-        self.n_batches = self.n_seen
-        if self.verbose:
+        self.lengths = self.seen
+        if self.verbose == 1:
             self._tell(step)
         return found
 
@@ -181,13 +186,13 @@ class InTurn:
         batches = self.batches() if callable(self.batches) else self.batches
         for number, batch in enumerate(batches):
             yield step.of_batch(batch, number)
-            self.n_seen = number + 1
+            self.seen.append(n_rows_of(batch))
             if self.verbose > 1:
                 self._tell(step)
 
     def _tell(self, step):
         seconds = time.perf_counter() - self.start
-        print(f"[fit_batches] {step.name}: {self.n_seen} batches, {seconds:.1f} s")
+        print(f"[fit_batches] {step.name}: {len(self.seen)} batches, {seconds:.1f} s")
 
 
 class TakesBatches:
@@ -205,8 +210,8 @@ class TakesBatches:
         Parameters
         ----------
         batches : iterable or callable
-            What gives batches, and the same ones every time it is read: a list, another iterable
-            that is no iterator, or a callable that returns an iterator. A batch is X, or a tuple
+            What gives batches, the same ones in the same order every time: a list, another
+            iterable that is no iterator, or a callable that returns one. A batch is X, or a tuple
             ``(X, y)`` or ``(X, y, sample_weight)`` of what `fit` takes, tables of pandas, polars
             and pyarrow among them. Batches without rows are skipped.
         classes : array-like of shape (n_classes,), default=None

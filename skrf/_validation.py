@@ -261,7 +261,7 @@ def commit(estimator, draft):
     return estimator
 
 
-def check_unchanged(estimator, before):
+def check_unchanged(estimator, before, what="partial_fit goes on where it began"):
     """Raise unless parameters are those of a dict, for a fit that goes on."""
     changed = ", ".join(
         f"{name}={value!r} was {before.get(name)!r}"
@@ -269,7 +269,7 @@ def check_unchanged(estimator, before):
         if _content(value) != _content(before.get(name))
     )
     if changed:
-        raise ValueError(f"partial_fit goes on where it began, but {changed}: call fit.")
+        raise ValueError(f"{what}, but {changed}: call fit.")
 
 
 def remembered(owner, slot, given, make):

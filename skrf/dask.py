@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
 
 from . import _kernels
 from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
@@ -33,6 +34,7 @@ except ImportError as error:
 
 __all__ = ["apply", "fit"]
 
+_METHODS = ("predict", "decision_function", "transform", "inverse_transform", "log_transform")
 _FAN_IN = 8  # records that a task merges, a power of 2: the tree is that of pairs
 
 
@@ -53,7 +55,8 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
         Rows, in chunks of at most some 100,000: dense or sparse matrices, or tables. Without `y`,
         a Delayed of a list may be a tuple (X, y) or (X, y, sample_weight).
     y : dask array, dask Series or DataFrame, list of Delayed, or array-like, default=None
-        Labels or targets, in the chunks of X. An array is cut as X is.
+        Labels or targets, in the chunks of X. An array is cut as X is, where that is a dask array
+        of known chunks.
     sample_weight : as y, default=None
         Weights, at least 0; a row of weight 0 counts as removed.
     classes : array-like of shape (n_classes,), default=None
@@ -127,8 +130,12 @@ def apply(estimator, X, method="predict"):
     ValueError
         Where the estimator has no such method.
     """
-    if not callable(getattr(estimator, method, None)):
-        raise ValueError(f"method must name a method of {estimator!r:.60}, got {method!r}.")
+    if not (method.startswith(_METHODS) and callable(getattr(estimator, method, None))):
+        raise ValueError(
+            f"method must name a method of {estimator!r:.60} that makes a row of every row of X, "
+            f"such as predict or transform; got {method!r}."
+        )
+    check_is_fitted(estimator)
     batches, collections = _aligned({"X": X})
     with warnings.catch_warnings():  # of names, that rows which stand for others do not have
         warnings.simplefilter("ignore")
@@ -196,7 +203,7 @@ def _like_rows(name, own, X):
     """Return an array in the chunks of the rows of X, each with all columns."""
     lengths = X.chunks[0]
     if not isinstance(own, da.Array):
-        if dask.is_dask_collection(own) or isinstance(own, list):
+        if dask.is_dask_collection(own) or _is_of_delayed(own):
             return own
         own = da.from_array(np.asarray(own), chunks=-1)
     whole = {axis: -1 for axis in range(1, own.ndim)}
@@ -207,16 +214,22 @@ def _like_rows(name, own, X):
     return own.rechunk({0: lengths, **whole})
 
 
+def _is_of_delayed(own):
+    """Tell whether chunks are given one by one."""
+    return isinstance(own, list) and bool(own) and all(isinstance(part, Delayed) for part in own)
+
+
 def _chunks(name, own):
     """Return the keys of the chunks of a collection, and what they are from."""
     if isinstance(own, da.Array):
         return list(flatten(own.__dask_keys__())), [own]
-    if hasattr(own, "to_delayed"):
+    if hasattr(own, "to_delayed") and not isinstance(own, Delayed):
         own = list(own.to_delayed())
-    if not (isinstance(own, list) and own):
+    if not _is_of_delayed(own):
         raise TypeError(
-            f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, got "
-            f"{own!r:.60}. Without Dask: fit and fit_batches of the estimator."
+            f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, or, "
+            f"beside a dask array X of known chunks, an array; got {own!r:.60}. Without Dask: fit "
+            "and fit_batches of the estimator."
         )
     own = [delayed(part, traverse=False) for part in own]
     return [part.key for part in own], own

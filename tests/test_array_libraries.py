@@ -5,6 +5,7 @@ compared with the NumPy path's own, or with finite differences (torch.autograd.g
 """
 
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from instances import MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
 from scipy.sparse.linalg import aslinearoperator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -508,6 +510,62 @@ def test_features_and_inputs_of_torch_are_not_overwritten(near):
         assert torch.equal(part.detach(), same)
     for rows in kept:
         assert 0 < rows.min() and rows.max() < 1
+
+
+class Unchanged(TransformerMixin, BaseEstimator):
+    """A map of another package that returns its input."""
+
+    def __init__(self, sigma=1.0, kernel="softmax"):
+        self.sigma, self.kernel = sigma, kernel
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return X
+
+
+@every_direction
+def test_inputs_of_torch_are_not_overwritten_in_inference_mode(causal):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    parts = [abs(part) for part in np.random.default_rng(0).normal(size=(3, 12, 3))]
+    attention = ApproxKernelAttention(Unchanged(), causal=causal, near=NearField(4, 1), n_groups=1)
+    attention.fit(*parts)
+    tensors = [torch.tensor(part) for part in parts]
+    with torch.inference_mode():
+        attention(*tensors)
+    for tensor, part in zip(tensors, parts, strict=True):
+        assert_array_equal(tensor, part)
+
+
+def test_near_fields_leave_memory_to_checkpoints():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from torch.utils.checkpoint import checkpoint
+
+    attention = ApproxKernelAttention(causal=True, near=NearField(8, 2))
+    x = torch.randn(2, 64, 8, requires_grad=True)
+    alive = []
+
+    def layer(x):
+        parts = x * 1, x * 2, x * 3
+        alive.extend(map(weakref.ref, parts))
+        return attention(*parts)
+
+    out = checkpoint(layer, x, use_reentrant=False)
+    assert not any(part() is not None for part in alive)
+    out.sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_bidirectional_attention_in_functions_of_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    q, k, v, _ = inputs(0.5, length=4)
+    tensors = [torch.tensor(part) for part in (q[0], k[0], v[0])]
+    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0)).fit(q, k)
+    found = torch.func.grad(lambda q: attention(q, *tensors[1:]).sum())(tensors[0])
+    own = tensors[0].clone().requires_grad_()
+    attention(own, *tensors[1:]).sum().backward()
+    assert_allclose(found, own.grad, rtol=1e-10, atol=1e-14)
 
 
 def test_second_derivatives_of_bidirectional_attention():

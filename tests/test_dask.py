@@ -368,3 +368,27 @@ def wait_until(true, seconds=10):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_apply_takes_methods_that_make_a_row_of_a_row():
+    fitted = POSITIVE.fit(X)
+    rows = da.from_array(X, chunks=(100, 3))
+    before = fitted.transform(X)
+    for method in ("fit_transform", "fit", "score", "get_params", "nothing"):
+        with pytest.raises(ValueError, match="method must name a method"):
+            skrf.dask.apply(fitted, rows, method)
+    assert_array_equal(fitted.transform(X), before)
+    with pytest.raises(ValueError, match="not fitted"):
+        skrf.dask.apply(RFFSampler(4), rows, "transform")
+
+
+def test_arrays_beside_dask_arrays():
+    rows = da.from_array(X, chunks=(100, 3))
+    with dask.config.set(scheduler="synchronous"):
+        expected = skrf.dask.fit(KernelRegressionClassifier(POSITIVE), rows, Y).predict_proba(X)
+        found = skrf.dask.fit(KernelRegressionClassifier(POSITIVE), rows, Y.tolist())
+        assert_array_equal(found.predict_proba(X), expected)
+        with pytest.raises(ValueError, match="at least one row"):
+            skrf.dask.fit(KernelRegressor(POSITIVE), rows[:0], rows[:0, 0])
+        with pytest.raises(TypeError, match="X must be a dask array"):
+            skrf.dask.fit(KernelRegressor(POSITIVE), dask.delayed(X), T)

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, RFFSampler
 from skrf._arrays import namespace, to_host
-from skrf.attention import ApproxKernelAttention, NearField, exact_attention
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, exact_attention
 from skrf.attention._heads import Head, HeadSet, Unit
 from skrf.attention._near import NearAttention
 
@@ -334,6 +334,33 @@ def test_torch_differentiates_single_positions(near):
             found.append([part.grad for part in own])
         for one, other in zip(*found, strict=True):
             assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "near"),
+    [
+        (MAPS["optimal"], None),
+        (MAPS["optimal"], NearField(8, 3)),
+        (GeneralizedMap(16, nonlinearity="exp", random_state=0), None),
+    ],
+    ids=["far", "near", "generalized"],
+)
+def test_torch_differentiates_positions_and_chunks(feature_map, near):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    attention = ApproxKernelAttention(feature_map, near=near, causal=True)
+    weights, found = torch.from_numpy(np.random.default_rng(1).normal(size=(2, 4, L, E))), []
+    for chunks in ([L], [2, 1, 9] + [1] * 18 + [30, 1, L - 61]):
+        parts = [torch.from_numpy(part).requires_grad_() for part in inputs(4, 2)]
+        state, outs, start = attention.init_state(), [], 0
+        for n in chunks:
+            now = [part[..., start : start + n, :] for part in parts]
+            out, state = attention.step(*now, state)
+            outs.append(out)
+            start += n
+        (torch.cat(outs, -2) * weights).sum().backward()
+        found.append([part.grad for part in parts])
+    for one, other in zip(*found, strict=True):
+        assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
 def test_streams_enter_and_leave_the_inference_mode_of_torch():

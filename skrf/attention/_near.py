@@ -543,6 +543,22 @@ class NearAttention:
         own = target[..., max(begin, 0) : (stop + sides - 1) * self.block, :]
         own += rows[..., : own.shape[-2], :]
 
+    def without_rows(self):
+        """Return what `exact_gradients` needs beside operands and anchors; of torch."""
+        own, unit = copy.copy(self), copy.copy(self.unit)
+        unit.q, unit.k, unit.v = (
+            part.new_empty(()).expand(part.shape) for part in (unit.q, unit.k, unit.v)
+        )
+        unit.hidden, unit.memory = None, None
+        own.unit, own.anchors, own.readers, own._state, own._kept = unit, None, (), None, None
+        return own
+
+    def with_anchors(self, keys, values):
+        """Return the same with anchors."""
+        own = copy.copy(self)
+        own.anchors = Anchors(None, keys, values)
+        return own
+
     def exact_gradients(self, exacts, by_sums, ranges):
         """Return the gradients with respect to queries, keys, values, and those of the anchors.
 

@@ -25,6 +25,7 @@ def by_features(unit, sums, out):
         if math.isfinite(float(namespace(found).sum(constant(found)[..., 0]))):
             out.put(_FIRST, found[..., 1:] / found[..., :1])
             return after
+        # NumPy's were overwritten.
         keys, queries = unit.key_rows(_FIRST), unit.query_rows(_FIRST)
     # One key needs no product of matrices.
     xp, top = namespace(unit.k), sums.raised(keys)
@@ -44,7 +45,7 @@ def _by_logarithms(sums, keys, values, queries):
     xp = namespace(keys)
     with np.errstate(invalid="ignore"):
         own = cast(keys[..., 0, :], xp.float64)
-        top = xp.maximum(sums.top, own)
+        top = xp.maximum(sums.top, constant(own))
         total = xp.exp(own - top)[..., None] * values
         total = arithmetic(total).add(total, sums.sums * xp.exp(sums.top - top)[..., None])
         logs = queries + cast(top, queries.dtype)[..., None, None, :]

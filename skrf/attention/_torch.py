@@ -6,7 +6,6 @@ import torch
 
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
-from ._backward import by_sums_of
 from ._heads import as_rows
 from ._linear import in_parts
 from ._near import Exact
@@ -17,16 +16,27 @@ _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 class Quotients(torch.autograd.Function):
     """Numerators over denominators, the first of sums; 0 where that is 0."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, sums):
-        ctx.save_for_backward(sums)
-        weight = sums[..., :1]
-        return sums[..., 1:] / torch.where(weight == 0, torch.inf, weight)
+    def forward(sums):
+        return sums[..., 1:] / _divisor(sums)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, gradient):
         (sums,) = ctx.saved_tensors
-        return by_sums_of(sums, gradient)
+        divisor = _divisor(sums)
+        scaled, quotients = gradient / divisor, sums[..., 1:] / divisor
+        return torch.cat([-(scaled * quotients).sum(-1, keepdim=True), scaled], -1)
+
+
+def _divisor(sums):
+    weight = sums[..., :1]
+    return torch.where(weight == 0, torch.inf, weight)
 
 
 def _check_once():
@@ -56,8 +66,9 @@ class _ExactParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx, attention, ranges, *_):
         exacts = [attention.exact(*own) for own in ranges]
-        ctx.save_for_backward(*(part for own in exacts for part in own.operands))
-        ctx.given = attention, ranges
+        operands = (part for own in exacts for part in own.operands)
+        ctx.save_for_backward(attention.anchors.keys, attention.anchors.values, *operands)
+        ctx.given = attention.without_rows(), ranges
         tops = [own.top for own in exacts]
         ctx.mark_non_differentiable(*tops)
         return *(own.found for own in exacts), *tops
@@ -66,6 +77,7 @@ class _ExactParts(torch.autograd.Function):
     def backward(ctx, *gradients):
         _check_once()
         (attention, ranges), saved = ctx.given, iter(ctx.saved_tensors)
+        attention = attention.with_anchors(*islice(saved, 2))
         exacts = [Exact(*islice(saved, 5), None, None) for _ in ranges]
         gradients = gradients[: len(ranges)]
         return None, None, *attention.exact_gradients(exacts, gradients, ranges)
@@ -90,7 +102,10 @@ def causal_product(sums, top, queries, keys, values):
 
 
 def _fixed(array):
-    """Return a constant that may be overwritten: of a part of another array, a copy."""
+    """Return a constant that may be overwritten: of a part of other features, a copy.
+
+    Features that are whole are nobody else's: feature maps make new ones.
+    """
     if array is None:
         return None
     is_part = array.untyped_storage().nbytes() > array.nbytes

@@ -285,7 +285,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 self._plain_set = kept
             return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
-        return run_all(lambda rows: plan.maps([adapted(plan, *rows)]), samples)
+        # A device has its order of work in every thread.
+        run = map if is_array_api(groups.q) else run_all
+        return list(run(lambda rows: plan.maps([adapted(plan, *rows)]), samples))
 
     def fit(self, q, k, v=None, *, key_padding_mask=None):
         """Take the statistics that all later calls use: one set for every head.

@@ -232,8 +232,8 @@ class TransformerMap(FeatureMap):
 
 
 def _in_library(rows, X):
-    """Return rows of the host in the library of X."""
-    return rows.map(lambda array: like(array, X)) if is_array_api(X) else rows
+    """Return rows of the host in the library of X: copies, which may be overwritten."""
+    return rows.map(lambda array: like(array.copy(), X)) if is_array_api(X) else rows
 
 
 @dataclass(frozen=True, eq=False)

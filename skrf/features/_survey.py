@@ -31,6 +31,9 @@ def scope_of(feature_map, scope, random_state, *, needs_rows=False):
 
     The seed is ``random_state`` where that is an integer.
     """
+    if hasattr(feature_map, "_sizes"):  # raises before the work
+        feature_map._validate_params()
+        feature_map._sizes()
     is_enough, is_fitted = learns_from_sums(feature_map), isinstance(feature_map, FrozenEstimator)
     n_rows = scope.n_rows if needs_rows or not (is_enough or is_fitted) else 1
     return scope._replace(
@@ -71,8 +74,7 @@ class Sample:
         rows = np.flatnonzero(self.keys < most_key)
         if len(rows) > n_rows:
             rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
-        if len(rows) == len(self.keys):
-            return self
+        # Copies: the next batch may come in the same memory.
         own = {name: None if part is None else part[rows] for name, part in vars(self).items()}
         return Sample(**own)
 
@@ -168,6 +170,7 @@ class Survey:
             check_alike("y", "outputs", self.sample.y.shape[1:], other.sample.y.shape[1:])
         classes = self.classes
         if classes is not None:
+            check_alike("y", "kind of labels", *map(_kind, (classes, other.classes)))
             classes = np.union1d(classes, other.classes)
         return Survey(
             self.scope,
@@ -188,7 +191,7 @@ class Survey:
         if not learns_from_sums(feature_map):
             return fitted_at(feature_map, sigmas, **arguments)
         own = clone(feature_map)
-        if not isinstance(own.random_state, Integral):
+        if own.random_state is None:
             own.random_state = draw_seed(own.random_state)
         of_sigma = (clone(own).set_params(sigma=sigma) for sigma in sigmas)
         return (own.fit_statistics(self.statistics) for own in of_sigma)
@@ -225,6 +228,13 @@ def _survey_of(feature_map, scope, batch, number):
         check_consistent_length(own[0], y)
         y = np.asarray(to_host(y))[rows]
     return Survey.of(draft, (X, y, weights), number, rows, scope)
+
+
+def _kind(labels):
+    """Return what labels must have in common to be told apart."""
+    if labels.dtype.kind in "iu" and labels.size and labels.max() > np.iinfo(np.int64).max:
+        return "integers above 2**63"
+    return "numbers" if labels.dtype.kind in "biuf" else "text or objects"
 
 
 def learns_from_sums(feature_map):

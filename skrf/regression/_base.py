@@ -4,6 +4,7 @@ import copy
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Number
 from operator import attrgetter
 from typing import Any
 
@@ -480,7 +481,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         """Return a model of the rows of both, which were fitted with the same map.
 
         Fit a map once, to some rows or by `fit_statistics`, and give it to both in a
-        ``FrozenEstimator``; the order of merges does not matter, but for rounding.
+        ``FrozenEstimator``; the order of merges does not matter, but for rounding. Parts that may
+        lack a class are fitted by ``partial_fit(X, y, classes=...)``.
 
         Parameters
         ----------
@@ -503,6 +505,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         if type(other) is not type(self):
             raise TypeError(f"other must be a {type(self).__name__}, got {other!r:.60}.")
         check_is_fitted(other)
+        for own in (self, other):
+            check_unchanged(own, own._fitted.params, "merge takes models as they were fitted")
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
@@ -514,12 +518,15 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         for name in params[0]:
             one, two = (own.get(name) for own in params)
             is_of_map = name.startswith("feature_map") or name in ("sigma", "random_state")
-            if not (is_of_map or same(one, two)):
+            is_same = same(one, two) or (isinstance(one, Number) and one == two)
+            if not (is_of_map or is_same):
                 yield f"parameter {name}={one!r} against {two!r}"
         for name in ("n_features_in_", "feature_names_in_", "classes_", "_outputs"):
             one, two = (getattr(own, name, None) for own in (self, other))
-            if not same(one, two):
-                yield f"{name.strip('_')}={one!r} against {two!r}"
+            if not (same(one, two) or np.array_equal(one, two)):
+                hint = ": fit parts that may lack a class by partial_fit(X, y, classes=...)"
+                hint = hint if name == "classes_" else ""
+                yield f"{name.strip('_')}={one!r} against {two!r}{hint}"
         what = difference(self.feature_map_, other.feature_map_)
         if what is not None:
             yield f"the feature maps differ in {what}"

@@ -65,6 +65,8 @@ def _begun(model, feature_map, classes, scope, *, needs_rows=False):
         classes = None
     elif classes is not None:
         classes = np.unique(check_labels("classes", classes))
+        if not len(classes):
+            raise ValueError("classes must name at least one label, got none.")
     seed = getattr(feature_map, "random_state", model.random_state)
     scope = scope_of(feature_map, scope, seed, needs_rows=needs_rows)
     return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows
@@ -381,7 +383,7 @@ class _Search:
         ----------
         trains : list of list of sums
             What predicts, for sigmas and folds.
-        exponents : tuple of int
+        exponents : tuple of int and (array of) int
             Of 2, in units of which weights and targets are counted.
         """
         found = self._parts(batch, number)
@@ -420,6 +422,6 @@ def _add_losses(one, other):
 
 
 def _exponents(survey, trains):
-    """Return exponents of 2 of the weights together, and of the largest target."""
-    known = [own.targets.most.max(initial=0) for own in trains[0] if own.targets is not None]
-    return int(np.frexp(survey.weight)[1]), int(max(known, default=0))
+    """Return exponents of 2 of the weights together, and of the largest target of each output."""
+    known = [own.targets.most for own in trains[0] if own.targets is not None]
+    return int(np.frexp(survey.weight)[1]), np.max(known, axis=0) if known else 0
