@@ -160,14 +160,17 @@ def _unfolded(parts, rows):
 
 
 def _running(first, products, *, is_reverse=False):
-    """Return sums over what comes before every part, (parts, M, c), and over all parts alone."""
-    products = products.unflatten(0, (first.shape[0], -1))
-    found, total = torch.empty_like(products), torch.zeros_like(first)
-    n_parts = products.shape[1]
-    for i in reversed(range(n_parts)) if is_reverse else range(n_parts):
-        torch.add(first, total, out=found[:, i])
-        total += products[:, i]
-    return found.flatten(0, 1), total
+    """Overwrite products of all parts, (parts, M, c), with sums over what comes before each.
+
+    Returns these, and the sums over all parts alone.
+    """
+    parts, total = products.unflatten(0, (first.shape[0], -1)), torch.zeros_like(first)
+    numbers = range(parts.shape[1])
+    for i in reversed(numbers) if is_reverse else numbers:
+        own = parts[:, i]
+        before, total = total, total + own
+        torch.add(first, before, out=own)
+    return products, total
 
 
 def _triangles(products):

@@ -54,7 +54,7 @@ _FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
 _STATISTICS_ROWS = 1024  # queries, and keys, of a set that statistics of a call are taken from
 _RANDOM_VALUES = 16
 _CLEARLY = {True: 0.8, False: 0.5}  # of a squared error, with values and without
-_JUDGED_QUERIES = 8  # of every set of keys, by every call
+_JUDGED_QUERIES = 16  # by every call, one of every set of keys at least
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
@@ -451,7 +451,8 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
-        found = self._attend(groups, sets, n_judged=_JUDGED_QUERIES if self._is_softmax else 0)
+        n_judged = max(1, _JUDGED_QUERIES // len(sets)) if self._is_softmax else 0
+        found = self._attend(groups, sets, n_judged=n_judged)
         _warn_of_lost(found.n_lost, groups)
         # Distances, and not their squares, which a single query can decide.
         error, of_mean, size = found.errors[1]
