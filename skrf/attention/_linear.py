@@ -180,7 +180,7 @@ def running(first, products, *, is_reverse=False):
     products : array of shape (..., 1, B, M, c)
         Sums over each part.
     is_reverse : bool, default=False
-        Whether later parts come before earlier ones.
+        Whether later parts come before earlier ones; NumPy only.
 
     Returns
     -------
@@ -190,12 +190,8 @@ def running(first, products, *, is_reverse=False):
         The sum of all parts.
     """
     if is_array_api(products):
-        xp = namespace(products)
-        products = xp.flip(products, axis=-3) if is_reverse else products
-        sums = xp.cumulative_sum(products, axis=-3, include_initial=True)
-        before, total = sums[..., :-1, :, :], sums[..., -1, :, :]
-        found = first[..., None, None, :, :] + (xp.flip(before, axis=-3) if is_reverse else before)
-        return found, total[..., 0, :, :]
+        sums = namespace(products).cumulative_sum(products, axis=-3, include_initial=True)
+        return first[..., None, None, :, :] + sums[..., :-1, :, :], sums[..., 0, -1, :, :]
     found, total = np.empty_like(products), np.zeros_like(products[..., 0, :, :])
     n_parts = products.shape[-3]
     for i in reversed(range(n_parts)) if is_reverse else range(n_parts):

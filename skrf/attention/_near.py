@@ -723,7 +723,7 @@ def _apart(rows, n_groups):
 def _largest_logit(unit, scale, state):
     """Return an upper bound of all logits, or raise where they leave the range of float64."""
     keys = [unit.k] if state is None else [unit.k, state.keys, state.anchors.keys]
-    bound = scale * _longest(unit.q) * max(map(_longest, keys))
+    bound = scale * longest(unit.q) * max(map(longest, keys))
     if not math.isfinite(bound):
         raise ValueError(
             "q and k are too large: products of theirs may exceed the range of float64; their "
@@ -733,7 +733,7 @@ def _largest_logit(unit, scale, state):
     return bound
 
 
-def _longest(rows):
+def longest(rows):
     """Return the largest length of rows (..., n, c), 0 without any."""
     if 0 in rows.shape:
         return 0.0

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._arrays import arithmetic, beside, cast, constant, namespace
 from .._sums import Sums, lowered, transposed
-from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, swapped
+from ._near import LARGEST_SINGLE_LOGIT, NearState, grouped, longest, swapped
 
 _FIRST = slice(0, 1)
 
@@ -64,8 +64,8 @@ def near(unit, field, scale, before, out):
         return None
     n, maps = before.keys.shape[-2], unit.maps
     window = before.window or Window(before, field.block, len(maps.groups))
-    largest = max(window.largest, _longest(unit.k))
-    if not scale * _longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
+    largest = max(window.largest, longest(unit.k))
+    if not scale * longest(unit.q) * largest <= LARGEST_SINGLE_LOGIT:
         return None
     if not window.is_next(n):
         window = Window(before, field.block, len(maps.groups))
@@ -118,7 +118,7 @@ class Window:
         self._keys = xp.empty((*leading, size, width), **place)
         self._keys[..., :first, :] = anchors.keys
         self._keys[..., rows, :] = state.keys
-        self.largest = _longest(self._keys[..., : rows.stop, :])
+        self.largest = longest(self._keys[..., : rows.stop, :])
         # Weights before the values, and sums of far keys before those of single ones.
         self._n_far = sum(own.sums.shape[-2] for own in state.sums) // n_groups
         shape = (*leading, n_groups, self._n_far + size, state.values.shape[-1] + 1)
@@ -231,10 +231,3 @@ def _is_frozen(array):
     """Tell whether torch made an array in its inference mode, and no longer is in it."""
     is_torch = array_api_compat.is_torch_array(array)
     return is_torch and array.is_inference() and not namespace(array).is_inference_mode_enabled()
-
-
-def _longest(rows):
-    """Return the largest length of rows, inf or NaN where it has no square."""
-    xp = namespace(rows)
-    with np.errstate(over="ignore"):
-        return math.sqrt(float(xp.max(xp.sum(rows * rows, axis=-1))))
