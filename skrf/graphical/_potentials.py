@@ -12,9 +12,10 @@ from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_columns, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
-from ..features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
+from ..features import AdaptiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 _LARGEST = 1e140  # entries of embeddings, whose products are finite
+_N_COMPONENTS = 256  # of the features that None takes
 
 
 @dataclass(frozen=True)
@@ -88,30 +89,38 @@ def as_generator(random_state):
         return check_random_state(random_state)
 
 
-def fitted_maps(feature_map, left, right, random_state):
+def fitted_maps(feature_map, left, right, random_state, sizes=None):
     """Return the feature maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
 
     Parameters
     ----------
     feature_map : mechanism, "exact" or None
-        Unfitted; None takes ``OptimalPositiveRF(256)``.
+        Unfitted; None takes "exact" where products with the matrices of all pairs cost no more
+        than those with features, else ``AdaptiveRF(256)``.
     left, right : ndarray of shape (n, d)
         Embeddings of the two sides.
     random_state : int, RandomState instance or None
         Replaces the map's own where it is None there.
+    sizes : list of tuple of int, default=None
+        Numbers of left and of right states of every pair of variables; None is one pair.
     """
+    rng = as_generator(random_state)
+    if feature_map is None:
+        sizes = [(len(left), len(right))] if sizes is None else sizes
+        exact = sum(n * m for n, m in sizes)
+        is_cheap = exact <= _N_COMPONENTS * sum(n + m for n, m in sizes)
+        feature_map = "exact" if is_cheap else AdaptiveRF(_N_COMPONENTS)
     if isinstance(feature_map, str):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
         return "exact"
-    feature_map = OptimalPositiveRF(256) if feature_map is None else feature_map
     own = prepared(
         feature_map,
         owner="a graphical model",
         reserved=("sigma", "kernel"),
         hint="Scale the embeddings, and take a positive mechanism of skrf",
         is_deep=True,
-        seed=lambda own: draw_seed(as_generator(random_state)) if own is None else own,
+        seed=lambda own: draw_seed(rng) if own is None else own,
         sigma=1.0,
         kernel="softmax",
     )

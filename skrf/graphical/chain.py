@@ -29,9 +29,9 @@ class ChainMRF(BaseEstimator):
         Embeddings of the states; the potential of a pair is the exponential of their product.
     later : array-like of shape (n, d), default=None
         Embeddings of the states as the later of a pair; None takes `embeddings`.
-    feature_map : mechanism or "exact", default=None
-        Positive features for the softmax kernel; None takes ``OptimalPositiveRF(256)``. "exact"
-        takes the kernel itself, quadratic in n.
+    feature_map : mechanism, "exact" or None, default=None
+        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
+        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
     random_state : int, RandomState instance or None, default=None
         Source of the draw, where the map has none.
 

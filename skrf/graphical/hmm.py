@@ -74,9 +74,9 @@ class KernelHMM(BaseEstimator):
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
         Distribution of the first state, in place of `start_embedding`; None of both is uniform.
-    feature_map : mechanism or "exact", default=None
-        Positive features for the softmax kernel; None takes ``OptimalPositiveRF(256)``. "exact"
-        takes the kernel itself, quadratic in the states.
+    feature_map : mechanism, "exact" or None, default=None
+        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
+        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
     normalization : {"local", "global"}, default="local"
         Whether every transition and emission is normalised, or only the product over a sequence of
         a given length.

@@ -30,9 +30,9 @@ class TreeMRF(BaseEstimator):
         Embeddings of the states: one array for all variables, or one a variable, of one width.
     unary : sequence of array-like of shape (n_i,), default=None
         Log potentials of the states of every variable; -inf forbids a state. None is 0.
-    feature_map : mechanism or "exact", default=None
-        Positive features for the softmax kernel; None takes ``OptimalPositiveRF(256)``. "exact"
-        takes the kernel itself, quadratic in the states.
+    feature_map : mechanism, "exact" or None, default=None
+        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
+        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
     random_state : int, RandomState instance or None, default=None
         Source of the draw, where the map has none.
 
