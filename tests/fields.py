@@ -1,0 +1,129 @@
+"""What tests of chains, trees and hidden Markov models share: maps, counts, generated cases."""
+
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+
+from skrf import AdaptiveRF, GeometricRF, OptimalPositiveRF, PoissonRF, PositiveRF
+
+MAPS = {
+    "exact": "exact",
+    "optimal": OptimalPositiveRF(6, random_state=0),
+    "hyperbolic": PositiveRF(6, variant="hyperbolic", random_state=0),
+    "adaptive": AdaptiveRF(6, random_state=0),
+}
+every_map = pytest.mark.parametrize("name", MAPS)
+TABLE = np.random.default_rng(3).normal(size=(5, 3))
+PRIOR = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
+
+
+def joint(logs):
+    """Return the probabilities of a table of log weights, and the log of their sum."""
+    total = logsumexp(logs)
+    return np.exp(logs - total), total
+
+
+def marginal(shares, i):
+    return shares.sum(axis=tuple(j for j in range(shares.ndim) if j != i))
+
+
+def assert_drawn_from(draws, shares):
+    """Chi-square over the cells with an expected count of 5 or more; p above 1e-4."""
+    counts = np.zeros(shares.shape)
+    np.add.at(counts, tuple(draws.T), 1)
+    expected = len(draws) * shares
+    large = expected >= 5
+    seen = np.append(counts[large], counts[~large].sum())
+    wanted = np.append(expected[large], expected[~large].sum())
+    if wanted[-1] < 5:
+        seen, wanted = seen[:-1], wanted[:-1]
+    assert chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
+
+
+# ------------------------------------------------------------------ generated cases
+
+# The same cases in every run: a failure is one for everybody.
+generated = hypothesis.settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+WIDE = {
+    **MAPS,
+    "poisson": PoissonRF(6, positive=True, random_state=0),
+    "geometric": GeometricRF(6, positive=True, random_state=0),
+}
+EPS = np.finfo(np.float64).eps
+seeds = st.integers(0, 2**31)
+scales = st.sampled_from([1e-150, 1e-3, 0.3, 1.0, 3.0, 8.0, 15.0, 30.0])
+dtypes = st.sampled_from(["float64", "float32"])
+maps = st.sampled_from(sorted(WIDE))
+
+
+def made_tables(rng, scale, dtype, width, *sizes):
+    """Return embeddings; some rows are equal, some 0, some a hundredth of the others."""
+    tables = [scale * rng.normal(size=(n, width)) for n in sizes]
+    for table in tables:
+        kind = rng.integers(5)
+        if kind == 0:
+            table[:] = table[0]
+        elif kind == 1:
+            table[rng.integers(len(table))] = 0.0
+        elif kind == 2:
+            table[rng.integers(len(table))] /= 100
+    return [table.astype(dtype) for table in tables]
+
+
+def log_of_all_pairs(pair):
+    return logsumexp(pair.left[:, None] + pair.right[None], axis=2)
+
+
+def largest_log(*logs):
+    return max(np.abs(part[np.isfinite(part)]).max(initial=0.0) for part in logs)
+
+
+def assert_same_logs(found, expected, room, rtol=1e-9):
+    assert_array_equal(np.isneginf(found), np.isneginf(expected))
+    is_finite = np.isfinite(expected)
+    found, expected = np.asarray(found)[is_finite], np.asarray(expected)[is_finite]
+    assert (np.abs(found - expected) <= rtol * np.abs(expected) + room).all()
+
+
+# ------------------------------------------------------------------ what is refused
+
+INTEGERS = (2.9, 2.0, True, -1, "a", None, np.nan, 1j, [1.5], np.ma.array(2), np.float32(2.9))
+SEQUENCES = ([], "a", 5.0, [0, 1.5], [True], [-1], [7], [[0, 1], [1]], np.ma.array([0, 1]), {})
+TABLES_REFUSED = (
+    "a", 5, [], [[]], [1.0, 2.0], [[1, 2], [3]], {}, np.ma.array(TABLE), TABLE * np.nan,
+    TABLE * np.inf, TABLE + 1j, TABLE * 1e160, np.full((5, 3), "a"), TABLE[None], TABLE[:0],
+)  # fmt: skip
+SHARES = ("a", 5, [], [[]], [0.5], [np.nan] * 5, ["a"] * 5, np.ma.array(PRIOR), PRIOR + 1j, {})
+SEEDS = ("a", -1, 1.5, [], {}, np.random.default_rng(0))
+
+
+def assert_refused(refused):
+    """Assert that calls raise for all values and name the parameter; return how many there were.
+
+    `refused` yields (call, parameter, values that it refuses).
+    """
+    silent, unnamed, count = [], [], 0
+    for call, name, values in refused:
+        for value in values:
+            count += 1
+            try:
+                call(value)
+            except (ValueError, TypeError) as error:
+                if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
+                    unnamed.append((name, value, str(error)))
+            else:
+                silent.append((name, value))
+    assert (silent, unnamed) == ([], [])
+    return count

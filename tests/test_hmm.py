@@ -1,0 +1,898 @@
+"""Hidden Markov models against enumeration, dense computations and hmmlearn."""
+
+import itertools
+import warnings
+
+import hypothesis
+import numpy as np
+import pytest
+from fields import (
+    EPS,
+    INTEGERS,
+    MAPS,
+    PRIOR,
+    SEEDS,
+    SEQUENCES,
+    SHARES,
+    TABLES_REFUSED,
+    WIDE,
+    assert_drawn_from,
+    assert_refused,
+    assert_same_logs,
+    dtypes,
+    every_map,
+    generated,
+    joint,
+    largest_log,
+    made_tables,
+    maps,
+    marginal,
+    scales,
+    seeds,
+)
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from skrf import OptimalPositiveRF, PoissonRF
+from skrf.graphical import FilterState, KernelHMM, _learning, _recursions
+
+STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
+SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
+START = np.random.default_rng(5).normal(size=3)
+STARTS = {"uniform": {}, "given": {"start_prob": PRIOR}, "embedding": {"start_embedding": START}}
+every_start = pytest.mark.parametrize("start", STARTS)
+both_norms = pytest.mark.parametrize("normalization", ["local", "global"])
+X = np.array([0, 3, 3, 1, 2])
+
+
+def hmm(name="optimal", start="uniform", **params):
+    given = {"targets": TARGETS, "emitters": EMITTERS, **STARTS[start], **params}
+    return KernelHMM(STATES, SYMBOLS, feature_map=MAPS[name], **given)
+
+
+def dense_hmm(model):
+    """Return start, transition and emission tables from the approximate potentials."""
+    found = model._model
+    tables = []
+    for channel in (found.transition, found.emission):
+        logs = logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+        tables.append(np.exp(logs + channel.log_scale))
+    start = found.start.copy()
+    if found.start_channel is not None:
+        start = start * np.exp(found.start_channel.log_scale)
+    return start, *tables
+
+
+def log_weights(model, symbols):
+    """Return the log weights of all paths of states together with the symbols."""
+    start, move, emit = (np.log(table) for table in dense_hmm(model))
+    n, length = len(start), len(symbols)
+    logs = np.zeros((n,) * length)
+    for t, symbol in enumerate(symbols):
+        own = (start if t == 0 else 0) + emit[:, symbol]
+        logs = logs + own.reshape([-1 if i == t else 1 for i in range(length)])
+        if t:
+            logs = logs + move.reshape([n if i in (t - 1, t) else 1 for i in range(length)])
+    return logs
+
+
+def log_weights_of(model, symbols):
+    """Return what `log_weights` does, where the tables' exponentials leave the range of floats."""
+    own, logs = model._model, 0.0
+    move, emit = (
+        logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+        for channel in (own.transition, own.emission)
+    )
+    n, length = len(emit), len(symbols)
+    for t, symbol in enumerate(symbols):
+        values = (own.log_start if t == 0 else 0) + emit[:, symbol]
+        logs = logs + values.reshape([-1 if i == t else 1 for i in range(length)])
+        if t:
+            logs = logs + move.reshape([n if i in (t - 1, t) else 1 for i in range(length)])
+    return logs
+
+
+@both_norms
+@every_start
+@every_map
+def test_hmm_equals_enumeration(name, start, normalization):
+    model = hmm(name, start, normalization=normalization)
+    if name == "exact":
+        _, move, emit = dense_hmm(model)
+        for table, left, right in ((move, STATES, TARGETS), (emit, EMITTERS, SYMBOLS)):
+            expected = np.exp(left @ right.T)
+            if normalization == "local":
+                expected /= expected.sum(axis=1, keepdims=True)
+            assert_allclose(table, expected, rtol=1e-10)
+    logs = log_weights(model, X)
+    shares, total = joint(logs)
+    if normalization == "global":
+        every = [log_weights(model, x) for x in itertools.product(range(4), repeat=5)]
+        total -= logsumexp(every)
+    assert_allclose(model.score(X), total, rtol=1e-10)
+    found = model.predict_proba(X[:, None])
+    for t in range(5):
+        assert_allclose(found[t], marginal(shares, t), rtol=1e-9)
+    assert_array_equal(model.predict(X), found.argmax(axis=1))
+    best = np.unravel_index(logs.argmax(), logs.shape)
+    assert_array_equal(model.predict(X, algorithm="viterbi"), best)
+
+
+def test_local_models_are_normalised():
+    for name in MAPS:
+        start, move, emit = dense_hmm(hmm(name, "embedding"))
+        assert_allclose(start.sum(), 1, rtol=1e-12)
+        assert_allclose(move.sum(axis=1), 1, rtol=1e-12)
+        assert_allclose(emit.sum(axis=1), 1, rtol=1e-12)
+
+
+@both_norms
+@every_map
+def test_hmm_samples_come_from_the_model(name, normalization):
+    model = hmm(name, "given", normalization=normalization)
+    rng = np.random.RandomState(0)
+    draws = []
+    for _ in range(3000):
+        symbols, states = model.sample(2, random_state=rng)
+        draws.append([*states, *symbols[:, 0]])
+    shares = np.empty((5, 5, 4, 4))
+    for x in itertools.product(range(4), repeat=2):
+        shares[:, :, x[0], x[1]] = np.exp(log_weights(model, x))
+    assert_drawn_from(np.array(draws), shares / shares.sum())
+
+
+def test_several_sequences_are_scored_side_by_side():
+    for normalization in ("local", "global"):
+        model = hmm("adaptive", "embedding", normalization=normalization)
+        parts = [X, X[:2], X[::-1], X[:1]]
+        expected = sum(model.score(part) for part in parts)
+        lengths = [len(part) for part in parts]
+        assert_allclose(model.score(np.concatenate(parts), lengths), expected, rtol=1e-12)
+        found = model.predict_proba(np.concatenate(parts), lengths)
+        assert_allclose(found, np.vstack([model.predict_proba(part) for part in parts]))
+
+
+def test_the_online_filter_equals_the_score():
+    model = hmm("optimal", "given")
+    state = None
+    for t, symbol in enumerate(X):
+        state = model.filter_step(symbol, state)
+        assert_allclose(state.log_prob, model.score(X[: t + 1]), rtol=1e-10)
+        assert_allclose(state.posterior, model.predict_proba(X[: t + 1])[-1], rtol=1e-10)
+    both = None
+    for symbols in zip(X, X[::-1], strict=True):
+        both = model.filter_step(np.array(symbols), both)
+    assert_allclose(both.posterior[0], state.posterior, rtol=1e-12)
+    assert_allclose(both.log_prob[1], model.score(X[::-1]), rtol=1e-10)
+    with pytest.raises(ValueError, match="state is of 2 streams, symbol of 1"):
+        model.filter_step(0, both)
+    with pytest.raises(ValueError, match="needs normalization='local'"):
+        hmm(normalization="global").filter_step(0)
+
+
+@both_norms
+@pytest.mark.parametrize("scale", [1.0, 25.0])
+def test_long_sequences_and_extreme_embeddings_do_not_underflow(scale, normalization):
+    model = KernelHMM(
+        scale * STATES,
+        scale * SYMBOLS,
+        feature_map=MAPS["optimal"],
+        normalization=normalization,
+    )
+    symbols, states = model.sample(2000, random_state=0)
+    random = np.random.default_rng(0).integers(4, size=2000)
+    for sequence in (symbols[:, 0], random):
+        found = model.predict_proba(sequence)
+        assert np.isfinite(model.score(sequence))
+        assert_allclose(found.sum(axis=1), 1, rtol=1e-9)
+    if scale == 1.0 and normalization == "local":
+        assert np.isfinite(model.score(np.tile(random, 50)))  # 100,000 symbols
+
+
+@both_norms
+def test_log_space_is_the_same(normalization):
+    model = hmm("adaptive", "embedding", normalization=normalization)
+    sequence = np.random.default_rng(1).integers(4, size=40)
+    own = model._model
+    posteriors, log_norms = zip(*own._log_filtered(sequence), strict=True)
+    norms = [norm[0] for _, _, norm in own.filtered_together([sequence])]
+    assert_allclose(np.exp(posteriors), own.filtered(sequence), rtol=1e-9)
+    assert_allclose(log_norms, norms, rtol=1e-9)
+    for (t, slow), (other, fast) in zip(
+        own._log_posteriors(sequence), own.posteriors(sequence), strict=True
+    ):
+        assert t == other
+        assert_allclose(slow, fast, rtol=1e-9)
+
+
+def test_unlikely_symbols_go_through_log_space():
+    """A state that the filter holds at e^-900 is the only one that can emit what comes next."""
+    model = KernelHMM(
+        1000 * np.array([[1.0, 0.0], [1.0, 0.0]]),
+        3000 * np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        targets=np.array([[1.0, 0.0], [0.1, 0.0]]),
+        emitters=np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        start_prob=[1.0, 0.0],
+        feature_map="exact",
+    )
+    # The second symbol costs 900 through the second state, 6000 through the first.
+    assert_allclose(model.score([0, 1]), -900, rtol=1e-12)
+    assert_allclose(model.predict_proba([0, 1]), [[1, 0], [0, 1]], atol=1e-12)
+    with pytest.raises(FloatingPointError, match="too unlikely"):
+        model.filter_step(1, model.filter_step(0))
+
+
+def emitters_that_differ(first, later, dtype=np.float64):
+    """Return a model of two states that stay: the second emits symbol 0 at e^first, the first
+    emits symbol 1 at e^later."""
+    eye = np.eye(2, dtype=dtype)
+    emitters = np.array([[0, later], [first, 0]], dtype=dtype)
+    return KernelHMM(2000 * eye, eye, targets=eye, emitters=emitters, feature_map="exact")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first", "later"), [(np.float64, -760, -460), (np.float32, -110, -50)]
+)
+def test_what_has_underflowed_counts_when_it_grows_later(dtype, first, later):
+    """No single step is unlikely, but after three the state that was lost explains all of them."""
+    model = emitters_that_differ(first, later, dtype)
+    sequence = [0, 1, 1, 1]
+    assert_allclose(model.score(sequence), np.log(0.5) + first, rtol=1e-6)
+    assert_allclose(model.predict_proba(sequence), np.tile([0, 1], (4, 1)), atol=1e-6)
+    # From the end: symbol 1 first, then what only the other state explains.
+    assert_allclose(model.predict_proba(sequence[::-1]), np.tile([0, 1], (4, 1)), atol=1e-6)
+    state, steps = None, 0
+    with pytest.raises(FloatingPointError, match="too unlikely"):
+        for symbol in sequence:
+            state = model.filter_step(symbol, state)
+            steps += 1
+            assert_allclose(state.log_prob, model.score(sequence[:steps]), rtol=1e-6)
+    assert steps >= 2
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_global_normalisers_of_large_embeddings_go_through_log_space(dtype):
+    rng = np.random.default_rng(1)
+    E, S, T = ((rng.standard_normal((n, 1)) * 50).astype(dtype) for n in (3, 2, 3))
+    model = KernelHMM(E, S, targets=T, feature_map="exact", normalization="global")
+    every = list(itertools.product(range(2), repeat=3))
+    logs = np.array([logsumexp(log_weights_of(model, x)) for x in every])
+    expected = logs - logsumexp(logs)
+    found = [model.score(x) for x in every]
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert np.isfinite(model.report()["transition"]).all()
+
+
+def test_float32_starts_keep_their_range():
+    """A start of 1e-60 is 0 in float32; only that state emits what is seen."""
+    model = emitters_that_differ(-200, -200, np.float32).set_params(start_prob=[1e-60, 1.0])
+    assert_allclose(model.score([0]), np.log(1e-60), rtol=1e-6)
+
+
+def test_segments_of_the_posterior_change_nothing():
+    model = hmm("optimal", "given")
+    sequence = np.random.default_rng(1).integers(4, size=97)
+    start, move, emit = dense_hmm(model)
+    forward = [start * emit[:, sequence[0]]]
+    for symbol in sequence[1:]:
+        step = forward[-1] @ move * emit[:, symbol]
+        forward.append(step / step.sum())
+    back = np.ones(5)
+    found = model.predict_proba(sequence)
+    for t in range(96, -1, -1):
+        expected = forward[t] * back / (forward[t] @ back)
+        assert_allclose(found[t], expected, rtol=1e-9)
+        back = move @ (emit[:, sequence[t]] * back)
+        back /= back.sum()
+
+
+def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
+    model = hmm("adaptive", "given")
+    sequence = np.random.default_rng(2).integers(4, size=6)
+    expected = model.predict(sequence, algorithm="viterbi")
+    logs = log_weights(model, sequence)
+    assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
+    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states per block
+    assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
+
+
+def test_the_report_is_the_distance_to_the_exact_kernel():
+    many = np.random.default_rng(6).normal(size=(300, 3)) / 2
+    model = hmm("optimal")
+    _, move, emit = dense_hmm(model)
+    _, true_move, true_emit = dense_hmm(hmm("exact"))
+    found = model.report()
+    assert_allclose(found["transition"], np.abs(move - true_move).sum(axis=1) / 2, rtol=1e-9)
+    assert_allclose(found["emission"], np.abs(emit - true_emit).sum(axis=1) / 2, rtol=1e-9)
+    exact = KernelHMM(many, SYMBOLS, feature_map="exact").report(50, random_state=0)
+    assert exact["transition"].shape == (50,)
+    assert max(part.max() for part in exact.values()) < 1e-12
+    distances = [
+        KernelHMM(many, SYMBOLS, feature_map=OptimalPositiveRF(m, random_state=0)).report()
+        for m in (16, 1024)
+    ]
+    for name in ("transition", "emission"):
+        assert 0 < distances[1][name].mean() < 0.4 * distances[0][name].mean() < 0.4
+
+
+@every_start
+@pytest.mark.parametrize("name", ["exact", "optimal", "adaptive"])
+def test_gradients_are_those_of_differences(name, start):
+    model = hmm(name, start)
+    sequences = [X, X[::-1], X[:1]]
+    first = model._model
+    log_prob, gradients = _learning.gradients(first, sequences)
+    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    rng, step = np.random.default_rng(0), 1e-6
+    for role, value in first.embeddings.items():
+        if value is None:
+            continue
+        direction = rng.normal(size=value.shape)
+        values = []
+        for sign in (1, -1):
+            moved = {**first.embeddings, role: value + sign * step * direction}
+            other = type(first)(moved, first.maps, first.given_start, True)
+            values.append(other.forward(sequences).sum())
+        expected = (values[0] - values[1]) / (2 * step)
+        assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("start", ["given", "embedding"])
+def test_gradients_in_log_space_are_the_same(start):
+    own = hmm("adaptive", start)._model
+    fast, slow = _learning._counts(own, [X]), _learning._log_counts(own, X)
+    assert_allclose(slow[0], fast[0], rtol=1e-12)
+    for part, expected in zip(slow[1], fast[1], strict=True):
+        assert_allclose(part, expected, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("scale", [3.0, 30.0, 300.0])
+@pytest.mark.parametrize("name", ["exact", "optimal"])
+def test_gradients_of_large_embeddings_are_finite(name, scale):
+    """No NumPy warning, and the gradient is that of differences, however unlikely the symbols."""
+    rng = np.random.default_rng(0)
+    E, T, M, S = (scale * rng.normal(size=(n, 2)) for n in (3, 3, 3, 4))
+    own = {"targets": T, "emitters": M, "start_embedding": E[0] / 2}
+    model = KernelHMM(E, S, **own, feature_map=MAPS[name])
+    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4)]
+    log_prob, found = _learning.gradients(first, sequences)
+    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    step = 1e-6 / scale
+    for role, value in first.embeddings.items():
+        direction = rng.normal(size=value.shape)
+        values = []
+        for sign in (1, -1):
+            moved = {**first.embeddings, role: value + sign * step * direction}
+            other = type(first)(moved, first.maps, first.given_start, True)
+            values.append(sum(norm for part in sequences for _, norm in other._log_filtered(part)))
+        expected = (values[0] - values[1]) / (2 * step)
+        size = np.abs(found[role]).max() + scale
+        assert_allclose(np.sum(found[role] * direction), expected, atol=1e-4 * size)
+
+
+def test_gradients_add_up_over_batches(monkeypatch):
+    """Neither the number of sequences side by side nor that of samples in a product matters."""
+    own = hmm("optimal", "embedding")._model
+    rng = np.random.default_rng(2)
+    sequences = [rng.integers(4, size=n) for n in (7, 1, 30, 2, 30, 12)]
+    expected_log_prob, expected = _learning.gradients(own, sequences)
+    for entries, rows in ((1, 1), (400, 5), (10**6, 1)):
+        monkeypatch.setattr(_learning, "_GRADIENT_ENTRIES", entries)
+        monkeypatch.setattr(_learning, "_GRADIENT_ROWS", rows)
+        log_prob, gradients = _learning.gradients(own, sequences)
+        assert_allclose(log_prob, expected_log_prob, rtol=1e-12)
+        for role, value in expected.items():
+            assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
+
+
+def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
+    wanted = hmm("adaptive", "given")
+    monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", 0)
+    model = hmm("adaptive", "given")
+    assert_allclose(model.predict_proba(X), wanted.predict_proba(X), rtol=1e-12)
+    assert_allclose(model.filter_step([1, 3, 1]).log_prob, wanted.filter_step([1, 3, 1]).log_prob)
+    # Emissions below the smallest number are found in log space.
+    far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
+    for entries in (0, 100):
+        monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", entries)
+        steep = KernelHMM(far, far, feature_map="exact")._model
+        expected = [[0, -900], [-900, 0]]
+        assert_allclose(steep.log_emissions(np.array([0, 1])), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("start", ["uniform", "embedding"])
+def test_float32_embeddings_give_float32_probabilities(start):
+    embeddings = {"targets": TARGETS, "emitters": EMITTERS}
+    if start == "embedding":
+        embeddings["start_embedding"] = START
+    narrow = {name: value.astype(np.float32) for name, value in embeddings.items()}
+    own = MAPS["optimal"]
+    wide = KernelHMM(STATES, SYMBOLS, feature_map=own, **embeddings)
+    model = KernelHMM(
+        STATES.astype(np.float32), SYMBOLS.astype(np.float32), feature_map=own, **narrow
+    )
+    sequence = np.random.default_rng(1).integers(4, size=500)
+    found = model.predict_proba(sequence)
+    assert found.dtype == model._model.transition.R.dtype == np.float32
+    assert_allclose(found, wide.predict_proba(sequence), rtol=1e-3, atol=1e-6)
+    assert_allclose(model.score(sequence), wide.score(sequence), rtol=1e-5)
+    state = model.filter_step(2, model.filter_step(1))
+    assert state.posterior.dtype == np.float32
+    assert isinstance(state.log_prob, float)
+    # A posterior of the other type is taken too.
+    other = model.filter_step(2, wide.filter_step(1))
+    assert other.posterior.dtype == np.float32
+    assert_allclose(other.posterior, state.posterior, rtol=1e-5)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        fitted = clone(model).set_params(max_iter=2).fit(sequence)
+    assert fitted.states_.dtype == np.float64
+    assert fitted.predict_proba(X).dtype == np.float32
+    # One array of float64 makes all of them float64.
+    mixed = KernelHMM(STATES, SYMBOLS.astype(np.float32), feature_map=own)
+    assert mixed.predict_proba(X).dtype == np.float64
+
+
+def test_float32_goes_through_log_space_earlier():
+    """The second state, held at e^-65, is the only one that can emit what comes next."""
+    embeddings = {
+        "states": 100 * np.array([[1.0, 0.0], [1.0, 0.0]]),
+        "symbols": 300 * np.array([[1.0, 0.0], [-1.0, 0.0]]),
+        "targets": np.array([[1.0, 0.0], [0.35, 0.0]]),
+        "emitters": np.array([[1.0, 0.0], [-1.0, 0.0]]),
+    }
+    for dtype in (np.float64, np.float32):
+        given = {name: value.astype(dtype) for name, value in embeddings.items()}
+        model = KernelHMM(**given, start_prob=[1.0, 0.0], feature_map="exact")
+        assert_allclose(model.score([0, 1]), -65, rtol=1e-6)
+        assert_allclose(model.predict_proba([0, 1]), [[1, 0], [0, 1]], atol=1e-6)
+        state = model.filter_step(0)
+        if dtype == np.float64:
+            assert_allclose(model.filter_step(1, state).log_prob, -65, rtol=1e-6)
+        else:
+            with pytest.raises(FloatingPointError, match="less than 1e-26"):
+                model.filter_step(1, state)
+
+
+def test_fit_climbs_and_keeps_a_model():
+    truth = KernelHMM.from_random(4, 6, 3, scale=2.0, feature_map="exact", random_state=1)
+    symbols, _ = truth.sample(400, random_state=0)
+    lengths = [150, 250]
+    model = KernelHMM.from_random(
+        8, 6, 3, feature_map=OptimalPositiveRF(32), max_iter=40, random_state=0
+    )
+    before = model.score(symbols, lengths)
+    with pytest.warns(ConvergenceWarning, match="max_iter=40"):
+        fitted = clone(model).fit(symbols, lengths)
+    assert fitted.score(symbols, lengths) > before + 20
+    assert_allclose(fitted.history_[-1], fitted.score(symbols, lengths), rtol=1e-8)
+    assert (np.diff(fitted.history_) > -1e-6).all()
+    assert fitted.n_iter_ == len(fitted.history_) and fitted.n_iter_ <= 40
+    _, move, emit = dense_hmm(fitted)
+    assert_allclose(move.sum(axis=1), 1, rtol=1e-10)
+    assert_allclose(emit.sum(axis=1), 1, rtol=1e-10)
+    with pytest.warns(ConvergenceWarning):
+        again = clone(model).fit(symbols, lengths=lengths)
+    assert_array_equal(again.states_, fitted.states_)
+    # Roles that share embeddings keep sharing them.
+    with pytest.warns(ConvergenceWarning):
+        tied = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=3).fit(X)
+    assert tied.states_ is tied.targets_ or np.array_equal(tied.states_, tied.targets_)
+
+
+def climbing(**params):
+    """Return an unfitted model, and symbols that it can learn."""
+    truth = KernelHMM.from_random(3, 4, 2, scale=2.0, feature_map="exact", random_state=1)
+    symbols, _ = truth.sample(40, random_state=0)
+    given = {"feature_map": "exact", "tol": 1e-2, **params}
+    return KernelHMM.from_random(3, 4, 2, scale=0.5, random_state=0, **given), symbols
+
+
+@pytest.mark.parametrize("tol", [1.0, 3e307, 10**400], ids=["1", "3e307", "10**400"])
+def test_no_step_gains_more_than_the_whole(tol):
+    model, symbols = climbing(tol=tol)
+    assert model.fit(symbols).converged_ and model.n_iter_ == 1
+
+
+def test_convergence_is_what_the_optimiser_says(monkeypatch):
+    model, symbols = climbing()
+    assert model.fit(symbols).converged_ and model.n_iter_ < 100  # without a warning
+    gradients = _learning.gradients
+    calls = []
+
+    def downhill(own, sequences):
+        log_prob, found = gradients(own, sequences)
+        return log_prob, {role: -value for role, value in found.items()}
+
+    def lost(own, sequences):
+        log_prob, found = gradients(own, sequences)
+        calls.append(log_prob)
+        if len(calls) > 4:
+            found["states"] = found["states"] * np.nan
+        return log_prob, found
+
+    for replaced, params, said in (
+        (gradients, {"max_iter": 2}, "fit reached max_iter=2 "),
+        (downhill, {}, "fit stopped after 0 iterations at a failed line search"),
+        (lost, {}, r"fit stopped after \d iterations at a gradient that is not finite"),
+    ):
+        monkeypatch.setattr(_learning, "gradients", replaced)
+        model, symbols = climbing(**params)
+        with pytest.warns(ConvergenceWarning, match=said) as caught:
+            model.fit(symbols)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert model.converged_ is False
+        monkeypatch.setattr(_learning, "gradients", gradients)
+        assert np.isfinite(model.score(symbols))
+        if model.history_:
+            assert_allclose(model.score(symbols), model.history_[-1])
+    # A warning that is an error leaves everything as it was.
+    model, symbols = climbing(max_iter=2)
+    before = dict(vars(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConvergenceWarning):
+            model.fit(symbols)
+    assert vars(model) == before
+
+
+def test_the_best_of_several_starts_is_kept(monkeypatch):
+    one, symbols = climbing()
+    one.fit(symbols)
+    ends, climb = [], _learning.scipy.optimize.minimize
+
+    def minimize(objective, vector, **options):
+        result = climb(objective, vector, **options)
+        ends.append((vector, result))
+        return result
+
+    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    model, _ = climbing(n_init=6)
+    model.fit(symbols)
+    starts, results = zip(*ends, strict=True)
+    assert_array_equal(results[0].x[: one.states_.size], one.states_.ravel())
+    best = min(results, key=lambda result: result.fun)
+    assert best.fun < results[0].fun and len({result.fun for result in results}) > 2
+    assert_array_equal(model.states_.ravel(), best.x[: model.states_.size])
+    assert_allclose(model.history_[-1], -best.fun * len(symbols), rtol=1e-12)
+    assert model.n_iter_ == best.nit
+    # The others have the root mean square of the first, for each role.
+    parts = np.split(np.array(starts), np.cumsum([6, 8, 6]), axis=1)
+    for part in parts:
+        sizes = np.sqrt(np.square(part).mean(axis=1))
+        assert 0.6 < sizes[1:].mean() / sizes[0] < 1.4
+    # random_state gives the starts.
+    again, _ = climbing(n_init=6)
+    assert again.fit(symbols).history_ == model.history_
+
+
+def test_only_the_start_that_is_returned_warns(monkeypatch):
+    climb, results = _learning.scipy.optimize.minimize, []
+    model, symbols = climbing(n_init=4)
+
+    def minimize(objective, vector, **options):
+        result = climb(objective, vector, **options)
+        result.status = statuses[len(results)]
+        results.append(result.fun)
+        return result
+
+    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    statuses = [0] * 4
+    best = np.argmin(model.fit(symbols) and results)
+    for status in (0, 1, 2):
+        results.clear()
+        statuses = [2 if status == 0 else 0] * 4
+        statuses[best] = status
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(symbols)
+        assert model.converged_ == (status == 0)
+        said = [str(warning.message) for warning in caught]
+        assert len(said) == (status > 0)
+        assert all({1: "max_iter", 2: "line search"}[status] in text for text in said)
+
+
+def test_a_fit_that_raises_changes_nothing():
+    for make in (
+        lambda: hmm("exact"),
+        lambda: hmm("optimal", max_iter=0),
+        lambda: hmm("optimal", n_init=0),
+        lambda: hmm(normalization="global"),
+        lambda: climbing()[0].fit([0, 1, 0, 2]),
+    ):
+        model = make()
+        before = dict(vars(model))
+        for wrong in ([0, 9], [0.5], "a", np.ma.array([0, 1])):
+            with pytest.raises((ValueError, TypeError)):
+                model.fit(wrong)
+            assert vars(model).keys() == before.keys()
+            assert all(vars(model)[name] is value for name, value in before.items())
+    with pytest.raises(NotImplementedError, match="Gradients are not known for this feature_map"):
+        discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
+        discrete.fit(X)
+    assert vars(discrete).keys() == discrete.get_params(deep=False).keys()
+
+
+def test_hmmlearn_agrees():
+    hmmlearn = pytest.importorskip("hmmlearn.hmm", reason="hmmlearn is not installed")
+    model = hmm("exact", "given")
+    start, move, emit = dense_hmm(model)
+    other = hmmlearn.CategoricalHMM(n_components=5, n_features=4)
+    other.startprob_, other.transmat_, other.emissionprob_ = start, move, emit
+    parts = np.concatenate([X, X[:3]])[:, None]
+    assert_allclose(model.score(parts, [5, 3]), other.score(parts, [5, 3]), rtol=1e-10)
+    assert_allclose(model.predict_proba(parts, [5, 3]), other.predict_proba(parts, [5, 3]))
+    assert_array_equal(
+        model.predict(parts, [5, 3], algorithm="viterbi"), other.predict(parts, [5, 3])
+    )
+
+
+def test_hmm_refuses():
+    model = hmm()
+    for call, said in (
+        (lambda: model.score([0, 4]), "unknown symbols: known are 0 to 3"),
+        (lambda: model.score([[0, 1]]), "X must hold integers in shape"),
+        (lambda: model.score([0.5]), "X must hold integers in shape"),
+        (lambda: model.score(X, [2, 2]), "lengths sum to 4, but X has 5"),
+        (lambda: model.score(X, [0, 5]), "lengths must be integers >= 1"),
+        (lambda: model.predict(X, algorithm="map"), "algorithm must be"),
+        (lambda: model.sample(0), "n_samples must be an integer >= 1"),
+        (lambda: hmm(start_prob=[1, 1, 0, 0, 0]).score(X), "probabilities that sum to 1"),
+        (
+            lambda: hmm(start_prob=PRIOR, start_embedding=START).score(X),
+            "start_embedding or start_prob, not both",
+        ),
+        (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
+        (lambda: hmm(normalization="none").score(X), "normalization"),
+        (lambda: hmm(normalization="global").fit(X), "fit needs normalization='local'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    discrete = KernelHMM(STATES, SYMBOLS, feature_map=PoissonRF(8, positive=True))
+    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+        discrete.fit(X)
+
+
+# ------------------------------------------------------------------ generated cases
+
+
+def made_hmm(name, scale, dtype, start, normalization, rng):
+    """Return a model, and symbols."""
+    n, n_symbols = rng.integers(1, 7, size=2)
+    width = rng.integers(1, 5)
+    E, T, M, S, first = made_tables(rng, scale, dtype, width, n, n, n, n_symbols, 1)
+    shares = rng.dirichlet(np.full(n, 0.1))
+    starts = {
+        "uniform": {},
+        "given": {"start_prob": shares / shares.sum()},
+        "embedding": {"start_embedding": first[0]},
+    }
+    own = {"targets": T, "emitters": M, **starts[start]}
+    model = KernelHMM(E, S, feature_map=WIDE[name], normalization=normalization, **own)
+    return model, rng.integers(n_symbols, size=rng.integers(1, 14))
+
+
+class Reference:
+    """Log tables of a model in float64, and what follows from them."""
+
+    def __init__(self, model):
+        own = model._model
+        self.move, self.emit = (
+            logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+            for channel in (own.transition, own.emission)
+        )
+        if own.start_channel is None:
+            with np.errstate(divide="ignore"):
+                self.start = np.log(own.given_start)
+        else:
+            first = own.start_channel
+            self.start = logsumexp(first.log_R[0][:, None] + first.log_T, axis=0)
+        parts = [own.transition.log_R, own.transition.log_T, own.emission.log_R]
+        self.size = largest_log(*parts, own.emission.log_T, self.start)
+
+    def forward(self, X):
+        """Return log sums over the states before each of the symbols, by the last state."""
+        return self._forward(self.emit.T[X])
+
+    def _forward(self, emissions):
+        found = [self.start + emissions[0]]
+        for own in emissions[1:]:
+            found.append(logsumexp(found[-1][:, None] + self.move, axis=0) + own)
+        return found
+
+    def log_prob(self, X, normalization):
+        total = logsumexp(self.forward(X)[-1])
+        if normalization == "global":
+            every = logsumexp(self.emit, axis=1)
+            total -= logsumexp(self._forward([every] * len(X))[-1])
+        return total
+
+    def posteriors(self, X):
+        back, found = np.zeros(len(self.start)), []
+        for t, below in reversed(list(enumerate(self.forward(X)))):
+            logs = below + back
+            found.insert(0, np.exp(logs - logsumexp(logs)))
+            back = logsumexp(self.move + self.emit[:, X[t]] + back, axis=1)
+        return np.array(found)
+
+    def log_weight(self, X, path):
+        return self.start[path[0]] + self.move[path[:-1], path[1:]].sum() + self.emit[path, X].sum()
+
+
+norms = st.sampled_from(["local", "global"])
+starts = st.sampled_from(sorted(STARTS))
+TOLERANCE = {"float64": 1e-6, "float32": 1e-3}
+
+
+@hypothesis.settings(generated, max_examples=120)
+@hypothesis.given(maps, scales, dtypes, starts, norms, seeds)
+def test_hmms_of_any_scale_equal_sums_in_log_space(name, scale, dtype, start, normalization, seed):
+    rng = np.random.default_rng(seed)
+    model, X = made_hmm(name, scale, dtype, start, normalization, rng)
+    truth = Reference(model)
+    rtol = TOLERANCE[dtype]
+    room = (1 + len(X)) * 8 * EPS * (1 + truth.size) + rtol
+    assert_same_logs(model.score(X), truth.log_prob(X, normalization), room, rtol)
+    found = model.predict_proba(X)
+    assert found.dtype == dtype
+    assert_allclose(found, truth.posteriors(X), rtol=0, atol=room)
+    path = model.predict(X, algorithm="viterbi")
+    logs = truth.log_weight(X, path)
+    others = [model.sample(len(X), random_state=seed)[1] for seed in range(3)]
+    assert logs >= max(truth.log_weight(X, other) for other in others) - room
+    assert all(((part >= 0) & (part <= 1 + room)).all() for part in model.report().values())
+
+
+@generated
+@hypothesis.given(maps, scales, dtypes, starts, seeds)
+def test_online_filters_of_any_scale_are_right_or_raise(name, scale, dtype, start, seed):
+    rng = np.random.default_rng(seed)
+    model, X = made_hmm(name, scale, dtype, start, "local", rng)
+    truth, state = Reference(model), None
+    room = (1 + len(X)) * 8 * EPS * (1 + truth.size) + TOLERANCE[dtype]
+    for symbol, logs in zip(X, truth.forward(X), strict=True):
+        try:
+            state = model.filter_step(symbol, state)
+        except FloatingPointError as error:
+            assert "symbol" in str(error)
+            return
+        assert_same_logs(state.log_prob, logsumexp(logs), room, TOLERANCE[dtype])
+        assert_allclose(state.posterior, np.exp(logs - logsumexp(logs)), rtol=0, atol=room)
+
+
+@hypothesis.settings(generated, max_examples=15)
+@hypothesis.given(maps, scales, dtypes, starts, st.integers(1, 2), seeds)
+def test_fits_from_any_scale_climb_or_say_why(name, scale, dtype, start, n_init, seed):
+    rng = np.random.default_rng(seed)
+    model, X = made_hmm(name, scale, dtype, start, "local", rng)
+    model.set_params(max_iter=3, n_init=n_init, random_state=0)
+    before, names = model.score(X), vars(model).keys()
+    if name in ("poisson", "geometric"):
+        with pytest.raises(NotImplementedError, match="Gradients are not known"):
+            model.fit(X)
+        assert vars(model).keys() == names
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X)
+    assert [warning.category for warning in caught] == [ConvergenceWarning] * (not model.converged_)
+    after, truth = model.score(X), Reference(model)
+    room = (1 + len(X)) * 8 * EPS * (1 + truth.size) + TOLERANCE[dtype]
+    assert_same_logs(after, truth.log_prob(X, "local"), room, TOLERANCE[dtype])
+    assert after >= before - room - TOLERANCE[dtype] * abs(before) or n_init > 1
+
+
+# ------------------------------------------------------------------ what is refused
+
+FILTER = hmm("exact").filter_step(0)
+FILTERED = (
+    "a", 5, FILTER.posterior, FilterState(FILTER.posterior[:2], 0.0), FilterState("a", 0.0),
+    FilterState(-FILTER.posterior, 0.0), FilterState(FILTER.posterior * np.nan, 0.0),
+    FilterState(0 * FILTER.posterior, 0.0), FilterState(FILTER.posterior, "a"),
+    FilterState(FILTER.posterior, None), FilterState(FILTER.posterior, np.zeros(3)),
+    FilterState(FILTER.posterior, 0.0, np.ones((1, 3))),
+    FilterState(np.ma.array(FILTER.posterior), 0.0), FilterState([[1], [2, 3]], 0.0),
+)  # fmt: skip
+
+
+def refused():
+    """Yield (call, parameter, values that it refuses)."""
+    model, params = hmm("exact"), {"states": STATES, "symbols": SYMBOLS, "feature_map": "exact"}
+
+    def made(name, method, *args):
+        return name, lambda value: getattr(KernelHMM(**{**params, name: value}), method)(*args)
+
+    for name, call in (
+        ("n_samples", model.sample),
+        ("n_states", model.report),
+        ("n_states", lambda value: KernelHMM.from_random(value, 3)),
+        ("n_symbols", lambda value: KernelHMM.from_random(3, value)),
+        ("width", lambda value: KernelHMM.from_random(3, 3, value)),
+        ("symbol", model.filter_step),
+        made("max_iter", "fit", X),
+        made("n_init", "fit", X),
+    ):
+        yield call, name, INTEGERS
+    for name, call in (
+        ("X", model.score),
+        ("X", model.predict),
+        ("X", model.predict_proba),
+        ("X", clone(model).fit),
+        ("lengths", lambda value: model.score(X, value)),
+        ("lengths", lambda value: clone(model).fit(X, value)),
+        ("symbol", model.filter_step),
+    ):
+        yield call, name, SEQUENCES
+    for name, call in (
+        *(made(role, "score", X) for role in ("states", "symbols", "targets", "emitters")),
+        made("start_embedding", "score", X),
+    ):
+        yield call, name, TABLES_REFUSED
+    yield made("start_prob", "score", X)[1], "start_prob", SHARES
+    for call in (
+        lambda value: model.sample(3, random_state=value),
+        lambda value: model.report(random_state=value),
+        lambda value: KernelHMM.from_random(3, 4, random_state=value),
+        lambda value: KernelHMM(STATES, SYMBOLS, random_state=value).score(X),
+    ):
+        yield call, "random_state", SEEDS
+    yield lambda value: model.filter_step(0, value), "state", FILTERED
+    yield (
+        lambda value: KernelHMM.from_random(3, 4, scale=value),
+        "scale",
+        ("a", None, -1, np.nan, np.inf, True),
+    )
+
+
+def test_what_makes_no_sense_is_refused_by_name():
+    assert assert_refused(refused()) > 200
+
+
+def test_a_model_of_many_states_holds_no_matrix_of_states_by_states():
+    """20,000 states: a transition matrix would take 3.2 GB."""
+    import tracemalloc
+
+    rng = np.random.default_rng(0)
+    model = KernelHMM(
+        rng.normal(size=(20_000, 4)) / 2,
+        rng.normal(size=(10, 4)) / 2,
+        feature_map=OptimalPositiveRF(32, random_state=0),
+    )
+    tracemalloc.start()
+    symbols, _ = model.sample(30, random_state=0)
+    model.score(symbols)
+    model.predict(symbols)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 150e6
+
+
+def test_numbers_that_no_array_can_hold_are_named():
+    model = KernelHMM(STATES, STATES)
+    for number in (2**62, 2**63, 10**400):
+        for call, name in (
+            (model.sample, "n_samples"),
+            (lambda number: KernelHMM.from_random(number, 3), "n_states"),
+            (lambda number: KernelHMM.from_random(3, number), "n_symbols"),
+            (lambda number: KernelHMM.from_random(3, 3, number), "width"),
+            (lambda number: clone(model).set_params(n_init=number).fit([0, 1]), "n_init"),
+        ):
+            with pytest.raises(ValueError, match=rf"\b{name}\b"):
+                call(number)
+
+
+def test_scales_and_algorithms_are_named():
+    for scale in (1e308, 1e131, -1.0, np.nan, 10**400, "a"):
+        with pytest.raises(ValueError, match=r"scale must .*to 1e\+130, got"):
+            KernelHMM.from_random(3, 3, 2, scale=scale)
+    half, single = (
+        KernelHMM.from_random(3, 3, 2, scale=scale, random_state=0)
+        for scale in (0.5, np.float32(0.5))
+    )
+    assert_array_equal(half.states, single.states)
+    model = KernelHMM.from_random(3, 3, 2, random_state=0)
+    for algorithm in ("map", None, np.array(["posterior", "viterbi"]), ["viterbi"]):
+        with pytest.raises(ValueError, match="algorithm must be 'posterior' or 'viterbi', got"):
+            model.predict([0, 1], algorithm=algorithm)
