@@ -1,6 +1,6 @@
 """Chains and trees against enumeration and dense computations."""
 
-import itertools
+import warnings
 
 import hypothesis
 import numpy as np
@@ -24,7 +24,6 @@ from fields import (
     generated,
     joint,
     largest_log,
-    log_of_all_pairs,
     made_tables,
     maps,
     marginal,
@@ -32,66 +31,139 @@ from fields import (
     seeds,
 )
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from skrf import OptimalPositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, TreeMRF
+from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
+from skrf.graphical import ChainMRF, TreeMRF, _potentials
 
 RNG = np.random.default_rng(0)
+LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
+LENGTH = 4
+EVIDENCE = RNG.normal(size=(LENGTH, 4))
+EVIDENCE[2, 1] = -np.inf
+STEPS, LATER_STEPS = RNG.normal(size=(2, LENGTH, 4, 3))
+EDGES = [(3, 1), (1, 0), (1, 4), (4, 2)]
+TABLES, LATER_TABLES = ([RNG.normal(size=(n, 3)) / 1.5 for n in (2, 3, 4, 2, 3)] for _ in "ab")
+UNARY = [RNG.normal(size=len(table)) for table in TABLES]
+UNARY[2][1] = -np.inf
+
+CHAINS = {
+    "plain": {"embeddings": LEFT},
+    "later": {"embeddings": LEFT, "later": RIGHT},
+    "evidence": {"embeddings": LEFT, "later": RIGHT, "unary": EVIDENCE},
+    "steps": {"embeddings": STEPS, "unary": EVIDENCE},
+    "sizes": {"embeddings": TABLES[:LENGTH], "later": LATER_TABLES[:LENGTH]},
+}
+TREES = {
+    "plain": {"embeddings": TABLES},
+    "unary": {"embeddings": TABLES, "unary": UNARY},
+    "later": {"embeddings": TABLES, "later": LATER_TABLES, "unary": UNARY},
+    "shared": {"embeddings": LEFT, "later": RIGHT},
+}
+
+
+def dense(field, pair_logs=lambda pair: pair.matrix):
+    """Return the log weight of every assignment of a field."""
+    sizes = [len(values) for values in field.unary]
+    logs = np.zeros(sizes)
+    for i, values in enumerate(field.unary):
+        logs = logs + values.reshape([-1 if j == i else 1 for j in range(len(sizes))])
+    for child, parent in field.parents.items():
+        own = pair_logs(field.pairs[child])
+        own = own if parent < child else own.T
+        logs = logs + own.reshape([n if j in (child, parent) else 1 for j, n in enumerate(sizes)])
+    return logs
+
+
+def others(n, *kept):
+    return tuple(i for i in range(n) if i not in kept)
+
+
+def assert_enumerated(model, logs, *length):
+    """Assert that all that a model says agrees with the log weights of all assignments."""
+    shares, total = joint(logs)
+    n = logs.ndim
+    with np.errstate(divide="ignore"):
+        log_shares = np.log(shares)
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    assert_allclose(model.log_partition(*length), total, rtol=1e-10)
+    every = np.array(list(np.ndindex(logs.shape)))
+    assert_allclose(model.log_prob(every), log_shares.ravel(), **close)
+    assert model.log_prob(every[0]) == pytest.approx(log_shares.ravel()[0])
+    log_prob, best = model.decode(*length)
+    assert_allclose(log_prob, log_shares.max(), **close)
+    assert_allclose(logs[tuple(best)], logs.max(), rtol=1e-12)
+    found = zip(model.marginals(*length), model.max_marginals(*length), strict=True)
+    for i, (own, largest) in enumerate(found):
+        assert_allclose(own, marginal(shares, i), rtol=1e-9, atol=1e-300)
+        assert_allclose(largest, log_shares.max(axis=others(n, i)), **close)
+    assert_drawn_from(model.sample(*length, 4000, random_state=0), shares)
+    return shares
 
 
 # ------------------------------------------------------------------ chains
 
-LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
 
-
-def dense_chain(chain, length):
-    """Return the log weight of every path, from the log potentials of all pairs."""
-    pair, _ = chain._model
-    n = len(pair.left)
-    logs = np.zeros((n,) * length)
-    for t in range(length - 1):
-        shape = [1] * length
-        shape[t] = shape[t + 1] = n
-        logs = logs + pair.matrix().reshape(shape)
-    return logs
-
-
-@pytest.mark.parametrize("later", [None, RIGHT])
+@pytest.mark.parametrize("kind", ["plain", "later"])
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
 @every_map
-def test_chain_equals_enumeration(name, length, later):
-    chain = ChainMRF(LEFT, later, feature_map=MAPS[name])
-    if name == "exact":
-        expected = LEFT @ (LEFT if later is None else later).T
-        assert_allclose(chain._model[0].matrix(), expected, rtol=1e-12)
-    logs = dense_chain(chain, length)
-    shares, total = joint(logs)
-    assert_allclose(chain.log_partition(length), total, rtol=1e-10)
-    paths = np.array(list(itertools.product(range(4), repeat=length)))
-    assert_allclose(chain.log_prob(paths), np.log(shares).ravel(), rtol=1e-9, atol=1e-9)
-    assert chain.log_prob(paths[1]) == pytest.approx(np.log(shares).ravel()[1])
-    found = chain.marginals(length)
-    for t in range(length):
-        assert_allclose(found[t], marginal(shares, t), rtol=1e-10)
+def test_chain_equals_enumeration(name, length, kind):
+    chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
+    shares = assert_enumerated(chain, dense(chain._field(length=length)), length)
     for t in range(length - 1):
-        others = tuple(i for i in range(length) if i not in (t, t + 1))
-        assert_allclose(chain.edge_marginals(length, t), shares.sum(axis=others), rtol=1e-10)
-    assert_drawn_from(chain.sample(length, 4000, random_state=0), shares)
+        expected = shares.sum(axis=others(length, t, t + 1))
+        assert_allclose(chain.edge_marginals(length, t), expected, rtol=1e-10)
 
 
-def test_squaring_equals_stepping():
-    chain = ChainMRF(LEFT, RIGHT, feature_map=MAPS["optimal"])
+@pytest.mark.parametrize("kind", ["evidence", "steps", "sizes"])
+@every_map
+def test_chain_with_a_length_of_its_own_equals_enumeration(name, kind):
+    chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
+    shares = assert_enumerated(chain, dense(chain._field(length=LENGTH)), None)
+    for t in range(LENGTH - 1):
+        expected = shares.sum(axis=others(LENGTH, t, t + 1))
+        assert_allclose(chain.edge_marginals(position=t), expected, rtol=1e-9, atol=1e-300)
+    assert_array_equal(chain.log_partition([LENGTH, LENGTH]), [chain.log_partition()] * 2)
+    with pytest.raises(ValueError, match="length must be 4, as unary or embeddings have it"):
+        chain.marginals(3)
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_the_exact_potentials_are_those_of_the_definition(kind):
+    given = CHAINS[kind]
+    chain, u = ChainMRF(**given, feature_map="exact"), given["embeddings"]
+    v = given.get("later", u)
+    field = chain._field(length=LENGTH)
+    for t in range(LENGTH - 1):
+        a, b = (u, v) if np.ndim(u[0]) == 1 else (u[t], v[t + 1])
+        assert_allclose(field.pairs[t + 1].matrix, a @ b.T, rtol=1e-12)
+        assert_allclose(field.pairs[t + 1].turned.matrix, b @ a.T, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+def test_evidence_changes_from_call_to_call_and_factors_stay(name, monkeypatch):
+    chain = ChainMRF(LEFT, feature_map=MAPS[name], unary=np.zeros((3, 4)))
+    assert_allclose(chain.log_partition(), ChainMRF(LEFT, feature_map=MAPS[name]).log_partition(3))
+    model = chain._model
+    chain.set_params(unary=EVIDENCE)
+    assert chain._model is model
+    expected = logsumexp(dense(chain._field(length=LENGTH)))
+    assert_allclose(chain.log_partition(), expected, rtol=1e-12)
+
+
+@every_map
+def test_squaring_equals_stepping(name):
+    chain = ChainMRF(LEFT, RIGHT, feature_map=MAPS[name])
     lengths = [1, 2, 14, 15, 16, 17, 40, 333]
     values = chain.log_partition(lengths)
-    pair, transfer = chain._model
-    last = logsumexp(pair.right, axis=0)
-    for length in range(2, 334):
+    matrix, message = chain._model.pair(0, 1).matrix, np.zeros(4)
+    for length in range(1, 334):
         if length in lengths:
-            expected = logsumexp(logsumexp(pair.left, axis=0) + last)
+            expected = logsumexp(message)
             assert_allclose(values[lengths.index(length)], expected, rtol=1e-10)
-        last = logsumexp(transfer + last, axis=1)
+        message = logsumexp(matrix + message, axis=1)
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 12.0])
@@ -100,7 +172,7 @@ def test_long_chains_do_not_underflow(scale):
     chain = ChainMRF(embeddings, feature_map=OptimalPositiveRF(16, random_state=0))
     logs = chain.log_partition([99_999, 100_000])
     # The ratio of successive sums is the largest eigenvalue of the potentials.
-    matrix = chain._model[0].matrix()
+    matrix = chain._model.pair(0, 1).matrix
     top = matrix.max()
     eigenvalue = np.abs(np.linalg.eigvals(np.exp(matrix - top))).max()
     assert_allclose(logs[1] - logs[0], np.log(eigenvalue) + top, rtol=1e-6)
@@ -124,15 +196,42 @@ def test_chain_error_falls_as_one_over_the_root():
     assert 4 * 0.65 < errors[0] / errors[1] < 4 * 1.5
 
 
+@pytest.mark.parametrize("scale", [0.4, 0.8])
+def test_the_default_is_exact_where_that_is_no_dearer(scale):
+    embeddings = scale * np.random.default_rng(0).normal(size=(400, 16))
+    default, exact = ChainMRF(embeddings), ChainMRF(embeddings, feature_map="exact")
+    assert default.feature_map_ == "exact"
+    assert_allclose(default.log_partition(50), exact.log_partition(50), rtol=1e-9)
+    assert_allclose(default.marginals(50), exact.marginals(50), rtol=1e-9)
+    matrix, message = embeddings @ embeddings.T, np.zeros(400)
+    for _ in range(49):
+        message = logsumexp(matrix + message, axis=1)
+    assert_allclose(default.log_partition(50), logsumexp(message), rtol=1e-12)
+    wide = np.vstack([embeddings, embeddings[:112]])
+    assert ChainMRF(wide).feature_map_ == "exact"
+    assert isinstance(ChainMRF(np.vstack([wide, wide[:1]])).feature_map_, AdaptiveRF)
+    # Few states beside many are no dearer either: 10 x 2,000 < 256 x 2,010.
+    many = np.vstack([wide] * 4)
+    assert TreeMRF([(0, 1)], [wide[:10], many]).feature_map_ == "exact"
+    assert isinstance(TreeMRF([(0, 1)], [many, many]).feature_map_, AdaptiveRF)
+
+
 def test_chain_refuses():
     chain = ChainMRF(LEFT, feature_map="exact")
     for call, said in (
         (lambda: chain.log_partition(0), "length must be an integer >= 1, got 0"),
-        (lambda: chain.log_prob([0, 9]), "paths must hold states from 0 to 3"),
+        (lambda: chain.log_partition(), "length must be an integer >= 1, got None"),
+        (lambda: chain.log_prob([0, 9]), "paths must hold states from 0 to 3 of variable 1, got 9"),
         (lambda: chain.log_prob([0.5]), "paths must be integers"),
         (lambda: chain.edge_marginals(3, 2), "position must lie in 0 to 1"),
-        (lambda: ChainMRF(LEFT, RIGHT[:2]).log_partition(2), "later has 2 rows"),
+        (lambda: chain.log_prob_gradient([[0], [0, 1]]), "paths must have one length"),
+        (lambda: chain.fit([[0], [0, 1]], learn_unary=True), "learn_unary needs paths of one"),
+        (lambda: ChainMRF(LEFT, RIGHT[:2]).log_partition(2), r"later must have a row .* \[2\] row"),
         (lambda: ChainMRF(LEFT, RIGHT[:, :2]).log_partition(2), "later has width 2"),
+        (lambda: ChainMRF(LEFT, STEPS).log_partition(2), "later must have a row for every state"),
+        (lambda: ChainMRF([LEFT]).log_partition(2), "at least 2, got a sequence of 1"),
+        (lambda: ChainMRF(LEFT, unary=[[0.0] * 3]).marginals(), r"unary\[0\] must have shape"),
+        (lambda: ChainMRF(STEPS, unary=EVIDENCE[:3]).marginals(), "unary has 3 entries; 4"),
         (
             lambda: ChainMRF(LEFT, feature_map=RFFSampler()).log_partition(2),
             "is not positive",
@@ -142,66 +241,56 @@ def test_chain_refuses():
             "leave the default",
         ),
         (lambda: ChainMRF(LEFT, feature_map="rff").log_partition(2), "or 'exact', got 'rff'"),
+        (lambda: ChainMRF(LEFT, max_iter=0).fit([[0, 1]]), "max_iter"),
+        (lambda: ChainMRF(LEFT, tol=-1.0).fit([[0, 1]]), "tol"),
     ):
         with pytest.raises(ValueError, match=said):
             call()
     with pytest.raises(TypeError, match="must be an instance"):
         ChainMRF(LEFT, feature_map=OptimalPositiveRF).log_partition(2)
+    with pytest.raises(NotFittedError, match="This ChainMRF was not fitted"):
+        _ = chain.n_iter_
 
 
 # ------------------------------------------------------------------ trees
 
-EDGES = [(3, 1), (1, 0), (1, 4), (4, 2)]
-TABLES = [RNG.normal(size=(n, 3)) / 1.5 for n in (2, 3, 4, 2, 3)]
-UNARY = [RNG.normal(size=len(table)) for table in TABLES]
-UNARY[2][1] = -np.inf
 
-
-def dense_tree(tree):
-    order, parents, unary, pairs = tree._model
-    sizes = [len(values) for values in unary]
-    logs = np.zeros(sizes)
-    for i, values in enumerate(unary):
-        logs = logs + values.reshape([-1 if j == i else 1 for j in range(len(sizes))])
-    for child, parent in parents.items():
-        table = pairs[child].matrix()
-        table = table if parent < child else table.T
-        shape = [n if j in (child, parent) else 1 for j, n in enumerate(sizes)]
-        logs = logs + table.reshape(shape)
-    return logs
-
-
-@pytest.mark.parametrize("unary", [None, UNARY])
+@pytest.mark.parametrize("kind", TREES)
 @every_map
-def test_tree_equals_enumeration(name, unary):
-    tree = TreeMRF(EDGES, TABLES, unary, feature_map=MAPS[name])
-    if name == "exact":
-        for child, parent in tree._model[1].items():
-            expected = TABLES[parent] @ TABLES[child].T
-            assert_allclose(tree._model[3][child].matrix(), expected, rtol=1e-12)
-    shares, total = joint(dense_tree(tree))
-    assert_allclose(tree.log_partition(), total, rtol=1e-10)
-    for i, found in enumerate(tree.marginals()):
-        assert_allclose(found, marginal(shares, i), rtol=1e-10, atol=1e-300)
-    for i, j in EDGES + [(0, 1)]:
-        others = tuple(k for k in range(5) if k not in (i, j))
-        expected = shares.sum(axis=others)
+def test_tree_equals_enumeration(name, kind):
+    tree = TreeMRF(EDGES, **TREES[kind], feature_map=MAPS[name])
+    shares = assert_enumerated(tree, dense(tree._field()))
+    for i, j in [*EDGES, (0, 1)]:
+        expected = shares.sum(axis=others(5, i, j))
         found = tree.edge_marginals(i, j)
-        assert_allclose(found, expected if i < j else expected.T, rtol=1e-10, atol=1e-300)
-    states = np.array(list(itertools.product(*(range(len(table)) for table in TABLES))))
-    with np.errstate(divide="ignore"):
-        assert_allclose(tree.log_prob(states), np.log(shares).ravel(), rtol=1e-9, atol=1e-9)
-    assert tree.log_prob(states[0]) == pytest.approx(np.log(shares.ravel()[0]))
-    assert_drawn_from(tree.sample(6000, random_state=0), shares)
+        assert_allclose(found, expected if i < j else expected.T, rtol=1e-9, atol=1e-300)
 
 
-def test_a_path_is_a_chain_and_a_hub_needs_no_products():
+def test_an_edge_has_its_first_variable_on_the_left():
+    tree = TreeMRF(EDGES, TABLES, later=LATER_TABLES, feature_map="exact")
+    states = np.array([[1, 2, 3, 0, 1], [0, 1, 2, 1, 2]])
+    expected = [
+        sum(TABLES[i][own[i]] @ LATER_TABLES[j][own[j]] for i, j in EDGES) for own in states
+    ]
+    found = tree.log_prob(states)
+    assert_allclose(found[1] - found[0], expected[1] - expected[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+def test_a_path_is_a_chain(name):
+    embeddings = 2 * np.random.default_rng(1).normal(size=(20, 4))
+    unary = np.random.default_rng(2).normal(size=(31, 20))
+    own = {"unary": unary, "feature_map": MAPS[name]}
+    path = TreeMRF([(i, i + 1) for i in range(30)], embeddings, **own)
+    chain = ChainMRF(embeddings, **own)
+    assert_allclose(path.log_partition(), chain.log_partition(), rtol=1e-12)
+    assert_allclose(np.array(path.marginals()), chain.marginals(), rtol=1e-9, atol=1e-15)
+    assert_array_equal(path.decode()[1], chain.decode()[1])
+
+
+def test_a_hub_needs_no_products():
     embeddings = 4 * np.random.default_rng(1).normal(size=(20, 4))
     own = OptimalPositiveRF(8, random_state=0)
-    path = TreeMRF([(i, i + 1) for i in range(30)], embeddings, feature_map="exact")
-    chain = ChainMRF(embeddings, feature_map="exact")
-    assert_allclose(path.log_partition(), chain.log_partition(31), rtol=1e-12)
-    assert_allclose(np.array(path.marginals()), chain.marginals(31), rtol=1e-9, atol=1e-15)
     star = TreeMRF([(0, i) for i in range(1, 3001)], embeddings, feature_map=own)
     assert np.isfinite(star.log_partition())
     assert_allclose([part.sum() for part in star.marginals()], 1, rtol=1e-9)
@@ -218,15 +307,16 @@ def test_a_path_is_a_chain_and_a_hub_needs_no_products():
 
 
 @pytest.mark.parametrize(
-    ("edges", "said"),
+    "edges, said",
     [
-        ([(0, 1), (1, 2), (2, 0)], "cycle|not connected"),
-        ([(0, 1), (0, 1), (2, 3)], "cycle"),
+        ([(0, 1), (1, 2), (2, 0)], "there is a cycle|a cycle through"),
+        ([(0, 1), (0, 1)], "a cycle through variables"),
         ([(0, 1), (2, 3), (3, 2)], "cycle|not connected"),
-        ([(0, 0)], "cycle"),
+        ([(0, 0)], "a cycle through variables"),
         ([(0, 5)], "names variables from 0 to 5"),
-        ([(0, 1, 2)], "edges must be integers of shape"),
-        ([(0.0, 1.0)], "edges must be integers of shape"),
+        ([(0, -1)], "names variables from -1 to 0"),
+        ([[0, 1, 2]], r"shape \(n_edges, 2\)"),
+        ([(0.5, 1)], "edges must be integers"),
     ],
 )
 def test_what_is_no_tree_is_refused(edges, said):
@@ -242,46 +332,226 @@ def test_tree_refuses():
         (TreeMRF(EDGES, TABLES, [*UNARY[:4], [0.0]]), r"unary\[4\] must have shape"),
         (TreeMRF(EDGES, TABLES, [*UNARY[:4], [-np.inf] * 3]), "forbids every state"),
         (TreeMRF(EDGES, TABLES, [*UNARY[:4], [np.nan] * 3]), "must not hold NaN"),
+        (TreeMRF(EDGES, TABLES, later=TABLES[:3]), "later has 3 arrays; the edges name 5"),
     ):
         with pytest.raises(ValueError, match=said):
             tree.log_partition()
     tree = TreeMRF(EDGES, TABLES)
     with pytest.raises(ValueError, match="no edge between 0 and 2"):
         tree.edge_marginals(0, 2)
-    with pytest.raises(ValueError, match="assignments must give a state"):
+    with pytest.raises(ValueError, match="assignments must hold states from 0 to 1 of variable 3"):
         tree.log_prob([0, 0, 0, 5, 0])
+    with pytest.raises(ValueError, match="assignments must give a state to each of 5 variables"):
+        tree.log_prob([0, 0, 0])
+
+
+# ------------------------------------------------------------------ maxima
+
+
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+@pytest.mark.parametrize("block", [1, 10, 37])
+def test_maxima_in_blocks_of_rows_are_the_same(name, block, monkeypatch):
+    chain = ChainMRF(LEFT, RIGHT, unary=EVIDENCE, feature_map=MAPS[name])
+    expected = chain.decode(), chain.max_marginals()
+    monkeypatch.setattr(_potentials, "_BLOCK", block)
+    again = ChainMRF(LEFT, RIGHT, unary=EVIDENCE, feature_map=MAPS[name])
+    assert_allclose(again.decode()[0], expected[0][0], rtol=1e-12)
+    assert_array_equal(again.decode()[1], expected[0][1])
+    assert_allclose(again.max_marginals(), expected[1], rtol=1e-12)
+
+
+# ------------------------------------------------------------------ gradients and learning
+
+
+def by_differences(value, vector, step=1e-5):
+    found = np.empty_like(vector)
+    for i in range(len(vector)):
+        sides = []
+        for sign in (1, -1):
+            moved = vector.copy()
+            moved[i] += sign * step
+            sides.append(value(moved))
+        found[i] = (sides[0] - sides[1]) / (2 * step)
+    return found
+
+
+def flat(model, gradients):
+    """Return gradients of a model in the order of its parameters."""
+    parts = [gradients[side] for side in model._model.tables]
+    return np.concatenate([np.ravel(part) for of in parts for part in of])
+
+
+GRADIENT_CASES = {
+    **{f"chain {kind}": (lambda kind=kind, **own: ChainMRF(**CHAINS[kind], **own), LENGTH)
+       for kind in CHAINS},
+    **{f"tree {kind}": (lambda kind=kind, **own: TreeMRF(EDGES, **TREES[kind], **own), 5)
+       for kind in TREES},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES)
+@pytest.mark.parametrize("name", ["exact", "optimal", "adaptive"])
+def test_gradients_are_those_of_differences(name, case):
+    made, n = GRADIENT_CASES[case]
+    model = made(feature_map=MAPS[name])
+    own, length = model._model, {"length": n} if case.startswith("chain") else {}
+    vector = np.concatenate([X.ravel() for of in own.tables.values() for X in of])
+    field = model._field(own, n)
+
+    def log_partition(vector):
+        return model._field(own.moved(vector)[0], n).log_partition
+
+    gradients = model.log_partition_gradient(**length)
+    expected = by_differences(log_partition, vector)
+    assert_allclose(flat(model, gradients), expected, rtol=1e-6, atol=1e-7)
+    for found, shares in zip(gradients["unary"], field.marginals(), strict=True):
+        assert_allclose(found, shares, rtol=1e-9, atol=1e-12)
+
+    states = model.sample(**length, n=7, random_state=1)
+
+    def log_likelihood(vector):
+        at = model._field(own.moved(vector)[0], n)
+        return at.log_weights(states).sum() - 7 * at.log_partition
+
+    gradients = model.log_prob_gradient(states)
+    assert_allclose(flat(model, gradients), by_differences(log_likelihood, vector), 1e-6, 1e-6)
+    for i, found in enumerate(gradients["unary"]):
+        seen = np.bincount(states[:, i], minlength=len(found))
+        assert_allclose(found, seen - 7 * field.marginals()[i], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+def test_counts_of_many_pairs_add_up_over_blocks(name, monkeypatch):
+    chain = ChainMRF(LEFT, feature_map=MAPS[name])
+    paths = chain.sample(6, 20, random_state=0)
+    expected = chain.log_prob_gradient(paths)["embeddings"]
+    monkeypatch.setattr(_potentials, "_BLOCK", 20)
+    assert_allclose(chain.log_prob_gradient(paths)["embeddings"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["exact", "optimal"])
+def test_fit_recovers_the_likelihood_of_a_planted_chain(name):
+    rng = np.random.default_rng(3)
+    truth = ChainMRF(1.5 * rng.normal(size=(6, 3)), 1.5 * rng.normal(size=(6, 3)))
+    train, held_out = (truth.sample(12, 400, random_state=seed) for seed in (0, 1))
+    start = {"later": rng.normal(size=(6, 3)) / 2, "feature_map": MAPS[name], "tol": 1e-7}
+    chain = ChainMRF(rng.normal(size=(6, 3)) / 2, **start, max_iter=300)
+    flat_score = chain.log_prob(held_out).mean()
+    assert chain.fit(train).converged_
+    assert chain.n_iter_ == len(chain.history_) and np.all(np.diff(chain.history_) > 0)
+    assert_allclose(chain.log_prob(train).sum(), chain.history_[-1], rtol=1e-9)
+    wanted = truth.log_prob(held_out).mean()
+    # 36 parameters cost about 36 / 2 / 400 nats per path; features of rank 6 nothing beyond that.
+    assert flat_score < wanted - 2 and chain.log_prob(held_out).mean() > wanted - 0.15
+    assert chain.embeddings_.shape == chain.later_.shape == (6, 3)
+    assert_array_equal(chain.embeddings, ChainMRF(chain.embeddings).embeddings)
+    # What was learnt serves other lengths, and evidence.
+    assert np.isfinite(chain.set_params(unary=rng.normal(size=(3, 6))).log_partition())
+
+
+def test_fit_takes_paths_of_several_lengths_and_forbidden_states():
+    truth = ChainMRF(LEFT, RIGHT)
+    paths = [path for n in (1, 3, 5) for path in truth.sample(n, 50, random_state=n)]
+    chain = ChainMRF(LEFT / 2, RIGHT / 2, tol=1e-4).fit(paths)
+    assert chain.log_prob(paths).sum() == pytest.approx(chain.history_[-1])
+    assert chain.log_prob(paths).sum() > truth.log_prob(paths).sum()
+    one = ChainMRF(LEFT / 2, RIGHT / 2, tol=1e-4).fit(np.array(paths[50:100]))
+    two = ChainMRF(LEFT / 2, RIGHT / 2, tol=1e-4).fit(paths[50:100])
+    assert one.history_ == two.history_
+
+
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+def test_fit_recovers_a_planted_tree_with_unaries(name):
+    truth = TreeMRF(EDGES, TABLES, UNARY, later=LATER_TABLES)
+    train, held_out = (truth.sample(2000, random_state=seed) for seed in (0, 1))
+    unary = [np.where(np.isfinite(values), 0.0, -np.inf) for values in UNARY]
+    given = {"later": [X / 2 for X in LATER_TABLES], "feature_map": MAPS[name], "tol": 1e-7}
+    tree = TreeMRF(EDGES, [X / 2 for X in TABLES], unary, **given, max_iter=300)
+    tree.fit(train, learn_unary=True)
+    wanted = truth.log_prob(held_out).mean()
+    assert tree.log_prob(held_out).mean() > wanted - 0.02
+    assert np.isneginf(tree.unary_[2][1]) and tree.marginals()[2][1] == 0
+    assert len(tree.embeddings_) == 5
+    held = TreeMRF(EDGES, [X / 2 for X in TABLES], UNARY, **given).fit(train)
+    assert not hasattr(held, "unary_") and held.log_prob(held_out).mean() > wanted - 0.02
+
+
+def test_a_fit_that_does_not_converge_says_why_and_one_that_raises_changes_nothing():
+    paths = ChainMRF(LEFT).sample(5, 50, random_state=0)
+    chain = ChainMRF(LEFT / 3, max_iter=1, tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="fit reached max_iter=1"):
+        chain.fit(paths)
+    before = vars(chain).copy()
+    with pytest.raises(ValueError, match="paths"):
+        chain.fit([[0.5]])
+    assert vars(chain) == before
+    with warnings.catch_warnings(), pytest.raises(NotImplementedError, match="not known"):
+        warnings.simplefilter("error")
+        ChainMRF(LEFT, feature_map=WIDE["poisson"]).fit(paths)
 
 
 # ------------------------------------------------------------------ generated cases
 
 
+def log_of_all_pairs(pair):
+    """Return log psi of all pairs, term by term."""
+    if not hasattr(pair, "sides"):
+        return pair.u @ pair.v.T
+    left, right = (side.logs for side in pair.sides)
+    return logsumexp(left[:, None] + right[None], axis=2)
+
+
+def parts_of(field):
+    """Return the logarithms that a field is made of."""
+    return [
+        part
+        for pair in field.pairs.values()
+        for part in ([side.logs for side in getattr(pair, "sides", ())] or [pair.matrix])
+    ]
+
+
 @generated
-@hypothesis.given(maps, scales, dtypes, st.integers(1, 7), st.booleans(), seeds)
-def test_chains_of_any_scale_equal_sums_in_log_space(name, scale, dtype, length, is_tied, seed):
+@hypothesis.given(
+    maps, scales, dtypes, st.integers(1, 6), st.booleans(), st.booleans(), st.booleans(), seeds
+)
+def test_chains_of_any_scale_equal_sums_in_log_space(
+    name, scale, dtype, length, is_tied, has_unary, is_even, seed
+):
     rng = np.random.default_rng(seed)
-    left, right = made_tables(rng, scale, dtype, rng.integers(1, 5), *[rng.integers(1, 7)] * 2)
-    chain = ChainMRF(left, None if is_tied else right, feature_map=WIDE[name])
-    pair, _ = chain._model
-    logs = log_of_all_pairs(pair)
-    room = (1 + length) * 8 * EPS * (1 + largest_log(pair.left, pair.right))
-    if name == "exact":
-        expected = left.astype(float) @ (left if is_tied else right).astype(float).T
-        assert_allclose(logs, expected, rtol=1e-12, atol=room)
-    below, above = [np.zeros(len(logs))], [np.zeros(len(logs))]
-    for _ in range(length - 1):
-        below.append(logsumexp(below[-1][:, None] + logs, axis=0))
-        above.insert(0, logsumexp(logs + above[0], axis=1))
-    total = logsumexp(below[-1])
+    n = rng.integers(1, 7)
+    left, right = made_tables(rng, scale, dtype, rng.integers(1, 5), n, n)
+    unary = None
+    if has_unary:
+        unary = rng.normal(size=(length, n)) * rng.choice([1, 300])
+        unary[rng.random(unary.shape) < 0.3] = -np.inf
+        unary[:, 0] = np.maximum(unary[:, 0], -300.0)
+    chain = ChainMRF(left, None if is_tied else right, unary=unary, feature_map=WIDE[name])
+    field = chain._field(length=length)
+    logs = log_of_all_pairs(chain._model.pair(0, 1))
+    evidence = np.zeros((length, n)) if unary is None else unary
+    room = (1 + length) * 8 * EPS * (1 + largest_log(logs, evidence, *parts_of(field)))
+    below, above = [np.zeros(n)], [np.zeros(n)]
+    for t in range(length - 1):
+        arrived = (below[-1] + evidence[t])[:, None] + logs
+        below.append(logsumexp(arrived, axis=0))
+        above.insert(0, logsumexp(logs + above[0] + evidence[length - 1 - t], axis=1))
+    total = logsumexp(below[-1] + evidence[-1])
     assert_same_logs(chain.log_partition(length), total, room)
-    assert_same_logs(chain.log_partition([length, 1]), [total, np.log(len(logs))], room)
+    if unary is None:
+        assert_same_logs(chain.log_partition([length, 1]), [total, np.log(n)], room)
     paths = chain.sample(length, 5, random_state=0)
     weights = logs[paths[:, :-1], paths[:, 1:]].sum(axis=1)
+    weights = weights + evidence[np.arange(length), paths].sum(axis=1)
     assert_same_logs(chain.log_prob(paths), weights - total, room)
-    expected = np.exp(np.array(below) + above - total)
+    expected = np.exp(np.array(below) + above + evidence - total)
     assert_allclose(chain.marginals(length), expected, rtol=1e-6 + room, atol=1e-300)
     for t in range(length - 1):
-        expected = np.exp(below[t][:, None] + logs + above[t + 1] - total)
+        sides = (below[t] + evidence[t])[:, None], above[t + 1] + evidence[t + 1]
+        expected = np.exp(sides[0] + logs + sides[1] - total)
         assert_allclose(chain.edge_marginals(length, t), expected, rtol=1e-6 + room, atol=1e-300)
+    log_prob, path = chain.decode(length)
+    assert_allclose(chain.log_prob(path), log_prob, rtol=1e-9, atol=10 * room)
+    assert log_prob >= chain.log_prob(paths).max() - 10 * room
 
 
 @generated
@@ -298,16 +568,9 @@ def test_trees_of_any_scale_equal_sums_in_log_space(name, scale, dtype, n, has_u
             values[rng.random(len(values)) < 0.3] = -np.inf
             values[0] = max(values[0], -300.0)
     tree = TreeMRF(edges, tables, unary, feature_map=WIDE[name])
-    logs, pairs = np.zeros([len(table) for table in tables]), tree._model[3]
-    for i, values in enumerate(unary or []):
-        logs = logs + values.reshape([-1 if j == i else 1 for j in range(n)])
-    for child, parent in tree._model[1].items():
-        own = log_of_all_pairs(pairs[child])
-        own = own if parent < child else own.T
-        logs = logs + own.reshape([m if j in (child, parent) else 1 for j, m in
-                                   enumerate(logs.shape)])  # fmt: skip
-    parts = [part for pair in pairs.values() for part in (pair.left, pair.right)]
-    room = (1 + n) * 8 * EPS * (1 + largest_log(logs, *parts))
+    field = tree._field()
+    logs = dense(field, log_of_all_pairs)
+    room = (1 + n) * 8 * EPS * (1 + largest_log(logs, *parts_of(field)))
     total = logsumexp(logs)
     assert_same_logs(tree.log_partition(), total, room)
     states = tree.sample(5, random_state=0)
@@ -318,9 +581,12 @@ def test_trees_of_any_scale_equal_sums_in_log_space(name, scale, dtype, n, has_u
     for i, found in enumerate(tree.marginals()):
         assert_allclose(found, marginal(shares, i), rtol=1e-6 + room, atol=1e-300)
     for i, j in edges:
-        expected = shares.sum(axis=tuple(k for k in range(n) if k not in (i, j)))
+        expected = shares.sum(axis=others(n, i, j))
         expected = expected if i < j else expected.T
         assert_allclose(tree.edge_marginals(i, j), expected, rtol=1e-6 + room, atol=1e-300)
+    assert_same_logs(tree.decode()[0], logs.max() - total, room)
+    for i, found in enumerate(tree.max_marginals()):
+        assert_same_logs(found, logs.max(axis=others(n, i)) - total, room)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -333,6 +599,9 @@ def refused():
         ("length", chain.log_partition),
         ("length", chain.marginals),
         ("length", chain.sample),
+        ("length", chain.decode),
+        ("length", chain.max_marginals),
+        ("length", chain.log_partition_gradient),
         ("length", lambda value: chain.edge_marginals(value, 0)),
         ("position", lambda value: chain.edge_marginals(3, value)),
         ("n", lambda value: chain.sample(3, value)),
@@ -341,8 +610,10 @@ def refused():
         ("j", lambda value: tree.edge_marginals(1, value)),
     ):
         yield call, name, INTEGERS
-    yield chain.log_prob, "paths", SEQUENCES
+    yield chain.log_prob, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])  # lengths may differ
     yield tree.log_prob, "assignments", SEQUENCES
+    yield tree.fit, "assignments", SEQUENCES
+    yield chain.fit, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])
     yield lambda value: TreeMRF(value, TABLE).log_partition(), "edges", SEQUENCES[1:]
     for name, call in (
         ("embeddings", lambda value: ChainMRF(value).log_partition(3)),
@@ -355,6 +626,7 @@ def refused():
     ):
         yield call, name, TABLES_REFUSED
     yield lambda value: TreeMRF(EDGES, TABLE, value).log_partition(), "unary", SHARES
+    yield lambda value: ChainMRF(TABLE, unary=value).log_partition(), "unary", SHARES
     yield (
         lambda value: TreeMRF(EDGES, TABLE, [PRIOR, value, *[PRIOR] * 3]).log_partition(),
         "unary[1]",

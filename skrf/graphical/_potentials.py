@@ -1,21 +1,238 @@
-"""Pairwise potentials exp(u.v) of two sets of embeddings, as products of positive features.
+"""Pairwise potentials exp(u.v) of two sets of embeddings: of the kernel itself, or of features.
 
-Everything in this package works on the logarithms of two matrices: psi(u, v) = sum_f left_f(u)
-right_f(v). The exact kernel is the case of one feature per column: left_f(u) = psi(u, f), right the
-identity. So there is one algorithm for both, and the exact one is its test.
+A `Potential` has the states u of one variable on its left and the states v of another on its right.
+`Dense` holds log psi(u, v) of all pairs; `LowRank` holds logarithms of positive features, psi(u, v)
+= sum_f left_f(u) right_f(v), and never makes what has the size of all pairs, but in blocks. What
+recurs along chains and trees are sums, maxima and draws over the states of one side, and expected
+counts of pairs, which give gradients.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import scipy.sparse
 from sklearn.utils import check_array, check_random_state
 
-from .._sums import log_columns, log_product, log_sum_exp, peaked
+from .._sums import finite, log_columns, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
 from ..features import AdaptiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 _LARGEST = 1e140  # entries of embeddings, whose products are finite
 _N_COMPONENTS = 256  # of the features that None takes
+_LEAST = (
+    1e-280  # sums below this are taken again in log space: terms of theirs may have underflowed
+)
+_BLOCK = 2**22  # entries of a temporary array, and of a matrix of all pairs that is kept for maxima
+
+
+class LogMatrix:
+    """A matrix of logarithms, kept with its exponentials for products with many vectors.
+
+    Parameters
+    ----------
+    logs : ndarray of shape (m, n)
+        The logarithms.
+    """
+
+    def __init__(self, logs):
+        self.logs = logs
+        self.top = finite(logs.max(axis=1))
+        self.values = np.exp(logs - self.top[:, None])
+
+    def product(self, vector):
+        """Return log sum_j exp(logs_ij + vector_j) for every row i."""
+        scale = vector.max()
+        if scale == -np.inf:
+            return np.full(len(self.logs), -np.inf)
+        sums = self.values @ np.exp(vector - scale)
+        lost = np.flatnonzero(sums < _LEAST)
+        with np.errstate(divide="ignore"):
+            result = np.log(sums) + (self.top + scale)
+        if len(lost):
+            result[lost] = log_columns(self.logs[lost].T, vector)
+        return result
+
+    def log_rows(self, block, other):
+        """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.values[block] @ other.values.T)
+        for i in np.flatnonzero(logs.min(axis=1) < np.log(_LEAST)):
+            columns = np.flatnonzero(logs[i] < np.log(_LEAST))
+            own = self.logs[block][i] - self.top[block][i]
+            terms = own[:, None] + (other.logs[columns] - other.top[columns, None]).T
+            logs[i, columns] = log_sum_exp(terms, axis=0)
+        return logs + self.top[block, None] + other.top
+
+
+@dataclass(frozen=True, eq=False)
+class Potential:
+    """What both kinds of potentials share.
+
+    Parameters
+    ----------
+    u, v : ndarray of shape (n, d)
+        Embeddings of the left and of the right states.
+    """
+
+    u: np.ndarray
+    v: np.ndarray
+
+    @cached_property
+    def matrix(self):
+        """Log psi of all pairs; quadratic."""
+        return self.log_rows(slice(None))
+
+    def maxima(self, logs):
+        """Return the maximum over v of log psi(u, v) + logs_v for every u, and where it is."""
+        n, m = len(self.u), len(self.v)
+        tops, places = np.empty(n), np.empty(n, dtype=int)
+        is_kept = n * m <= _BLOCK
+        size = max(1, _BLOCK // m)
+        for start in range(0, n, size):
+            block = slice(start, min(start + size, n))
+            values = (self.matrix[block] if is_kept else self.log_rows(block)) + logs
+            places[block] = own = values.argmax(axis=1)
+            tops[block] = values[np.arange(len(own)), own]
+        return tops, places
+
+
+class Dense(Potential):
+    """The kernel itself: a feature is a right state."""
+
+    @cached_property
+    def _logs(self):
+        return LogMatrix(self.u @ self.v.T)
+
+    @cached_property
+    def turned(self):
+        """The same potential, left and right exchanged."""
+        return Dense(self.v, self.u)
+
+    def powers(self):
+        """Return logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
+        return np.zeros(len(self.u)), self._logs.logs, np.zeros(len(self.v)), 1
+
+    def log_rows(self, block):
+        """Return log psi of some left states with all right ones."""
+        return self._logs.logs[block]
+
+    def sums(self, logs):
+        """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
+        return self._logs.product(logs), logs
+
+    def values(self, left, right):
+        """Return log psi of paired states, given by index."""
+        return self._logs.logs[left, right]
+
+    def draw(self, left, logs, features, rng):
+        """Draw a right state for every left one, in proportion to psi(u, v) exp(logs_v)."""
+        return draw_rows(self._logs.logs[left] + logs, rng)
+
+    def counts(self, left, right, weights):
+        """Return the counts of weighted pairs of states, as `pull_back` wants them."""
+        shape = len(self.u), len(self.v)
+        return (scipy.sparse.csr_array((weights, (left, right)), shape=shape).toarray(),)
+
+    def expected(self, left, right, *_):
+        """Return the sum over edges of probabilities, given the logs of what meets at each.
+
+        Parameters
+        ----------
+        left, right : ndarray of shape (n_edges, n) and (n_edges, m)
+            Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
+        """
+        return (np.exp(self._logs.logs + log_product(left.T, right)),)
+
+    def pull_back(self, counts):
+        """Return gradients of sum counts * log psi with respect to both embeddings."""
+        return counts @ self.v, counts.T @ self.u
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Potential):
+    """Positive features of both sides.
+
+    Parameters
+    ----------
+    u, v : ndarray of shape (n, d)
+        Embeddings of the left and of the right states.
+    maps : tuple of FeatureMap
+        Those of both sides.
+    sides : tuple of LogMatrix, default=None
+        Their logarithms, (n, D), where they are known.
+    """
+
+    maps: tuple
+    sides: tuple = None
+
+    def __post_init__(self):
+        if self.sides is None:
+            pairs = zip(self.maps, (self.u, self.v), strict=True)
+            rows = (mapped(side, in_range(side, X, "embeddings")).values for side, X in pairs)
+            object.__setattr__(self, "sides", tuple(map(LogMatrix, rows)))
+
+    @cached_property
+    def turned(self):
+        """The same potential, left and right exchanged."""
+        return LowRank(self.v, self.u, self.maps[::-1], self.sides[::-1])
+
+    @cached_property
+    def _gather(self):
+        return LogMatrix(np.ascontiguousarray(self.sides[1].logs.T))
+
+    def powers(self):
+        """Return logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
+        left, right = (side.logs for side in self.sides)
+        return log_sum_exp(left, axis=0), log_product(right.T, left), log_sum_exp(right, axis=0), 2
+
+    def log_rows(self, block):
+        """Return log psi of some left states with all right ones."""
+        return self.sides[0].log_rows(block, self.sides[1])
+
+    def sums(self, logs):
+        """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
+        features = self._gather.product(logs)
+        return self.sides[0].product(features), features
+
+    def values(self, left, right):
+        """Return log psi of paired states, given by index."""
+        return log_sum_exp(self.sides[0].logs[left] + self.sides[1].logs[right])
+
+    def draw(self, left, logs, features, rng):
+        """Draw a right state for every left one, in proportion to psi(u, v) exp(logs_v)."""
+        feature = draw_rows(self.sides[0].logs[left] + features, rng)
+        return draw_rows(self._gather.logs[feature] + logs, rng)
+
+    def counts(self, left, right, weights):
+        """Return the counts of weighted pairs of states, as `pull_back` wants them."""
+        found = [np.zeros(side.logs.shape) for side in self.sides]
+        size = max(1, _BLOCK // self.sides[0].logs.shape[1])
+        for start in range(0, len(left), size):
+            u, v, own = (part[start : start + size] for part in (left, right, weights))
+            shares = peaked(self.sides[0].logs[u] + self.sides[1].logs[v])
+            shares *= (own / shares.sum(axis=1))[:, None]
+            for states, total in zip((u, v), found, strict=True):
+                one_hot = (np.ones(len(states)), (states, np.arange(len(states))))
+                total += scipy.sparse.csr_array(one_hot, shape=(len(total), len(states))) @ shares
+        return found
+
+    def expected(self, left, right, from_left, from_right):
+        """Return the sum over edges of probabilities, given the logs of what meets at each.
+
+        Parameters
+        ----------
+        left, right : ndarray of shape (n_edges, n) and (n_edges, m)
+            Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
+        from_left, from_right : ndarray of shape (n_edges, D)
+            Features of both, as `sums` makes them.
+        """
+        sides = zip(self.sides, (left, right), (from_right, from_left), strict=True)
+        return [np.exp(side.logs + log_product(at.T, other)) for side, at, other in sides]
+
+    def pull_back(self, by_left, by_right):
+        """Return gradients of sum counts * log psi with respect to both embeddings."""
+        return self.maps[0].pull_back(self.u, by_left), self.maps[1].pull_back(self.v, by_right)
 
 
 @dataclass(frozen=True)
@@ -32,22 +249,6 @@ class Factors:
 
     left: np.ndarray
     right: np.ndarray
-
-    def gather(self, logs):
-        """Return log sum_v right_f(v) exp(logs_v) for every feature; logs of shape (n_right,)."""
-        return log_columns(self.right, logs)
-
-    def spread(self, features):
-        """Return log sum_f left_f(u) exp(features_f) for every u; features of shape (D,)."""
-        return log_columns(self.left.T, features)
-
-    def values(self, left, right):
-        """Return log psi of paired states, given by index."""
-        return log_sum_exp(self.left[left] + self.right[right])
-
-    def matrix(self):
-        """Return log psi for all pairs; quadratic."""
-        return log_product(self.left, self.right.T)
 
 
 def as_array(name, value, dtype=None):
@@ -89,6 +290,25 @@ def as_generator(random_state):
         return check_random_state(random_state)
 
 
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """A fitted mechanism, and its feature maps for the left and the right side.
+
+    Parameters
+    ----------
+    mechanism : mechanism
+        Fitted.
+    sides : tuple of FeatureMap
+        Both.
+    """
+
+    mechanism: object
+    sides: tuple
+
+    def __getitem__(self, side):
+        return self.sides[side]
+
+
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
     """Return the feature maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
 
@@ -125,8 +345,8 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
         kernel="softmax",
     )
     fit_to(own, left, right)
-    maps = tuple(as_feature_map(own, keys=keys) for keys in (False, True))
-    if not maps[0].is_positive:
+    maps = Maps(own, tuple(as_feature_map(own, keys=keys) for keys in (False, True)))
+    if not maps.sides[0].is_positive:
         raise ValueError(
             f"feature_map={feature_map!r} is not positive: potentials must be. Take a positive "
             "mechanism, such as OptimalPositiveRF or AdaptiveRF."
@@ -134,12 +354,17 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     return maps
 
 
+def potential(maps, u, v):
+    """Return the potential of two sets of embeddings, for fitted maps or "exact"."""
+    return Dense(u, v) if isinstance(maps, str) else LowRank(u, v, maps.sides)
+
+
 def factors(maps, left, right):
     """Return the factors of exp(u.v) for fitted maps or "exact"."""
     if isinstance(maps, str):
         with np.errstate(divide="ignore"):
             return Factors(left @ right.T, np.log(np.eye(len(right))))
-    sides = zip(maps, (left, right), strict=True)
+    sides = zip(maps.sides, (left, right), strict=True)
     return Factors(*(mapped(side, in_range(side, X, "embeddings")).values for side, X in sides))
 
 

@@ -1,109 +1,166 @@
-"""Chains of one kind of variable with potentials exp(x_t . y_{t+1})."""
+"""Chains of variables with potentials exp(x_t . y_{t+1}), with or without evidence."""
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
-from .._sums import log_columns, log_product, log_sum_exp, peaked
-from .._validation import check_integer, naming, remembered
-from ._potentials import (
-    as_array,
-    as_generator,
-    check_embeddings,
-    draw_rows,
-    factors,
-    fitted_maps,
-)
+from .._sums import log_columns, log_product, log_sum_exp
+from .._validation import check_integer, naming
+from ._model import FieldModel, check_states
+from ._potentials import LogMatrix, as_array, as_generator
 
 
-class ChainMRF(BaseEstimator):
+class ChainMRF(FieldModel):
     r"""A chain of variables with the potential exp(x_t . y_{t+1}) between neighbours.
 
-    All n states of a variable have an embedding x as the earlier and y as the later of a pair. With
-    D features, log_partition costs O(n D^2 + D^2 length), and O(D^3 log length) beyond that of a
-    few hundred positions; nothing of size n x n is made. With random features this is the model of
-    the approximate potentials, exactly: all methods agree with each other.
+    Every state has an embedding x as the earlier and y as the later of a pair. Without evidence and
+    with one set of states for all variables, the chain has any length that a method is given; else
+    it has that of `unary` or of the sequence of embeddings. A message costs O(n D) with D features;
+    nothing of size n x n is made. With random features this is the model of the approximate
+    potentials, exactly: all methods agree with each other.
 
     Parameters
     ----------
-    embeddings : array-like of shape (n, d)
-        Embeddings of the states; the potential of a pair is the exponential of their product.
-    later : array-like of shape (n, d), default=None
+    embeddings : array-like of shape (n, d) or (length, n, d), or sequence of arrays (n_t, d)
+        Embeddings of the states, for all variables or one array per variable; the potential of a
+        pair is the exponential of their product.
+    later : array-like of shape (n, d) or (length, n, d), or sequence, default=None
         Embeddings of the states as the later of a pair; None takes `embeddings`.
+    unary : array-like of shape (length, n), or sequence of arrays (n_t,), default=None
+        Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
+    max_iter : int, default=100
+        Iterations of `fit`.
+    tol : float, default=1e-6
+        `fit` stops where the log likelihood gains less than this share of itself.
     random_state : int, RandomState instance or None, default=None
         Source of the draw, where the map has none.
+
+    Attributes
+    ----------
+    feature_map_ : "exact" or mechanism
+        What potentials are made of; known before `fit`.
+    embeddings_, later_ : ndarray or list of ndarray
+        After `fit`, the learnt embeddings (`later_` where `later` was given); all methods then use
+        them, with the current `unary`.
+    unary_ : list of ndarray
+        After ``fit(..., learn_unary=True)``, in place of `unary`.
+    history_ : list of float
+        Log likelihood after every iteration of `fit`.
+    converged_ : bool
+        Whether `fit` ended by `tol`; else it warned of the reason.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skrf.graphical import ChainMRF
-    >>> embeddings = np.random.default_rng(0).normal(size=(50, 4)) / 2
-    >>> chain = ChainMRF(embeddings, random_state=0)
-    >>> exact = ChainMRF(embeddings, feature_map="exact")
-    >>> bool(abs(chain.log_partition(20) - exact.log_partition(20)) < 0.5)
+    >>> rng = np.random.default_rng(0)
+    >>> chain = ChainMRF(rng.normal(size=(50, 4)) / 2)
+    >>> chain.marginals(20).shape, chain.sample(20, 3, random_state=0).shape
+    ((20, 50), (3, 20))
+    >>> evidence = rng.normal(size=(6, 50))
+    >>> log_prob, path = chain.set_params(unary=evidence).decode()
+    >>> bool(np.isclose(chain.log_prob(path), log_prob))
     True
-    >>> chain.sample(20, 3, random_state=0).shape
-    (3, 20)
     """
 
-    def __init__(self, embeddings, later=None, *, feature_map=None, random_state=None):
+    def __init__(
+        self,
+        embeddings,
+        later=None,
+        *,
+        unary=None,
+        feature_map=None,
+        max_iter=100,
+        tol=1e-6,
+        random_state=None,
+    ):
         self.embeddings = embeddings
         self.later = later
+        self.unary = unary
         self.feature_map = feature_map
+        self.max_iter = max_iter
+        self.tol = tol
         self.random_state = random_state
 
+    # ---------------------------------------------------------------- the model
+
+    _structure = _n_variables = None
+
+    def _edges(self, n_tables):
+        return [(t, t + 1) for t in range(n_tables - 1)]
+
     @property
-    def _model(self):
-        """The factors and their transfer matrix at the current parameters and array contents."""
-        given = self.embeddings, self.later, self.feature_map, self.random_state
+    def _own_length(self):
+        """The length that evidence or embeddings fix, or None."""
+        unary, of = getattr(self, "unary_", self.unary), self._model.tables["embeddings"]
+        if unary is None:
+            return len(of) if len(of) > 1 else None
+        with naming("unary"):
+            if len(unary) == 0:
+                raise ValueError("unary must hold the log potentials of at least one variable.")
+            return len(unary)
 
-        def make():
-            left = check_embeddings(self.embeddings)
-            right = left
-            if self.later is not None:
-                right = check_embeddings(self.later, "later", left.shape[1])
-                if len(right) != len(left):
-                    raise ValueError(
-                        f"later has {len(right)} rows; embeddings has {len(left)}, one a state."
-                    )
-            maps = fitted_maps(self.feature_map, left, right, self.random_state)
-            pair = factors(maps, left, right)
-            return pair, log_product(pair.right.T, pair.left)
+    def _length(self, length, least=1):
+        """Return the number of variables that a method is asked for."""
+        own = self._own_length
+        if length is None and own is not None:
+            length = own
+        if check_integer("length", length, least) != own and own is not None:
+            raise ValueError(
+                f"length must be {own}, as unary or embeddings have it, or None; got {length!r}."
+            )
+        return length
 
-        return remembered(self, "_kept", given, make)
+    def _sizes(self, length, model=None):
+        of = (self._model if model is None else model).tables["embeddings"]
+        with naming("length"):
+            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
+
+    def _field(self, model=None, length=None, unary=None):
+        """Return the field of the current model, or of another one with other unaries."""
+        model = self._model if model is None else model
+        unary = self._unary_of(self._sizes(length, model)) if unary is None else unary
+        return model.field({t: t - 1 for t in range(1, length)}, unary)
+
+    def _check_paths(self, paths):
+        """Return an array of paths, or a list of paths of different lengths."""
+        if isinstance(paths, (list, tuple)) and len({np.shape(path) for path in paths}) > 1:
+            return [self._check_paths(path) for path in paths]
+        return check_states("paths", paths, lambda length: self._sizes(self._length(length)))
 
     # ---------------------------------------------------------------- sums over all paths
 
-    def log_partition(self, length):
+    def log_partition(self, length=None):
         """Return the logarithm of the sum of the products of potentials over all paths.
 
         Parameters
         ----------
-        length : int or array-like of int
-            Number of variables; several lengths are answered at once.
+        length : int or array-like of int, default=None
+            Number of variables; several lengths are answered at once. None is that of the evidence
+            or of the embeddings.
 
         Returns
         -------
         float or ndarray
-            One value a length.
+            One value per length.
         """
-        lengths = as_array("length", length)
+        lengths = as_array("length", self._length(None) if length is None else length)
         if lengths.size == 0:
             raise ValueError(f"length must hold integers >= 1, got {length!r}.")
-        wanted = [check_integer("length", n) for n in lengths.ravel().tolist()]
+        wanted = [self._length(n) for n in lengths.ravel().tolist()]
         known = {n: self._log_partition(n) for n in set(wanted)}
         values = np.array([known[n] for n in wanted], dtype=np.float64).reshape(lengths.shape)
         return values if lengths.ndim else float(values)
 
     def _log_partition(self, length):
-        pair, transfer = self._model
+        if self._own_length is not None:
+            return self._field(length=length).log_partition
+        n = self._sizes(1)[0]
         if length == 1:
-            return float(np.log(len(pair.left)))
-        first = log_sum_exp(pair.left, axis=0)
-        last = log_sum_exp(pair.right, axis=0)
-        steps = length - 2
+            return float(np.log(n))
+        first, transfer, last, done = self._model.pair(0, 1).powers()
+        steps = length - done
         # Squaring costs D^3 for every bit, going step by step D^2 for every position.
         if steps > 2 * len(first):
             while steps:
@@ -113,7 +170,9 @@ class ChainMRF(BaseEstimator):
                 if steps:
                     transfer = log_product(transfer, transfer)
         else:
-            last = _messages(transfer, last, steps + 1)[-1]
+            matrix = LogMatrix(transfer)
+            for _ in range(steps):
+                last = matrix.product(last)
         return float(log_sum_exp(first + last))
 
     def log_prob(self, paths):
@@ -121,70 +180,47 @@ class ChainMRF(BaseEstimator):
 
         Parameters
         ----------
-        paths : array-like of int of shape (length,) or (n_paths, length)
-            States.
+        paths : array-like of int of shape (length,) or (n_paths, length), or list of paths
+            States; a list may hold paths of different lengths.
 
         Returns
         -------
         float or ndarray of shape (n_paths,)
             Log probabilities under the approximate potentials, which are normalised.
         """
-        pair, _ = self._model
-        paths = as_array("paths", paths)
-        if paths.ndim not in (1, 2) or paths.size == 0 or paths.dtype.kind not in "iu":
-            raise ValueError(
-                "paths must be integers of shape (length,) or (n_paths, length), got shape "
-                f"{paths.shape} and dtype {paths.dtype}."
-            )
-        if paths.min() < 0 or paths.max() >= len(pair.left):
-            raise ValueError(
-                f"paths must hold states from 0 to {len(pair.left) - 1}, got values from "
-                f"{paths.min()} to {paths.max()}."
-            )
-        total = -self._log_partition(paths.shape[-1])
-        for t in range(paths.shape[-1] - 1):
-            total = total + pair.values(paths[..., t], paths[..., t + 1])
-        return float(total) if paths.ndim == 1 else np.broadcast_to(total, len(paths)).copy()
+        paths = self._check_paths(paths)
+        if isinstance(paths, list):
+            return np.array([self.log_prob(path) for path in paths])
+        length = paths.shape[-1]
+        found = self._field(length=length).log_weights(np.atleast_2d(paths))
+        found = found - self._log_partition(length)
+        return float(found[0]) if paths.ndim == 1 else found
 
     # ---------------------------------------------------------------- marginals and samples
 
-    def _sides(self, length):
-        """Return messages in feature space from both ends: row t belongs to edge (t, t + 1)."""
-        pair, transfer = self._model
-        from_left = _messages(transfer.T, log_sum_exp(pair.left, axis=0), length - 1)
-        from_right = _messages(transfer, log_sum_exp(pair.right, axis=0), length - 1)[::-1]
-        return from_left, from_right
-
-    def marginals(self, length):
+    def marginals(self, length=None):
         """Return the distribution of every variable.
 
         Parameters
         ----------
-        length : int
-            Number of variables.
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
 
         Returns
         -------
-        ndarray of shape (length, n)
+        ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             Rows sum to 1.
         """
-        pair, _ = self._model
-        if check_integer("length", length) == 1:
-            return np.full((1, len(pair.left)), 1 / len(pair.left))
-        from_left, from_right = self._sides(length)
-        logs = np.zeros((length, len(pair.left)))
-        logs[1:] += log_product(from_left, pair.right.T)
-        logs[:-1] += log_product(from_right, pair.left.T)
-        return _normalised(logs)
+        return _stacked(self._field(length=self._length(length)).marginals())
 
-    def edge_marginals(self, length, position):
+    def edge_marginals(self, length=None, position=0):
         """Return the joint distribution of two neighbours; quadratic in the states.
 
         Parameters
         ----------
-        length : int
-            Number of variables.
-        position : int
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
+        position : int, default=0
             The earlier of the two variables, 0 to length - 2.
 
         Returns
@@ -192,25 +228,59 @@ class ChainMRF(BaseEstimator):
         ndarray of shape (n, n)
             Sums to 1.
         """
-        pair, _ = self._model
-        length = check_integer("length", length, 2)
+        length = self._length(length, 2)
         if check_integer("position", position, 0) > length - 2:
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
-        from_left, from_right = self._sides(length)
-        logs = pair.matrix()
-        if position > 0:
-            logs = logs + log_columns(pair.right.T, from_left[position - 1])[:, None]
-        if position < length - 2:
-            logs = logs + pair.spread(from_right[position + 1])
-        return _normalised(logs.reshape(1, -1)).reshape(logs.shape)
+        return self._field(length=length).edge_marginals(position + 1)
 
-    def sample(self, length, n=1, *, random_state=None):
+    def decode(self, length=None):
+        """Return the most probable path.
+
+        The maximum does not factor through features: this is quadratic in the states, in blocks of
+        rows.
+
+        Parameters
+        ----------
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
+
+        Returns
+        -------
+        log_prob : float
+            Its log probability.
+        path : ndarray of int of shape (length,)
+            States.
+        """
+        length = self._length(length)
+        path, total = self._field(length=length).decode()
+        return total - self._log_partition(length), path
+
+    def max_marginals(self, length=None):
+        """Return, for every state, the log probability of the best path through it.
+
+        Quadratic in the states, as `decode`.
+
+        Parameters
+        ----------
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
+
+        Returns
+        -------
+        ndarray of shape (length, n), or list of ndarray of shape (n_t,)
+            The largest entry of every row is that of `decode`.
+        """
+        length = self._length(length)
+        total = self._log_partition(length)
+        return _stacked([own - total for own in self._field(length=length).max_marginals()])
+
+    def sample(self, length=None, n=1, *, random_state=None):
         """Draw paths, exactly from the model of the approximate potentials.
 
         Parameters
         ----------
-        length : int
-            Number of variables.
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
         n : int, default=1
             Number of paths.
         random_state : int, RandomState instance or None, default=None
@@ -221,45 +291,85 @@ class ChainMRF(BaseEstimator):
         ndarray of int of shape (n, length)
             States.
         """
-        pair, _ = self._model
-        rng = as_generator(random_state)
-        with naming("n or length"):
-            paths = np.empty((check_integer("n", n), check_integer("length", length)), dtype=int)
-        if length == 1:
-            paths[:, 0] = rng.randint(len(pair.left), size=n)
-            return paths
-        _, later = self._sides(length)
-        ahead = pair.spread(later[0])
-        paths[:, 0] = draw_rows(np.broadcast_to(ahead, (n, len(ahead))), rng)
-        for t in range(length - 1):
-            # A feature of the edge, given the earlier state; then the later state, given it.
-            feature = draw_rows(pair.left[paths[:, t]] + later[t], rng)
-            ahead = pair.spread(later[t + 1]) if t < length - 2 else 0.0
-            paths[:, t + 1] = draw_rows(pair.right.T[feature] + ahead, rng)
-        return paths
+        rng, field = as_generator(random_state), self._field(length=self._length(length))
+        with naming("n"):
+            return field.sample(check_integer("n", n), rng)
+
+    # ---------------------------------------------------------------- learning
+
+    def log_partition_gradient(self, length=None):
+        """Return the gradient of `log_partition`, the feature maps held.
+
+        Parameters
+        ----------
+        length : int, default=None
+            Number of variables; None is that of the evidence or of the embeddings.
+
+        Returns
+        -------
+        dict of str to ndarray or list of ndarray
+            With respect to ``"embeddings"``, ``"later"`` (where given) and ``"unary"``, shaped as
+            these.
+        """
+        return self._log_partition_gradient(self._field(length=self._length(length)))
+
+    def log_prob_gradient(self, paths):
+        """Return the gradient of the sum of `log_prob` over paths, the feature maps held.
+
+        Parameters
+        ----------
+        paths : array-like of int of shape (length,) or (n_paths, length)
+            States.
+
+        Returns
+        -------
+        dict of str to ndarray or list of ndarray
+            As `log_partition_gradient`.
+        """
+        paths = self._check_paths(paths)
+        if isinstance(paths, list):
+            raise ValueError("paths must have one length: a gradient has the shape of the unaries.")
+        _, by_states, by_pairs = self._log_likelihood(self._model, [np.atleast_2d(paths)])
+        return self._shaped(self._model.gradients(by_pairs), by_states)
+
+    def fit(self, paths, *, learn_unary=False):
+        """Learn the embeddings from paths by maximum likelihood, the draw of features kept.
+
+        The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given
+        embeddings.
+
+        Parameters
+        ----------
+        paths : array-like of int of shape (n_paths, length), or list of paths
+            States; a list may hold paths of different lengths where the chain has any length.
+        learn_unary : bool, default=False
+            Whether unary potentials are learnt too, of which there is then one per position; what
+            is forbidden stays so.
+
+        Returns
+        -------
+        self : object
+            The fitted model.
+
+        Raises
+        ------
+        NotImplementedError
+            For feature maps whose gradients are not known (discrete ones).
+
+        Warns
+        -----
+        ConvergenceWarning
+            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            was not finite.
+        """
+        paths = self._check_paths(paths)
+        by_length = {}
+        for path in paths if isinstance(paths, list) else [paths]:
+            by_length.setdefault(path.shape[-1], []).append(np.atleast_2d(path))
+        if learn_unary and len(by_length) > 1:
+            raise ValueError(f"learn_unary needs paths of one length, got {sorted(by_length)}.")
+        return self._fit([np.vstack(parts) for parts in by_length.values()], learn_unary)
 
 
-def _messages(transfer, message, count):
-    """Return the log messages m, transfer m, transfer^2 m, ... as rows.
-
-    The matrix is exponentiated once and messages are kept normalised; where that underflows, sums
-    are taken in log space.
-    """
-    messages = np.empty((max(count, 1), len(message)))
-    messages[0] = message
-    top = transfer.max()
-    matrix = np.exp(transfer - top)
-    is_safe = transfer.min() > top - 300
-    for t in range(1, count):
-        before = messages[t - 1]
-        scale = before.max()
-        if is_safe and before.min() > scale - 300:
-            messages[t] = np.log(matrix @ np.exp(before - scale)) + (scale + top)
-        else:
-            messages[t] = log_columns(transfer.T, before)
-    return messages
-
-
-def _normalised(logs):
-    shares = peaked(logs)
-    return shares / shares.sum(axis=1, keepdims=True)
+def _stacked(parts):
+    return np.array(parts) if len({len(part) for part in parts}) == 1 else parts

@@ -1,22 +1,14 @@
 """Trees of variables, each with its own embeddings, unary potentials and number of states."""
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
-from .._sums import log_columns, log_sum_exp
-from .._validation import check_integer, naming, remembered
-from ._potentials import (
-    as_array,
-    as_generator,
-    check_embeddings,
-    draw_rows,
-    factors,
-    fitted_maps,
-)
+from .._validation import check_integer, naming
+from ._model import FieldModel, check_states
+from ._potentials import as_array, as_generator
 
 
-class TreeMRF(BaseEstimator):
-    """A tree of variables with the potential exp(x_i . x_j) on every edge.
+class TreeMRF(FieldModel):
+    """A tree of variables with the potential exp(x_i . y_j) on every edge (i, j).
 
     A message costs O(n D) for a variable with n states and D features, where the exact one costs
     n^2. With random features this is the model of the approximate potentials, exactly: all
@@ -27,14 +19,35 @@ class TreeMRF(BaseEstimator):
     edges : array-like of int of shape (n_variables - 1, 2)
         Pairs of variables, which must form one tree.
     embeddings : array-like of shape (n, d), or sequence of such arrays
-        Embeddings of the states: one array for all variables, or one a variable, of one width.
+        Embeddings x of the states: one array for all variables, or one per variable, of one width.
     unary : sequence of array-like of shape (n_i,), default=None
         Log potentials of the states of every variable; -inf forbids a state. None is 0.
+    later : array-like of shape (n, d), or sequence of such arrays, default=None
+        Embeddings y of the states as those of the second variable of an edge; None takes
+        `embeddings`.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
+    max_iter : int, default=100
+        Iterations of `fit`.
+    tol : float, default=1e-6
+        `fit` stops where the log likelihood gains less than this share of itself.
     random_state : int, RandomState instance or None, default=None
         Source of the draw, where the map has none.
+
+    Attributes
+    ----------
+    feature_map_ : "exact" or mechanism
+        What potentials are made of; known before `fit`.
+    embeddings_, later_ : ndarray or list of ndarray
+        After `fit`, the learnt embeddings (`later_` where `later` was given); all methods then use
+        them.
+    unary_ : list of ndarray
+        After ``fit(..., learn_unary=True)``, in place of `unary`.
+    history_ : list of float
+        Log likelihood after every iteration of `fit`.
+    converged_ : bool
+        Whether `fit` ended by `tol`; else it warned of the reason.
 
     Raises
     ------
@@ -47,92 +60,69 @@ class TreeMRF(BaseEstimator):
     >>> import numpy as np
     >>> from skrf.graphical import TreeMRF
     >>> embeddings = np.random.default_rng(0).normal(size=(30, 4)) / 2
-    >>> tree = TreeMRF([(0, 1), (0, 2), (2, 3)], embeddings, feature_map="exact")
+    >>> tree = TreeMRF([(0, 1), (0, 2), (2, 3)], embeddings)
+    >>> tree.feature_map_
+    'exact'
     >>> [marginal.shape for marginal in tree.marginals()]
     [(30,), (30,), (30,), (30,)]
     """
 
-    def __init__(self, edges, embeddings, unary=None, *, feature_map=None, random_state=None):
+    def __init__(
+        self,
+        edges,
+        embeddings,
+        unary=None,
+        *,
+        later=None,
+        feature_map=None,
+        max_iter=100,
+        tol=1e-6,
+        random_state=None,
+    ):
         self.edges = edges
         self.embeddings = embeddings
         self.unary = unary
+        self.later = later
         self.feature_map = feature_map
+        self.max_iter = max_iter
+        self.tol = tol
         self.random_state = random_state
 
     # ---------------------------------------------------------------- the model
 
     @property
-    def _model(self):
-        """Order from the root, parents, unary potentials and factors (parent left)."""
-        given = (self.edges, self.embeddings, self.unary, self.feature_map, self.random_state)
+    def _structure(self):
+        return self.edges
 
-        def make():
-            order, parents = _rooted(self.edges)
-            tables = self._check_embeddings(len(order))
-            unary = self._check_unary(tables)
-            # Pairs of tables that differ: many edges may share one.
-            keys = {i: (id(tables[parents[i]]), id(tables[i])) for i in order[1:]}
-            sides = {keys[i]: (tables[parents[i]], tables[i]) for i in order[1:]}
-            left = np.vstack([parent for parent, _ in sides.values()] or tables)
-            right = left
-            if any(parent is not child for parent, child in sides.values()):
-                right = np.vstack([child for _, child in sides.values()])
-            maps = fitted_maps(self.feature_map, left, right, self.random_state)
-            shared = {key: factors(maps, *tables) for key, tables in sides.items()}
-            return order, parents, unary, {i: shared[keys[i]] for i in order[1:]}
+    @property
+    def _n_variables(self):
+        return len(_rooted(self.edges)) + 1
 
-        return remembered(self, "_kept", given, make)
+    def _edges(self, _):
+        return np.reshape(self.edges, (-1, 2)).tolist()
 
-    def _check_embeddings(self, n_variables):
-        given = self.embeddings
-        if getattr(given, "ndim", 0) == 2:
-            return [check_embeddings(given)] * n_variables
-        with naming("embeddings"):
-            given = list(given)
-            is_one = bool(given) and np.ndim(given[0]) == 1
-        if is_one:
-            return [check_embeddings(given)] * n_variables
-        if len(given) != n_variables:
-            raise ValueError(
-                f"embeddings has {len(given)} arrays; the edges name {n_variables} variables."
-            )
-        tables = []
-        for i, part in enumerate(given):
-            width = tables[0].shape[1] if tables else None
-            tables.append(check_embeddings(part, f"embeddings[{i}]", width))
-        return tables
+    def _field(self, model=None, n_variables=None, unary=None):
+        """Return the field of the current model, or of another one with other unaries."""
+        model = self._model if model is None else model
+        parents = _rooted(self.edges)
+        given = {tuple(edge) for edge in self._edges(None)}
+        is_reversed = {i for i, parent in parents.items() if (i, parent) in given}
+        of = model.tables["embeddings"]
+        sizes = [len(of[i if len(of) > 1 else 0]) for i in range(len(parents) + 1)]
+        return model.field(parents, self._unary_of(sizes) if unary is None else unary, is_reversed)
 
-    def _check_unary(self, tables):
-        if self.unary is None:
-            return [np.zeros(len(table)) for table in tables]
-        with naming("unary"):
-            given = list(self.unary)
-        if len(given) != len(tables):
-            raise ValueError(f"unary has {len(given)} entries; {len(tables)} are needed.")
-        checked = []
-        for i, (values, table) in enumerate(zip(given, tables, strict=True)):
-            values = as_array(f"unary[{i}]", values, np.float64)
-            if values.shape != (len(table),):
+    def _check_states(self, assignments):
+        sizes = [len(values) for values in self._field().unary]
+
+        def sizes_of(n_variables):
+            if n_variables != len(sizes):
                 raise ValueError(
-                    f"unary[{i}] must have shape {(len(table),)}, one value a state, got "
-                    f"{values.shape}."
+                    f"assignments must give a state to each of {len(sizes)} variables, got "
+                    f"{n_variables}."
                 )
-            if np.isnan(values).any() or (values == np.inf).any():
-                raise ValueError(f"unary[{i}] must not hold NaN or +inf.")
-            if not np.isfinite(values).any():
-                raise ValueError(f"unary[{i}] forbids every state of variable {i}.")
-            checked.append(values)
-        return checked
+            return sizes
 
-    def _upward(self):
-        """Return, for every variable, its log potential with all messages from below."""
-        order, parents, unary, pairs = self._model
-        beliefs = [values.copy() for values in unary]
-        features = {}
-        for i in reversed(order[1:]):
-            features[i] = pairs[i].gather(beliefs[i])
-            beliefs[parents[i]] += pairs[i].spread(features[i])
-        return beliefs, features
+        return check_states("assignments", assignments, sizes_of)
 
     # ---------------------------------------------------------------- public
 
@@ -144,8 +134,7 @@ class TreeMRF(BaseEstimator):
         float
             The log partition function.
         """
-        beliefs, _ = self._upward()
-        return float(log_sum_exp(beliefs[self._model[0][0]]))
+        return self._field().log_partition
 
     def log_prob(self, assignments):
         """Return the log probability of assignments.
@@ -160,23 +149,9 @@ class TreeMRF(BaseEstimator):
         float or ndarray of shape (n,)
             Log probabilities under the approximate potentials, which are normalised.
         """
-        order, parents, unary, pairs = self._model
-        states = as_array("assignments", assignments)
-        sizes = np.array([len(values) for values in unary])
-        if states.dtype.kind not in "iu" or states.ndim not in (1, 2):
-            raise ValueError(
-                "assignments must be integers of shape (n_variables,) or (n, n_variables), got "
-                f"shape {states.shape} and dtype {states.dtype}."
-            )
-        if states.shape[-1] != len(order) or (states < 0).any() or (states >= sizes).any():
-            raise ValueError(
-                f"assignments must give a state to each of {len(order)} variables, which have "
-                f"{sizes.tolist()} states; got shape {states.shape}."
-            )
-        total = -self.log_partition() + sum(unary[i][states[..., i]] for i in range(len(order)))
-        for i in order[1:]:
-            total = total + pairs[i].values(states[..., parents[i]], states[..., i])
-        return float(total) if states.ndim == 1 else total
+        states, field = self._check_states(assignments), self._field()
+        found = field.log_weights(np.atleast_2d(states)) - field.log_partition
+        return float(found[0]) if states.ndim == 1 else found
 
     def marginals(self):
         """Return the distribution of every variable.
@@ -186,20 +161,7 @@ class TreeMRF(BaseEstimator):
         list of ndarray of shape (n_i,)
             Each sums to 1.
         """
-        return [np.exp(logs - log_sum_exp(logs)) for logs in self._all_beliefs()[0]]
-
-    def _all_beliefs(self):
-        """Return full log beliefs, and for every variable what its parent tells its edge."""
-        order, parents, _, pairs = self._model
-        beliefs, features = self._upward()
-        from_above = {}
-        for i in order[1:]:
-            # The parent's belief holds the message from i: take it out once.
-            rest = beliefs[parents[i]] - pairs[i].spread(features[i])
-            from_above[i] = rest
-            down = log_columns(pairs[i].right.T, log_columns(pairs[i].left, rest))
-            beliefs[i] = beliefs[i] + down
-        return beliefs, from_above
+        return self._field().marginals()
 
     def edge_marginals(self, i, j):
         """Return the joint distribution of two neighbours; quadratic in the states.
@@ -214,18 +176,45 @@ class TreeMRF(BaseEstimator):
         ndarray of shape (n_i, n_j)
             Sums to 1.
         """
-        order, parents, _, pairs = self._model
+        field = self._field()
         for name, value in (("i", i), ("j", j)):
-            if check_integer(name, value, 0) >= len(order):
-                raise ValueError(f"{name} must lie in 0 to {len(order) - 1}, got {value!r}.")
+            if check_integer(name, value, 0) >= len(field.unary):
+                raise ValueError(f"{name} must lie in 0 to {len(field.unary) - 1}, got {value!r}.")
         for child, parent in ((j, i), (i, j)):
-            if parents.get(child, -1) == parent:
-                rest = self._all_beliefs()[1][child]
-                below = self._upward()[0][child]
-                logs = rest[:, None] + pairs[child].matrix() + below
-                joint = np.exp(logs - log_sum_exp(logs.ravel()))
+            if field.parents.get(child, -1) == parent:
+                joint = field.edge_marginals(child)
                 return joint if parent == i else joint.T
         raise ValueError(f"i and j must have an edge; there is no edge between {i!r} and {j!r}.")
+
+    def decode(self):
+        """Return the most probable assignment.
+
+        The maximum does not factor through features: this is quadratic in the states, in blocks of
+        rows.
+
+        Returns
+        -------
+        log_prob : float
+            Its log probability.
+        states : ndarray of int of shape (n_variables,)
+            A state of every variable.
+        """
+        field = self._field()
+        states, total = field.decode()
+        return total - field.log_partition, states
+
+    def max_marginals(self):
+        """Return, for every state, the log probability of the best assignment that has it.
+
+        Quadratic in the states, as `decode`.
+
+        Returns
+        -------
+        list of ndarray of shape (n_i,)
+            One array per variable; the largest entry of each is that of `decode`.
+        """
+        field = self._field()
+        return [values - field.log_partition for values in field.max_marginals()]
 
     def sample(self, n=1, *, random_state=None):
         """Draw assignments, exactly from the model of the approximate potentials.
@@ -242,25 +231,77 @@ class TreeMRF(BaseEstimator):
         ndarray of int of shape (n, n_variables)
             States.
         """
-        order, parents, _, pairs = self._model
         rng = as_generator(random_state)
-        beliefs, features = self._upward()
         with naming("n"):
-            states = np.empty((check_integer("n", n), len(order)), dtype=int)
-        root = beliefs[order[0]]
-        states[:, order[0]] = draw_rows(np.broadcast_to(root, (n, len(root))), rng)
-        for i in order[1:]:
-            # A feature of the edge, given the parent's state; then the state, given the feature.
-            feature = draw_rows(pairs[i].left[states[:, parents[i]]] + features[i], rng)
-            states[:, i] = draw_rows(pairs[i].right.T[feature] + beliefs[i], rng)
-        return states
+            return self._field().sample(check_integer("n", n), rng)
+
+    # ---------------------------------------------------------------- learning
+
+    def log_partition_gradient(self):
+        """Return the gradient of `log_partition`, the feature maps held.
+
+        Returns
+        -------
+        dict of str to ndarray or list of ndarray
+            With respect to ``"embeddings"``, ``"later"`` (where given) and ``"unary"``, shaped as
+            these.
+        """
+        return self._log_partition_gradient(self._field())
+
+    def log_prob_gradient(self, assignments):
+        """Return the gradient of the sum of `log_prob` over assignments, the feature maps held.
+
+        Parameters
+        ----------
+        assignments : array-like of int of shape (n_variables,) or (n, n_variables)
+            A state for every variable.
+
+        Returns
+        -------
+        dict of str to ndarray or list of ndarray
+            As `log_partition_gradient`.
+        """
+        states = np.atleast_2d(self._check_states(assignments))
+        _, by_states, by_pairs = self._log_likelihood(self._model, [states])
+        return self._shaped(self._model.gradients(by_pairs), by_states)
+
+    def fit(self, assignments, *, learn_unary=False):
+        """Learn the embeddings from assignments by maximum likelihood, the draw of features kept.
+
+        The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given
+        embeddings.
+
+        Parameters
+        ----------
+        assignments : array-like of int of shape (n, n_variables)
+            A state for every variable.
+        learn_unary : bool, default=False
+            Whether unary potentials are learnt too; what is forbidden stays so.
+
+        Returns
+        -------
+        self : object
+            The fitted model.
+
+        Raises
+        ------
+        NotImplementedError
+            For feature maps whose gradients are not known (discrete ones).
+
+        Warns
+        -----
+        ConvergenceWarning
+            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            was not finite.
+        """
+        return self._fit([np.atleast_2d(self._check_states(assignments))], learn_unary)
 
 
 def _rooted(edges):
-    """Return variables in an order from a root, and the parent of every other one."""
+    """Return the parent of every variable but 0, in an order from it."""
     edges = as_array("edges", edges)
     if edges.size == 0:
-        return [0], {}
+        return {}
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise ValueError(
             f"edges must be integers of shape (n_edges, 2), got shape {edges.shape} and dtype "
@@ -288,4 +329,4 @@ def _rooted(edges):
     if len(order) < n_variables:
         apart = sorted(set(range(n_variables)) - set(order))
         raise ValueError(f"edges is not connected: no path from variable 0 to {apart[:5]}.")
-    return order, parents
+    return parents

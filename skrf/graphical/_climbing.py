@@ -1,0 +1,71 @@
+"""Gradient ascent on a log likelihood, and what is said where it did not converge."""
+
+import numpy as np
+import scipy.optimize
+
+_ENDS = {  # by the status of the optimiser; None where it met something that is not finite
+    1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
+    "itself: raise max_iter, or tol if that is enough.",
+    2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
+    "raises the log likelihood by more than rounding. Raise tol={tol}.",
+    None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
+    "embeddings whose entries are nearer to 1.",
+}
+
+
+def climb(objective, vector, n_samples, *, max_iter, tol):
+    """Return where L-BFGS ends, the log likelihoods on the way there, and what went wrong.
+
+    Parameters
+    ----------
+    objective : callable
+        Takes a vector and returns the log likelihood and its gradient.
+    vector : ndarray of shape (n,)
+        Where to begin.
+    n_samples : int
+        The steps are those for the mean over so many.
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        Gain, as a share of the log likelihood, below which to stop.
+
+    Returns
+    -------
+    vector : ndarray of shape (n,)
+        The last one of a finished iteration.
+    history : list of float
+        Its log likelihood after every iteration.
+    trouble : str or None
+        Why it ended, where it did not converge.
+    """
+    history, latest, reached = [], [], [vector]
+
+    def loss(vector):
+        # NaN would end L-BFGS as if it had converged.
+        _check_finite(vector)
+        log_prob, gradient = objective(vector)
+        _check_finite(log_prob, gradient)
+        latest[:] = [log_prob]
+        return -log_prob / n_samples, -gradient / n_samples
+
+    def keep(vector):
+        history.extend(latest)
+        reached[:] = [vector.copy()]
+
+    # No step gains more than the whole: all tolerances from 1 on are the same.
+    options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
+    try:
+        status = scipy.optimize.minimize(
+            loss, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
+        ).status
+    except FloatingPointError:
+        status = None
+    trouble = None
+    if status != 0:
+        trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
+    return reached[0], history, trouble
+
+
+def _check_finite(*values):
+    if not all(np.isfinite(value).all() for value in values):
+        raise FloatingPointError("not finite")

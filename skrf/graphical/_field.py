@@ -1,0 +1,186 @@
+"""Trees of variables: sums, maxima, draws and expected counts, for potentials as they are.
+
+A belief is the log potential of a variable's states with the messages that have arrived. Messages
+go up to the root, variable 0, and down again; what a variable tells a neighbour is its belief
+without that neighbour's message, which is taken out once: a hub costs no more than its edges.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .._sums import differences, log_sum_exp, peaked
+from ._potentials import draw_rows
+
+
+class Upward(NamedTuple):
+    """What a sweep to the root leaves.
+
+    Parameters
+    ----------
+    beliefs : list of ndarray of shape (n_i,)
+        Of every variable, with the messages from below.
+    messages : dict of int to ndarray
+        By child, what it tells its parent.
+    details : dict of int to ndarray
+        By child, what `Potential.sums` or `Potential.maxima` returns beside the message.
+    """
+
+    beliefs: list
+    messages: dict
+    details: dict
+
+
+class Downward(NamedTuple):
+    """What a sweep from the root leaves.
+
+    Parameters
+    ----------
+    beliefs : list of ndarray of shape (n_i,)
+        Of every variable, with all messages.
+    rests : dict of int to ndarray
+        By child, the belief of its parent without the child's message.
+    details : dict of int to ndarray
+        As in `Upward`, of the messages from parents.
+    """
+
+    beliefs: list
+    rests: dict
+    details: dict
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A tree of variables with log unary potentials, and a potential on every edge.
+
+    Parameters
+    ----------
+    parents : dict of int to int
+        The parent of every variable but 0, in an order from the root.
+    unary : sequence of ndarray of shape (n_i,)
+        Log potentials of states.
+    pairs : dict of int to Potential
+        By child: its parent is on the left, the child on the right.
+    """
+
+    parents: dict
+    unary: list
+    pairs: dict
+
+    def upward(self, kind="sums"):
+        """Return what a sweep to the root leaves; "maxima" in place of sums."""
+        beliefs, messages, details = [values.copy() for values in self.unary], {}, {}
+        for i in reversed(self.parents):
+            messages[i], details[i] = getattr(self.pairs[i], kind)(beliefs[i])
+            beliefs[self.parents[i]] += messages[i]
+        return Upward(beliefs, messages, details)
+
+    def downward(self, up, kind="sums"):
+        """Return what a sweep from the root leaves, after one to it."""
+        beliefs, rests, details = list(up.beliefs), {}, {}
+        for i, parent in self.parents.items():
+            rests[i] = differences(beliefs[parent], up.messages[i])
+            message, details[i] = getattr(self.pairs[i].turned, kind)(rests[i])
+            beliefs[i] = beliefs[i] + message
+        return Downward(beliefs, rests, details)
+
+    @cached_property
+    def _children(self):
+        """Children by potential: many edges may share one."""
+        found = {}
+        for i, pair in self.pairs.items():
+            found.setdefault(pair, []).append(i)
+        return found
+
+    @cached_property
+    def log_partition(self):
+        """The log sum over all assignments."""
+        return float(log_sum_exp(self.upward().beliefs[0]))
+
+    def log_weights(self, states):
+        """Return the sum of the log potentials of assignments, (n, n_variables)."""
+        total = sum(values[own] for values, own in zip(self.unary, states.T, strict=True))
+        for i, parent in self.parents.items():
+            total = total + self.pairs[i].values(states[:, parent], states[:, i])
+        return total
+
+    def marginals(self):
+        """Return the distribution of every variable."""
+        return [_normalised(logs) for logs in self.downward(self.upward()).beliefs]
+
+    def edge_marginals(self, child):
+        """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
+        up = self.upward()
+        rest = self.downward(up).rests[child]
+        logs = rest[:, None] + self.pairs[child].matrix + up.beliefs[child]
+        return _normalised(logs.ravel()).reshape(logs.shape)
+
+    def decode(self):
+        """Return the most probable assignment and the sum of its log potentials."""
+        up = self.upward("maxima")
+        states = np.empty(len(self.unary), dtype=int)
+        states[0] = up.beliefs[0].argmax()
+        for i, parent in self.parents.items():
+            states[i] = up.details[i][states[parent]]
+        return states, float(up.beliefs[0].max())
+
+    def max_marginals(self):
+        """Return the largest sum of log potentials with every state of every variable."""
+        return self.downward(self.upward("maxima"), "maxima").beliefs
+
+    def sample(self, n, rng):
+        """Return draws, (n, n_variables)."""
+        states = np.empty((n, len(self.unary)), dtype=int)
+        up = self.upward()
+        states[:, 0] = draw_rows(np.broadcast_to(up.beliefs[0], (n, len(up.beliefs[0]))), rng)
+        for i, parent in self.parents.items():
+            given = states[:, parent], up.beliefs[i], up.details[i]
+            states[:, i] = self.pairs[i].draw(*given, rng)
+        return states
+
+    def expected_counts(self):
+        """Return probabilities of all states, and counts of pairs by potential.
+
+        Returns
+        -------
+        of_states : list of ndarray of shape (n_i,)
+            Marginals.
+        of_pairs : dict of Potential to list of ndarray
+            Expected counts of the edges that have it, as `Potential.pull_back` wants them.
+        """
+        up = self.upward()
+        down = self.downward(up)
+        of_pairs = {}
+        for pair, edges in self._children.items():
+            totals = [log_sum_exp(down.rests[i] + up.messages[i]) for i in edges]
+            rests = [down.rests[i] - total for i, total in zip(edges, totals, strict=True)]
+            parts = (
+                rests,
+                [up.beliefs[i] for i in edges],
+                [down.details[i] - total for i, total in zip(edges, totals, strict=True)],
+                [up.details[i] for i in edges],
+            )
+            of_pairs[pair] = pair.expected(*map(np.array, parts))
+        return [_normalised(logs) for logs in down.beliefs], of_pairs
+
+    def observed_counts(self, states, weights):
+        """Return what `expected_counts` does, of weighted assignments, (n, n_variables)."""
+        of_states = [
+            np.bincount(own, weights, minlength=len(values))
+            for values, own in zip(self.unary, states.T, strict=True)
+        ]
+        of_pairs = {}
+        for pair, edges in self._children.items():
+            n = len(pair.v)
+            codes = np.ravel(states[:, [self.parents[i] for i in edges]] * n + states[:, edges])
+            codes, places = np.unique(codes, return_inverse=True)
+            total = np.bincount(places, np.repeat(weights, len(edges)))
+            of_pairs[pair] = pair.counts(codes // n, codes % n, total)
+        return of_states, of_pairs
+
+
+def _normalised(logs):
+    shares = peaked(logs)
+    return shares / shares.sum()

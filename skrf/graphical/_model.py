@@ -1,0 +1,313 @@
+"""What chains and trees share as estimators: their embeddings, potentials and learning."""
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from .._validation import Interval, commit, draft_of, naming, remembered
+from ._climbing import climb
+from ._field import Field
+from ._potentials import Maps, as_array, check_embeddings, fitted_maps, potential
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Embeddings and the maps that were fitted to them.
+
+    Parameters
+    ----------
+    tables : dict of str to tuple of ndarray
+        By side, "embeddings" and "later" (left out where one serves both): one array for all
+        variables, or one per variable.
+    maps : Maps or "exact"
+        Those of the earlier and of the later side.
+    """
+
+    tables: dict
+    maps: Maps | str
+
+    @cached_property
+    def _pairs(self):
+        return {}
+
+    def slots(self, i, j):
+        """Return where the embeddings are of the earlier and the later variable of an edge."""
+        sides = (("embeddings", i), ("later" if "later" in self.tables else "embeddings", j))
+        return tuple((side, at if len(self.tables[side]) > 1 else 0) for side, at in sides)
+
+    def pair(self, i, j):
+        """Return the potential of an edge from i to j; edges of the same embeddings share one."""
+        slots = self.slots(i, j)
+        if slots not in self._pairs:
+            self._pairs[slots] = potential(
+                self.maps, *(self.tables[side][at] for side, at in slots)
+            )
+        return self._pairs[slots]
+
+    def field(self, parents, unary, is_reversed=()):
+        """Return a field; in edges of the children `is_reversed` the parent comes later."""
+        pairs = {
+            i: self.pair(i, parent).turned if i in is_reversed else self.pair(parent, i)
+            for i, parent in parents.items()
+        }
+        return Field(parents, unary, pairs)
+
+    def gradients(self, of_pairs):
+        """Return gradients with respect to all embeddings, given counts of pairs."""
+        found = {side: [np.zeros(part.shape) for part in of] for side, of in self.tables.items()}
+        for slots, pair in self._pairs.items():
+            for own, order in ((pair, slots), (pair.turned, slots[::-1])):
+                if own in of_pairs:
+                    parts = own.pull_back(*of_pairs[own])
+                    for (side, at), part in zip(order, parts, strict=True):
+                        found[side][at] += part
+        return found
+
+    def moved(self, vector):
+        """Return the model with other embeddings, and what is left of the vector."""
+        tables = {}
+        for side, of in self.tables.items():
+            tables[side] = ()
+            for part in of:
+                tables[side] += (vector[: part.size].reshape(part.shape),)
+                vector = vector[part.size :]
+        return replace(self, tables=tables), vector
+
+
+def flat(gradients):
+    """Return gradients, or embeddings, as one vector."""
+    return np.concatenate([part.ravel() for of in gradients.values() for part in of])
+
+
+class FieldModel(BaseEstimator):
+    """Chains and trees of variables with potentials exp(x_i . y_j)."""
+
+    _parameter_constraints = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+    }
+    _fitted = None  # a Model, after `fit`
+
+    @property
+    def _model(self):
+        """Learnt embeddings, or those of the current parameters and array contents."""
+        if self._fitted is not None:
+            return self._fitted
+        given = self._structure, self.embeddings, self.later, self.feature_map, self.random_state
+        return remembered(self, "_kept", given, self._make_model)
+
+    def _make_model(self):
+        tables = {"embeddings": check_tables("embeddings", self.embeddings, self._n_variables)}
+        first = tables["embeddings"]
+        if self.later is not None:
+            tables["later"] = check_tables("later", self.later, self._n_variables, like=first)
+        model = Model(tables, "exact")
+        edges = self._edges(len(first)) or [(0, 0)]
+        slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
+        sides = [[tables[side][at] for side, at in own] for own in slots]
+        stacked = (
+            np.vstack(list({id(X): X for X in of}.values())) for of in zip(*sides, strict=True)
+        )
+        sizes = [(len(u), len(v)) for u, v in sides]
+        return replace(
+            model, maps=fitted_maps(self.feature_map, *stacked, self.random_state, sizes)
+        )
+
+    @property
+    def feature_map_(self):
+        """What potentials are made of: "exact", or the fitted mechanism."""
+        maps = self._model.maps
+        return maps if isinstance(maps, str) else maps.mechanism
+
+    def _unary_of(self, sizes):
+        """Return log potentials of the states of every variable, learnt ones where there are."""
+        given = getattr(self, "unary_", self.unary)
+        return [np.zeros(n) for n in sizes] if given is None else check_unary(given, sizes)
+
+    # ---------------------------------------------------------------- learning
+
+    def _log_partition_gradient(self, field):
+        of_states, of_pairs = field.expected_counts()
+        return self._shaped(self._model.gradients(of_pairs), of_states)
+
+    def _shaped(self, gradients, of_states):
+        """Return gradients in the shapes of what was given."""
+        found = {side: of[0] if len(of) == 1 else of for side, of in gradients.items()}
+        is_even = len({len(values) for values in of_states}) == 1
+        return found | {"unary": np.array(of_states) if is_even else of_states}
+
+    def _log_likelihood(self, model, parts, unary=None):
+        """Return the log probability of all assignments, and counts that give its gradient.
+
+        Parameters
+        ----------
+        model : Model
+            Of which potentials.
+        parts : list of ndarray of shape (n, n_variables)
+            Assignments, by number of variables.
+        unary : list of ndarray, default=None
+            In place of the given ones.
+        """
+        log_prob, by_states, by_pairs = 0.0, None, {}
+        for states in parts:
+            field = self._field(model, states.shape[1], unary)
+            log_prob += field.log_weights(states).sum() - len(states) * field.log_partition
+            seen = field.observed_counts(states, np.ones(len(states)))
+            expected = field.expected_counts()
+            by_states = [a - len(states) * b for a, b in zip(seen[0], expected[0], strict=True)]
+            for pair, counts in expected[1].items():
+                own = [a - len(states) * b for a, b in zip(seen[1][pair], counts, strict=True)]
+                earlier = by_pairs.get(pair)
+                by_pairs[pair] = own if earlier is None else list(map(np.add, earlier, own))
+        return float(log_prob), by_states, by_pairs
+
+    def _fit(self, parts, learn_unary):
+        """Climb the likelihood of assignments from the given embeddings, the draw kept."""
+        self._validate_params()
+        draft = draft_of(self)
+        first = draft._model
+        unary = draft._field(first, parts[0].shape[1]).unary
+        sizes = [len(values) for values in unary]
+        is_allowed = np.isfinite(np.concatenate(unary))
+
+        def split(vector):
+            model, rest = first.moved(vector)
+            if not learn_unary:
+                return model, None
+            values = np.concatenate(unary)
+            values[is_allowed] = rest
+            return model, np.split(values, np.cumsum(sizes)[:-1])
+
+        def objective(vector):
+            model, own = split(vector)
+            log_prob, by_states, by_pairs = draft._log_likelihood(model, parts, own)
+            gradient = flat(model.gradients(by_pairs))
+            if learn_unary:
+                gradient = np.append(gradient, np.concatenate(by_states)[is_allowed])
+            return log_prob, gradient
+
+        start = flat(first.tables)
+        if learn_unary:
+            start = np.append(start, np.concatenate(unary)[is_allowed])
+        n_samples = sum(states.size for states in parts)
+        limits = {"max_iter": self.max_iter, "tol": self.tol}
+        vector, draft.history_, trouble = climb(objective, start, n_samples, **limits)
+        draft.converged_ = trouble is None
+        if trouble:
+            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=3)
+        draft._fitted, learnt = split(vector)
+        for side, of in draft._fitted.tables.items():
+            setattr(draft, f"{side}_", of[0] if len(of) == 1 else list(of))
+        if learn_unary:
+            draft.unary_ = learnt
+        return commit(self, draft)
+
+    @property
+    def n_iter_(self):
+        """Iterations that `fit` took."""
+        if not hasattr(self, "history_"):
+            raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")
+        return len(self.history_)
+
+
+# ---------------------------------------------------------------- what is given
+
+
+def check_tables(name, given, n_variables=None, like=None):
+    """Return embeddings as a tuple of arrays: one for all variables, or one per variable.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    given : array-like
+        Of shape (n, d), or a sequence of such arrays.
+    n_variables : int, default=None
+        Length of a sequence; None takes any.
+    like : tuple of ndarray, default=None
+        Embeddings of the other side, of the same numbers of states.
+    """
+    width = None if like is None else like[0].shape[1]
+    is_one = getattr(given, "ndim", 0) == 2
+    if not is_one:
+        with naming(name):
+            given = list(given)
+            is_one = bool(given) and np.ndim(given[0]) < 2
+    if is_one:
+        tables = (check_embeddings(given, name, width),)
+    else:
+        if n_variables is None and len(given) < 2:
+            raise ValueError(
+                f"{name} must be one array for all variables or an array for each of at least 2, "
+                f"got a sequence of {len(given)}."
+            )
+        if n_variables not in (None, len(given)):
+            raise ValueError(
+                f"{name} has {len(given)} arrays; the edges name {n_variables} variables."
+            )
+        tables = ()
+        for i, part in enumerate(given):
+            tables += (check_embeddings(part, f"{name}[{i}]", width),)
+            width = tables[0].shape[1]
+    if like is not None and [len(X) for X in tables] != [len(X) for X in like]:
+        sizes = [[len(X) for X in of] for of in (tables, like)]
+        raise ValueError(
+            f"{name} must have a row for every state, as embeddings does: got {sizes[0]} rows, "
+            f"embeddings has {sizes[1]}."
+        )
+    return tables
+
+
+def check_unary(given, sizes):
+    """Return log potentials as a list of arrays, one value per state of every variable."""
+    with naming("unary"):
+        given = list(given)
+    if len(given) != len(sizes):
+        raise ValueError(f"unary has {len(given)} entries; {len(sizes)} are needed.")
+    checked = []
+    for i, (values, n) in enumerate(zip(given, sizes, strict=True)):
+        values = as_array(f"unary[{i}]", values, np.float64)
+        if values.shape != (n,):
+            raise ValueError(
+                f"unary[{i}] must have shape {(n,)}, one value per state, got {values.shape}."
+            )
+        if np.isnan(values).any() or (values == np.inf).any():
+            raise ValueError(f"unary[{i}] must not hold NaN or +inf.")
+        if not np.isfinite(values).any():
+            raise ValueError(f"unary[{i}] forbids every state of variable {i}.")
+        checked.append(values)
+    return checked
+
+
+def check_states(name, states, sizes):
+    """Return assignments as integers of shape (n, n_variables), or (n_variables,).
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    states : array-like of int
+        Given.
+    sizes : callable
+        Returns the numbers of states, given the number of variables.
+    """
+    states = as_array(name, states)
+    if states.ndim not in (1, 2) or states.size == 0 or states.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must be integers of shape (n_variables,) or (n, n_variables), got shape "
+            f"{states.shape} and dtype {states.dtype}."
+        )
+    limits = np.array(sizes(states.shape[-1]))
+    wrong = (states < 0) | (states >= limits)
+    if wrong.any():
+        at = np.argwhere(wrong)[0][-1]
+        raise ValueError(
+            f"{name} must hold states from 0 to {limits[at] - 1} of variable {at}, got "
+            f"{states[wrong][0]}."
+        )
+    return states
