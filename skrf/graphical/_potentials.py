@@ -255,8 +255,11 @@ def as_array(name, value, dtype=None):
     """Return a value as an array of any shape, or raise naming it: entries may be NaN."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: missing entries have no meaning here.")
+    # Filter steps come here, and evidence of every variable: check_array takes long.
     if isinstance(value, (np.ndarray, np.number, int, float)) and dtype is None:
-        return np.asarray(value)  # a filter step comes here
+        return np.asarray(value)
+    if type(value) is np.ndarray and value.dtype == dtype:
+        return value
     with naming(name):
         if dtype is None:
             return np.asarray(value)

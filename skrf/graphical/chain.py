@@ -191,9 +191,8 @@ class ChainMRF(FieldModel):
         paths = self._check_paths(paths)
         if isinstance(paths, list):
             return np.array([self.log_prob(path) for path in paths])
-        length = paths.shape[-1]
-        found = self._field(length=length).log_weights(np.atleast_2d(paths))
-        found = found - self._log_partition(length)
+        field = self._field(length=paths.shape[-1])
+        found = field.log_weights(np.atleast_2d(paths)) - field.log_partition
         return float(found[0]) if paths.ndim == 1 else found
 
     # ---------------------------------------------------------------- marginals and samples
@@ -251,9 +250,9 @@ class ChainMRF(FieldModel):
         path : ndarray of int of shape (length,)
             States.
         """
-        length = self._length(length)
-        path, total = self._field(length=length).decode()
-        return total - self._log_partition(length), path
+        field = self._field(length=self._length(length))
+        path, total = field.decode()
+        return total - field.log_partition, path
 
     def max_marginals(self, length=None):
         """Return, for every state, the log probability of the best path through it.
@@ -270,9 +269,8 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             The largest entry of every row is that of `decode`.
         """
-        length = self._length(length)
-        total = self._log_partition(length)
-        return _stacked([own - total for own in self._field(length=length).max_marginals()])
+        field = self._field(length=self._length(length))
+        return _stacked([own - field.log_partition for own in field.max_marginals()])
 
     def sample(self, length=None, n=1, *, random_state=None):
         """Draw paths, exactly from the model of the approximate potentials.
