@@ -58,7 +58,9 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
     unary : sequence of length ndarrays of shape (n_t,), default=None
         Log potentials of single states; -inf forbids one. None is 0.
     n_products : int, default=9
-        Number of products with an exact matrix, or of work that costs as much.
+        Number of products with the exact matrix: of one vector, or with unaries of one for every
+        position. Embeddings of every edge have one matrix each, so there it is the work of so many
+        products, and where they are fewer than edges the upper bound is a crude one.
     """
     is_shared = left[0].ndim == 1
     if is_shared and (unary is None or n_products < length - 1):
@@ -66,12 +68,13 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
     else:
         edges = ([left] * (length - 1), [right] * (length - 1)) if is_shared else (left, right)
         value, lower, upper = _from_states(*edges, length, unary, n_products)
+    lower = min(lower, upper)  # rounding
     value = float(min(max(value, lower), upper))
     beyond = max(lower - log_partition, log_partition - upper)
     if beyond > max(_TOLERATED, _ROUNDING * abs(value)):
         warnings.warn(
-            "Random features have collapsed: the log partition function is "
-            f"{log_partition:.6g}, that of the exact kernel between {lower:.6g} and {upper:.6g}. "
+            "Random features are too few or have collapsed: the log partition function is "
+            f"{log_partition:.6g}, that of the exact kernel lies from {lower:.6g} to {upper:.6g}. "
             'Take feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
             FeatureCollapseWarning,
             stacklevel=3,
