@@ -171,6 +171,17 @@ class ChainMRF(BaseEstimator):
         -----
         FeatureCollapseWarning
             Where the bounds exclude the approximate log partition function, by more than 0.1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf import AdaptiveRF
+        >>> from skrf.graphical import ChainMRF
+        >>> embeddings = np.random.default_rng(0).normal(size=(50, 4)) / 4
+        >>> chain = ChainMRF(embeddings, feature_map=AdaptiveRF(64), random_state=0)
+        >>> told = chain.report(20)
+        >>> abs(told.error) < 0.1 and told.lower <= told.log_partition <= told.upper
+        True
         """
         length = check_integer("length", length)
         n_products = check_integer("n_products", n_products)
