@@ -10,7 +10,8 @@ class FeatureCollapseWarning(UserWarning):
     width, one or two of them hold nearly all of the weight, and an average over the others adds
     nothing: the kernel estimate is then that of a map with one or two features, however many
     were asked for. A smaller ``sigma``, centring, or a mechanism of lower variance helps; more
-    features of the same kind hardly do.
+    features of the same kind hardly do. A chain says so where the exact partition function is
+    certain to be another.
 
     See Also
     --------

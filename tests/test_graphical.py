@@ -142,6 +142,16 @@ def test_the_exact_potentials_are_those_of_the_definition(kind):
         assert_allclose(field.pairs[t + 1].turned.matrix, b @ a.T, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+@pytest.mark.parametrize("kind", CHAINS)
+def test_report_compares_the_chain_with_the_exact_one(kind):
+    chain = ChainMRF(**CHAINS[kind], feature_map=MAPS["optimal"])
+    exact = ChainMRF(**CHAINS[kind], feature_map="exact").log_partition(LENGTH)
+    told = chain.report(LENGTH)
+    assert_allclose([told.log_partition, told.lower, told.upper], exact, rtol=1e-9)
+    assert_allclose(told.error, exact - chain.log_partition(LENGTH), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["exact", "adaptive"])
 def test_evidence_changes_from_call_to_call_and_factors_stay(name, monkeypatch):
     chain = ChainMRF(LEFT, feature_map=MAPS[name], unary=np.zeros((3, 4)))

@@ -1,7 +1,8 @@
 """Inference in chains, trees and hidden Markov models, linear in the number of states."""
 
+from ._error import ErrorReport
 from .chain import ChainMRF
 from .hmm import FilterState, KernelHMM
 from .tree import TreeMRF
 
-__all__ = ["ChainMRF", "FilterState", "KernelHMM", "TreeMRF"]
+__all__ = ["ChainMRF", "ErrorReport", "FilterState", "KernelHMM", "TreeMRF"]

@@ -1,0 +1,160 @@
+"""How far the partition function of approximate potentials is from that of the exact kernel.
+
+Exact sums over windows of the chain tell: with Z[s, e] the sum over the paths of positions s to e,
+log Z is about log Z[0, k] plus log Z[t, t + k] - log Z[t, t + k - 1] for every later t. A product
+with the exact matrix makes all windows longer by one, and the ratios of the last two bound what is
+left. They start at 1 and not at messages of the approximate model: where features have collapsed,
+these lie on the wrong states and it takes more products to get away from them.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._sums import log_product, log_sum_exp
+from .._threads import map_rows
+from ..exceptions import FeatureCollapseWarning
+
+_BLOCK = 2**22  # entries of exact potentials that are held at once
+_N_STATES = 256  # of a position that are taken at least: no more than other sums go over
+_TOLERATED = 0.1  # nats; what bounds exclude by less is no collapse
+_ROUNDING = 1e-9  # of the logarithms
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """Estimated error of an approximate log partition function, in nats.
+
+    Parameters
+    ----------
+    error : float
+        Estimate of the exact kernel's log partition function minus the approximate one.
+    log_partition : float
+        Estimate of the exact kernel's log partition function.
+    lower, upper : float
+        Bounds of the exact kernel's log partition function, certain up to rounding.
+    """
+
+    error: float
+    log_partition: float
+    lower: float
+    upper: float
+
+
+def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
+    """Return an `ErrorReport`, and warn where its bounds exclude the approximate value.
+
+    Called by what the user calls, who is told.
+
+    Parameters
+    ----------
+    left, right : ndarray of shape (n, d), or sequence of length - 1 ndarrays of shape (n_t, d)
+        Embeddings of the states as the earlier and as the later of a pair, or those of every edge.
+    length : int
+        Number of variables.
+    log_partition : float
+        Of the approximate potentials.
+    unary : sequence of length ndarrays of shape (n_t,), default=None
+        Log potentials of single states; -inf forbids one. None is 0.
+    n_products : int, default=9
+        Number of products with the exact matrix: of one vector, or with unaries of one for every
+        position. Embeddings of every edge have one matrix each, so there it is the work of so many
+        products, and where they are fewer than edges the upper bound is a crude one.
+    """
+    is_shared = left[0].ndim == 1
+    if is_shared and (unary is None or n_products < length - 1):
+        value, lower, upper = _from_windows(left, right, length, unary, n_products)
+    else:
+        edges = ([left] * (length - 1), [right] * (length - 1)) if is_shared else (left, right)
+        value, lower, upper = _from_states(*edges, length, unary, n_products)
+    lower = min(lower, upper)  # rounding
+    value = float(min(max(value, lower), upper))
+    beyond = max(lower - log_partition, log_partition - upper)
+    if beyond > max(_TOLERATED, _ROUNDING * abs(value)):
+        warnings.warn(
+            "Random features are too few or have collapsed: the log partition function is "
+            f"{log_partition:.6g}, that of the exact kernel lies from {lower:.6g} to {upper:.6g}. "
+            'Take feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )
+    return ErrorReport(value - float(log_partition), value, float(lower), float(upper))
+
+
+def _product(left, right, logs):
+    """Return log(exp(left right') exp(logs)) of logs of shape (n, c), in blocks of rows."""
+    size = max(1, _BLOCK // len(right))
+    return np.concatenate(
+        map_rows(lambda rows: log_product(left[rows] @ right.T, logs), len(left), size)
+    )
+
+
+def _from_windows(left, right, length, unary, n_products):
+    """Return an estimate and bounds for embeddings that all positions share.
+
+    Column t of the messages is what the next positions send to position t. Without unaries all
+    positions see the same, and there is one column.
+    """
+    n_products = min(n_products, length - 1)
+    if unary is None:
+        own, repeats = np.zeros((len(left), 1)), np.array([length - 1.0 - n_products])
+    else:
+        own, repeats = np.array(unary).T, np.arange(length) > 0
+    messages = before = np.zeros(own.shape)
+    for _ in range(n_products):
+        before, messages = messages, _product(left, right, messages + own)
+        if unary is not None:
+            messages = np.hstack([messages[:, 1:], np.zeros((len(left), 1))])
+    totals, ratios = log_sum_exp(own + messages, axis=0), messages - before
+    rises = totals - log_sum_exp(own + before, axis=0)
+    # Messages that leave out a step are between the exact ones divided by these ratios.
+    allowed = own > -np.inf
+    least = ratios.min(axis=0, where=allowed, initial=np.inf)
+    most = ratios.max(axis=0, where=allowed, initial=-np.inf)
+    value, lower, upper = (totals[0] + repeats @ steps for steps in (rises, least, most))
+    # One path that stays where it is may be nearly all of the sum.
+    stays = (length - 1) * np.sum(left * right, axis=1)
+    if unary is not None:
+        stays = stays + own.sum(axis=1)
+    return value, max(lower, stays.max()), upper
+
+
+def _from_states(left, right, length, unary, n_products):
+    """Return an estimate and bounds from exact sums over some of the states of every position.
+
+    Half of them are those with the largest scores, each standing for itself, the others stand for
+    the rest: the share of pairs that are taken is that of the edges that the products would cover.
+    """
+    if unary is None:
+        unary = [np.zeros(len(x)) for x in (*left, right[-1])]
+    # exp(x.y) is at most exp(|x|^2 / 2) exp(|y|^2 / 2): an upper bound that factorises.
+    scores = [np.array(own, dtype=np.float64) for own in unary]
+    for t in range(length - 1):
+        scores[t] += np.sum(left[t] ** 2, axis=1) / 2
+        scores[t + 1] += np.sum(right[t] ** 2, axis=1) / 2
+    share = min(1.0, np.sqrt(n_products / max(length - 1, 1)))
+    states, weights = zip(*(_chosen(score, share) for score in scores), strict=True)
+    # One column with the weights; one without, a sum over fewer paths than there are.
+    logs = np.zeros((1, 2))
+    for t in reversed(range(length)):
+        logs = logs + unary[t][states[t], None] + weights[t]
+        if t > 0:
+            logs = _product(left[t - 1][states[t - 1]], right[t - 1][states[t]], logs)
+    value, lower = log_sum_exp(logs, axis=0)
+    if sum(map(len, states)) == sum(map(len, scores)):
+        return value, lower, lower
+    return value, lower, sum(map(log_sum_exp, scores))
+
+
+def _chosen(scores, share):
+    """Return states, and log weights of shape (n_chosen, 2), those of the second column 0."""
+    order = np.argsort(-scores, kind="stable")
+    n_chosen = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
+    n_rest = n_chosen // 2
+    largest, rest = np.split(order, [n_chosen - n_rest])
+    each = np.full(n_rest, len(rest)) / n_rest  # so many states does one stand for
+    weights = np.zeros((n_chosen, 2))
+    weights[len(largest) :, 0] = np.log(each)
+    evenly = ((np.arange(n_rest) + 0.5) * each).astype(int)
+    return np.concatenate([largest, rest[evenly]]), weights

@@ -1,0 +1,211 @@
+"""The estimated error of a chain's log partition function against dense sums over all states."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import logsumexp
+
+from skrf import AdaptiveRF
+from skrf.exceptions import FeatureCollapseWarning
+from skrf.graphical import ChainMRF, _error
+from skrf.graphical._error import estimate
+
+N, LENGTH = 12, 8
+KINDS = ("alike", "later", "unary", "later and unary", "edges", "sizes", "sizes and unary")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make(kind, scale, seed):
+    """Return left and right embeddings and unaries of a small chain."""
+    rng = np.random.default_rng(seed)
+    unary = 2 * rng.normal(size=(LENGTH, N)) if "unary" in kind else None
+    if "sizes" in kind or kind == "edges":
+        sizes = rng.integers(1, 2 * N, size=LENGTH) if "sizes" in kind else np.full(LENGTH, N)
+        tables = [scale * rng.normal(size=(n, 3)) for n in sizes]
+        unary = None if unary is None else [2 * rng.normal(size=n) for n in sizes]
+        return tables[:-1], tables[1:], unary
+    left = scale * rng.normal(size=(N, 3))
+    return left, scale * rng.normal(size=(N, 3)) if "later" in kind else left, unary
+
+
+def dense(left, right, unary, first=0, last=LENGTH - 1):
+    """Return the log of the sum over all paths of the positions first to last."""
+    if isinstance(left, np.ndarray):
+        left, right = [left] * (LENGTH - 1), [right] * (LENGTH - 1)
+    if unary is None:
+        unary = [np.zeros(len(x)) for x in (*left, right[-1])]
+    logs = unary[first]
+    for t in range(first, last):
+        logs = logsumexp(left[t] @ right[t].T + logs[:, None], axis=0) + unary[t + 1]
+    return logsumexp(logs)
+
+
+def quiet(*args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeatureCollapseWarning)
+        return estimate(*args, **kwargs)
+
+
+# ---------------------------------------------------------------- estimates and bounds
+
+
+@every_kind
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 1e3])
+def test_bounds_contain_the_exact_value(kind, scale, monkeypatch):
+    monkeypatch.setattr(_error, "_N_STATES", 2)
+    for seed in range(10):
+        left, right, unary = make(kind, scale, seed)
+        exact = dense(left, right, unary)
+        widths = []
+        for n_products in (1, 3, 5):
+            told = quiet(left, right, LENGTH, 7.0, unary=unary, n_products=n_products)
+            room = 1e-12 * abs(exact)
+            assert told.lower - room <= exact <= told.upper + room
+            assert told.lower <= told.log_partition <= told.upper
+            assert_allclose(told.error, told.log_partition - 7, atol=room)
+            widths.append(told.upper - told.lower)
+        if "sizes" not in kind and kind != "edges":
+            assert widths[2] <= widths[0] + room  # more products, closer bounds
+
+
+@every_kind
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.parametrize("n_products", [LENGTH - 1, 100])
+def test_as_many_products_as_edges_are_exact(kind, scale, n_products):
+    left, right, unary = make(kind, scale, 3)
+    exact = dense(left, right, unary)
+    told = estimate(left, right, LENGTH, exact, unary=unary, n_products=n_products)
+    for value in (told.log_partition, told.lower, told.upper):
+        assert_allclose(value, exact, rtol=1e-12)
+    assert abs(told.error) < 1e-12 * max(1, abs(exact))
+
+
+@pytest.mark.parametrize("kind", ["alike", "later", "unary", "later and unary"])
+@pytest.mark.parametrize("n_products", [1, 2, 5])
+def test_windows_are_exact_and_ratios_bound_the_rest(kind, n_products):
+    left, right, unary = make(kind, 0.4, 1)
+    told = quiet(left, right, LENGTH, 0.0, unary=unary, n_products=n_products)
+    value = dense(left, right, unary, 0, n_products)
+    for first in range(1, LENGTH - n_products):
+        last = first + n_products
+        value += dense(left, right, unary, first, last)
+        value -= dense(left, right, unary, first, last - 1)
+    assert_allclose(told.log_partition, value, rtol=1e-12)
+    if unary is None and n_products == 1:
+        # A row's sum is its ratio to the message before, 1.
+        sums = logsumexp(left @ right.T, axis=1)
+        assert_allclose(told.upper, logsumexp(sums) + (LENGTH - 2) * sums.max(), rtol=1e-12)
+        assert_allclose(told.lower, logsumexp(sums) + (LENGTH - 2) * sums.min(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_products", [3, LENGTH])
+def test_forbidden_states_are_as_if_they_were_not_there(n_products):
+    left, right, unary = make("later and unary", 1.0, 0)
+    kept = np.arange(N) % 3 > 0
+    options = {"length": LENGTH, "log_partition": 0.0, "n_products": n_products}
+    few = quiet(left[kept], right[kept], unary=unary[:, kept], **options)
+    unary[:, ~kept] = -np.inf
+    told = quiet(left, right, unary=unary, **options)
+    for name in ("error", "log_partition", "lower", "upper"):
+        assert_allclose(getattr(told, name), getattr(few, name), rtol=1e-12)
+
+
+def test_some_states_of_every_position_tell_nearly_all(monkeypatch):
+    """A tenth of the pairs: 127 of 400 states, whose own sum lacks up to 41 log(400/127) = 47."""
+    monkeypatch.setattr(_error, "_N_STATES", 1)
+    rng = np.random.default_rng(0)
+    tables = [rng.normal(size=(400, 8)) / 2 for _ in range(41)]
+    left, right = tables[:-1], tables[1:]
+    logs = np.zeros(400)
+    for x, y in zip(left, right, strict=True):
+        logs = logsumexp(x @ y.T + logs[:, None], axis=0)
+    exact = logsumexp(logs)
+    told = quiet(left, right, 41, 0.0, n_products=4)
+    assert abs(told.log_partition - exact) < 1
+    assert exact - 47 < told.lower < exact - 5
+
+
+# ---------------------------------------------------------------- the method
+
+
+@pytest.mark.parametrize("deviation", [0.4, 0.8])
+def test_report_is_within_a_factor_of_two(deviation):
+    """The chain of benchmarks/chain_error.py; all ten draws, where eight were promised."""
+    embeddings = deviation * np.random.default_rng(0).normal(size=(400, 16))
+    exact = ChainMRF(embeddings, feature_map="exact").log_partition(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeatureCollapseWarning)
+        for seed in range(10):
+            chain = ChainMRF(embeddings, feature_map=AdaptiveRF(256), random_state=seed)
+            told = chain.report(50)
+            true = exact - chain.log_partition(50)
+            assert 0.5 < told.error / true < 2
+            assert told.lower - 1e-9 <= exact <= told.upper + 1e-9
+            # The ratios alone leave 73 at 0.8; there, one state that stays is nearly all.
+            assert exact - told.lower < 1
+
+
+def test_report_knows_later():
+    rng = np.random.default_rng(0)
+    tables = rng.normal(size=(2, 30, 4)) / 2
+    chain = ChainMRF(*tables, feature_map=AdaptiveRF(32, random_state=0))
+    exact = ChainMRF(*tables, feature_map="exact")
+    with pytest.warns(FeatureCollapseWarning):  # bounds that meet exclude all but small errors
+        told = chain.report(20, n_products=19)
+    assert_allclose(told.log_partition, exact.log_partition(20), rtol=1e-12)
+    assert_allclose(told.error, exact.log_partition(20) - chain.log_partition(20), atol=1e-9)
+
+
+def test_collapse_warns_with_numbers_and_the_callers_line():
+    embeddings = 2.0 * np.random.default_rng(0).normal(size=(60, 16))
+    chain = ChainMRF(embeddings, feature_map=AdaptiveRF(16), random_state=0)
+    with pytest.warns(FeatureCollapseWarning) as caught:
+        told = chain.report(50)
+    assert caught[0].filename == __file__
+    message = str(caught[0].message)
+    for value in (chain.log_partition(50), told.lower, told.upper):
+        assert f"{value:.6g}" in message
+    assert "AdaptiveRF" in message and 'feature_map="exact"' in message
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 1e3, 1e100])
+@pytest.mark.parametrize("length", [1, 2, 11, 10**6])
+def test_exact_chain_has_no_error_and_no_warning(scale, length):
+    embeddings = scale * np.random.default_rng(0).normal(size=(20, 3))
+    chain = ChainMRF(embeddings, feature_map="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = chain.report(length)
+    exact = chain.log_partition(length)
+    assert abs(told.error) <= 1e-3 * max(1, abs(exact))
+    assert told.lower - 1e-9 * abs(exact) <= exact <= told.upper + 1e-9 * abs(exact)
+
+
+@pytest.mark.parametrize("gap", [0.05, 5.0])
+def test_small_excess_is_no_collapse(gap):
+    left, right, _ = make("alike", 0.5, 0)
+    exact = dense(left, right, None)
+    for sign in (-1, 1):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            estimate(left, right, LENGTH, exact + sign * gap, n_products=LENGTH)
+        assert bool(caught) == (gap > 1)
+
+
+def test_rounding_is_no_collapse():
+    left, right, _ = make("alike", 1e6, 0)
+    exact = dense(left, right, None)
+    assert 1e-11 * exact > 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimate(left, right, LENGTH, exact * (1 + 1e-11), n_products=3)
+
+
+@pytest.mark.parametrize("name", ["length", "n_products"])
+@pytest.mark.parametrize("value", [0, 2.5, "a", None])
+def test_bad_numbers_are_named(name, value):
+    chain = ChainMRF(np.ones((3, 2)), feature_map="exact")
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be .*{value!r}"):
+        chain.report(**{"length": 5, name: value})
