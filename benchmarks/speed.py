@@ -153,6 +153,13 @@ def measure_hadamard(rounds):
     dense = fitted["dense"].omega_
     held = sum(part.nbytes for part in vars(fast).values() if isinstance(part, np.ndarray))
     judge("memory of the projection, % of dense", [held], [dense.nbytes / 100], 0.2, at_most=True)
+    feature_map, part = fitted["hadamard"].feature_maps_[0], X[:500]
+    values = feature_map(part).values
+    times = alternate(
+        {"map": lambda: feature_map(part), "gradient": lambda: feature_map.pull_back(part, values)},
+        few,
+    )
+    judge("Hadamard: gradient / map", times["gradient"], times["map"], 3, at_most=True)
     with threadpool_limits(1):
         for order in (256, 1024):
             X = np.random.default_rng(0).normal(size=(4096, order)).astype(np.float32)

@@ -61,6 +61,9 @@ def test_transform(kernel, dtype, order):
     assert result.dtype == dtype and np.array_equal(X, kept)
     wanted = X.astype(np.float64) @ plain.hadamard_matrix(order).T
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
+    result = kernel.hadamard(X, transposed=True)
+    wanted = X.astype(np.float64) @ plain.hadamard_matrix(order)
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -71,6 +74,10 @@ def test_simplex_product(dtype, n):
     result = plain.simplex(U)
     assert result.dtype == dtype and np.array_equal(U, kept)
     wanted = U.astype(np.float64) @ simplex_rows(n).T
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 20)
+    result = plain.simplex_adjoint(U)
+    assert result.dtype == dtype and np.array_equal(U, kept)
+    wanted = U.astype(np.float64) @ simplex_rows(n)
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 20)
 
 
@@ -139,6 +146,31 @@ def test_multiply(coupling, m, d, monkeypatch):
         result = projection.multiply(single)
         assert result.dtype == np.float32
         np.testing.assert_allclose(result, X @ matrix.T, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("m, d", [(40, 16), (1, 16), (33, 32), (150, 54), (5, 13), (97, 96)])
+def test_pull_back_is_the_product_with_the_matrix(coupling, m, d, monkeypatch):
+    rng = np.random.default_rng(1)
+    drawn = draw(coupling, m, d)
+    G = rng.normal(size=(23, m))
+    for projection in (drawn, drawn.after(rng.normal(size=(d, d)))):
+        wanted = G @ projection.dense()
+        close = {"rtol": 0, "atol": 1e-14 * np.abs(wanted).max() * m}
+        np.testing.assert_allclose(projection.pull_back(G), wanted, **close)
+        with monkeypatch.context() as patch:
+            patch.setattr(hadamard, "_LARGEST_DENSE", 0)
+            for kernel in (plain, cpu):
+                patch.setattr(_kernels, "choose", lambda X, work, kernel=kernel: kernel)
+                for block in (1, 2**18):
+                    patch.setattr(hadamard, "_BLOCK", block)
+                    np.testing.assert_allclose(projection.pull_back(G), wanted, **close)
+                single = projection.pull_back(G.astype(np.float32))
+                assert single.dtype == np.float32
+                np.testing.assert_allclose(single, wanted, atol=1e-5 * np.abs(wanted).max())
+            patch.setattr(_kernels, "choose", lambda X, work: plain)
+            strict = projection.pull_back(array_api_strict.asarray(G))
+            np.testing.assert_allclose(np.asarray(strict), wanted, **close)
 
 
 def test_other_arrays_and_gradients(monkeypatch):

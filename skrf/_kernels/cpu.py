@@ -97,6 +97,18 @@ def _simplex(x, a, b, c):
     x[last] = c * total
 
 
+@njit(fastmath={"reassoc", "nsz", "contract"}, **_OPTIONS)
+def _simplex_adjoint(x, a, b, c):
+    last = x.shape[0] - 1
+    total = x[0] - x[0]
+    for j in range(last):
+        total += x[j]
+    shift = c * x[last] - b * total
+    for j in range(last):
+        x[j] = a * x[j] + shift
+    x[last] = 0
+
+
 @njit(**_OPTIONS)
 def _hadamard_rows(X, base):
     scratch = np.empty(X.shape[1], X.dtype)
@@ -129,32 +141,71 @@ def _project_rows(X, diagonals, lengths, base, weights, out):
                 target[j] = cut[j] * row[j]
 
 
-def _base(order, dtype):
-    return plain.hadamard_matrix(plain.split_order(order)[0]).astype(dtype)
+@njit(**_OPTIONS)
+def _pull_back_rows(G, diagonals, lengths, base, weights, out):
+    n_blocks, n_layers, order = diagonals.shape
+    row = np.empty(order, G.dtype)
+    scratch = np.empty(order, G.dtype)
+    for k in range(n_blocks):
+        cut = lengths[k * order : (k + 1) * order]
+        m = cut.shape[0]
+        a, b, c = weights[k]
+        for i in range(G.shape[0]):
+            part = G[i, k * order : k * order + m]
+            row[m:] = 0
+            for j in range(m):
+                row[j] = cut[j] * part[j]
+            if a != 0:
+                _simplex_adjoint(row[:m], a, b, c)
+            for layer in range(n_layers - 1, -1, -1):
+                _transform(row, scratch, base)
+                diagonal = diagonals[k, layer]
+                for j in range(order):
+                    row[j] *= diagonal[j]
+            target = out[i]
+            for j in range(target.shape[0]):
+                target[j] += row[j]
 
 
-def hadamard(X):
+def _base(order, dtype, transposed=False):
+    matrix = plain.hadamard_matrix(plain.split_order(order)[0]).astype(dtype)
+    return np.ascontiguousarray(matrix.T) if transposed else matrix
+
+
+def hadamard(X, *, transposed=False):
     """Return X H' along the last axis; see `plain.hadamard`, which serves small orders too."""
     if X.shape[-1] <= plain.LARGEST_FACTOR:
-        return plain.hadamard(X)
+        return plain.hadamard(X, transposed=transposed)
     rows = np.array(X, order="C", ndmin=2)
     order = rows.shape[-1]
-    _hadamard_rows(rows.reshape(-1, order), _base(order, rows.dtype))
+    _hadamard_rows(rows.reshape(-1, order), _base(order, rows.dtype, transposed))
     return rows.reshape(X.shape)
 
 
 def project(X, diagonals, lengths, simplices, out):
     """Write products with the rows of structured blocks into `out`; see `plain.project`."""
+    base, weights = _base(diagonals.shape[2], X.dtype), _weights(diagonals, lengths, simplices)
+    _project_rows(np.ascontiguousarray(X), diagonals, lengths, base, weights, out)
+    return out
+
+
+def pull_back(G, diagonals, lengths, simplices, out):
+    """Add products of G with structured blocks to `out`; see `plain.pull_back`."""
+    base = _base(diagonals.shape[2], G.dtype, transposed=True)
+    weights = _weights(diagonals, lengths, simplices)
+    _pull_back_rows(np.ascontiguousarray(G), diagonals, lengths, base, weights, out)
+    return out
+
+
+def _weights(diagonals, lengths, simplices):
+    """Return those of the simplex of every block; zeros mean none, as has a block of one row."""
     n_blocks, _, order = diagonals.shape
-    # A row of zeros means no simplex; a block of one row has none.
-    weights = np.zeros((n_blocks, 3), X.dtype)
+    weights = np.zeros((n_blocks, 3), diagonals.dtype)
     for k in range(n_blocks):
         rows = min(order, len(lengths) - k * order)
         if simplices and rows > 1:
             weights[k] = plain.simplex_weights(rows)
-    X = np.ascontiguousarray(X)
-    _project_rows(X, diagonals, lengths, _base(order, X.dtype), weights, out)
-    return out
+    return weights
 
 
 # ---------------------------------------------------------------- sine and cosine

@@ -74,13 +74,15 @@ def _factor_orders(order):
 # ---------------------------------------------------------------- transforms
 
 
-def hadamard(X):
+def hadamard(X, *, transposed=False):
     """Return X H' along the last axis, H = `hadamard_matrix` of the width, not normalised.
 
     Parameters
     ----------
     X : array of shape (..., order)
         The rows, real floating.
+    transposed : bool, default=False
+        Whether to return X H instead.
 
     Returns
     -------
@@ -93,6 +95,7 @@ def hadamard(X):
     right, rows = 1, X
     for size in reversed(_factor_orders(order)):
         factor = like(hadamard_matrix(size), X)
+        factor = factor.T if transposed else factor
         left = order // (size * right)
         if right == 1:
             rows = xp.reshape(rows, (lead * left, size)) @ factor.T
@@ -129,6 +132,29 @@ def simplex(U):
     rest = U[..., :-1]
     total = xp.sum(rest, axis=-1, keepdims=True)
     return xp.concat([a * rest - b * total, c * total], axis=-1)
+
+
+def simplex_adjoint(G):
+    """Return S' g along the last axis in O(n), S of `simplex_weights`.
+
+    Parameters
+    ----------
+    G : array of shape (..., n)
+        The rows, real floating.
+
+    Returns
+    -------
+    array of shape (..., n)
+        The products.
+    """
+    n = G.shape[-1]
+    if n == 1:
+        return G
+    xp = namespace(G)
+    a, b, c = simplex_weights(n)
+    rest, last = G[..., :-1], G[..., -1:]
+    total = xp.sum(rest, axis=-1, keepdims=True)
+    return xp.concat([a * rest + (c * last - b * total), xp.zeros_like(last)], axis=-1)
 
 
 def project(X, diagonals, lengths, simplices, out=None):
@@ -172,6 +198,40 @@ def project(X, diagonals, lengths, simplices, out=None):
         else:
             out[:, k * order : k * order + len(cut)] = rows
     return xp.concat(parts, axis=1) if out is None else out
+
+
+def pull_back(G, diagonals, lengths, simplices, out):
+    """Add products of G with W, the transpose of `project`, to `out` and return it.
+
+    Parameters
+    ----------
+    G : array of shape (n, m)
+        The rows.
+    diagonals, lengths, simplices
+        As in `project`.
+    out : array of shape (n, d)
+        What products are added to, cut to d columns.
+
+    Returns
+    -------
+    array of shape (n, d)
+        The sum.
+    """
+    xp = namespace(G)
+    (n, d), order = out.shape, diagonals.shape[2]
+    place = {"device": G.device} if is_array_api(G) else {}
+    for k, layers in enumerate(diagonals):
+        cut = lengths[k * order : (k + 1) * order]
+        rows = G[:, k * order : k * order + len(cut)] * like(cut, G)
+        if simplices:
+            rows = simplex_adjoint(rows)
+        if len(cut) < order:
+            padding = xp.zeros((n, order - len(cut)), dtype=G.dtype, **place)
+            rows = xp.concat([rows, padding], axis=1)
+        for diagonal in layers[::-1]:
+            rows = hadamard(rows, transposed=True) * like(diagonal, G)
+        out = out + rows[:, :d]
+    return out
 
 
 # ---------------------------------------------------------------- sine and cosine

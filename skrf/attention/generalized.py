@@ -357,7 +357,7 @@ class NonlinearMap(FeatureMap):
             )
         products = self.projection.multiply(X)
         by_products = by_values * self.derivative(products) / _size(self._values(products))
-        return by_products @ like(self.projection.dense(), X)
+        return self.projection.pull_back(by_products)
 
     def exponent_bound(self, X):
         """Return a bound of the squared norms of a product's rows, where it is not small."""
@@ -395,7 +395,7 @@ class ExponentialMap(FeatureMap):
         if self.epsilon:
             products = self.projection.multiply(X)
             by_values = by_values * namespace(products).exp(products - self._logs(products))
-        return by_values @ like(self.projection.dense(), X)
+        return self.projection.pull_back(by_values)
 
     def exponent_bound(self, X):
         """Return an upper bound of the products."""

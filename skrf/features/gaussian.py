@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import variances
-from .._arrays import Kept, is_array_api, like, namespace, squared_norms
+from .._arrays import Kept, is_array_api, namespace, squared_norms
 from .._sums import Rows
 from .._validation import StrOptions
 from ..projections import (
@@ -170,7 +170,7 @@ class GaussianMap(FeatureMap):
         by_product, by_row = nonlinearity.pull_back(
             products, row, self.bias, by_values, keys=self.is_keys
         )
-        by_rows = nonlinearity.slope * (by_product @ like(self.projection.dense(), X))
+        by_rows = nonlinearity.slope * self.projection.pull_back(by_product)
         by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows.values
         if self.coordinates.is_softmax:
             by_rows = by_rows + by_row[:, None] * self.coordinates.unshifted(X).values

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from .._arrays import Kept, is_array_api
+from .._arrays import Kept, is_array_api, like
 
 
 class Projection(ABC):
     """Rows omega_1, ..., omega_m in R^d that multiply inputs.
 
-    A fast projection need not hold its matrix: consumers use `multiply` and `squared_norms`, and
-    `dense` only for small work.
+    A fast projection need not hold its matrix: consumers use `multiply`, `pull_back` and
+    `squared_norms`, and `dense` only for small work.
 
     Attributes
     ----------
@@ -30,6 +30,10 @@ class Projection(ABC):
     @abstractmethod
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X (dense result)."""
+
+    def pull_back(self, by_products):
+        """Return by_products @ dense(): the gradient of `multiply` (dense arrays)."""
+        return by_products @ like(self.dense(), by_products)
 
     @abstractmethod
     def after(self, matrix):
@@ -69,6 +73,10 @@ class DenseProjection(Projection):
         if out is not None:
             return np.matmul(X, matrix, out=out)
         return X @ matrix if is_array_api(X) else np.asarray(X @ matrix)
+
+    def pull_back(self, by_products):
+        """Return by_products @ matrix."""
+        return by_products @ self._kept.like(by_products, lambda: self.matrix)
 
     def after(self, matrix):
         """Return the projection with the matrix multiplied in."""

@@ -103,15 +103,35 @@ class HadamardProjection(Projection):
             return X @ self._kept.like(X, lambda: self.dense().T)
         return self._transformed(X)
 
+    def pull_back(self, by_products):
+        """Return by_products @ dense() in the library, device and dtype of by_products."""
+        if self.order <= _LARGEST_DENSE:
+            return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
+        G, xp = by_products, namespace(by_products)
+        kernel, size, diagonals, lengths = self._prepared(G)
+        place = {"device": G.device} if is_array_api(G) else {}
+        parts = []
+        for rows in gen_batches(G.shape[0], size):
+            shape = rows.stop - rows.start, self.n_features
+            zeros = xp.zeros(shape, dtype=G.dtype, **place)
+            parts.append(kernel.pull_back(G[rows, :], diagonals, lengths, self.simplices, zeros))
+        gradient = xp.concat(parts, axis=0)
+        return gradient if self.matrix is None else gradient @ like(self.matrix, G)
+
+    def _prepared(self, X):
+        """Return kernels, the number of rows in a block, diagonals and lengths for an input."""
+        # The precision of an array that may be another library's; kernels move them to it.
+        dtype = np.float32 if "float32" in str(X.dtype) else np.float64
+        diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
+        kernel = _kernels.choose(X, X.shape[0] * diagonals.size)
+        size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
+        return kernel, size, diagonals, lengths
+
     def _transformed(self, X):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
         is_other = is_array_api(X)
-        # The precision of an array that may be another library's; `project` moves them to it.
-        dtype = np.float32 if "float32" in str(X.dtype) else np.float64
-        diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
-        kernel = _kernels.choose(X, n * diagonals.size)
-        size = max(1, (_DEVICE_BLOCK if is_other else _BLOCK) // self.order)
+        kernel, size, diagonals, lengths = self._prepared(X)
         matrix = None if self.matrix is None else like(self.matrix, X)
         X = X.tocsr() if sp.issparse(X) else X
         out = None if is_other else np.empty((n, m), X.dtype)
