@@ -37,7 +37,7 @@ LAYERS = layers()
 FREE = ("exceptions", "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # What uses features sees feature maps, the way to get them, and those that it takes by default.
-CONSUMERS = ("regression", "attention", "graphical")
+CONSUMERS = ("regression", "attention", "graphical", "operators")
 CONTRACT = {
     "AdaptiveRF",
     "DenseExponentialRF",
@@ -53,6 +53,7 @@ CONTRACT = {
     "in_range",
     "learns_from_sums",
     "mapped",
+    "maps_sides_alike",
     "needs_double",
     "prepared",
     "record_of",

@@ -1,5 +1,6 @@
 """Chains and trees against enumeration and dense computations."""
 
+import pickle
 import warnings
 
 import hypothesis
@@ -33,10 +34,11 @@ from fields import (
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, TreeMRF, _potentials
+from skrf.graphical import ChainMRF, TreeMRF, _field, _potentials
 
 RNG = np.random.default_rng(0)
 LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
@@ -498,6 +500,100 @@ def test_a_fit_that_does_not_converge_says_why_and_one_that_raises_changes_nothi
     with warnings.catch_warnings(), pytest.raises(NotImplementedError, match="not known"):
         warnings.simplefilter("error")
         ChainMRF(LEFT, feature_map=WIDE["poisson"]).fit(paths)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_counts_do_not_depend_on_the_type_of_states(dtype):
+    chain = ChainMRF(*np.random.default_rng(0).normal(size=(2, 20, 3)))
+    paths = chain.sample(6, 30, random_state=0)
+    expected = chain.log_prob_gradient(paths)["embeddings"]
+    assert_array_equal(chain.log_prob_gradient(paths.astype(dtype))["embeddings"], expected)
+
+
+def test_a_fit_knows_nothing_of_the_fit_before():
+    paths = ChainMRF(LEFT).sample(6, 50, random_state=0)
+    chain = ChainMRF(LEFT, tol=0.1).fit(paths, learn_unary=True)
+    assert chain.unary_.shape == (6, 4)
+    assert not hasattr(chain.fit(paths[:, :4]), "unary_")
+    wide = np.random.default_rng(0).normal(size=(9, 3))
+    assert chain.set_params(embeddings=wide).fit(paths + 5).embeddings_.shape == (9, 3)
+    tree = TreeMRF([(0, 1), (1, 2)], [LEFT] * 3, tol=0.1).fit(paths[:, :3])
+    tree.set_params(edges=[(0, 1), (1, 2), (2, 3)], embeddings=[LEFT] * 4)
+    with pytest.raises(ValueError, match="edges were changed after fit and name 4 variables"):
+        tree.marginals()
+    assert tree.fit(paths[:, :4]).embeddings_.shape == (4, 4, 3)
+
+
+def test_forbidden_states_in_paths_are_named():
+    paths = ChainMRF(LEFT).sample(LENGTH, 5, random_state=0)
+    paths[3, 2] = 1  # forbidden by EVIDENCE
+    chain = ChainMRF(LEFT, unary=EVIDENCE)
+    for call in (chain.fit, chain.log_prob_gradient):
+        with pytest.raises(ValueError, match="states that unary forbids; row [0-3] does"):
+            call(paths)
+    assert chain.log_prob(paths)[3] == -np.inf
+    with pytest.raises(ValueError, match="learn_unary must be True or False, got 'no'"):
+        chain.fit(paths, learn_unary="no")
+    with pytest.raises(ValueError, match="paths must have 4 states, as unary .* got 5"):
+        chain.log_prob([0] * 5)
+
+
+# ------------------------------------------------------------------ digits, copies and memory
+
+
+def test_constants_cost_no_digits():
+    evidence = np.round(8 * EVIDENCE) / 8
+    chain = ChainMRF(LEFT, RIGHT, unary=evidence)
+    moved = evidence.copy()
+    moved[2] -= 2.0**48  # exactly: beside it, three digits after the binary point are left
+    other = ChainMRF(LEFT, RIGHT, unary=moved)
+    assert_allclose(other.marginals(), chain.marginals(), rtol=0, atol=1e-12)
+    for side, gradient in chain.log_partition_gradient().items():
+        assert_allclose(other.log_partition_gradient()[side], gradient, rtol=0, atol=1e-9)
+    long = ChainMRF(100 * LEFT, unary=3e4 * np.random.default_rng(0).normal(size=(5000, 4)))
+    (counts,) = long._field(length=5000).expected_counts()[1].values()
+    assert_allclose(counts[0].sum(), 4999, rtol=1e-12)
+    assert_allclose(long.max_marginals().max(axis=1), long.decode()[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["exact", "optimal"])
+@pytest.mark.parametrize("scale", [1.0, 1e8, 1e100])
+def test_counts_sum_to_the_number_of_edges(name, scale):
+    field = ChainMRF(scale * LEFT, feature_map=MAPS[name])._field(length=6)
+    (counts,) = field.expected_counts()[1].values()
+    assert_allclose([part.sum() for part in counts], 5, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "exact"])
+def test_copies_of_tables_change_nothing(name):
+    A, B = (np.random.default_rng(i).normal(size=(n, 3)) for i, n in enumerate((40, 30)))
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4)]
+    tree = TreeMRF(edges, [A, A, A, A, B], feature_map=MAPS[name])
+    expected = tree.log_partition()
+    for tables in ([A, A[:], A.copy(), A.tolist(), B], clone(tree).embeddings):
+        assert TreeMRF(edges, tables, feature_map=MAPS[name]).log_partition() == expected
+    again = pickle.loads(pickle.dumps(tree))
+    assert again.log_partition() == expected
+
+
+def test_pickles_do_not_hold_what_is_made_anew():
+    chain = ChainMRF(np.random.default_rng(0).normal(size=(600, 3)), random_state=0)
+    chain.decode(5), chain.marginals(5)
+    assert len(pickle.dumps(chain)) < 100_000  # embeddings twice; all pairs would be 2.9 MB
+    chain.fit([[0, 1, 2]])
+    assert_allclose(pickle.loads(pickle.dumps(chain)).log_partition(5), chain.log_partition(5))
+
+
+def test_samples_are_drawn_in_blocks(monkeypatch):
+    chain = ChainMRF(LEFT, unary=EVIDENCE)
+    monkeypatch.setattr(_field, "_BLOCK", 4 * 700)
+    assert_drawn_from(chain.sample(n=4000, random_state=0), joint(dense(chain._field(length=4)))[0])
+
+
+def test_evidence_may_be_a_data_frame():
+    pandas = pytest.importorskip("pandas")
+    chain = ChainMRF(LEFT, unary=pandas.DataFrame(EVIDENCE))
+    assert_array_equal(chain.marginals(), ChainMRF(LEFT, unary=EVIDENCE).marginals())
 
 
 # ------------------------------------------------------------------ generated cases

@@ -1,7 +1,7 @@
 """Random-feature mechanisms: what omega becomes."""
 
 from ._clusters import representatives, row_codes
-from ._entry import as_feature_map, fit_to, fitted_at, prepared
+from ._entry import as_feature_map, fit_to, fitted_at, maps_sides_alike, prepared
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
@@ -37,6 +37,7 @@ __all__ = [
     "fitted_at",
     "in_range",
     "mapped",
+    "maps_sides_alike",
     "needs_double",
     "signed_rows",
     "prepared",

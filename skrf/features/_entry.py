@@ -188,6 +188,22 @@ def as_feature_map(transformer, *, keys=False):
     return TransformerMap(getattr(transformer, name))
 
 
+def maps_sides_alike(transformer):
+    """Tell whether a fitted transformer maps queries and keys alike.
+
+    Parameters
+    ----------
+    transformer : mechanism, FrozenEstimator, Pipeline or transformer
+        Fitted.
+    """
+    if isinstance(transformer, FrozenEstimator):
+        return maps_sides_alike(transformer.estimator)
+    if isinstance(transformer, Pipeline):
+        steps = [step for _, step in transformer.steps if not _is_identity(step)]
+        return maps_sides_alike(steps[-1]) if steps else True
+    return getattr(transformer, "is_symmetric", not hasattr(transformer, "transform_keys"))
+
+
 def _is_identity(step):
     return step is None or isinstance(step, str)
 

@@ -10,9 +10,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.utils import gen_batches
 
-from .._sums import differences, log_sum_exp, peaked
+from .._sums import differences, finite, log_sum_exp, peaked
+from .._validation import naming
 from ._potentials import draw_rows
+
+_BLOCK = 2**22  # entries of a temporary array
 
 
 class Upward(NamedTuple):
@@ -26,11 +30,14 @@ class Upward(NamedTuple):
         By child, what it tells its parent.
     details : dict of int to ndarray
         By child, what `Potential.sums` or `Potential.maxima` returns beside the message.
+    scale : float
+        What has been taken out of all beliefs, so that no digits are lost along the way.
     """
 
     beliefs: list
     messages: dict
     details: dict
+    scale: float
 
 
 class Downward(NamedTuple):
@@ -71,17 +78,24 @@ class Field:
 
     def upward(self, kind="sums"):
         """Return what a sweep to the root leaves; "maxima" in place of sums."""
-        beliefs, messages, details = [values.copy() for values in self.unary], {}, {}
-        for i in reversed(self.parents):
-            messages[i], details[i] = getattr(self.pairs[i], kind)(beliefs[i])
-            beliefs[self.parents[i]] += messages[i]
-        return Upward(beliefs, messages, details)
+        tops = [finite(values.max()) for values in self.unary]
+        beliefs = [values - top for values, top in zip(self.unary, tops, strict=True)]
+        messages, details, scale = {}, {}, float(sum(tops))
+        for i in [*reversed(self.parents), 0]:
+            top = finite(beliefs[i].max())
+            beliefs[i] -= top
+            scale += float(top)
+            if i:
+                messages[i], details[i] = getattr(self.pairs[i], kind)(beliefs[i])
+                beliefs[self.parents[i]] += messages[i]
+        return Upward(beliefs, messages, details, scale)
 
     def downward(self, up, kind="sums"):
         """Return what a sweep from the root leaves, after one to it."""
         beliefs, rests, details = list(up.beliefs), {}, {}
         for i, parent in self.parents.items():
-            rests[i] = differences(beliefs[parent], up.messages[i])
+            rest = differences(beliefs[parent], up.messages[i])
+            rests[i] = rest - finite(rest.max())
             message, details[i] = getattr(self.pairs[i].turned, kind)(rests[i])
             beliefs[i] = beliefs[i] + message
         return Downward(beliefs, rests, details)
@@ -97,7 +111,8 @@ class Field:
     @cached_property
     def log_partition(self):
         """The log sum over all assignments."""
-        return float(log_sum_exp(self.upward().beliefs[0]))
+        up = self.upward()
+        return float(log_sum_exp(up.beliefs[0])) + up.scale
 
     def log_weights(self, states):
         """Return the sum of the log potentials of assignments, (n, n_variables)."""
@@ -124,21 +139,30 @@ class Field:
         states[0] = up.beliefs[0].argmax()
         for i, parent in self.parents.items():
             states[i] = up.details[i][states[parent]]
-        return states, float(up.beliefs[0].max())
+        return states, float(up.beliefs[0].max()) + up.scale
 
     def max_marginals(self):
         """Return the largest sum of log potentials with every state of every variable."""
-        return self.downward(self.upward("maxima"), "maxima").beliefs
+        up = self.upward("maxima")
+        top = up.beliefs[0].max() + up.scale
+        return [values - values.max() + top for values in self.downward(up, "maxima").beliefs]
 
     def sample(self, n, rng):
         """Return draws, (n, n_variables)."""
-        states = np.empty((n, len(self.unary)), dtype=int)
+        with naming("n"):
+            states = np.empty((n, len(self.unary)), dtype=int)
         up = self.upward()
+        widest = max(map(len, (*up.beliefs, *up.details.values())))
+        for rows in gen_batches(n, max(1, _BLOCK // widest)):
+            self._draw(states[rows], up, rng)
+        return states
+
+    def _draw(self, states, up, rng):
+        n = len(states)
         states[:, 0] = draw_rows(np.broadcast_to(up.beliefs[0], (n, len(up.beliefs[0]))), rng)
         for i, parent in self.parents.items():
             given = states[:, parent], up.beliefs[i], up.details[i]
             states[:, i] = self.pairs[i].draw(*given, rng)
-        return states
 
     def expected_counts(self):
         """Return probabilities of all states, and counts of pairs by potential.
@@ -155,13 +179,13 @@ class Field:
         of_pairs = {}
         for pair, edges in self._children.items():
             totals = [log_sum_exp(down.rests[i] + up.messages[i]) for i in edges]
-            rests = [down.rests[i] - total for i, total in zip(edges, totals, strict=True)]
-            parts = (
-                rests,
-                [up.beliefs[i] for i in edges],
-                [down.details[i] - total for i, total in zip(edges, totals, strict=True)],
-                [up.details[i] for i in edges],
+            from_parents = zip(edges, totals, strict=True)
+            left, from_left = zip(
+                *((down.rests[i] - total, down.details[i] - total) for i, total in from_parents),
+                strict=True,
             )
+            right, from_right = zip(*((up.beliefs[i], up.details[i]) for i in edges), strict=True)
+            parts = left, right, from_left, from_right
             of_pairs[pair] = pair.expected(*map(np.array, parts))
         return [_normalised(logs) for logs in down.beliefs], of_pairs
 

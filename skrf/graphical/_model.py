@@ -1,8 +1,7 @@
 """What chains and trees share as estimators: their embeddings, potentials and learning."""
 
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -10,9 +9,10 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._validation import Interval, commit, draft_of, naming, remembered
+from ..features import in_range, mapped
 from ._climbing import climb
 from ._field import Field
-from ._potentials import Maps, as_array, check_embeddings, fitted_maps, potential
+from ._potentials import Dense, LogMatrix, LowRank, Maps, as_array, check_embeddings, fitted_maps
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,11 @@ class Model:
     tables: dict
     maps: Maps | str
 
-    @cached_property
-    def _pairs(self):
-        return {}
+    _pairs: dict = field(init=False, default_factory=dict)
+    _features: dict = field(init=False, default_factory=dict)
+
+    def __reduce__(self):
+        return Model, (self.tables, self.maps)  # without what is made anew
 
     def slots(self, i, j):
         """Return where the embeddings are of the earlier and the later variable of an edge."""
@@ -44,10 +46,23 @@ class Model:
         """Return the potential of an edge from i to j; edges of the same embeddings share one."""
         slots = self.slots(i, j)
         if slots not in self._pairs:
-            self._pairs[slots] = potential(
-                self.maps, *(self.tables[side][at] for side, at in slots)
-            )
+            u, v = (self.tables[side][at] for side, at in slots)
+            if isinstance(self.maps, str):
+                pair = Dense(u, v)
+            else:
+                sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
+                is_kept = all(len(of) == 1 for of in self.tables.values())
+                pair = LowRank(u, v, self.maps.sides, sides, is_kept)
+            self._pairs[slots] = pair
         return self._pairs[slots]
+
+    def _features_at(self, k, slot):
+        """Return features of a table under the map of the earlier or the later side."""
+        if (k, slot) not in self._features:
+            feature_map, (side, at) = self.maps.sides[k], slot
+            X = in_range(feature_map, self.tables[side][at], "embeddings")
+            self._features[k, slot] = LogMatrix(mapped(feature_map, X).values)
+        return self._features[k, slot]
 
     def field(self, parents, unary, is_reversed=()):
         """Return a field; in edges of the children `is_reversed` the parent comes later."""
@@ -79,13 +94,23 @@ class Model:
         return replace(self, tables=tables), vector
 
 
+def stacked(parts):
+    """Return arrays as one where their shapes agree, else the list of them."""
+    return np.array(parts) if len({part.shape for part in parts}) == 1 else parts
+
+
 def flat(gradients):
     """Return gradients, or embeddings, as one vector."""
     return np.concatenate([part.ravel() for of in gradients.values() for part in of])
 
 
 class FieldModel(BaseEstimator):
-    """Chains and trees of variables with potentials exp(x_i . y_j)."""
+    """Chains and trees of variables with potentials exp(x_i . y_j).
+
+    A subclass has ``_structure``, what the model depends on beside embeddings and maps;
+    ``_n_variables``, how many arrays a sequence of embeddings must hold, or None; ``_edges(n)``,
+    the edges of n tables; and ``_field(model, n_variables, unary)``.
+    """
 
     _parameter_constraints = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -109,14 +134,13 @@ class FieldModel(BaseEstimator):
         model = Model(tables, "exact")
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
-        sides = [[tables[side][at] for side, at in own] for own in slots]
-        stacked = (
-            np.vstack(list({id(X): X for X in of}.values())) for of in zip(*sides, strict=True)
-        )
-        sizes = [(len(u), len(v)) for u, v in sides]
-        return replace(
-            model, maps=fitted_maps(self.feature_map, *stacked, self.random_state, sizes)
-        )
+        sizes = [tuple(len(tables[side][at]) for side, at in own) for own in slots]
+        earlier, later = (list(dict.fromkeys(of)) for of in zip(*slots, strict=True))
+        left = right = np.vstack([tables[side][at] for side, at in earlier])
+        if earlier != later:
+            right = np.vstack([tables[side][at] for side, at in later])
+        maps = fitted_maps(self.feature_map, left, right, self.random_state, sizes)
+        return replace(model, maps=maps)
 
     @property
     def feature_map_(self):
@@ -137,9 +161,8 @@ class FieldModel(BaseEstimator):
 
     def _shaped(self, gradients, of_states):
         """Return gradients in the shapes of what was given."""
-        found = {side: of[0] if len(of) == 1 else of for side, of in gradients.items()}
-        is_even = len({len(values) for values in of_states}) == 1
-        return found | {"unary": np.array(of_states) if is_even else of_states}
+        found = {side: of[0] if len(of) == 1 else stacked(of) for side, of in gradients.items()}
+        return found | {"unary": stacked(of_states)}
 
     def _log_likelihood(self, model, parts, unary=None):
         """Return the log probability of all assignments, and counts that give its gradient.
@@ -155,10 +178,16 @@ class FieldModel(BaseEstimator):
         """
         log_prob, by_states, by_pairs = 0.0, None, {}
         for states in parts:
-            field = self._field(model, states.shape[1], unary)
-            log_prob += field.log_weights(states).sum() - len(states) * field.log_partition
-            seen = field.observed_counts(states, np.ones(len(states)))
-            expected = field.expected_counts()
+            at = self._field(model, states.shape[1], unary)
+            weights = at.log_weights(states)
+            if np.isneginf(weights).any():
+                raise ValueError(
+                    "paths and assignments must not hold states that unary forbids; row "
+                    f"{np.flatnonzero(np.isneginf(weights))[0]} does."
+                )
+            log_prob += weights.sum() - len(states) * at.log_partition
+            seen = at.observed_counts(states, np.ones(len(states)))
+            expected = at.expected_counts()
             by_states = [a - len(states) * b for a, b in zip(seen[0], expected[0], strict=True)]
             for pair, counts in expected[1].items():
                 own = [a - len(states) * b for a, b in zip(seen[1][pair], counts, strict=True)]
@@ -169,6 +198,8 @@ class FieldModel(BaseEstimator):
     def _fit(self, parts, learn_unary):
         """Climb the likelihood of assignments from the given embeddings, the draw kept."""
         self._validate_params()
+        if not isinstance(learn_unary, (bool, np.bool_)):
+            raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = draft_of(self)
         first = draft._model
         unary = draft._field(first, parts[0].shape[1]).unary
@@ -202,9 +233,9 @@ class FieldModel(BaseEstimator):
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=3)
         draft._fitted, learnt = split(vector)
         for side, of in draft._fitted.tables.items():
-            setattr(draft, f"{side}_", of[0] if len(of) == 1 else list(of))
+            setattr(draft, f"{side}_", of[0] if len(of) == 1 else stacked(list(of)))
         if learn_unary:
-            draft.unary_ = learnt
+            draft.unary_ = stacked(learnt)
         return commit(self, draft)
 
     @property
@@ -265,6 +296,7 @@ def check_tables(name, given, n_variables=None, like=None):
 
 def check_unary(given, sizes):
     """Return log potentials as a list of arrays, one value per state of every variable."""
+    given = as_array("unary", given) if hasattr(given, "__array__") else given
     with naming("unary"):
         given = list(given)
     if len(given) != len(sizes):
@@ -274,7 +306,7 @@ def check_unary(given, sizes):
         values = as_array(f"unary[{i}]", values, np.float64)
         if values.shape != (n,):
             raise ValueError(
-                f"unary[{i}] must have shape {(n,)}, one value per state, got {values.shape}."
+                f"unary[{i}] must have shape {(int(n),)}, one value per state, got {values.shape}."
             )
         if np.isnan(values).any() or (values == np.inf).any():
             raise ValueError(f"unary[{i}] must not hold NaN or +inf.")
@@ -310,4 +342,4 @@ def check_states(name, states, sizes):
             f"{name} must hold states from 0 to {limits[at] - 1} of variable {at}, got "
             f"{states[wrong][0]}."
         )
-    return states
+    return states.astype(np.intp, copy=False)

@@ -40,6 +40,11 @@ class LogMatrix:
         self.top = finite(logs.max(axis=1))
         self.values = np.exp(logs - self.top[:, None])
 
+    @cached_property
+    def turned(self):
+        """The transposed matrix."""
+        return LogMatrix(self.logs.T)
+
     def product(self, vector):
         """Return log sum_j exp(logs_ij + vector_j) for every row i."""
         scale = vector.max()
@@ -79,6 +84,13 @@ class Potential:
     v: np.ndarray
 
     @cached_property
+    def turned(self):
+        """The same potential, left and right exchanged."""
+        other = self._exchanged()
+        vars(other)["turned"] = self
+        return other
+
+    @property
     def matrix(self):
         """Log psi of all pairs; quadratic."""
         return self.log_rows(slice(None))
@@ -87,11 +99,10 @@ class Potential:
         """Return the maximum over v of log psi(u, v) + logs_v for every u, and where it is."""
         n, m = len(self.u), len(self.v)
         tops, places = np.empty(n), np.empty(n, dtype=int)
-        is_kept = n * m <= _BLOCK
         size = max(1, _BLOCK // m)
         for start in range(0, n, size):
             block = slice(start, min(start + size, n))
-            values = (self.matrix[block] if is_kept else self.log_rows(block)) + logs
+            values = self.log_rows(block) + logs
             places[block] = own = values.argmax(axis=1)
             tops[block] = values[np.arange(len(own)), own]
         return tops, places
@@ -104,14 +115,13 @@ class Dense(Potential):
     def _logs(self):
         return LogMatrix(self.u @ self.v.T)
 
-    @cached_property
-    def turned(self):
-        """The same potential, left and right exchanged."""
+    def _exchanged(self):
         return Dense(self.v, self.u)
 
+    @cached_property
     def powers(self):
-        """Return logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
-        return np.zeros(len(self.u)), self._logs.logs, np.zeros(len(self.v)), 1
+        """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
+        return np.zeros(len(self.u)), self._logs, np.zeros(len(self.v)), 1
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
@@ -135,14 +145,14 @@ class Dense(Potential):
         return (scipy.sparse.csr_array((weights, (left, right)), shape=shape).toarray(),)
 
     def expected(self, left, right, *_):
-        """Return the sum over edges of probabilities, given the logs of what meets at each.
+        """Return the expected counts of pairs over edges, given the logs of what meets at each.
 
         Parameters
         ----------
         left, right : ndarray of shape (n_edges, n) and (n_edges, m)
             Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
         """
-        return (np.exp(self._logs.logs + log_product(left.T, right)),)
+        return (_of_total(self._logs.logs + log_product(left.T, right), len(left)),)
 
     def pull_back(self, counts):
         """Return gradients of sum counts * log psi with respect to both embeddings."""
@@ -159,40 +169,40 @@ class LowRank(Potential):
         Embeddings of the left and of the right states.
     maps : tuple of FeatureMap
         Those of both sides.
-    sides : tuple of LogMatrix, default=None
-        Their logarithms, (n, D), where they are known.
+    sides : tuple of LogMatrix
+        Logarithms of the features of both sides, (n, D).
+    is_kept : bool
+        Whether the matrix of all pairs may be kept for maxima, where it is small: many edges have
+        this potential.
     """
 
     maps: tuple
-    sides: tuple = None
+    sides: tuple
+    is_kept: bool
 
-    def __post_init__(self):
-        if self.sides is None:
-            pairs = zip(self.maps, (self.u, self.v), strict=True)
-            rows = (mapped(side, in_range(side, X, "embeddings")).values for side, X in pairs)
-            object.__setattr__(self, "sides", tuple(map(LogMatrix, rows)))
+    def _exchanged(self):
+        return LowRank(self.v, self.u, self.maps[::-1], self.sides[::-1], self.is_kept)
 
     @cached_property
-    def turned(self):
-        """The same potential, left and right exchanged."""
-        return LowRank(self.v, self.u, self.maps[::-1], self.sides[::-1])
-
-    @cached_property
-    def _gather(self):
-        return LogMatrix(np.ascontiguousarray(self.sides[1].logs.T))
-
     def powers(self):
-        """Return logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
+        """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
         left, right = (side.logs for side in self.sides)
-        return log_sum_exp(left, axis=0), log_product(right.T, left), log_sum_exp(right, axis=0), 2
+        transfer = LogMatrix(log_product(right.T, left))
+        return log_sum_exp(left, axis=0), transfer, log_sum_exp(right, axis=0), 2
+
+    @cached_property
+    def _kept_rows(self):
+        return self.sides[0].log_rows(slice(None), self.sides[1])
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
+        if self.is_kept and len(self.u) * len(self.v) <= _BLOCK:
+            return self._kept_rows[block]
         return self.sides[0].log_rows(block, self.sides[1])
 
     def sums(self, logs):
         """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
-        features = self._gather.product(logs)
+        features = self.sides[1].turned.product(logs)
         return self.sides[0].product(features), features
 
     def values(self, left, right):
@@ -202,7 +212,7 @@ class LowRank(Potential):
     def draw(self, left, logs, features, rng):
         """Draw a right state for every left one, in proportion to psi(u, v) exp(logs_v)."""
         feature = draw_rows(self.sides[0].logs[left] + features, rng)
-        return draw_rows(self._gather.logs[feature] + logs, rng)
+        return draw_rows(self.sides[1].turned.logs[feature] + logs, rng)
 
     def counts(self, left, right, weights):
         """Return the counts of weighted pairs of states, as `pull_back` wants them."""
@@ -218,7 +228,7 @@ class LowRank(Potential):
         return found
 
     def expected(self, left, right, from_left, from_right):
-        """Return the sum over edges of probabilities, given the logs of what meets at each.
+        """Return the expected counts of pairs over edges, given the logs of what meets at each.
 
         Parameters
         ----------
@@ -228,11 +238,19 @@ class LowRank(Potential):
             Features of both, as `sums` makes them.
         """
         sides = zip(self.sides, (left, right), (from_right, from_left), strict=True)
-        return [np.exp(side.logs + log_product(at.T, other)) for side, at, other in sides]
+        return [
+            _of_total(side.logs + log_product(at.T, other), len(left)) for side, at, other in sides
+        ]
 
     def pull_back(self, by_left, by_right):
         """Return gradients of sum counts * log psi with respect to both embeddings."""
         return self.maps[0].pull_back(self.u, by_left), self.maps[1].pull_back(self.v, by_right)
+
+
+def _of_total(logs, total):
+    """Return exp(logs), the sum of which is known: so rounding of large logarithms cancels."""
+    shares = peaked(logs.reshape(1, -1))
+    return (shares * (total / shares.sum())).reshape(logs.shape)
 
 
 @dataclass(frozen=True)
@@ -355,11 +373,6 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
             "mechanism, such as OptimalPositiveRF or AdaptiveRF."
         )
     return maps
-
-
-def potential(maps, u, v):
-    """Return the potential of two sets of embeddings, for fitted maps or "exact"."""
-    return Dense(u, v) if isinstance(maps, str) else LowRank(u, v, maps.sides)
 
 
 def factors(maps, left, right):

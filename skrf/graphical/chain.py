@@ -3,10 +3,10 @@
 import numpy as np
 
 from .._sums import log_columns, log_product, log_sum_exp
-from .._validation import check_integer, naming
+from .._validation import check_integer, draft_of, naming
 from ._error import estimate
-from ._model import FieldModel, check_states
-from ._potentials import LogMatrix, as_array, as_generator
+from ._model import FieldModel, check_states, stacked
+from ._potentials import as_array, as_generator
 
 
 class ChainMRF(FieldModel):
@@ -128,7 +128,16 @@ class ChainMRF(FieldModel):
         """Return an array of paths, or a list of paths of different lengths."""
         if isinstance(paths, (list, tuple)) and len({np.shape(path) for path in paths}) > 1:
             return [self._check_paths(path) for path in paths]
-        return check_states("paths", paths, lambda length: self._sizes(self._length(length)))
+
+        def sizes_of(length):
+            if self._own_length not in (None, length):
+                raise ValueError(
+                    f"paths must have {self._own_length} states, as unary or embeddings have it, "
+                    f"got {length}."
+                )
+            return self._sizes(length)
+
+        return check_states("paths", paths, sizes_of)
 
     # ---------------------------------------------------------------- sums over all paths
 
@@ -160,8 +169,8 @@ class ChainMRF(FieldModel):
         n = self._sizes(1)[0]
         if length == 1:
             return float(np.log(n))
-        first, transfer, last, done = self._model.pair(0, 1).powers()
-        steps = length - done
+        first, matrix, last, done = self._model.pair(0, 1).powers
+        steps, transfer = length - done, matrix.logs
         # Squaring costs D^3 for every bit, going step by step D^2 for every position.
         if steps > 2 * len(first):
             while steps:
@@ -171,7 +180,6 @@ class ChainMRF(FieldModel):
                 if steps:
                     transfer = log_product(transfer, transfer)
         else:
-            matrix = LogMatrix(transfer)
             for _ in range(steps):
                 last = matrix.product(last)
         return float(log_sum_exp(first + last))
@@ -259,7 +267,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             Rows sum to 1.
         """
-        return _stacked(self._field(length=self._length(length)).marginals())
+        return stacked(self._field(length=self._length(length)).marginals())
 
     def edge_marginals(self, length=None, position=0):
         """Return the joint distribution of two neighbours; quadratic in the states.
@@ -319,7 +327,7 @@ class ChainMRF(FieldModel):
             The largest entry of every row is that of `decode`.
         """
         field = self._field(length=self._length(length))
-        return _stacked([own - field.log_partition for own in field.max_marginals()])
+        return stacked([own - field.log_partition for own in field.max_marginals()])
 
     def sample(self, length=None, n=1, *, random_state=None):
         """Draw paths, exactly from the model of the approximate potentials.
@@ -338,9 +346,8 @@ class ChainMRF(FieldModel):
         ndarray of int of shape (n, length)
             States.
         """
-        rng, field = as_generator(random_state), self._field(length=self._length(length))
-        with naming("n"):
-            return field.sample(check_integer("n", n), rng)
+        check_integer("n", n)
+        return self._field(length=self._length(length)).sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
 
@@ -409,14 +416,10 @@ class ChainMRF(FieldModel):
             Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        paths = self._check_paths(paths)
+        paths = draft_of(self)._check_paths(paths)
         by_length = {}
         for path in paths if isinstance(paths, list) else [paths]:
             by_length.setdefault(path.shape[-1], []).append(np.atleast_2d(path))
         if learn_unary and len(by_length) > 1:
             raise ValueError(f"learn_unary needs paths of one length, got {sorted(by_length)}.")
         return self._fit([np.vstack(parts) for parts in by_length.values()], learn_unary)
-
-
-def _stacked(parts):
-    return np.array(parts) if len({len(part) for part in parts}) == 1 else parts

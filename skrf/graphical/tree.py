@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._validation import check_integer, naming
+from .._validation import check_integer, draft_of
 from ._model import FieldModel, check_states
 from ._potentials import as_array, as_generator
 
@@ -108,6 +108,11 @@ class TreeMRF(FieldModel):
         given = {tuple(edge) for edge in self._edges(None)}
         is_reversed = {i for i, parent in parents.items() if (i, parent) in given}
         of = model.tables["embeddings"]
+        if len(of) not in (1, len(parents) + 1):
+            raise ValueError(
+                f"edges were changed after fit and name {len(parents) + 1} variables; embeddings_ "
+                f"has {len(of)} arrays. Call fit."
+            )
         sizes = [len(of[i if len(of) > 1 else 0]) for i in range(len(parents) + 1)]
         return model.field(parents, self._unary_of(sizes) if unary is None else unary, is_reversed)
 
@@ -231,9 +236,8 @@ class TreeMRF(FieldModel):
         ndarray of int of shape (n, n_variables)
             States.
         """
-        rng = as_generator(random_state)
-        with naming("n"):
-            return self._field().sample(check_integer("n", n), rng)
+        check_integer("n", n)
+        return self._field().sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
 
@@ -294,7 +298,7 @@ class TreeMRF(FieldModel):
             Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        return self._fit([np.atleast_2d(self._check_states(assignments))], learn_unary)
+        return self._fit([np.atleast_2d(draft_of(self)._check_states(assignments))], learn_unary)
 
 
 def _rooted(edges):

@@ -1,0 +1,242 @@
+"""The approximate kernel matrix as a linear operator: products without the matrix."""
+
+import warnings
+from numbers import Real
+
+import numpy as np
+import scipy.sparse.linalg
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+
+from ._sums import finite
+from ._validation import check_integer, naming
+from .features import as_feature_map, in_range, mapped, maps_sides_alike
+
+# Exponents of products up to which no scale is taken out.
+_RANGE = {np.dtype(np.float64): 600.0, np.dtype(np.float32): 60.0}
+
+
+class KernelOperator(scipy.sparse.linalg.LinearOperator):
+    """The approximate kernel matrix of queries and keys, as an operator of SciPy.
+
+    It holds the features and multiplies by them: a product costs O((n_x + n_y) M) with M columns,
+    and the matrix is never made. All of SciPy that takes a ``LinearOperator`` takes it.
+
+    Parameters
+    ----------
+    feature_map : mechanism or transformer
+        Fitted.
+    X : {array-like, sparse matrix} of shape (n_x, n_features)
+        Queries: the rows of the matrix.
+    Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+        Keys: its columns. None takes X.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (n_x, n_y).
+    dtype : numpy.dtype
+        float32 where X and Y are, else float64.
+    log_scale : float
+        The operator is the matrix times exp(-log_scale): 0 unless values would leave the range of
+        the dtype.
+    is_symmetric : bool
+        Whether it is symmetric, and then positive semi-definite: Y is None and both sides are
+        mapped alike. `eigsh` and `cg` need that.
+
+    Raises
+    ------
+    NotFittedError
+        Where `feature_map` is not fitted.
+    ValueError
+        Where the widths of X, Y and the map differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import KernelOperator, OptimalPositiveRF
+    >>> X = np.random.default_rng(0).normal(size=(200, 3)) / 2
+    >>> features = OptimalPositiveRF(64, random_state=0).fit(X)
+    >>> kernel = KernelOperator(features, X)
+    >>> dense = features.approximate_kernel(X)
+    >>> np.allclose(kernel @ X, dense @ X), np.isclose(kernel.trace(), np.trace(dense))
+    (True, np.True_)
+    >>> values, vectors = kernel.eigsh(k=3)
+    >>> np.allclose(values, np.linalg.eigvalsh(dense)[-3:])
+    True
+    """
+
+    def __init__(self, feature_map, X, Y=None):
+        check_is_fitted(feature_map)
+        maps = [as_feature_map(feature_map, keys=keys) for keys in (False, True)]
+        given = [_checked(maps[0], "X", X)]
+        if Y is not None:
+            given.append(_checked(maps[1], "Y", Y))
+        dtype = np.result_type(*(Z.dtype for Z in given))
+        self.is_symmetric = Y is None and maps_sides_alike(feature_map)
+        sides = [_rows(maps[0], "X", given[0])]
+        if not self.is_symmetric:
+            sides.append(_rows(maps[1], "Y", given[-1]))
+        queries, keys = sides[0], sides[-1]
+        tops = [finite(side.exponents.max(axis=0)).astype(np.float64) for side in (queries, keys)]
+        levels = tops[0] + tops[1]
+        self.log_scale = float(levels.max())
+        if abs(self.log_scale) <= _RANGE[dtype]:
+            self.log_scale = 0.0
+        factors = [
+            _factor(side, top - (levels - self.log_scale) / 2, dtype)
+            for side, top in zip(sides, tops, strict=False)
+        ]
+        self._queries, self._keys = factors[0], factors[-1]
+        super().__init__(dtype, (len(self._queries), len(self._keys)))
+
+    def _matmat(self, V):
+        return self._queries @ (self._keys.T @ V)
+
+    def _rmatmat(self, V):
+        return self._keys @ (self._queries.T @ V)
+
+    def _matvec(self, v):
+        return self._matmat(v)
+
+    def _rmatvec(self, v):
+        return self._rmatmat(v)
+
+    def diagonal(self):
+        """Return the diagonal.
+
+        Returns
+        -------
+        ndarray of shape (min(n_x, n_y),)
+            The entries (i, i).
+        """
+        n = min(self.shape)
+        return np.einsum("ij,ij->i", self._queries[:n], self._keys[:n])
+
+    def trace(self):
+        """Return the sum of the diagonal.
+
+        Returns
+        -------
+        float
+            The trace.
+
+        Raises
+        ------
+        ValueError
+            Where the operator is not square.
+        """
+        if self.shape[0] != self.shape[1]:
+            raise ValueError(f"The trace is that of a square operator, got shape {self.shape}.")
+        return self.diagonal().sum()
+
+    def eigsh(self, k=6, **options):
+        """Return the largest eigenvalues and their eigenvectors.
+
+        Parameters
+        ----------
+        k : int, default=6
+            How many, less than n_x.
+        **options : dict
+            Passed to `scipy.sparse.linalg.eigsh`.
+
+        Returns
+        -------
+        values : ndarray of shape (k,)
+            Ascending.
+        vectors : ndarray of shape (n_x, k)
+            One column per eigenvalue.
+
+        Raises
+        ------
+        ValueError
+            Where the operator is not symmetric.
+        """
+        self._check_symmetric("Eigenvalues")
+        if check_integer("k", k) >= self.shape[0]:
+            raise ValueError(f"k must be less than {self.shape[0]}, the number of rows, got {k}.")
+        # A start of its own: the same result in every call.
+        start = np.random.default_rng(0).uniform(-1, 1, self.shape[0]).astype(self.dtype)
+        return scipy.sparse.linalg.eigsh(self, k, **{"v0": start, **options})
+
+    def cg(self, b, *, ridge=0.0, **options):
+        """Return the solution of (operator + ridge * identity) x = b by conjugate gradients.
+
+        Parameters
+        ----------
+        b : array-like of shape (n_x,)
+            Right-hand side.
+        ridge : float, default=0.0
+            At least 0. Without one the operator has as many positive eigenvalues as features at
+            most, and most right-hand sides have no solution.
+        **options : dict
+            Passed to `scipy.sparse.linalg.cg`, such as ``rtol``, ``maxiter`` and ``M``.
+
+        Returns
+        -------
+        ndarray of shape (n_x,)
+            The solution.
+
+        Raises
+        ------
+        ValueError
+            Where the operator is not symmetric, or `ridge` is negative.
+
+        Warns
+        -----
+        ConvergenceWarning
+            Where the iterations end before the tolerance is reached.
+        """
+        self._check_symmetric("Conjugate gradients")
+        if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= ridge < np.inf:
+            raise ValueError(f"ridge must be a number >= 0, got {ridge!r}.")
+        with naming("b"):
+            b = check_array(b, dtype=self.dtype, ensure_2d=False, input_name="b")
+        if b.shape != self.shape[:1]:
+            raise ValueError(f"b must have shape {self.shape[:1]}, got {b.shape}.")
+        shifted = scipy.sparse.linalg.LinearOperator(
+            self.shape, matvec=lambda v: self._matvec(v) + ridge * v, dtype=self.dtype
+        )
+        solution, n_iter = scipy.sparse.linalg.cg(shifted, b, **options)
+        if n_iter > 0:
+            warnings.warn(
+                f"Conjugate gradients stopped after {n_iter} iterations before they converged: "
+                f"raise maxiter, rtol or ridge={ridge!r}.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return solution
+
+    def _check_symmetric(self, what):
+        if not self.is_symmetric:
+            raise ValueError(
+                f"{what} need a symmetric operator: leave Y=None and take a feature_map that maps "
+                "both sides alike (is_symmetric)."
+            )
+
+
+def _checked(feature_map, name, X):
+    """Return rows of the map's width, dense or CSR, float32 or float64."""
+    with naming(name):
+        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+    if feature_map.n_features not in (None, X.shape[1]):
+        raise ValueError(
+            f"{name} has {X.shape[1]} features, but feature_map was fitted with "
+            f"{feature_map.n_features}."
+        )
+    return X
+
+
+def _rows(feature_map, name, X):
+    X = in_range(feature_map, X, name)
+    # Transformers of other packages do not tell their columns, and make blocks of their own.
+    return feature_map(X) if feature_map.n_columns is None else mapped(feature_map, X)
+
+
+def _factor(rows, level, dtype):
+    """Return features times exp(-level), of which there is one per column or for all."""
+    factor = np.exp(rows.exponents - level)
+    if rows.scale is not None:
+        factor = rows.values * factor
+    return factor.astype(dtype, copy=False)

@@ -1,0 +1,147 @@
+"""The approximate kernel matrix as an operator, against the matrix itself."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import KERNELS, MECHANISMS, make
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skrf
+from skrf import AdaptiveRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(40, 5)) / 2, RNG.normal(size=(25, 5)) / 2
+
+
+def fitted(*args, **params):
+    return OptimalPositiveRF(64, *args, random_state=0, **params).fit(X)
+
+
+def assert_is_matrix(operator, matrix, rtol=1e-10):
+    close = {"rtol": rtol, "atol": rtol * np.abs(matrix).max()}
+    assert operator.shape == matrix.shape
+    right, left = np.eye(matrix.shape[1], dtype=operator.dtype), np.eye(len(matrix))
+    assert_allclose(operator @ right, matrix, **close)
+    assert_allclose(operator @ right[:, 0], matrix[:, 0], **close)
+    assert_allclose(operator.H @ left.astype(operator.dtype), matrix.T, **close)
+    assert_allclose(operator.rmatvec(left[0]), matrix[0], **close)
+    assert_allclose(operator.diagonal(), np.diagonal(matrix), **close)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_it_is_the_approximate_kernel_of_every_mechanism(name, kernel):
+    width = 14 if "adamard" in name else 5
+    rows, keys = (np.random.default_rng(i).normal(size=(n, width)) / 2 for i, n in ((0, 9), (1, 7)))
+    mechanism = make(name, kernel=kernel).fit(rows)
+    own = KernelOperator(mechanism, rows)
+    assert own.is_symmetric == mechanism.is_symmetric
+    assert_is_matrix(own, mechanism.approximate_kernel(rows))
+    assert_allclose(own.trace(), np.trace(mechanism.approximate_kernel(rows)), rtol=1e-10)
+    assert_is_matrix(
+        KernelOperator(mechanism, rows, keys), mechanism.approximate_kernel(rows, keys)
+    )
+
+
+@pytest.mark.parametrize("mechanism", [OptimalPositiveRF, RFFSampler, AdaptiveRF])
+@pytest.mark.parametrize("size", [1e-3, 30.0, 1e3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_beyond_the_range_are_scaled(mechanism, size, dtype):
+    rows = (size * X[:10]).astype(dtype)
+    own = mechanism(64, kernel="softmax", random_state=0).fit(rows)
+    operator = KernelOperator(own, rows)
+    dense = operator @ np.eye(10, dtype=dtype)
+    assert operator.dtype == dense.dtype == dtype
+    assert np.isfinite(dense).all() and dense.max() > 0
+    if size == 1e-3:
+        assert operator.log_scale == 0
+        assert_allclose(dense, own.approximate_kernel(rows), rtol=1e-5)
+    else:
+        assert operator.log_scale > 60
+    if own.is_positive:
+        exact = own.log_transform(rows.astype(np.float64))
+        logs = np.logaddexp.reduce(exact[:, None] + exact[None], axis=2) - operator.log_scale
+        # Sums of logarithms of size |log|: so many digits are left.
+        rtol = 1e-3 if dtype == np.float32 else 1e-8
+        large = logs > logs.max() - 30
+        assert_allclose(dense[large], np.exp(logs[large]), rtol=rtol)
+
+
+def test_sparse_rows_pipelines_and_transformers_of_others():
+    own = fitted()
+    assert_is_matrix(KernelOperator(own, sp.csr_matrix(X), sp.coo_array(Y)),
+                     own.approximate_kernel(X, Y))  # fmt: skip
+    pipeline = make_pipeline(StandardScaler(), RFFSampler(64, random_state=0)).fit(X)
+    features = pipeline.transform(X)
+    operator = KernelOperator(pipeline, X)
+    assert operator.is_symmetric
+    assert_is_matrix(operator, features @ features.T)
+    asymmetric = make_pipeline(StandardScaler(), HybridRF(64, random_state=0)).fit(X)
+    assert not KernelOperator(asymmetric, X).is_symmetric
+    other = Nystroem(n_components=20, random_state=0).fit(X)
+    assert_is_matrix(KernelOperator(other, X, Y), other.transform(X) @ other.transform(Y).T)
+
+
+def test_single_precision_is_kept_where_both_sides_have_it():
+    own = fitted()
+    single, mixed = (
+        KernelOperator(own, X.astype("f"), Y.astype("f")),
+        KernelOperator(own, X.astype("f"), Y),
+    )
+    assert single.dtype == np.float32 and mixed.dtype == np.float64
+    assert_allclose(single @ np.ones(25, "f"), own.approximate_kernel(X, Y).sum(axis=1), rtol=1e-5)
+
+
+def test_eigenvalues_are_those_of_the_matrix_and_repeat():
+    own = fitted()
+    operator = KernelOperator(own, X)
+    values, vectors = operator.eigsh(k=4)
+    assert_allclose(values, np.linalg.eigvalsh(own.approximate_kernel(X))[-4:], rtol=1e-9)
+    assert_allclose(operator @ vectors, vectors * values, atol=1e-9 * values.max())
+    np.testing.assert_array_equal(values, operator.eigsh(k=4)[0])
+
+
+def test_conjugate_gradients_solve_ridge_regression():
+    own = fitted()
+    operator, b = KernelOperator(own, X), X[:, 0]
+    wanted = np.linalg.solve(own.approximate_kernel(X) + 0.1 * np.eye(40), b)
+    assert_allclose(operator.cg(b, ridge=0.1, rtol=1e-12), wanted, rtol=1e-8, atol=1e-10)
+    with pytest.warns(ConvergenceWarning, match="stopped after 1 iterations .* ridge=0.1"):
+        operator.cg(b, ridge=0.1, maxiter=1)
+    assert KernelOperator(own, X.astype("f")).cg(b, ridge=1.0, rtol=1e-4).dtype == np.float32
+
+
+def test_what_makes_no_sense_is_refused():
+    own, asymmetric = fitted(), HybridRF(64, random_state=0).fit(X)
+    for operator in (KernelOperator(asymmetric, X), KernelOperator(own, X, X)):
+        for call in (operator.eigsh, lambda operator=operator: operator.cg(X[:, 0])):
+            with pytest.raises(ValueError, match="need a symmetric operator: leave Y=None"):
+                call()
+    operator = KernelOperator(own, X)
+    for call, said in (
+        (lambda: KernelOperator(own, X[:, :3]), "X has 3 features, but feature_map was .* 5"),
+        (lambda: KernelOperator(own, X, Y[:, :3]), "Y has 3 features"),
+        (lambda: KernelOperator(own, X * np.nan), "X contains NaN"),
+        (lambda: KernelOperator(own, X, Y).trace(), r"square operator, got shape \(40, 25\)"),
+        (lambda: operator.eigsh(40), "k must be less than 40"),
+        (lambda: operator.eigsh(0), "k must be an integer >= 1, got 0"),
+        (lambda: operator.cg(X[:, 0], ridge=-1.0), "ridge must be a number >= 0, got -1.0"),
+        (lambda: operator.cg(X[:3, 0]), r"b must have shape \(40,\), got \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    with pytest.raises(NotFittedError):
+        KernelOperator(OptimalPositiveRF(), X)
+
+
+def test_it_is_public_and_pickles():
+    assert skrf.KernelOperator is KernelOperator
+    operator = KernelOperator(fitted(), X)
+    again = pickle.loads(pickle.dumps(operator))
+    np.testing.assert_array_equal(again @ X, operator @ X)
