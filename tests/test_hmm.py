@@ -53,13 +53,19 @@ def hmm(name="optimal", start="uniform", **params):
     return KernelHMM(STATES, SYMBOLS, feature_map=MAPS[name], **given)
 
 
+def log_table(channel):
+    """Return the log potentials of all pairs, without their common scale."""
+    if channel.T is None:
+        return channel.log_R
+    return logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+
+
 def dense_hmm(model):
     """Return start, transition and emission tables from the approximate potentials."""
     found = model._model
     tables = []
     for channel in (found.transition, found.emission):
-        logs = logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-        tables.append(np.exp(logs + channel.log_scale))
+        tables.append(np.exp(log_table(channel) + channel.log_scale))
     start = found.start.copy()
     if found.start_channel is not None:
         start = start * np.exp(found.start_channel.log_scale)
@@ -82,10 +88,7 @@ def log_weights(model, symbols):
 def log_weights_of(model, symbols):
     """Return what `log_weights` does, where the tables' exponentials leave the range of floats."""
     own, logs = model._model, 0.0
-    move, emit = (
-        logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-        for channel in (own.transition, own.emission)
-    )
+    move, emit = (log_table(channel) for channel in (own.transition, own.emission))
     n, length = len(emit), len(symbols)
     for t, symbol in enumerate(symbols):
         values = (own.log_start if t == 0 else 0) + emit[:, symbol]
@@ -295,7 +298,7 @@ def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
     expected = model.predict(sequence, algorithm="viterbi")
     logs = log_weights(model, sequence)
     assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
-    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states per block
+    monkeypatch.setattr("skrf.graphical._recursions._BLOCK_ENTRIES", 10)  # two states per block
     assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
 
 
@@ -343,7 +346,7 @@ def test_gradients_are_those_of_differences(name, start):
 @pytest.mark.parametrize("start", ["given", "embedding"])
 def test_gradients_in_log_space_are_the_same(start):
     own = hmm("adaptive", start)._model
-    fast, slow = _learning._counts(own, [X]), _learning._log_counts(own, X)
+    fast, slow = _learning._counts(own, [X], np.ones(1)), _learning._log_counts(own, X)
     assert_allclose(slow[0], fast[0], rtol=1e-12)
     for part, expected in zip(slow[1], fast[1], strict=True):
         assert_allclose(part, expected, rtol=1e-9, atol=1e-300)
@@ -679,18 +682,15 @@ class Reference:
 
     def __init__(self, model):
         own = model._model
-        self.move, self.emit = (
-            logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-            for channel in (own.transition, own.emission)
-        )
+        self.move, self.emit = (log_table(part) for part in (own.transition, own.emission))
         if own.start_channel is None:
             with np.errstate(divide="ignore"):
                 self.start = np.log(own.given_start)
         else:
-            first = own.start_channel
-            self.start = logsumexp(first.log_R[0][:, None] + first.log_T, axis=0)
-        parts = [own.transition.log_R, own.transition.log_T, own.emission.log_R]
-        self.size = largest_log(*parts, own.emission.log_T, self.start)
+            self.start = log_table(own.start_channel)[0]
+        logs = [vars(part) for part in (own.transition, own.emission)]
+        parts = [part[name] for part in logs for name in ("log_R", "log_T")]
+        self.size = largest_log(*(part for part in parts if part is not None), self.start)
 
     def forward(self, X):
         """Return log sums over the states before each of the symbols, by the last state."""

@@ -326,7 +326,7 @@ class KernelHMM(BaseEstimator):
         model = self._model
         sequences = _check_sequences(model, X, lengths)
         if algorithm == "viterbi":
-            return np.concatenate([model.viterbi(part) for part in sequences])
+            return np.concatenate([path for _, path in model.viterbi(sequences)])
         out = np.empty(sum(map(len, sequences)), dtype=int)
         for t, posterior in _posteriors(model, sequences):
             out[t] = posterior.argmax()
@@ -420,7 +420,7 @@ class KernelHMM(BaseEstimator):
             left, right = (model.embeddings[role] for role in channel.roles)
             logs = left[rows] @ right.T
             exact = np.exp(logs - log_sum_exp(logs)[:, None])
-            shares = peaked(channel.log_R[rows]) @ channel.T
+            shares = channel.spread(peaked(channel.log_R[rows]))
             shares = shares / shares.sum(axis=1, keepdims=True)
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
         return found
