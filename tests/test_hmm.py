@@ -607,7 +607,7 @@ def test_a_fit_that_raises_changes_nothing():
     ):
         model = make()
         before = dict(vars(model))
-        for wrong in ([0, 9], [0.5], "a", np.ma.array([0, 1])):
+        for wrong in ([0, 9], [0.5], "a", np.ma.array([0.0, 1.0])):
             with pytest.raises((ValueError, TypeError)):
                 model.fit(wrong)
             assert vars(model).keys() == before.keys()
@@ -649,7 +649,15 @@ def test_hmm_refuses():
         ),
         (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
         (lambda: hmm(normalization="none").score(X), "normalization"),
-        (lambda: hmm(normalization="global").fit(X), "fit needs normalization='local'"),
+        (lambda: hmm(normalization="global").transmat_, "transmat_ needs normalization='local'"),
+        (lambda: hmm(normalization="global").startprob_, "startprob_ needs normalization='local'"),
+        (lambda: hmm(normalization="global").predict_next(), "predict_next needs norm"),
+        (lambda: hmm(normalization="global").predict_proba(X, filtered=True), "filtered=True needs"),
+        (lambda: model.predict_next(X, model.filter_step(0)), "X or state, not both"),
+        (lambda: model.decode(X, algorithm="map"), "algorithm must be 'posterior' or 'viterbi'"),
+        (lambda: model.score(np.ma.array([0.0, 1.0], mask=[0, 1])), "of dtype float64"),
+        (lambda: model.score(np.ma.array([4, 1], mask=[0, 1])), "unknown symbols"),
+        (lambda: model.score([0, -1]), "unknown symbols"),
     ):
         with pytest.raises(ValueError, match=said):
             call()
@@ -786,6 +794,7 @@ def test_fits_from_any_scale_climb_or_say_why(name, scale, dtype, start, n_init,
 
 # ------------------------------------------------------------------ what is refused
 
+SYMBOLS_REFUSED = [value for value in SEQUENCES if not isinstance(value, np.ma.MaskedArray)]
 FILTER = hmm("exact").filter_step(0)
 FILTERED = (
     "a", 5, FILTER.posterior, FilterState(FILTER.posterior[:2], 0.0), FilterState("a", 0.0),
@@ -810,7 +819,6 @@ def refused():
         ("n_states", lambda value: KernelHMM.from_random(value, 3)),
         ("n_symbols", lambda value: KernelHMM.from_random(3, value)),
         ("width", lambda value: KernelHMM.from_random(3, 3, value)),
-        ("symbol", model.filter_step),
         made("max_iter", "fit", X),
         made("n_init", "fit", X),
     ):
@@ -819,12 +827,18 @@ def refused():
         ("X", model.score),
         ("X", model.predict),
         ("X", model.predict_proba),
+        ("X", model.predict_next),
+        ("X", model.decode),
+        ("X", model.score_samples),
+        ("X", model.bic),
         ("X", clone(model).fit),
-        ("lengths", lambda value: model.score(X, value)),
-        ("lengths", lambda value: clone(model).fit(X, value)),
         ("symbol", model.filter_step),
     ):
-        yield call, name, SEQUENCES
+        yield call, name, SYMBOLS_REFUSED
+    yield model.filter_step, "symbol", [2.9, 2.0, True, "a", None, np.nan, 1j, np.ma.array(2.0)]
+    yield lambda value: model.score(X, value), "lengths", SEQUENCES
+    yield lambda value: clone(model).fit(X, value), "lengths", SEQUENCES
+    yield lambda value: model.predict_next(state=value), "state", FILTERED
     for name, call in (
         *(made(role, "score", X) for role in ("states", "symbols", "targets", "emitters")),
         made("start_embedding", "score", X),

@@ -265,7 +265,9 @@ def _backward(model, steps, repeats):
         symbols, posterior, log_norms = steps[t]
         if len(back) < len(symbols):  # sequences that end here
             back = np.vstack([back, np.repeat(repeats[len(back) : len(symbols), None], n, axis=1)])
-        weighed = np.exp(model.log_emissions(symbols) - log_norms[:, None]) * back
+        weights, top = model.emissions(symbols)
+        weighed = weights * np.exp(top - log_norms)[:, None]
+        weighed *= back
         ahead = earlier = None
         if t:
             ahead = move.gather(weighed)

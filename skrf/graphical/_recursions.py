@@ -179,6 +179,11 @@ class Model:
         with np.errstate(invalid="ignore"):
             return self.transition.spread(posterior @ self.transition.R)
 
+    def emitted(self, shares):
+        """Return the distributions of the symbol for distributions of the state."""
+        with np.errstate(invalid="ignore"):  # as in `predicted`
+            return self.emission.spread(shares @ self.emission.R)
+
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
 
@@ -294,6 +299,12 @@ class Model:
         if np.isnan(log_norms).any():
             log_norms = [own for _, own in self._log_filtered(longest)]
         return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
+
+    def log_normaliser(self, sequences):
+        """Return the sum of the log normalisers of sequences; 0 where channels are normalised."""
+        if self.is_local:
+            return 0.0
+        return float(self.log_normalisers([len(part) for part in sequences]).sum())
 
     def filtered(self, sequence, before=None):
         """Return posteriors given the past, the posterior `before` included."""
