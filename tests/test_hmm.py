@@ -363,7 +363,7 @@ def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("scale", [0.5, 4.0, 30.0])
+@pytest.mark.parametrize("scale", [0.5, 4.0, 300.0])
 def test_viterbi_of_products_is_that_of_the_table(monkeypatch, scale, dtype):
     """Where products underflow, the paths into those states are found in log space."""
     rng = np.random.default_rng(0)
@@ -378,6 +378,14 @@ def test_viterbi_of_products_is_that_of_the_table(monkeypatch, scale, dtype):
     log_prob, states = model.decode(sequence)
     rtol = 1e-12 if dtype == np.float64 else 1e-6
     assert_allclose(log_prob, expected[0], rtol=rtol)
+    # One step, into states that no likely path enters too.
+    own, best = model._model, 1000 * rng.normal(size=12)
+    blocks = [slice(0, 7), slice(7, 12)]
+    found = own._entered(np.exp(own.transition.log_T.T), best, blocks)
+    choice, logs = map(np.concatenate, zip(*found, strict=True))
+    every = log_table(own.transition) + best[:, None]
+    assert_array_equal(choice, every.argmax(axis=0))
+    assert_allclose(logs, every.max(axis=0), rtol=1e-12)
     assert_allclose(log_prob, Reference(model).log_weight(sequence, states), rtol=rtol)
 
 
@@ -445,7 +453,7 @@ def test_gradients_of_large_embeddings_are_finite(name, scale, normalization):
     E, T, M, S = (scale * rng.normal(size=(n, 2)) for n in (3, 3, 3, 4))
     own = {"targets": T, "emitters": M, "start_embedding": E[0] / 2}
     model = KernelHMM(E, S, **own, feature_map=MAPS[name], normalization=normalization)
-    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4)]
+    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4, 4)]
     log_prob, found = _learning.gradients(first, sequences)
     room = 1e-12 * scale**2  # of large normalisers that cancel
     assert_allclose(log_prob, sum(map(model.score, sequences)), rtol=1e-10, atol=room)
@@ -482,14 +490,19 @@ def test_gradients_add_up_over_batches(monkeypatch):
             assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
 
 
-def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
-    wanted = hmm("adaptive", "given")
+@both_norms
+def test_many_symbols_are_looked_up_without_a_table(monkeypatch, normalization):
+    wanted = hmm("adaptive", "given", normalization=normalization)
+    wanted.score(X)
     monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", 0)
-    model = hmm("adaptive", "given")
-    for symbols in (X, MISSING, np.ma.masked_all(3)):
+    model = hmm("adaptive", "given", normalization=normalization)
+    assert model._model._log_emissions is None is not wanted._model._log_emissions
+    for symbols in (X, MISSING, np.ma.append(X, MISSING)):
         assert_allclose(model.score(symbols), wanted.score(symbols), rtol=1e-12, atol=1e-12)
         assert_allclose(model.predict_proba(symbols), wanted.predict_proba(symbols), rtol=1e-12)
-    assert_allclose(model.filter_step([1, 3, 1]).log_prob, wanted.filter_step([1, 3, 1]).log_prob)
+    if normalization == "local":
+        found, expected = (own.filter_step([1, 3, 1]).log_prob for own in (model, wanted))
+        assert_allclose(found, expected)
     # Emissions below the smallest number are found in log space.
     far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
     for entries in (0, 100):

@@ -223,7 +223,7 @@ def _log_counts(model, sequence):
 def _emission_counts(model, counts):
     """Return expected counts of states with features, and of features with symbols."""
     emit, counts, of_any = model.emission, counts[:, :-1], counts[:, -1:]
-    # Any symbol: a state chooses among all its features, a feature among all its symbols.
+    # Any symbol: a state chooses among all its features. What a feature then leads to sums to 1.
     of_any = of_any * np.exp(emit.log_R - model.log_totals[:, None])
     if emit.T is None:
         return [counts + of_any, np.zeros(())]
@@ -236,7 +236,7 @@ def _emission_counts(model, counts):
         shares = counts[z, x] * np.exp(emit.log_R[z] + emit.log_T[:, x] - logs[z, x])
         by_left[z] += shares
         by_right[:, x] += shares
-    return [by_left + of_any, by_right + emit.T * of_any.sum(axis=0)[:, None]]
+    return [by_left + of_any, by_right]
 
 
 def _batches(model, sequences, repeats):
