@@ -79,9 +79,8 @@ class Channel:
             return self.log_R[:, right]
         return log_product(self.log_R, self.log_T[:, right])
 
-    def log_path(self, path):
-        """Return the sum of log psi - log_scale of neighbours."""
-        left, right = path[:-1], path[1:]
+    def log_pairs(self, left, right):
+        """Return the sum of log psi - log_scale over paired states."""
         if self.T is None:
             return self.log_R[left, right].sum()
         size = max(1, _BLOCK_ENTRIES // len(self.T))
@@ -414,9 +413,10 @@ class Model:
 
     def log_joint(self, sequence, path):
         """Return the log probability of symbols together with states."""
-        logs = self.log_emissions(sequence)[np.arange(len(path)), path].sum()
-        logs += self.log_start[path[0]] + self.transition.log_path(path)
-        return logs + self._log_scales(len(path))
+        is_seen = sequence != ANY
+        logs = self.emission.log_pairs(path[is_seen], sequence[is_seen])
+        logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
+        return logs + self.transition.log_pairs(path[:-1], path[1:]) + self._log_scales(len(path))
 
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""

@@ -187,8 +187,9 @@ class KernelHMM(BaseEstimator):
         width : int, default=16
             Width of the embeddings.
         scale : float, default=0.5
-            Standard deviation of their entries. Log potentials of pairs have one of ``scale**2 *
-            sqrt(width)``; from about 1 on `fit` climbs fast, far beyond it ends in worse maxima.
+            Standard deviation of their entries. That of the log potentials is ``scale**2 *
+            sqrt(width)``: 0.5 to 1 is a good start for `fit`, which ends in worse maxima from
+            beyond.
         random_state : int, RandomState instance or None, default=None
             Source of the embeddings, and of the features' draw.
         **params : dict
@@ -468,7 +469,7 @@ class KernelHMM(BaseEstimator):
         return shares if np.ndim(state.log_prob) else shares[0]
 
     def predict(self, X, lengths=None, *, algorithm="posterior"):
-        """Return a state for every sample.
+        """Return the state of largest posterior for every sample; hmmlearn's `predict` is Viterbi.
 
         Parameters
         ----------
@@ -507,6 +508,16 @@ class KernelHMM(BaseEstimator):
             Log probability of the symbols together with these states.
         states : ndarray of int of shape (n_samples,)
             States.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf.graphical import KernelHMM
+        >>> model = KernelHMM.from_random(50, 3, random_state=0)
+        >>> X = np.ma.array([0, 2, 1, 1], mask=[0, 0, 1, 0])  # the third symbol is missing
+        >>> log_prob, states = model.decode(X)
+        >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
+        ((4,), True)
         """
         model = self._model
         sequences = _check_sequences(model, X, lengths)
