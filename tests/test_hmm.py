@@ -952,7 +952,7 @@ def test_online_filters_of_any_scale_are_right_or_raise(name, scale, dtype, star
         assert_allclose(state.posterior, np.exp(logs - logsumexp(logs)), rtol=0, atol=room)
 
 
-@hypothesis.settings(generated, max_examples=15)
+@hypothesis.settings(generated, max_examples=30)
 @hypothesis.given(maps, scales, dtypes, starts, norms, st.integers(1, 2), seeds)
 def test_fits_from_any_scale_climb_or_say_why(
     name, scale, dtype, start, normalization, n_init, seed
