@@ -46,6 +46,7 @@ STARTS = {"uniform": {}, "given": {"start_prob": PRIOR}, "embedding": {"start_em
 every_start = pytest.mark.parametrize("start", STARTS)
 both_norms = pytest.mark.parametrize("normalization", ["local", "global"])
 X = np.array([0, 3, 3, 1, 2])
+MISSING = np.ma.array(X, mask=[0, 1, 0, 0, 1])
 
 
 def hmm(name="optimal", start="uniform", **params):
@@ -53,21 +54,35 @@ def hmm(name="optimal", start="uniform", **params):
     return KernelHMM(STATES, SYMBOLS, feature_map=MAPS[name], **given)
 
 
+def log_table(channel):
+    """Return the log potentials of all pairs, without their common scale."""
+    if channel.T is None:
+        return channel.log_R
+    return logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
+
+
 def dense_hmm(model):
     """Return start, transition and emission tables from the approximate potentials."""
     found = model._model
     tables = []
     for channel in (found.transition, found.emission):
-        logs = logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-        tables.append(np.exp(logs + channel.log_scale))
+        tables.append(np.exp(log_table(channel) + channel.log_scale))
     start = found.start.copy()
     if found.start_channel is not None:
         start = start * np.exp(found.start_channel.log_scale)
     return start, *tables
 
 
+def fills(symbols):
+    """Return all sequences that the missing symbols may stand for."""
+    choices = zip(np.ma.getmaskarray(symbols), np.ma.getdata(symbols), strict=True)
+    return itertools.product(*(range(4) if gone else [symbol] for gone, symbol in choices))
+
+
 def log_weights(model, symbols):
     """Return the log weights of all paths of states together with the symbols."""
+    if isinstance(symbols, np.ma.MaskedArray):
+        return logsumexp([log_weights(model, fill) for fill in fills(symbols)], axis=0)
     start, move, emit = (np.log(table) for table in dense_hmm(model))
     n, length = len(start), len(symbols)
     logs = np.zeros((n,) * length)
@@ -82,10 +97,7 @@ def log_weights(model, symbols):
 def log_weights_of(model, symbols):
     """Return what `log_weights` does, where the tables' exponentials leave the range of floats."""
     own, logs = model._model, 0.0
-    move, emit = (
-        logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-        for channel in (own.transition, own.emission)
-    )
+    move, emit = (log_table(channel) for channel in (own.transition, own.emission))
     n, length = len(emit), len(symbols)
     for t, symbol in enumerate(symbols):
         values = (own.log_start if t == 0 else 0) + emit[:, symbol]
@@ -95,12 +107,14 @@ def log_weights_of(model, symbols):
     return logs
 
 
+@pytest.mark.parametrize("X", [X, MISSING], ids=["whole", "missing"])
 @both_norms
 @every_start
 @every_map
-def test_hmm_equals_enumeration(name, start, normalization):
+def test_hmm_equals_enumeration(name, start, normalization, X):
     model = hmm(name, start, normalization=normalization)
     if name == "exact":
+        assert model._model.transition.T is None is model._model.emission.T  # no identity
         _, move, emit = dense_hmm(model)
         for table, left, right in ((move, STATES, TARGETS), (emit, EMITTERS, SYMBOLS)):
             expected = np.exp(left @ right.T)
@@ -110,14 +124,21 @@ def test_hmm_equals_enumeration(name, start, normalization):
     logs = log_weights(model, X)
     shares, total = joint(logs)
     if normalization == "global":
-        every = [log_weights(model, x) for x in itertools.product(range(4), repeat=5)]
-        total -= logsumexp(every)
+        every = logsumexp(log_weights(model, np.ma.masked_all(5, dtype=int)))
+        total, logs = total - every, logs - every
     assert_allclose(model.score(X), total, rtol=1e-10)
-    found = model.predict_proba(X[:, None])
+    log_prob, found = model.score_samples(X[:, None])
+    assert_allclose(log_prob, total, rtol=1e-10)
     for t in range(5):
         assert_allclose(found[t], marginal(shares, t), rtol=1e-9)
-    assert_array_equal(model.predict(X), found.argmax(axis=1))
+    log_prob, states = model.decode(X, algorithm="posterior")
+    assert_array_equal(states, found.argmax(axis=1))
+    assert_array_equal(model.predict(X), states)
+    assert_allclose(log_prob, logs[tuple(states)], rtol=1e-10)
     best = np.unravel_index(logs.argmax(), logs.shape)
+    log_prob, states = model.decode(X[:, None])
+    assert_array_equal(states, best)
+    assert_allclose(log_prob, logs.max(), rtol=1e-10)
     assert_array_equal(model.predict(X, algorithm="viterbi"), best)
 
 
@@ -153,6 +174,13 @@ def test_several_sequences_are_scored_side_by_side():
         assert_allclose(model.score(np.concatenate(parts), lengths), expected, rtol=1e-12)
         found = model.predict_proba(np.concatenate(parts), lengths)
         assert_allclose(found, np.vstack([model.predict_proba(part) for part in parts]))
+        for algorithm in ("viterbi", "posterior"):
+            log_prob, states = model.decode(np.concatenate(parts), lengths, algorithm)
+            logs, expected = zip(
+                *(model.decode(part, None, algorithm) for part in parts), strict=True
+            )
+            assert_allclose(log_prob, sum(logs), rtol=1e-12)
+            assert_array_equal(states, np.concatenate(expected))
 
 
 def test_the_online_filter_equals_the_score():
@@ -171,6 +199,32 @@ def test_the_online_filter_equals_the_score():
         model.filter_step(0, both)
     with pytest.raises(ValueError, match="needs normalization='local'"):
         hmm(normalization="global").filter_step(0)
+
+
+@every_start
+@every_map
+def test_what_is_known_online_is_that_of_the_score(name, start):
+    """Filtered posteriors and the next symbol, after whole and missing symbols."""
+    model = hmm(name, start)
+    filtered = model.predict_proba(np.ma.append(MISSING, MISSING[:2]), [5, 2], filtered=True)
+    assert_array_equal(filtered[5:], filtered[:2])
+    state = both = None
+    for t in range(6):
+        # The probability of a symbol is what it adds to the score.
+        before, seen = MISSING[:t], 0.0 if t == 0 else model.score(MISSING[:t])
+        logs = [model.score(np.ma.append(before, [symbol])) - seen for symbol in range(4)]
+        found = model.predict_next(None if t == 0 else before)
+        assert_allclose(found, np.exp(logs), rtol=1e-9)
+        assert_allclose(model.predict_next(state=state), found, rtol=1e-9)
+        if t == 5:
+            break
+        state = model.filter_step(MISSING[t], state)  # numpy.ma.masked where it is missing
+        assert_allclose(state.log_prob, model.score(MISSING[: t + 1]), rtol=1e-9, atol=1e-12)
+        assert_allclose(state.posterior, model.predict_proba(MISSING[: t + 1])[-1], rtol=1e-9)
+        assert_allclose(filtered[t], state.posterior, rtol=1e-9)
+        both = model.filter_step(np.ma.array([X[t], X[t]], mask=[0, MISSING.mask[t]]), both)
+    assert_allclose(both.log_prob, [model.score(X), model.score(MISSING)], rtol=1e-9)
+    assert_allclose(model.predict_next(state=both), [model.predict_next(X), found], rtol=1e-9)
 
 
 @both_norms
@@ -244,6 +298,11 @@ def test_what_has_underflowed_counts_when_it_grows_later(dtype, first, later):
     assert_allclose(model.predict_proba(sequence), np.tile([0, 1], (4, 1)), atol=1e-6)
     # From the end: symbol 1 first, then what only the other state explains.
     assert_allclose(model.predict_proba(sequence[::-1]), np.tile([0, 1], (4, 1)), atol=1e-6)
+    known = model.predict_proba(sequence, filtered=True)
+    assert known.dtype == dtype
+    ends = [model.predict_proba(sequence[:t])[-1] for t in (1, 2, 3, 4)]
+    assert_allclose(known, ends, atol=1e-6)
+    assert_allclose(model.predict_next(sequence), known[-1] @ model.emissionprob_, atol=1e-6)
     state, steps = None, 0
     with pytest.raises(FloatingPointError, match="too unlikely"):
         for symbol in sequence:
@@ -295,8 +354,39 @@ def test_viterbi_goes_in_blocks_of_rows(monkeypatch):
     expected = model.predict(sequence, algorithm="viterbi")
     logs = log_weights(model, sequence)
     assert_array_equal(expected, np.unravel_index(logs.argmax(), logs.shape))
-    monkeypatch.setattr("skrf.graphical._recursions._VITERBI_ENTRIES", 10)  # two states per block
+    monkeypatch.setattr("skrf.graphical._recursions._BLOCK_ENTRIES", 10)  # two states per block
     assert_array_equal(model.predict(sequence, algorithm="viterbi"), expected)
+    exact = hmm("exact", "given")
+    logs = log_weights(exact, sequence)
+    best = np.unravel_index(logs.argmax(), logs.shape)
+    assert_array_equal(exact.decode(sequence)[1], best)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [0.5, 4.0, 300.0])
+def test_viterbi_of_products_is_that_of_the_table(monkeypatch, scale, dtype):
+    """Where products underflow, the paths into those states are found in log space."""
+    rng = np.random.default_rng(0)
+    tables = {name: scale * rng.normal(size=(12, 3)) for name in ("states", "targets", "emitters")}
+    tables["symbols"] = scale * rng.normal(size=(4, 3))
+    model = KernelHMM(
+        **{name: table.astype(dtype) for name, table in tables.items()}, feature_map=MAPS["optimal"]
+    )
+    sequence = rng.integers(4, size=50)
+    expected = model.decode(sequence)
+    monkeypatch.setattr("skrf.graphical._recursions._BLOCK_ENTRIES", 36)  # three states per block
+    log_prob, states = model.decode(sequence)
+    rtol = 1e-12 if dtype == np.float64 else 1e-6
+    assert_allclose(log_prob, expected[0], rtol=rtol)
+    # One step, into states that no likely path enters too.
+    own, best = model._model, 1000 * rng.normal(size=12)
+    blocks = [slice(0, 7), slice(7, 12)]
+    found = own._entered(np.exp(own.transition.log_T.T), best, blocks)
+    choice, logs = map(np.concatenate, zip(*found, strict=True))
+    every = log_table(own.transition) + best[:, None]
+    assert_array_equal(choice, every.argmax(axis=0))
+    assert_allclose(logs, every.max(axis=0), rtol=1e-12)
+    assert_allclose(log_prob, Reference(model).log_weight(sequence, states), rtol=rtol)
 
 
 def test_the_report_is_the_distance_to_the_exact_kernel():
@@ -318,14 +408,16 @@ def test_the_report_is_the_distance_to_the_exact_kernel():
         assert 0 < distances[1][name].mean() < 0.4 * distances[0][name].mean() < 0.4
 
 
+@both_norms
 @every_start
 @pytest.mark.parametrize("name", ["exact", "optimal", "adaptive"])
-def test_gradients_are_those_of_differences(name, start):
-    model = hmm(name, start)
-    sequences = [X, X[::-1], X[:1]]
+def test_gradients_are_those_of_differences(name, start, normalization):
+    model = hmm(name, start, normalization=normalization)
+    parts = [X, MISSING[::-1], X[:1], X[::-1]]
+    sequences = [np.ma.filled(part, _recursions.ANY) for part in parts]
     first = model._model
     log_prob, gradients = _learning.gradients(first, sequences)
-    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    assert_allclose(log_prob, sum(model.score(part) for part in parts), rtol=1e-10)
     rng, step = np.random.default_rng(0), 1e-6
     for role, value in first.embeddings.items():
         if value is None:
@@ -334,43 +426,53 @@ def test_gradients_are_those_of_differences(name, start):
         values = []
         for sign in (1, -1):
             moved = {**first.embeddings, role: value + sign * step * direction}
-            other = type(first)(moved, first.maps, first.given_start, True)
-            values.append(other.forward(sequences).sum())
+            other = type(first)(moved, first.maps, first.given_start, first.is_local)
+            values.append(other.forward(sequences).sum() - other.log_normaliser(sequences))
         expected = (values[0] - values[1]) / (2 * step)
         assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
 
 
+@both_norms
 @pytest.mark.parametrize("start", ["given", "embedding"])
-def test_gradients_in_log_space_are_the_same(start):
-    own = hmm("adaptive", start)._model
-    fast, slow = _learning._counts(own, [X]), _learning._log_counts(own, X)
+@pytest.mark.parametrize("name", ["exact", "adaptive"])
+def test_gradients_in_log_space_are_the_same(name, start, normalization):
+    own, sequence = hmm(name, start, normalization=normalization)._model, np.append(X, -1)
+    fast = _learning._counts(own, [sequence], np.ones(1))
+    slow = _learning._log_counts(own, sequence)
     assert_allclose(slow[0], fast[0], rtol=1e-12)
     for part, expected in zip(slow[1], fast[1], strict=True):
         assert_allclose(part, expected, rtol=1e-9, atol=1e-300)
 
 
+@both_norms
 @pytest.mark.parametrize("scale", [3.0, 30.0, 300.0])
 @pytest.mark.parametrize("name", ["exact", "optimal"])
-def test_gradients_of_large_embeddings_are_finite(name, scale):
+def test_gradients_of_large_embeddings_are_finite(name, scale, normalization):
     """No NumPy warning, and the gradient is that of differences, however unlikely the symbols."""
     rng = np.random.default_rng(0)
     E, T, M, S = (scale * rng.normal(size=(n, 2)) for n in (3, 3, 3, 4))
     own = {"targets": T, "emitters": M, "start_embedding": E[0] / 2}
-    model = KernelHMM(E, S, **own, feature_map=MAPS[name])
-    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4)]
+    model = KernelHMM(E, S, **own, feature_map=MAPS[name], normalization=normalization)
+    first, sequences = model._model, [rng.integers(4, size=n) for n in (9, 4, 4)]
     log_prob, found = _learning.gradients(first, sequences)
-    assert_allclose(log_prob, sum(model.score(part) for part in sequences), rtol=1e-10)
+    room = 1e-12 * scale**2  # of large normalisers that cancel
+    assert_allclose(log_prob, sum(map(model.score, sequences)), rtol=1e-10, atol=room)
     step = 1e-6 / scale
     for role, value in first.embeddings.items():
         direction = rng.normal(size=value.shape)
         values = []
         for sign in (1, -1):
             moved = {**first.embeddings, role: value + sign * step * direction}
-            other = type(first)(moved, first.maps, first.given_start, True)
+            other = type(first)(moved, first.maps, first.given_start, first.is_local)
             values.append(sum(norm for part in sequences for _, norm in other._log_filtered(part)))
+            if normalization == "global":
+                every = [np.full(len(part), _recursions.ANY) for part in sequences]
+                values[-1] -= sum(norm for part in every for _, norm in other._log_filtered(part))
         expected = (values[0] - values[1]) / (2 * step)
         size = np.abs(found[role]).max() + scale
-        assert_allclose(np.sum(found[role] * direction), expected, atol=1e-4 * size)
+        # What the differences lose to rounding: global normalisers are of the size of scale**2.
+        lost = 100 * EPS * scale**2 / step * (normalization == "global")
+        assert_allclose(np.sum(found[role] * direction), expected, atol=1e-4 * size + lost)
 
 
 def test_gradients_add_up_over_batches(monkeypatch):
@@ -388,12 +490,19 @@ def test_gradients_add_up_over_batches(monkeypatch):
             assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
 
 
-def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
-    wanted = hmm("adaptive", "given")
+@both_norms
+def test_many_symbols_are_looked_up_without_a_table(monkeypatch, normalization):
+    wanted = hmm("adaptive", "given", normalization=normalization)
+    wanted.score(X)
     monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", 0)
-    model = hmm("adaptive", "given")
-    assert_allclose(model.predict_proba(X), wanted.predict_proba(X), rtol=1e-12)
-    assert_allclose(model.filter_step([1, 3, 1]).log_prob, wanted.filter_step([1, 3, 1]).log_prob)
+    model = hmm("adaptive", "given", normalization=normalization)
+    assert model._model._log_emissions is None is not wanted._model._log_emissions
+    for symbols in (X, MISSING, np.ma.append(X, MISSING)):
+        assert_allclose(model.score(symbols), wanted.score(symbols), rtol=1e-12, atol=1e-12)
+        assert_allclose(model.predict_proba(symbols), wanted.predict_proba(symbols), rtol=1e-12)
+    if normalization == "local":
+        found, expected = (own.filter_step([1, 3, 1]).log_prob for own in (model, wanted))
+        assert_allclose(found, expected)
     # Emissions below the smallest number are found in log space.
     far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
     for entries in (0, 100):
@@ -480,6 +589,30 @@ def test_fit_climbs_and_keeps_a_model():
     with pytest.warns(ConvergenceWarning):
         tied = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=3).fit(X)
     assert tied.states_ is tied.targets_ or np.array_equal(tied.states_, tied.targets_)
+
+
+@both_norms
+@pytest.mark.parametrize("name", ["exact", "optimal"])
+def test_fit_knows_of_normalisers_and_missing_symbols(name, normalization, capsys):
+    truth = KernelHMM.from_random(3, 4, 2, scale=2.0, feature_map="exact", random_state=1)
+    symbols, _ = truth.sample(120, random_state=0)
+    symbols = np.ma.array(symbols, mask=np.random.default_rng(0).random(symbols.shape) < 0.2)
+    lengths = [50, 20, 50]
+    model = hmm(name, "embedding", normalization=normalization, max_iter=15, verbose=1)
+    before = model.score(symbols, lengths)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(symbols, lengths)
+    assert_allclose(model.history_[-1], model.score(symbols, lengths), rtol=1e-10)
+    assert model.history_[-1] > before + 5 and (np.diff(model.history_) > -1e-6).all()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"Iteration 15, log likelihood {model.history_[-1]:.6f}"
+    assert len(lines) == 15
+    # What is filled in makes no difference.
+    again = hmm(name, "embedding", normalization=normalization, max_iter=15)
+    other = np.ma.array(np.where(symbols.mask, 3 - symbols.data, symbols.data), mask=symbols.mask)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        assert again.fit(other, lengths).history_ == model.history_
+    assert capsys.readouterr().out == ""
 
 
 def climbing(**params):
@@ -604,7 +737,7 @@ def test_a_fit_that_raises_changes_nothing():
     ):
         model = make()
         before = dict(vars(model))
-        for wrong in ([0, 9], [0.5], "a", np.ma.array([0, 1])):
+        for wrong in ([0, 9], [0.5], "a", np.ma.array([0.0, 1.0])):
             with pytest.raises((ValueError, TypeError)):
                 model.fit(wrong)
             assert vars(model).keys() == before.keys()
@@ -615,18 +748,65 @@ def test_a_fit_that_raises_changes_nothing():
     assert vars(discrete).keys() == discrete.get_params(deep=False).keys()
 
 
-def test_hmmlearn_agrees():
+@every_map
+def test_hmmlearn_agrees(name):
     hmmlearn = pytest.importorskip("hmmlearn.hmm", reason="hmmlearn is not installed")
-    model = hmm("exact", "given")
-    start, move, emit = dense_hmm(model)
+    model = hmm(name, "given")
     other = hmmlearn.CategoricalHMM(n_components=5, n_features=4)
-    other.startprob_, other.transmat_, other.emissionprob_ = start, move, emit
-    parts = np.concatenate([X, X[:3]])[:, None]
-    assert_allclose(model.score(parts, [5, 3]), other.score(parts, [5, 3]), rtol=1e-10)
-    assert_allclose(model.predict_proba(parts, [5, 3]), other.predict_proba(parts, [5, 3]))
+    names = ("startprob_", "transmat_", "emissionprob_")
+    for table, expected in zip(names, dense_hmm(model), strict=True):
+        assert_allclose(getattr(model, table), expected, rtol=1e-12)
+        setattr(other, table, getattr(model, table))
+    parts, lengths = np.concatenate([X, X[:3]])[:, None], [5, 3]
+    assert_allclose(model.score(parts, lengths), other.score(parts, lengths), rtol=1e-10)
+    assert_allclose(model.predict_proba(parts, lengths), other.predict_proba(parts, lengths))
+    for algorithm, name in ((None, None), ("viterbi", "viterbi"), ("posterior", "map")):
+        ours = model.decode(parts, lengths, algorithm)
+        theirs = other.decode(parts, lengths, name)
+        assert_array_equal(ours[1], theirs[1])
+        if name != "map":  # whose log probability is a sum of posteriors there
+            assert_allclose(ours[0], theirs[0], rtol=1e-10)
+    for own, expected in zip(
+        model.score_samples(parts, lengths), other.score_samples(parts, lengths), strict=True
+    ):
+        assert_allclose(own, expected, rtol=1e-9)
     assert_array_equal(
-        model.predict(parts, [5, 3], algorithm="viterbi"), other.predict(parts, [5, 3])
+        model.predict(parts, lengths, algorithm="viterbi"), other.predict(parts, lengths)
     )
+
+
+def test_criteria_count_the_entries_of_embeddings():
+    tied, own = KernelHMM(STATES, SYMBOLS, feature_map="exact"), hmm("exact", "embedding")
+    for model, n_parameters in ((tied, 15 + 12), (own, 3 * 15 + 12 + 3)):
+        parts, lengths = np.ma.append(X, MISSING), [5, 5]
+        score = model.score(parts, lengths)
+        assert_allclose(model.aic(parts, lengths), -2 * score + 2 * n_parameters)
+        assert_allclose(model.bic(parts, lengths), -2 * score + n_parameters * np.log(8))
+    # Those that `fit` moves.
+    with pytest.warns(ConvergenceWarning):
+        fitted = clone(tied).set_params(max_iter=2).fit(X)
+    assert_allclose(fitted.aic(X), -2 * fitted.score(X) + 2 * 27)
+
+
+def test_tables_are_made_up_to_a_size(monkeypatch):
+    model = hmm("optimal", "embedding")
+    monkeypatch.setattr("skrf.graphical.hmm._TABLE_ENTRIES", 24)
+    assert model.emissionprob_.shape == (5, 4)
+    with pytest.raises(ValueError, match="transmat_ would have 5 x 5 entries"):
+        model.transmat_  # noqa: B018
+
+
+def test_a_model_is_shown_without_its_embeddings():
+    model = KernelHMM.from_random(300, 7, 4, random_state=0)
+    said = repr(model)
+    assert "states=<ndarray of shape (300, 4)>" in said and "random_state=" in said
+    assert len(said) < 400 and repr(KernelHMM([[1.0]], [[2.0]])) == (
+        "KernelHMM(states=<list>, symbols=<list>)"
+    )
+    assert model.states.shape == (300, 4)
+    assert model.feature_map_ == {"transition": "exact", "emission": "exact"}
+    maps = hmm("optimal").feature_map_["transition"]
+    assert all(part.is_positive for part in maps)
 
 
 def test_hmm_refuses():
@@ -646,7 +826,18 @@ def test_hmm_refuses():
         ),
         (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
         (lambda: hmm(normalization="none").score(X), "normalization"),
-        (lambda: hmm(normalization="global").fit(X), "fit needs normalization='local'"),
+        (lambda: hmm(normalization="global").transmat_, "transmat_ needs normalization='local'"),
+        (lambda: hmm(normalization="global").startprob_, "startprob_ needs normalization='local'"),
+        (lambda: hmm(normalization="global").predict_next(), "predict_next needs norm"),
+        (
+            lambda: hmm(normalization="global").predict_proba(X, filtered=True),
+            "filtered=True needs",
+        ),
+        (lambda: model.predict_next(X, model.filter_step(0)), "X or state, not both"),
+        (lambda: model.decode(X, algorithm="map"), "algorithm must be 'posterior' or 'viterbi'"),
+        (lambda: model.score(np.ma.array([0.0, 1.0], mask=[0, 1])), "of dtype float64"),
+        (lambda: model.score(np.ma.array([4, 1], mask=[0, 1])), "unknown symbols"),
+        (lambda: model.score([0, -1]), "unknown symbols"),
     ):
         with pytest.raises(ValueError, match=said):
             call()
@@ -671,7 +862,8 @@ def made_hmm(name, scale, dtype, start, normalization, rng):
     }
     own = {"targets": T, "emitters": M, **starts[start]}
     model = KernelHMM(E, S, feature_map=WIDE[name], normalization=normalization, **own)
-    return model, rng.integers(n_symbols, size=rng.integers(1, 14))
+    X = rng.integers(n_symbols, size=rng.integers(1, 14))
+    return model, np.ma.array(X, mask=rng.random(len(X)) < rng.choice([0.0, 0.3]))
 
 
 class Reference:
@@ -679,24 +871,20 @@ class Reference:
 
     def __init__(self, model):
         own = model._model
-        self.move, self.emit = (
-            logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
-            for channel in (own.transition, own.emission)
-        )
+        self.move, emit = (log_table(part) for part in (own.transition, own.emission))
+        self.emit = np.column_stack([emit, logsumexp(emit, axis=1)])  # any symbol is the last
         if own.start_channel is None:
             with np.errstate(divide="ignore"):
                 self.start = np.log(own.given_start)
         else:
-            first = own.start_channel
-            self.start = logsumexp(first.log_R[0][:, None] + first.log_T, axis=0)
-        parts = [own.transition.log_R, own.transition.log_T, own.emission.log_R]
-        self.size = largest_log(*parts, own.emission.log_T, self.start)
+            self.start = log_table(own.start_channel)[0]
+        logs = [vars(part) for part in (own.transition, own.emission)]
+        parts = [part[name] for part in logs for name in ("log_R", "log_T")]
+        self.size = largest_log(*(part for part in parts if part is not None), self.start)
 
     def forward(self, X):
         """Return log sums over the states before each of the symbols, by the last state."""
-        return self._forward(self.emit.T[X])
-
-    def _forward(self, emissions):
+        emissions = self.emit.T[np.ma.filled(X, -1)]
         found = [self.start + emissions[0]]
         for own in emissions[1:]:
             found.append(logsumexp(found[-1][:, None] + self.move, axis=0) + own)
@@ -705,8 +893,7 @@ class Reference:
     def log_prob(self, X, normalization):
         total = logsumexp(self.forward(X)[-1])
         if normalization == "global":
-            every = logsumexp(self.emit, axis=1)
-            total -= logsumexp(self._forward([every] * len(X))[-1])
+            total -= logsumexp(self.forward(np.ma.masked_all(len(X), int))[-1])
         return total
 
     def posteriors(self, X):
@@ -714,11 +901,12 @@ class Reference:
         for t, below in reversed(list(enumerate(self.forward(X)))):
             logs = below + back
             found.insert(0, np.exp(logs - logsumexp(logs)))
-            back = logsumexp(self.move + self.emit[:, X[t]] + back, axis=1)
+            back = logsumexp(self.move + self.emit[:, np.ma.filled(X, -1)[t]] + back, axis=1)
         return np.array(found)
 
     def log_weight(self, X, path):
-        return self.start[path[0]] + self.move[path[:-1], path[1:]].sum() + self.emit[path, X].sum()
+        emitted = self.emit[path, np.ma.filled(X, -1)].sum()
+        return self.start[path[0]] + self.move[path[:-1], path[1:]].sum() + emitted
 
 
 norms = st.sampled_from(["local", "global"])
@@ -738,6 +926,8 @@ def test_hmms_of_any_scale_equal_sums_in_log_space(name, scale, dtype, start, no
     found = model.predict_proba(X)
     assert found.dtype == dtype
     assert_allclose(found, truth.posteriors(X), rtol=0, atol=room)
+    assert_same_logs(model.decode(X, None, "posterior")[0] - model.score(X), truth.log_weight(
+        X, model.predict(X)) - logsumexp(truth.forward(X)[-1]), room, rtol)  # fmt: skip
     path = model.predict(X, algorithm="viterbi")
     logs = truth.log_weight(X, path)
     others = [model.sample(len(X), random_state=seed)[1] for seed in range(3)]
@@ -762,11 +952,13 @@ def test_online_filters_of_any_scale_are_right_or_raise(name, scale, dtype, star
         assert_allclose(state.posterior, np.exp(logs - logsumexp(logs)), rtol=0, atol=room)
 
 
-@hypothesis.settings(generated, max_examples=15)
-@hypothesis.given(maps, scales, dtypes, starts, st.integers(1, 2), seeds)
-def test_fits_from_any_scale_climb_or_say_why(name, scale, dtype, start, n_init, seed):
+@hypothesis.settings(generated, max_examples=30)
+@hypothesis.given(maps, scales, dtypes, starts, norms, st.integers(1, 2), seeds)
+def test_fits_from_any_scale_climb_or_say_why(
+    name, scale, dtype, start, normalization, n_init, seed
+):
     rng = np.random.default_rng(seed)
-    model, X = made_hmm(name, scale, dtype, start, "local", rng)
+    model, X = made_hmm(name, scale, dtype, start, normalization, rng)
     model.set_params(max_iter=3, n_init=n_init, random_state=0)
     before, names = model.score(X), vars(model).keys()
     if name in ("poisson", "geometric"):
@@ -780,12 +972,13 @@ def test_fits_from_any_scale_climb_or_say_why(name, scale, dtype, start, n_init,
     assert [warning.category for warning in caught] == [ConvergenceWarning] * (not model.converged_)
     after, truth = model.score(X), Reference(model)
     room = (1 + len(X)) * 8 * EPS * (1 + truth.size) + TOLERANCE[dtype]
-    assert_same_logs(after, truth.log_prob(X, "local"), room, TOLERANCE[dtype])
+    assert_same_logs(after, truth.log_prob(X, normalization), room, TOLERANCE[dtype])
     assert after >= before - room - TOLERANCE[dtype] * abs(before) or n_init > 1
 
 
 # ------------------------------------------------------------------ what is refused
 
+SYMBOLS_REFUSED = [value for value in SEQUENCES if not isinstance(value, np.ma.MaskedArray)]
 FILTER = hmm("exact").filter_step(0)
 FILTERED = (
     "a", 5, FILTER.posterior, FilterState(FILTER.posterior[:2], 0.0), FilterState("a", 0.0),
@@ -810,7 +1003,6 @@ def refused():
         ("n_states", lambda value: KernelHMM.from_random(value, 3)),
         ("n_symbols", lambda value: KernelHMM.from_random(3, value)),
         ("width", lambda value: KernelHMM.from_random(3, 3, value)),
-        ("symbol", model.filter_step),
         made("max_iter", "fit", X),
         made("n_init", "fit", X),
     ):
@@ -819,12 +1011,18 @@ def refused():
         ("X", model.score),
         ("X", model.predict),
         ("X", model.predict_proba),
+        ("X", model.predict_next),
+        ("X", model.decode),
+        ("X", model.score_samples),
+        ("X", model.bic),
         ("X", clone(model).fit),
-        ("lengths", lambda value: model.score(X, value)),
-        ("lengths", lambda value: clone(model).fit(X, value)),
         ("symbol", model.filter_step),
     ):
-        yield call, name, SEQUENCES
+        yield call, name, SYMBOLS_REFUSED
+    yield model.filter_step, "symbol", [2.9, 2.0, True, "a", None, np.nan, 1j, np.ma.array(2.0)]
+    yield lambda value: model.score(X, value), "lengths", SEQUENCES
+    yield lambda value: clone(model).fit(X, value), "lengths", SEQUENCES
+    yield lambda value: model.predict_next(state=value), "state", FILTERED
     for name, call in (
         *(made(role, "score", X) for role in ("states", "symbols", "targets", "emitters")),
         made("start_embedding", "score", X),

@@ -7,7 +7,7 @@ from sklearn.utils import check_random_state
 
 from .._sums import log_columns
 from .._validation import draw_seed, naming
-from ._recursions import LEAST, Model
+from ._recursions import ANY, LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
@@ -21,7 +21,7 @@ _ENDS = {  # by the status of the optimiser; None where it met something that is
 }
 
 
-def learn(first, sequences, n_init, random_state, *, max_iter, tol):
+def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=False):
     """Return a model whose embeddings have the largest likelihood near those of another.
 
     Parameters
@@ -38,6 +38,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol):
         Largest number of iterations.
     tol : float
         Gain, as a share of the log likelihood, below which to stop.
+    verbose : bool, default=False
+        Whether to print every iteration.
 
     Returns
     -------
@@ -62,7 +64,7 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol):
             part = vector[start : start + value.size].reshape(value.shape)
             start += value.size
             embeddings.update(dict.fromkeys(roles, part))
-        return Model(embeddings, first.maps, first.given_start, True, dtype)
+        return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
 
     def climb(vector):
         """Return where L-BFGS ends, the log likelihoods on the way there, and how it ended."""
@@ -81,6 +83,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol):
         def keep(vector):
             history.extend(latest)
             reached[:] = [vector.copy()]
+            if verbose:
+                print(f"Iteration {len(history)}, log likelihood {history[-1]:.6f}")
 
         # No step gains more than the whole: all tolerances from 1 on are the same.
         options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
@@ -113,12 +117,13 @@ def _check_finite(*values):
 
 def gradients(model, sequences):
     """Return the log probability and its gradients with respect to the embeddings."""
-    log_prob, total = 0.0, None
-    for batch in _batches(model, sequences):
-        for own, counts in _counts_of(model, batch):
-            log_prob += own
-            total = counts if total is None else list(map(np.add, total, counts))
-    of_symbols, *counts = total
+    log_prob, counts = _all_counts(model, sequences)
+    if not model.is_local:  # less what the model gives to all symbols of these lengths
+        lengths, repeats = np.unique([len(part) for part in sequences], return_counts=True)
+        every = [np.full(length, ANY) for length in lengths]
+        log_total, expected = _all_counts(model, every, repeats)
+        log_prob, counts = log_prob - log_total, list(map(np.subtract, counts, expected))
+    of_symbols, *counts = counts
     channels = [model.transition, model.start_channel, model.emission]
     counts += _emission_counts(model, of_symbols)
     found = dict.fromkeys(model.embeddings, 0.0)
@@ -128,54 +133,73 @@ def gradients(model, sequences):
     return float(log_prob), found
 
 
-# What `gradients` adds up are expected counts given all symbols: of a state with a symbol, of a
-# state with the feature it leaves through, and of a feature with the state it leads to; the latter
-# two for transitions and for the start. They are bounded by the number of symbols, however small
-# the probabilities are that they are made of.
+# What `gradients` adds up are expected counts given all symbols: of a state with a symbol, the last
+# of which is `ANY`, of a state with the feature it leaves through, and of a feature with the state
+# it leads to; the latter two for transitions and for the start. They are bounded by the number of
+# symbols, however small the probabilities are that they are made of. With the exact kernel there
+# is nothing to learn about the way from a feature to a state: its counts are 0.
 
 
-def _counts_of(model, batch):
+def _all_counts(model, sequences, repeats=None):
+    """Return the log probability and expected counts of sequences, each as often as `repeats`."""
+    repeats = np.ones(len(sequences)) if repeats is None else repeats
+    log_prob, total = 0.0, None
+    for batch, often in _batches(model, sequences, repeats):
+        for own, counts in _counts_of(model, batch, often):
+            log_prob += own
+            total = counts if total is None else list(map(np.add, total, counts))
+    return log_prob, total
+
+
+def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that make up those of some sequences."""
     with np.errstate(over="ignore", invalid="ignore"):
-        log_prob, counts = _counts(model, batch)
-    length = sum(map(len, batch))
+        log_prob, counts = _counts(model, batch, repeats)
+    length = np.dot(repeats, [len(part) for part in batch])
     # Posteriors sum to 1, unless messages from the end have underflowed.
     if all(np.isfinite(part).all() for part in counts) and np.isclose(counts[0].sum(), length):
         yield log_prob, counts
     elif len(batch) > 1:
-        for sequence in batch:
-            yield from _counts_of(model, [sequence])
+        for i, sequence in enumerate(batch):
+            yield from _counts_of(model, [sequence], repeats[i : i + 1])
     else:
-        yield _log_counts(model, batch[0])
+        log_prob, counts = _log_counts(model, batch[0])
+        yield repeats[0] * log_prob, [repeats[0] * part for part in counts]
 
 
 def _no_counts(model):
     """Return zeros for counts of symbols, transitions and starts."""
     move = model.transition
-    shape = len(model.start), len(model.embeddings["symbols"])
-    first = np.zeros((1, len(move.T)))
-    return [np.zeros(shape), np.zeros_like(move.R), np.zeros_like(move.T), first, 0 * move.T]
+    shape = len(model.start), len(model.embeddings["symbols"]) + 1
+    by_T = np.zeros(() if move.T is None else move.T.shape)
+    first = np.zeros((1, move.R.shape[1]))
+    return [np.zeros(shape), np.zeros_like(move.R), by_T, first, by_T.copy()]
 
 
-def _counts(model, batch):
+def _counts(model, batch, repeats):
     """Return the log probability and expected counts of sequences, from products of matrices."""
     move, first = model.transition, model.start_channel
     counts, by_R, by_T, *of_start = _no_counts(model)
     by_start = np.zeros(len(model.start))
     steps = list(model.filtered_together(batch))
-    for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps):
+    for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps, repeats):
         if earlier is None:
             by_start += weighed.sum(axis=0)
         else:
             by_R += earlier.T @ ahead
-            by_T += (earlier @ move.R).T @ weighed
-        one_hot = np.ones(len(symbols)), symbols, np.arange(len(symbols) + 1)
+            if move.T is not None:
+                by_T += (earlier @ move.R).T @ weighed
+        columns = symbols % counts.shape[1]  # the last for `ANY`
+        one_hot = np.ones(len(symbols)), columns, np.arange(len(symbols) + 1)
         chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), counts.shape[1]))
         counts += (chosen.T @ posteriors).T
+    of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
     if first is not None:
-        of_start = first.R * (first.T @ by_start), first.T * np.outer(first.R[0], by_start)
-    log_prob = sum(log_norms.sum() for _, _, log_norms in steps)
-    return log_prob, [counts, move.R * by_R, move.T * by_T, *of_start]
+        of_start[0] = first.R * first.gather(by_start)
+        if first.T is not None:
+            of_start[1] = first.T * np.outer(first.R[0], by_start)
+    log_prob = sum(np.dot(log_norms, repeats[: len(log_norms)]) for _, _, log_norms in steps)
+    return log_prob, [counts, *of_moves, *of_start]
 
 
 def _log_counts(model, sequence):
@@ -190,14 +214,19 @@ def _log_counts(model, sequence):
             before = np.zeros(1)
         if channel is not None:
             left += np.exp(before[:, None] + channel.log_R + ahead)
-            through = log_columns(channel.log_R, before)
-            right += np.exp(through[:, None] + channel.log_T + weighed)
+            if channel.T is not None:
+                through = log_columns(channel.log_R, before)
+                right += np.exp(through[:, None] + channel.log_T + weighed)
     return log_prob, found
 
 
 def _emission_counts(model, counts):
     """Return expected counts of states with features, and of features with symbols."""
-    emit = model.emission
+    emit, counts, of_any = model.emission, counts[:, :-1], counts[:, -1:]
+    # Any symbol: a state chooses among all its features. What a feature then leads to sums to 1.
+    of_any = of_any * np.exp(emit.log_R - model.log_totals[:, None])
+    if emit.T is None:
+        return [counts + of_any, np.zeros(())]
     logs = model.log_emissions(np.arange(counts.shape[1])).T
     emissions = np.exp(logs)
     is_known = emissions > LEAST[model.dtype]
@@ -207,20 +236,21 @@ def _emission_counts(model, counts):
         shares = counts[z, x] * np.exp(emit.log_R[z] + emit.log_T[:, x] - logs[z, x])
         by_left[z] += shares
         by_right[:, x] += shares
-    return [by_left, by_right]
+    return [by_left + of_any, by_right]
 
 
-def _batches(model, sequences):
-    """Yield lists of sequences of similar length, from long to short, as memory allows."""
-    ordered = sorted(sequences, key=len, reverse=True)
+def _batches(model, sequences, repeats):
+    """Yield sequences of similar length and their repeats, from long to short, as memory allows."""
+    order = np.argsort([-len(part) for part in sequences], kind="stable")
     start = 0
-    while start < len(ordered):
-        size = max(1, _GRADIENT_ENTRIES // (len(ordered[start]) * len(model.start)))
-        yield ordered[start : start + size]
+    while start < len(order):
+        size = max(1, _GRADIENT_ENTRIES // (len(sequences[order[start]]) * len(model.start)))
+        chosen = order[start : start + size]
+        yield [sequences[i] for i in chosen], repeats[chosen]
         start += size
 
 
-def _backward(model, steps):
+def _backward(model, steps, repeats):
     """Yield what gradients add up, for many samples at a time.
 
     These are posteriors one position earlier given the past, messages in feature space,
@@ -228,16 +258,19 @@ def _backward(model, steps):
     positions, which come last.
     """
     move = model.transition
-    back = np.ones((0, len(model.start)))  # scaled so that posterior . back = 1
+    n = len(model.start)
+    back = np.ones((0, n))  # scaled so that posterior . back is how often a sequence counts
     kept, size = [], 0
     for t in range(len(steps) - 1, -1, -1):
         symbols, posterior, log_norms = steps[t]
         if len(back) < len(symbols):  # sequences that end here
-            back = np.vstack([back, np.ones((len(symbols) - len(back), len(model.start)))])
-        weighed = np.exp(model.log_emissions(symbols) - log_norms[:, None]) * back
+            back = np.vstack([back, np.repeat(repeats[len(back) : len(symbols), None], n, axis=1)])
+        weights, top = model.emissions(symbols)
+        weighed = weights * np.exp(top - log_norms)[:, None]
+        weighed *= back
         ahead = earlier = None
         if t:
-            ahead = weighed @ move.T.T
+            ahead = move.gather(weighed)
             earlier = steps[t - 1][1][: len(symbols)]
         kept.append((earlier, ahead, weighed, symbols, posterior * back))
         size += len(symbols)
@@ -251,14 +284,16 @@ def _backward(model, steps):
 
 def _pull(model, found, channel, by_log_R, by_log_T):
     """Add gradients with respect to the logs of a channel's matrices, pulled to the embeddings."""
-    by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
-    by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
-    by_right = (by_log_T + channel.T * by_sums[:, None]).T
+    by_left = by_log_R
+    if channel.is_normalised:
+        by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
     left, right = channel.roles
     u, v = model.embeddings[left], model.embeddings[right]
-    if isinstance(channel.maps, str):
+    if channel.T is None:
         found[left] += by_left @ v
         found[right] += by_left.T @ u
-    else:
-        found[left] += channel.maps[0].pull_back(u, by_left)
-        found[right] += channel.maps[1].pull_back(v, by_right)
+        return
+    by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
+    by_right = (by_log_T + channel.T * by_sums[:, None]).T
+    found[left] += channel.maps[0].pull_back(u, by_left)
+    found[right] += channel.maps[1].pull_back(v, by_right)

@@ -3,7 +3,8 @@
 With s_f = sum_z' right_f(z'), the transition exp(u_z . w_z') / normaliser is R T exactly, where
 R_zf = softmax over f of (log left_f(z) + log s_f) and T_fz' = right_f(z') / s_f: two matrices of
 probabilities, from a state to a feature and from a feature to a state. So a filter step is two
-products with vectors, nothing underflows that counts, and a path is drawn through features.
+products with vectors, nothing underflows that counts, and a path is drawn through features. With
+the exact kernel the features are the right states: R holds the probabilities, and there is no T.
 """
 
 import numpy as np
@@ -12,18 +13,18 @@ from .._sums import differences, log_columns, log_product, log_sum_exp
 from ._potentials import draw_rows, factors
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
-_VITERBI_ENTRIES = 2**22
+_BLOCK_ENTRIES = 2**22  # of pairs of states that are held at once
 # Sums below this go through log space: what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
 _SHARE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-4}  # so little of a sum may be lost
-_ANY = -1  # the symbol that stands for all: its emissions are sums over symbols
+ANY = -1  # the symbol that stands for all, or a missing one: its emissions are sums over symbols
 
 
 class Channel:
     """Conditional probabilities of a right state given a left one, as two matrices.
 
     psi(z, z') = exp(log_scale) sum_f R_zf T_fz'. T has rows that sum to 1; R too where it is
-    normalised, and then log_scale is 0.
+    normalised, and then log_scale is 0. T is the identity, and None, for the exact kernel.
 
     Parameters
     ----------
@@ -40,23 +41,61 @@ class Channel:
     """
 
     def __init__(self, maps, embeddings, roles, is_normalised, dtype):
-        self.maps, self.roles = maps, roles
-        pair = factors(maps, *(embeddings[role] for role in roles))
-        log_sums = log_sum_exp(pair.right, axis=0)
-        logs = pair.left + log_sums
-        self.log_T = differences(pair.right, log_sums).T
-        if is_normalised:
-            self.log_R, self.log_scale = logs - log_sum_exp(logs)[:, None], 0.0
+        self.maps, self.roles, self.is_normalised = maps, roles, is_normalised
+        left, right = (embeddings[role] for role in roles)
+        if isinstance(maps, str):
+            logs, self.log_T, self.T = left @ right.T, None, None
         else:
-            self.log_scale = float(logs.max())
-            self.log_R = logs - self.log_scale
+            pair = factors(maps, left, right)
+            log_sums = log_sum_exp(pair.right, axis=0)
+            logs = pair.left + log_sums
+            self.log_T = differences(pair.right, log_sums).T
+            self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
+        self.log_scale = 0.0 if is_normalised else float(logs.max())
+        self.log_R = logs - (log_sum_exp(logs)[:, None] if is_normalised else self.log_scale)
         # The states of a feature lie side by side in both: each product of a filter step then
         # reads its matrix once, in order.
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
-        self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
+
+    def spread(self, shares):
+        """Return values of right states, sum_f shares_f T_fz', for rows of shares of features."""
+        return shares if self.T is None else shares @ self.T
+
+    def gather(self, values):
+        """Return values of features, sum_z' T_fz' values_z', for rows of values of right states."""
+        return values if self.T is None else values @ self.T.T
+
+    def log_spread(self, logs):
+        """Return what `spread` does, of logarithms, for one row."""
+        return logs if self.T is None else log_columns(self.log_T, logs)
+
+    def log_gather(self, logs):
+        """Return what `gather` does, of logarithms, for one row."""
+        return logs if self.T is None else log_columns(self.log_T.T, logs)
+
+    def log_values(self, right=slice(None)):
+        """Return log psi - log_scale of all left and some right states."""
+        if self.T is None:
+            return self.log_R[:, right]
+        return log_product(self.log_R, self.log_T[:, right])
+
+    def log_pairs(self, left, right):
+        """Return the sum of log psi - log_scale over paired states."""
+        if self.T is None:
+            return self.log_R[left, right].sum()
+        size = max(1, _BLOCK_ENTRIES // len(self.T))
+        blocks = (slice(begin, begin + size) for begin in range(0, len(left), size))
+        logs = (self.log_R[left[rows]] + self.log_T.T[right[rows]] for rows in blocks)
+        return sum(log_sum_exp(part).sum() for part in logs)
+
+    def draw(self, feature, ahead, rng):
+        """Return right states drawn for features, with further log weights of right states."""
+        return feature if self.T is None else draw_rows(self.log_T[feature] + ahead, rng)
 
     def least(self):
         """Return a lower bound of log psi - log_scale over all pairs of states."""
+        if self.T is None:
+            return self.log_R.min()
         by_left = (self.log_R + self.log_T.min(axis=1)).max(axis=1)
         by_right = (self.log_R.min(axis=0)[:, None] + self.log_T).max(axis=0)
         return max(by_left.min(), by_right.min())
@@ -81,6 +120,7 @@ class Model:
 
     def __init__(self, embeddings, maps, given_start, is_local, dtype=np.float64):
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
+        self.is_local = is_local
         self.dtype = dtype = np.dtype(dtype)
         self.is_double = dtype == np.float64
         move, emit = maps
@@ -93,7 +133,7 @@ class Model:
                 self.log_start = np.log(given_start)
         else:
             self.start_channel = Channel(move, embeddings, ("start_embedding", "targets"), *shared)
-            self.log_start = log_product(self.start_channel.log_R, self.start_channel.log_T)[0]
+            self.log_start = self.start_channel.log_values()[0]
         self.start = np.exp(self.log_start).astype(dtype, copy=False)
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
         # Sums over all symbols of what a state emits: 1 where emissions are normalised.
@@ -111,30 +151,37 @@ class Model:
             self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
 
     def _make_log_emissions(self, symbols):
-        with np.errstate(invalid="ignore"):  # as in `predicted`
-            values = (self.emission.R @ self.emission.T[:, symbols]).T
-        if values.min() > LEAST[self.dtype]:
-            return np.log(values, dtype=np.float64, order="C")
-        logs = log_product(self.emission.log_R, self.emission.log_T[:, symbols])
-        return np.ascontiguousarray(logs.T)
+        emission = self.emission
+        if emission.T is not None:
+            with np.errstate(invalid="ignore"):  # as in `predicted`
+                values = (emission.R @ emission.T[:, symbols]).T
+            if values.min() > LEAST[self.dtype]:
+                return np.log(values, dtype=np.float64, order="C")
+        return np.ascontiguousarray(emission.log_values(symbols).T)
 
     def log_emissions(self, symbols):
         """Return log emission values of symbols, (len(symbols), n_states)."""
         if self._log_emissions is not None:
             return self._log_emissions[symbols]
-        if symbols[0] == _ANY:
-            return np.broadcast_to(self.log_totals, (len(symbols), len(self.start)))
         found, where = np.unique(symbols, return_inverse=True)
-        return self._make_log_emissions(found)[where]
+        logs = np.tile(self.log_totals, (len(found), 1))
+        if found[-1] != ANY:
+            logs[found != ANY] = self._make_log_emissions(found[found != ANY])
+        return logs[where]
 
     def predicted(self, posterior):
         """Return the next state's distribution before its symbol."""
         # Single-precision BLAS at times raises the flag for finite numbers (unused lanes of small
         # products); a NaN of ours is found by `updated`.
         if self.is_double:
-            return (posterior @ self.transition.R) @ self.transition.T
+            return self.transition.spread(posterior @ self.transition.R)
         with np.errstate(invalid="ignore"):
-            return (posterior @ self.transition.R) @ self.transition.T
+            return self.transition.spread(posterior @ self.transition.R)
+
+    def emitted(self, shares):
+        """Return the distributions of the symbol for distributions of the state."""
+        with np.errstate(invalid="ignore"):  # as in `predicted`
+            return self.emission.spread(shares @ self.emission.R)
 
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
@@ -221,8 +268,7 @@ class Model:
         logs = self.log_start
         for t in range(len(sequence)):
             if t:
-                through = log_columns(self.transition.log_R, logs)
-                logs = log_columns(self.transition.log_T, through)
+                logs = self.transition.log_spread(log_columns(self.transition.log_R, logs))
             logs = logs + self.log_emissions(sequence[t : t + 1])[0]
             log_norm = log_sum_exp(logs)
             logs = differences(logs, log_norm)
@@ -240,18 +286,24 @@ class Model:
         for t in range(len(sequence) - 1, -1, -1):
             posterior, log_norm = steps[t]
             weighed = self.log_emissions(sequence[t : t + 1])[0] - log_norm + back
-            ahead = log_columns(self.transition.log_T.T, weighed)
+            ahead = self.transition.log_gather(weighed)
             yield t, steps[t - 1][0] if t else None, posterior + back, ahead, weighed, log_norm
             back = log_columns(self.transition.log_R.T, ahead)
 
     def log_normalisers(self, lengths):
         """Return the log sum over all symbols and paths, for every length."""
         lengths = np.asarray(lengths)
-        longest = np.full(lengths.max(), _ANY)
+        longest = np.full(lengths.max(), ANY)
         log_norms = [own[0] for _, _, own in self.filtered_together([longest])]
         if np.isnan(log_norms).any():
             log_norms = [own for _, own in self._log_filtered(longest)]
         return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
+
+    def log_normaliser(self, sequences):
+        """Return the sum of the log normalisers of sequences; 0 where channels are normalised."""
+        if self.is_local:
+            return 0.0
+        return float(self.log_normalisers([len(part) for part in sequences]).sum())
 
     def filtered(self, sequence, before=None):
         """Return posteriors given the past, the posterior `before` included."""
@@ -293,7 +345,7 @@ class Model:
         with np.errstate(over="ignore", invalid="ignore"):  # as in `predicted`; bounds may grow
             weighed, lost = weights * back, self.floor * back[1:]
             weighed[1:] += lost
-            back = (weighed @ self.transition.T.T) @ self.transition.R.T
+            back = self.transition.gather(weighed) @ self.transition.R.T
             back[1:] += lost.max(initial=0.0)
             top = back[0].max()
             return back / (top if top > 0 else 1.0)
@@ -303,28 +355,68 @@ class Model:
         for t, _, posterior, *_ in self.log_smoothed(sequence):
             yield t, np.exp(posterior - log_sum_exp(posterior))
 
-    def viterbi(self, sequence):
-        """Return the most probable path; never more than a block of transitions at a time."""
-        n = len(self.start)
-        rows = max(1, _VITERBI_ENTRIES // n)
-        pointers = np.zeros((len(sequence), n), dtype=np.int32)
-        best = self.log_start + self.log_emissions(sequence[:1])[0]
-        for t in range(1, len(sequence)):
-            top = np.full(n, -np.inf)
-            for begin in range(0, n, rows):
-                block = slice(begin, begin + rows)
-                logs = log_product(self.transition.log_R[block], self.transition.log_T)
-                logs += best[block, None]
-                choice = logs.argmax(axis=0)
-                values = logs[choice, np.arange(n)]
-                better = values > top
-                top[better], pointers[t, better] = values[better], choice[better] + begin
-            best = top + self.log_emissions(sequence[t : t + 1])[0]
-        path = np.empty(len(sequence), dtype=int)
-        path[-1] = best.argmax()
-        for t in range(len(sequence) - 1, 0, -1):
-            path[t - 1] = pointers[t, path[t]]
-        return path
+    def past(self, sequence):
+        """Yield (t, posterior given the symbols up to t).
+
+        A sequence that needs log space is begun again there.
+        """
+        for t, (_, posterior, log_norms) in enumerate(self.filtered_together([sequence])):
+            if np.isnan(log_norms[0]):
+                yield from enumerate(np.exp(logs) for logs, _ in self._log_filtered(sequence))
+                return
+            yield t, posterior[0]
+
+    def viterbi(self, sequences):
+        """Yield the log probability of the most probable path with the symbols, and the path.
+
+        The logs of all transitions are kept where there are few; else a block of products is made
+        at a time, of factors that hold the best paths so far: no logs of matrices are taken.
+        """
+        n, move = len(self.start), self.transition
+        size = max(1, _BLOCK_ENTRIES // n)
+        blocks = [slice(begin, begin + size) for begin in range(0, n, size)]
+        is_kept = move.T is None or len(blocks) == 1
+        if is_kept:
+            into = np.ascontiguousarray(move.log_values().T)
+        else:
+            into = np.exp(move.log_T.T, order="C")
+        for sequence in sequences:
+            pointers = np.empty((len(sequence), n), dtype=np.int32)
+            best = self.log_start + self.log_emissions(sequence[:1])[0]
+            for t in range(1, len(sequence)):
+                if is_kept:
+                    found = (_largest(into[block] + best) for block in blocks)
+                else:
+                    found = self._entered(into, best, blocks)
+                pointers[t], top = map(np.concatenate, zip(*found, strict=True))
+                best = top + self.log_emissions(sequence[t : t + 1])[0]
+            path = np.empty(len(sequence), dtype=int)
+            path[-1] = best.argmax()
+            for t in range(len(sequence) - 1, 0, -1):
+                path[t - 1] = pointers[t, path[t]]
+            yield best.max() + self._log_scales(len(sequence)), path
+
+    def _entered(self, into, best, blocks):
+        """Yield where the best paths to blocks of states come from, and their log probabilities."""
+        logs = self.transition.log_R + best[:, None]
+        top = logs.max()
+        leaving = np.exp(logs - top).T
+        for block in blocks:
+            choice, values = _largest(into[block] @ leaving)
+            lost = np.flatnonzero(values <= LEAST[values.dtype])
+            with np.errstate(divide="ignore"):
+                values = np.log(values) + top
+            if lost.size:
+                again = log_product(self.transition.log_T.T[block][lost], logs.T)
+                choice[lost], values[lost] = _largest(again)
+            yield choice, values
+
+    def log_joint(self, sequence, path):
+        """Return the log probability of symbols together with states."""
+        is_seen = sequence != ANY
+        logs = self.emission.log_pairs(path[is_seen], sequence[is_seen])
+        logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
+        return logs + self.transition.log_pairs(path[:-1], path[1:]) + self._log_scales(len(path))
 
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""
@@ -334,14 +426,19 @@ class Model:
         through = np.zeros((length, self.transition.R.shape[1]))
         if np.any(totals):
             for t in range(length - 1, 0, -1):
-                through[t] = log_sum_exp(self.transition.log_T + (totals + ahead[t]))
+                through[t] = self.transition.log_gather(totals + ahead[t])
                 ahead[t - 1] = log_sum_exp(self.transition.log_R + through[t])
                 ahead[t - 1] -= ahead[t - 1].max()
         states = np.empty(length, dtype=int)
         states[0] = draw_rows((self.log_start + totals + ahead[0])[None], rng)[0]
         for t in range(1, length):
             feature = draw_rows((self.transition.log_R[states[t - 1]] + through[t])[None], rng)
-            logs = self.transition.log_T[feature] + totals + ahead[t]
-            states[t] = draw_rows(logs, rng)[0]
+            states[t] = self.transition.draw(feature, totals + ahead[t], rng)[0]
         features = draw_rows(self.emission.log_R[states], rng)
-        return draw_rows(self.emission.log_T[features], rng), states
+        return self.emission.draw(features, 0.0, rng), states
+
+
+def _largest(rows):
+    """Return where rows are largest, and what they are there."""
+    choice = rows.argmax(axis=1)
+    return choice, rows[np.arange(len(rows)), choice]

@@ -1,6 +1,8 @@
 """Hidden Markov models with kernel transitions and emissions, linear in the number of states."""
 
+import copy
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from numbers import Integral, Real
 from operator import attrgetter
@@ -22,10 +24,11 @@ from .._validation import (
 )
 from ._learning import learn
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
-from ._recursions import LEAST, Model
+from ._recursions import ANY, LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 _LARGEST = 1e130  # standard deviation of embeddings
+_TABLE_ENTRIES = 2**24  # of transmat_ and emissionprob_
 _OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
@@ -60,6 +63,8 @@ class KernelHMM(BaseEstimator):
     Embeddings that are all float32 give float32 probabilities, in half the memory and nearly half
     the time; logarithms of probabilities and `fit` are float64 always.
 
+    Symbols may be missing: masked entries of a ``numpy.ma.MaskedArray`` of integers are summed out.
+
     Parameters
     ----------
     states : array-like of shape (n_states, d)
@@ -79,7 +84,7 @@ class KernelHMM(BaseEstimator):
         where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
     normalization : {"local", "global"}, default="local"
         Whether every transition and emission is normalised, or only the product over a sequence of
-        a given length.
+        a given length: its symbols and states then have no conditional distributions of their own.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
@@ -89,6 +94,8 @@ class KernelHMM(BaseEstimator):
         from normal ones of their root mean square.
     random_state : int, RandomState instance or None, default=None
         Source of the features' draw, where the map has none, and of the other starts.
+    verbose : int or bool, default=False
+        Whether `fit` prints the log likelihood after every iteration.
 
     Attributes
     ----------
@@ -99,6 +106,10 @@ class KernelHMM(BaseEstimator):
         Log likelihood after every iteration of `fit`.
     converged_ : bool
         Whether `fit` ended by `tol`; else it warned of the reason.
+    startprob_, transmat_, emissionprob_ : ndarray
+        The tables of a hidden Markov model, made when asked for; at most 16,777,216 entries.
+    feature_map_ : dict
+        What is taken for ``"transition"`` and for ``"emission"``.
 
     Examples
     --------
@@ -120,6 +131,7 @@ class KernelHMM(BaseEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
     # Not get_params, which reads the signature anew: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
@@ -140,6 +152,7 @@ class KernelHMM(BaseEstimator):
         tol=1e-6,
         n_init=1,
         random_state=None,
+        verbose=False,
     ):
         self.states = states
         self.symbols = symbols
@@ -153,9 +166,18 @@ class KernelHMM(BaseEstimator):
         self.tol = tol
         self.n_init = n_init
         self.random_state = random_state
+        self.verbose = verbose
+
+    def __repr__(self, N_CHAR_MAX=700):
+        """Return the parameters that were given, of arrays their shapes."""
+        short = copy.copy(self)
+        for name in (*_ROLES, "start_prob"):
+            if getattr(self, name) is not None:
+                setattr(short, name, _Shape(getattr(self, name)))
+        return BaseEstimator.__repr__(short, N_CHAR_MAX)
 
     @classmethod
-    def from_random(cls, n_states, n_symbols, width=16, *, scale=1.0, random_state=None, **params):
+    def from_random(cls, n_states, n_symbols, width=16, *, scale=0.5, random_state=None, **params):
         """Return a model with normal embeddings of its own for every role, as a start for `fit`.
 
         Parameters
@@ -164,8 +186,10 @@ class KernelHMM(BaseEstimator):
             Numbers of states and symbols.
         width : int, default=16
             Width of the embeddings.
-        scale : float, default=1.0
-            Standard deviation of their entries.
+        scale : float, default=0.5
+            Standard deviation of their entries. That of the log potentials is ``scale**2 *
+            sqrt(width)``: 0.5 to 1 is a good start for `fit`, which ends in worse maxima from
+            beyond.
         random_state : int, RandomState instance or None, default=None
             Source of the embeddings, and of the features' draw.
         **params : dict
@@ -256,6 +280,44 @@ class KernelHMM(BaseEstimator):
             fitted_maps(self.feature_map, embeddings["emitters"], embeddings["symbols"], seed),
         )
 
+    @property
+    def feature_map_(self):
+        """What the model takes for transitions and emissions: "exact", or maps of both sides."""
+        return dict(zip(("transition", "emission"), self._model.maps, strict=True))
+
+    @property
+    def startprob_(self):
+        """Distribution of the first state, of shape (n_states,)."""
+        self._check_local("startprob_")
+        return np.exp(self._model.log_start)
+
+    @property
+    def transmat_(self):
+        """Distributions of the next state, of shape (n_states, n_states)."""
+        return self._table("transmat_", self._model.transition)
+
+    @property
+    def emissionprob_(self):
+        """Distributions of the symbol, of shape (n_states, n_symbols)."""
+        return self._table("emissionprob_", self._model.emission)
+
+    def _table(self, name, channel):
+        self._check_local(name)
+        n, m = (len(self._model.embeddings[role]) for role in channel.roles)
+        if n * m > _TABLE_ENTRIES:
+            raise ValueError(
+                f"{name} would have {n} x {m} entries; tables are made up to {_TABLE_ENTRIES} of "
+                "them. No other method needs it."
+            )
+        return np.exp(channel.log_values())
+
+    def _check_local(self, name):
+        if not self._is_local:
+            raise ValueError(
+                f"{name} needs normalization='local': with 'global' what is probable at a position "
+                "depends on how long the sequence will be."
+            )
+
     # ---------------------------------------------------------------- inference
 
     def score(self, X, lengths=None):
@@ -264,7 +326,7 @@ class KernelHMM(BaseEstimator):
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
-            Symbols of all sequences, one after the other.
+            Symbols of all sequences, one after the other; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None is one sequence.
 
@@ -275,12 +337,70 @@ class KernelHMM(BaseEstimator):
         """
         model = self._model
         sequences = _check_sequences(model, X, lengths)
-        total = float(model.forward(sequences).sum())
-        if not self._is_local:
-            total -= float(model.log_normalisers([len(part) for part in sequences]).sum())
-        return total
+        return float(model.forward(sequences).sum()) - model.log_normaliser(sequences)
 
-    def predict_proba(self, X, lengths=None):
+    def score_samples(self, X, lengths=None):
+        """Return the log probability of the symbols, and the posterior of every sample.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+            Symbols.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None is one sequence.
+
+        Returns
+        -------
+        log_prob : float
+            What `score` returns.
+        posteriors : ndarray of shape (n_samples, n_states)
+            What `predict_proba` returns.
+        """
+        return self.score(X, lengths), self.predict_proba(X, lengths)
+
+    def aic(self, X, lengths=None):
+        """Return Akaike's information criterion: the lower, the better.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+            Symbols.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None is one sequence.
+
+        Returns
+        -------
+        float
+            -2 `score` + 2 p. The p parameters are the entries of the embeddings, an array that
+            several roles share counted once; the start distribution is given and no parameter.
+        """
+        return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
+
+    def bic(self, X, lengths=None):
+        """Return the Bayesian information criterion: the lower, the better.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+            Symbols.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None is one sequence.
+
+        Returns
+        -------
+        float
+            -2 `score` + p log(n), with the parameters p of `aic` and n symbols that are not
+            missing.
+        """
+        n_seen = np.count_nonzero(_check_symbols(self._model, X) != ANY)
+        return self._n_parameters * np.log(max(n_seen, 1)) - 2 * self.score(X, lengths)
+
+    @property
+    def _n_parameters(self):
+        arrays = self._model.embeddings.values()
+        return sum({id(value): value.size for value in arrays if value is not None}.values())
+
+    def predict_proba(self, X, lengths=None, *, filtered=False):
         """Return the posterior distribution of the state at every sample.
 
         Parameters
@@ -290,20 +410,66 @@ class KernelHMM(BaseEstimator):
         lengths : array-like of int, default=None
             Lengths of the sequences; None is one sequence.
 
+        filtered : bool, default=False
+            Whether the posterior is given the symbols up to the sample, as an online filter knows
+            it, and not given all of the sequence.
+
         Returns
         -------
         ndarray of shape (n_samples, n_states)
             Rows sum to 1.
         """
-        model = self._model
+        if filtered:
+            self._check_local("filtered=True")
+        model, start = self._model, 0
         sequences = _check_sequences(model, X, lengths)
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
-        for t, posterior in _posteriors(model, sequences):
-            out[t] = posterior
+        for sequence in sequences:
+            for t, posterior in (model.past if filtered else model.posteriors)(sequence):
+                out[start + t] = posterior
+            start += len(sequence)
         return out
 
+    def predict_next(self, X=None, state=None):
+        """Return the distribution of the next symbol.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+            The symbols so far, of one sequence. None of both parameters is the first symbol.
+        state : FilterState, default=None
+            What `filter_step` returned after the symbols so far, in place of them.
+
+        Returns
+        -------
+        ndarray of shape (n_symbols,) or (n_sequences, n_symbols)
+            Rows sum to 1; there is one for every sequence of `state`.
+
+        Examples
+        --------
+        >>> from skrf.graphical import KernelHMM
+        >>> model = KernelHMM.from_random(50, 3, random_state=0)
+        >>> state = model.filter_step(1, model.filter_step(2))
+        >>> shares = model.predict_next(state=state)
+        >>> shares.shape, bool(abs(shares - model.predict_next([2, 1])).max() < 1e-12)
+        ((3,), True)
+        """
+        self._check_local("predict_next")
+        model = self._model
+        if X is not None:
+            if state is not None:
+                raise ValueError("Give X or state, not both.")
+            _, last = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
+            return model.emitted(model.predicted(last.astype(model.dtype, copy=False)))
+        if state is None:
+            return model.emitted(model.start)
+        (posterior, _), _ = _check_state(model, state)
+        _check_shares(posterior, state)
+        shares = model.emitted(model.predicted(posterior))
+        return shares if np.ndim(state.log_prob) else shares[0]
+
     def predict(self, X, lengths=None, *, algorithm="posterior"):
-        """Return a state for every sample.
+        """Return the state of largest posterior for every sample; hmmlearn's `predict` is Viterbi.
 
         Parameters
         ----------
@@ -312,25 +478,52 @@ class KernelHMM(BaseEstimator):
         lengths : array-like of int, default=None
             Lengths of the sequences; None is one sequence.
         algorithm : {"posterior", "viterbi"}, default="posterior"
-            The state of largest posterior at every sample, linear in the states; or the most
-            probable path, which does not factor through features: quadratic in the states, in
-            blocks of rows.
+            As in `decode`, where "viterbi" is the default.
 
         Returns
         -------
         ndarray of int of shape (n_samples,)
             States.
         """
-        if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
-            raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
+        model = self._model
+        return _decoded(model, _check_sequences(model, X, lengths), algorithm)[1]
+
+    def decode(self, X, lengths=None, algorithm=None):
+        """Return a state for every sample, and how probable these states are with the symbols.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+            Symbols.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None is one sequence.
+        algorithm : {"viterbi", "posterior"} or None, default=None
+            The most probable path (also None), which does not factor through features: quadratic
+            in the states, in blocks of rows; or the state of largest posterior at every sample,
+            linear in the states.
+
+        Returns
+        -------
+        log_prob : float
+            Log probability of the symbols together with these states.
+        states : ndarray of int of shape (n_samples,)
+            States.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf.graphical import KernelHMM
+        >>> model = KernelHMM.from_random(50, 3, random_state=0)
+        >>> X = np.ma.array([0, 2, 1, 1], mask=[0, 0, 1, 0])  # the third symbol is missing
+        >>> log_prob, states = model.decode(X)
+        >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
+        ((4,), True)
+        """
         model = self._model
         sequences = _check_sequences(model, X, lengths)
-        if algorithm == "viterbi":
-            return np.concatenate([model.viterbi(part) for part in sequences])
-        out = np.empty(sum(map(len, sequences)), dtype=int)
-        for t, posterior in _posteriors(model, sequences):
-            out[t] = posterior.argmax()
-        return out
+        algorithm = "viterbi" if algorithm is None else algorithm
+        logs, states = _decoded(model, sequences, algorithm)
+        return logs - model.log_normaliser(sequences), states
 
     def filter_step(self, symbol, state=None):
         """Take in the next symbol of one or several streams, in memory that does not grow.
@@ -338,7 +531,7 @@ class KernelHMM(BaseEstimator):
         Parameters
         ----------
         symbol : int or array-like of int of shape (n_sequences,)
-            The next symbol.
+            The next symbol; ``numpy.ma.masked`` and masked entries of an array are missing.
         state : FilterState, default=None
             What the step before returned; None starts.
 
@@ -347,22 +540,17 @@ class KernelHMM(BaseEstimator):
         FilterState
             ``posterior`` and ``log_prob`` after the symbol.
         """
-        if not self._is_local:
-            raise ValueError(
-                "filter_step needs normalization='local': a global normaliser depends on how long "
-                "the sequence will be."
-            )
+        self._check_local("filter_step")
         model = self._model
-        symbols = np.atleast_1d(as_array("symbol", symbol))
-        symbols = _check_symbols(model, symbols, "symbol")
+        symbols = symbol if isinstance(symbol, np.ma.MaskedArray) else as_array("symbol", symbol)
+        symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
         before, log_prob = (), 0.0
         if state is not None:
             before, log_prob = _check_state(model, state, len(symbols))
         posterior, upper, log_norms = model.updated(symbols, *before)
         if np.isnan(log_norms).any():
-            given = model.start if state is None else before[0]
-            if not ((given >= 0).all() and np.allclose(given.sum(axis=-1), 1, atol=1e-3)):
-                raise ValueError(f"state must hold probabilities that sum to 1, got {state!r}.")
+            if state is not None:
+                _check_shares(before[0], state)
             raise FloatingPointError(
                 f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
                 "of the distribution is left, at once or over several symbols. Score the whole "
@@ -420,7 +608,7 @@ class KernelHMM(BaseEstimator):
             left, right = (model.embeddings[role] for role in channel.roles)
             logs = left[rows] @ right.T
             exact = np.exp(logs - log_sum_exp(logs)[:, None])
-            shares = peaked(channel.log_R[rows]) @ channel.T
+            shares = channel.spread(peaked(channel.log_R[rows]))
             shares = shares / shares.sum(axis=1, keepdims=True)
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
         return found
@@ -431,7 +619,8 @@ class KernelHMM(BaseEstimator):
         """Learn the embeddings: gradient ascent on the exact likelihood of the low-rank model.
 
         The features are drawn and fitted once, at the given embeddings, and kept; L-BFGS moves the
-        embeddings.
+        embeddings. Missing symbols are summed out, and with ``normalization="global"`` the
+        normalisers of the sequences' lengths are part of the likelihood.
 
         Parameters
         ----------
@@ -447,8 +636,6 @@ class KernelHMM(BaseEstimator):
 
         Raises
         ------
-        ValueError
-            For ``normalization="global"``.
         NotImplementedError
             For feature maps whose gradients are not known (discrete ones).
 
@@ -461,12 +648,12 @@ class KernelHMM(BaseEstimator):
         self._validate_params()
         n_starts = check_integer("n_init", self.n_init)
         limits = {"max_iter": check_integer("max_iter", self.max_iter), "tol": self.tol}
-        if not self._is_local:
-            raise ValueError("fit needs normalization='local'; got 'global'.")
         draft = draft_of(self)
         first = draft._given_model
         sequences = _check_sequences(first, X, lengths)
-        learnt = learn(first, sequences, n_starts, self.random_state, **limits)
+        learnt = learn(
+            first, sequences, n_starts, self.random_state, **limits, verbose=self.verbose
+        )
         draft._fitted, draft.history_, trouble = learnt
         draft.converged_ = trouble is None
         if trouble:
@@ -483,8 +670,24 @@ class KernelHMM(BaseEstimator):
         return len(self.history_)
 
 
+class _Shape:
+    """What stands for an array in the text of an estimator."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        shape = getattr(self.value, "shape", None)
+        return f"<{type(self.value).__name__}{'' if shape is None else f' of shape {shape}'}>"
+
+
 def _check_symbols(model, symbols, name="X"):
-    """Return symbols as integers of shape (n,)."""
+    """Return symbols as integers of shape (n,), `ANY` where they are masked."""
+    is_missing = None
+    if isinstance(symbols, np.ma.MaskedArray):
+        is_missing = np.ma.getmaskarray(symbols)
+        # Nothing is known of the type where all are masked: numpy.ma.masked is a float.
+        symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
     symbols = as_array(name, symbols)
     if symbols.ndim == 2 and symbols.shape[1] == 1:
         symbols = symbols[:, 0]
@@ -499,7 +702,9 @@ def _check_symbols(model, symbols, name="X"):
             f"{name} has unknown symbols: known are 0 to {n_symbols - 1}, got values from "
             f"{symbols.min()} to {symbols.max()}."
         )
-    return symbols
+    if is_missing is None:
+        return symbols
+    return np.where(is_missing.reshape(-1), ANY, symbols.astype(int))
 
 
 def _check_sequences(model, X, lengths=None):
@@ -515,12 +720,13 @@ def _check_sequences(model, X, lengths=None):
     return np.split(X, np.cumsum(lengths)[:-1])
 
 
-def _check_state(model, state, n_streams):
+def _check_state(model, state, n_streams=None):
     """Return the posterior of a `FilterState` with its bound, and its log probability."""
     if not isinstance(state, FilterState):
         raise TypeError(f"state must be what filter_step returned, or None, got {state!r}.")
     posterior = np.atleast_2d(as_array("state", state.posterior))
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
+    n_streams = len(posterior) if n_streams is None else n_streams
     if len(posterior) != n_streams:
         raise ValueError(f"state is of {len(posterior)} streams, symbol of {n_streams}.")
     shape = n_streams, len(model.start)
@@ -534,10 +740,20 @@ def _check_state(model, state, n_streams):
     return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 
 
-def _posteriors(model, sequences):
-    """Yield (sample, posterior), every sequence from its end; memory of sqrt(length) states."""
-    start = 0
-    for sequence in sequences:
-        for t, posterior in model.posteriors(sequence):
-            yield start + t, posterior
-        start += len(sequence)
+def _check_shares(posterior, state):
+    if not ((posterior >= 0).all() and np.allclose(posterior.sum(axis=-1), 1, atol=1e-3)):
+        raise ValueError(f"state must hold probabilities that sum to 1, got {state!r}.")
+
+
+def _decoded(model, sequences, algorithm):
+    """Return the log value of paths with the symbols, summed over sequences, and the paths."""
+    if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
+        raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
+    if algorithm == "viterbi":
+        logs, paths = zip(*model.viterbi(sequences), strict=True)
+        return float(sum(logs)), np.concatenate(paths)
+    paths = [np.empty(len(part), dtype=int) for part in sequences]
+    for part, path in zip(sequences, paths, strict=True):
+        for t, posterior in model.posteriors(part):
+            path[t] = posterior.argmax()
+    return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)
