@@ -461,6 +461,13 @@ def test_fit_recovers_the_likelihood_of_a_planted_chain(name):
     assert np.isfinite(chain.set_params(unary=rng.normal(size=(3, 6))).log_partition())
 
 
+def test_verbose_prints_the_history(capsys):
+    paths = ChainMRF(LEFT).sample(5, 50, random_state=0)
+    chain = ChainMRF(LEFT / 2, tol=0.01, verbose=True).fit(paths)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == chain.n_iter_ and f"{chain.history_[-1]:.6f}" in lines[-1]
+
+
 def test_fit_takes_paths_of_several_lengths_and_forbidden_states():
     truth = ChainMRF(LEFT, RIGHT)
     paths = [path for n in (1, 3, 5) for path in truth.sample(n, 50, random_state=n)]

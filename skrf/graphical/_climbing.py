@@ -13,7 +13,7 @@ _ENDS = {  # by the status of the optimiser; None where it met something that is
 }
 
 
-def climb(objective, vector, n_samples, *, max_iter, tol):
+def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):
     """Return where L-BFGS ends, the log likelihoods on the way there, and what went wrong.
 
     Parameters
@@ -28,6 +28,8 @@ def climb(objective, vector, n_samples, *, max_iter, tol):
         Largest number of iterations.
     tol : float
         Gain, as a share of the log likelihood, below which to stop.
+    verbose : bool, default=False
+        Whether to print every iteration.
 
     Returns
     -------
@@ -51,6 +53,8 @@ def climb(objective, vector, n_samples, *, max_iter, tol):
     def keep(vector):
         history.extend(latest)
         reached[:] = [vector.copy()]
+        if verbose:
+            print(f"Iteration {len(history)}, log likelihood {history[-1]:.6f}")
 
     # No step gains more than the whole: all tolerances from 1 on are the same.
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}

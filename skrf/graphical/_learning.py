@@ -1,24 +1,16 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and L-BFGS."""
 
 import numpy as np
-import scipy.optimize
 import scipy.sparse
 from sklearn.utils import check_random_state
 
 from .._sums import log_columns
 from .._validation import draw_seed, naming
+from ._climbing import climb
 from ._recursions import ANY, LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
-_ENDS = {  # by the status of the optimiser; None where it met something that is not finite
-    1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
-    "itself: raise max_iter, or tol if that is enough.",
-    2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
-    "raises the log likelihood by more than rounding. Raise tol={tol}.",
-    None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
-    "embeddings whose entries are nearer to 1.",
-}
 
 
 def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=False):
@@ -66,35 +58,10 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
             embeddings.update(dict.fromkeys(roles, part))
         return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
 
-    def climb(vector):
-        """Return where L-BFGS ends, the log likelihoods on the way there, and how it ended."""
-        history, latest, reached = [], [], [vector]
-
-        def objective(vector):
-            # What is not finite would end L-BFGS as if it had converged.
-            _check_finite(vector)
-            log_prob, found = gradients(model_at(vector), sequences)
-            flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
-            gradient = np.concatenate(flat) / n_symbols
-            _check_finite(log_prob, gradient)
-            latest[:] = [log_prob]
-            return -log_prob / n_symbols, -gradient
-
-        def keep(vector):
-            history.extend(latest)
-            reached[:] = [vector.copy()]
-            if verbose:
-                print(f"Iteration {len(history)}, log likelihood {history[-1]:.6f}")
-
-        # No step gains more than the whole: all tolerances from 1 on are the same.
-        options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
-        try:
-            status = scipy.optimize.minimize(
-                objective, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
-            ).status
-        except FloatingPointError:
-            status = None
-        return reached[0], history, status
+    def objective(vector):
+        log_prob, found = gradients(model_at(vector), sequences)
+        flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
+        return log_prob, np.concatenate(flat)
 
     starts = [np.concatenate([value.ravel() for value, _ in arrays])]
     if n_init > 1:
@@ -102,17 +69,10 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
         sizes = [np.full(value.size, np.sqrt(np.mean(np.square(value)))) for value, _ in arrays]
         with naming("n_init"):
             starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
-    ends = [climb(vector) for vector in starts]
-    vector, history, status = max(ends, key=lambda end: end[1][-1] if end[1] else -np.inf)
-    trouble = None
-    if status != 0:
-        trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
+    limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
+    ends = [climb(objective, vector, n_symbols, **limits) for vector in starts]
+    vector, history, trouble = max(ends, key=lambda end: end[1][-1] if end[1] else -np.inf)
     return model_at(vector, first.dtype), history, trouble
-
-
-def _check_finite(*values):
-    if not all(np.isfinite(value).all() for value in values):
-        raise FloatingPointError("not finite")
 
 
 def gradients(model, sequences):
@@ -295,5 +255,5 @@ def _pull(model, found, channel, by_log_R, by_log_T):
         return
     by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
     by_right = (by_log_T + channel.T * by_sums[:, None]).T
-    found[left] += channel.maps[0].pull_back(u, by_left)
-    found[right] += channel.maps[1].pull_back(v, by_right)
+    found[left] += channel.maps.sides[0].pull_back(u, by_left)
+    found[right] += channel.maps.sides[1].pull_back(v, by_right)

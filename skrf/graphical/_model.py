@@ -9,10 +9,18 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._validation import Interval, commit, draft_of, naming, remembered
-from ..features import in_range, mapped
 from ._climbing import climb
 from ._field import Field
-from ._potentials import Dense, LogMatrix, LowRank, Maps, as_array, check_embeddings, fitted_maps
+from ._potentials import (
+    Dense,
+    LogMatrix,
+    LowRank,
+    Maps,
+    as_array,
+    check_embeddings,
+    fitted_maps,
+    log_features,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +67,9 @@ class Model:
     def _features_at(self, k, slot):
         """Return features of a table under the map of the earlier or the later side."""
         if (k, slot) not in self._features:
-            feature_map, (side, at) = self.maps.sides[k], slot
-            X = in_range(feature_map, self.tables[side][at], "embeddings")
-            self._features[k, slot] = LogMatrix(mapped(feature_map, X).values)
+            side, at = slot
+            logs = log_features(self.maps.sides[k], self.tables[side][at])
+            self._features[k, slot] = LogMatrix(logs)
         return self._features[k, slot]
 
     def field(self, parents, unary, is_reversed=()):
@@ -115,6 +123,7 @@ class FieldModel(BaseEstimator):
     _parameter_constraints = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "verbose": ["verbose"],
     }
     _fitted = None  # a Model, after `fit`
 
@@ -226,7 +235,7 @@ class FieldModel(BaseEstimator):
         if learn_unary:
             start = np.append(start, np.concatenate(unary)[is_allowed])
         n_samples = sum(states.size for states in parts)
-        limits = {"max_iter": self.max_iter, "tol": self.tol}
+        limits = {"max_iter": self.max_iter, "tol": self.tol, "verbose": self.verbose}
         vector, draft.history_, trouble = climb(objective, start, n_samples, **limits)
         draft.converged_ = trouble is None
         if trouble:

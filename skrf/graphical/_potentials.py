@@ -253,22 +253,6 @@ def _of_total(logs, total):
     return (shares * (total / shares.sum())).reshape(logs.shape)
 
 
-@dataclass(frozen=True)
-class Factors:
-    """Logarithms of the two factors of a potential.
-
-    Parameters
-    ----------
-    left : ndarray of shape (n_left, D)
-        log left_f(u).
-    right : ndarray of shape (n_right, D)
-        log right_f(v).
-    """
-
-    left: np.ndarray
-    right: np.ndarray
-
-
 def as_array(name, value, dtype=None):
     """Return a value as an array of any shape, or raise naming it: entries may be NaN."""
     if isinstance(value, np.ma.MaskedArray):
@@ -326,9 +310,6 @@ class Maps:
     mechanism: object
     sides: tuple
 
-    def __getitem__(self, side):
-        return self.sides[side]
-
 
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
     """Return the feature maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
@@ -375,13 +356,9 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     return maps
 
 
-def factors(maps, left, right):
-    """Return the factors of exp(u.v) for fitted maps or "exact"."""
-    if isinstance(maps, str):
-        with np.errstate(divide="ignore"):
-            return Factors(left @ right.T, np.log(np.eye(len(right))))
-    sides = zip(maps.sides, (left, right), strict=True)
-    return Factors(*(mapped(side, in_range(side, X, "embeddings")).values for side, X in sides))
+def log_features(feature_map, embeddings):
+    """Return the logarithms of the features of embeddings, (n, D)."""
+    return mapped(feature_map, in_range(feature_map, embeddings, "embeddings")).values
 
 
 def draw_rows(logs, rng):

@@ -10,7 +10,7 @@ the exact kernel the features are the right states: R holds the probabilities, a
 import numpy as np
 
 from .._sums import differences, log_columns, log_product, log_sum_exp
-from ._potentials import draw_rows, factors
+from ._potentials import draw_rows, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _BLOCK_ENTRIES = 2**22  # of pairs of states that are held at once
@@ -28,7 +28,7 @@ class Channel:
 
     Parameters
     ----------
-    maps : tuple or "exact"
+    maps : Maps or "exact"
         What `fitted_maps` returned.
     embeddings : dict of str to ndarray
         By role.
@@ -46,10 +46,11 @@ class Channel:
         if isinstance(maps, str):
             logs, self.log_T, self.T = left @ right.T, None, None
         else:
-            pair = factors(maps, left, right)
-            log_sums = log_sum_exp(pair.right, axis=0)
-            logs = pair.left + log_sums
-            self.log_T = differences(pair.right, log_sums).T
+            sides = zip(maps.sides, (left, right), strict=True)
+            left, right = (log_features(side, X) for side, X in sides)
+            log_sums = log_sum_exp(right, axis=0)
+            logs = left + log_sums
+            self.log_T = differences(right, log_sums).T
             self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
         self.log_scale = 0.0 if is_normalised else float(logs.max())
         self.log_R = logs - (log_sum_exp(logs)[:, None] if is_normalised else self.log_scale)

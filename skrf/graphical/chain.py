@@ -34,6 +34,8 @@ class ChainMRF(FieldModel):
         Iterations of `fit`.
     tol : float, default=1e-6
         `fit` stops where the log likelihood gains less than this share of itself.
+    verbose : int or bool, default=False
+        Whether `fit` prints the log likelihood of every iteration.
     random_state : int, RandomState instance or None, default=None
         Source of the draw, where the map has none.
 
@@ -74,6 +76,7 @@ class ChainMRF(FieldModel):
         feature_map=None,
         max_iter=100,
         tol=1e-6,
+        verbose=False,
         random_state=None,
     ):
         self.embeddings = embeddings
@@ -82,6 +85,7 @@ class ChainMRF(FieldModel):
         self.feature_map = feature_map
         self.max_iter = max_iter
         self.tol = tol
+        self.verbose = verbose
         self.random_state = random_state
 
     # ---------------------------------------------------------------- the model

@@ -282,8 +282,9 @@ class KernelHMM(BaseEstimator):
 
     @property
     def feature_map_(self):
-        """What the model takes for transitions and emissions: "exact", or maps of both sides."""
-        return dict(zip(("transition", "emission"), self._model.maps, strict=True))
+        """What the model takes for transitions and emissions: "exact" or the fitted mechanism."""
+        made = (getattr(maps, "mechanism", maps) for maps in self._model.maps)
+        return dict(zip(("transition", "emission"), made, strict=True))
 
     @property
     def startprob_(self):
