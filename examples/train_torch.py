@@ -179,7 +179,7 @@ def plot(curves, path):
         curves.items(), ("k-", "C0--", "C1-.", "C3:", "0.6"), strict=True
     ):
         axes.plot(steps, losses, style, label=name)
-    axes.set(xlabel="steps", ylabel="loss of held-out text (nats a letter)")
+    axes.set(xlabel="steps", ylabel="loss of held-out text (nats per letter)")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(exist_ok=True)

@@ -38,6 +38,7 @@ _SUBMODULES = (
     "features",
     "graphical",
     "operators",
+    "plotting",
     "projections",
     "regression",
     "theory",

@@ -1,0 +1,354 @@
+"""Displays in scikit-learn's manner: errors of kernels, attention matrices, comparisons.
+
+They need matplotlib, which is loaded by `plot` alone.
+"""
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from ._validation import check_integer, draw_seed
+from .attention import exact_attention
+from .theory import compare, kernel_variance
+
+__all__ = ["AttentionMatrixDisplay", "ComparisonDisplay", "KernelErrorDisplay"]
+
+_MAX_POINTS = 2000  # of a scatter plot
+
+
+def _axes(display, ax, n=1):
+    """Return axes to draw on: the given ones, or new ones side by side."""
+    check_matplotlib_support(f"{type(display).__name__}.plot")
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots(1, n, figsize=(4.8 * n, 4.2), layout="constrained")
+    axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
+    if len(axes) != n:
+        raise ValueError(f"ax must be {n} axes, got {len(axes)}.")
+    display.ax_ = axes[0] if n == 1 else axes
+    display.figure_ = axes[0].figure
+    return axes
+
+
+class KernelErrorDisplay:
+    """Estimates of a kernel beside the kernel, and how the error falls with the columns.
+
+    Use `from_estimator` to make one.
+
+    Parameters
+    ----------
+    exact, estimate : ndarray of shape (n_x, n_y)
+        The kernel and its estimate.
+    n_components : ndarray of shape (n_sizes,)
+        Numbers of columns.
+    measured : ndarray of shape (n_sizes, n_draws)
+        Relative errors of the kernel matrix (Frobenius norm) at these, one per draw.
+    predicted : ndarray of shape (n_sizes,)
+        What the closed-form variance gives for them; NaN where none is known.
+    name : str, default=None
+        Of the mechanism.
+
+    Attributes
+    ----------
+    ax_ : ndarray of matplotlib Axes
+        The two axes.
+    figure_ : matplotlib Figure
+        Their figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.plotting import KernelErrorDisplay
+    >>> X = np.random.default_rng(0).normal(size=(60, 3)) / 2
+    >>> features = OptimalPositiveRF(64, random_state=0).fit(X)
+    >>> display = KernelErrorDisplay.from_estimator(features, X)
+    >>> display.measured.shape, bool(display.predicted[0] > display.predicted[-1])
+    ((4, 5), True)
+    """
+
+    def __init__(self, exact, estimate, n_components, measured, predicted, *, name=None):
+        self.exact = exact
+        self.estimate = estimate
+        self.n_components = n_components
+        self.measured = measured
+        self.predicted = predicted
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        Y=None,
+        *,
+        n_components=None,
+        n_draws=5,
+        random_state=0,
+        name=None,
+        ax=None,
+    ):
+        """Measure the errors of a mechanism, and plot them.
+
+        Parameters
+        ----------
+        estimator : mechanism
+            Fitted; copies of it are fitted to X for other numbers of columns and other draws.
+        X : array-like of shape (n_x, n_features)
+            Queries.
+        Y : array-like of shape (n_y, n_features), default=None
+            Keys; None takes X.
+        n_components : array-like of int, default=None
+            Numbers of columns; None takes the estimator's, half of it, twice and four times as
+            many.
+        n_draws : int, default=5
+            Draws for each of them.
+        random_state : int, RandomState instance or None, default=0
+            Source of these draws.
+        name : str, default=None
+            Name of the mechanism; None takes that of its class.
+        ax : sequence of 2 matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        KernelErrorDisplay
+            The display, drawn.
+        """
+        exact, estimate = estimator.exact_kernel(X, Y), estimator.approximate_kernel(X, Y)
+        if n_components is None:
+            n_components = estimator.n_components * np.array([0.5, 1, 2, 4])
+        sizes = np.unique(np.maximum(np.asarray(n_components), 1).astype(int))
+        check_integer("n_draws", n_draws)
+        first = draw_seed(random_state)
+        scale = np.linalg.norm(exact)
+        measured, predicted = np.empty((len(sizes), n_draws)), np.full(len(sizes), np.nan)
+        keys = {} if Y is None else {"keys": Y}
+        for i, size in enumerate(sizes):
+            for j in range(n_draws):
+                seed = (first + j) % 2**32
+                own = clone(estimator).set_params(n_components=int(size), random_state=seed)
+                own.fit(X, **keys)
+                measured[i, j] = np.linalg.norm(own.approximate_kernel(X, Y) - exact) / scale
+            try:
+                predicted[i] = np.sqrt(kernel_variance(own, X, Y).sum()) / scale
+            except NotImplementedError:
+                pass  # no closed form: NaN, and no line
+        name = type(estimator).__name__ if name is None else name
+        return cls(exact, estimate, sizes, measured, predicted, name=name).plot(ax)
+
+    def plot(self, ax=None):
+        """Draw estimates against the kernel, and errors against the numbers of columns.
+
+        Parameters
+        ----------
+        ax : sequence of 2 matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        KernelErrorDisplay
+            The display.
+        """
+        left, right = _axes(self, ax, 2)
+        exact, estimate = np.ravel(self.exact), np.ravel(self.estimate)
+        step = -(-len(exact) // _MAX_POINTS)
+        left.plot(exact[::step], estimate[::step], ".", alpha=0.4, label=self.name)
+        ends = [exact.min(), exact.max()]
+        left.plot(ends, ends, color="black", linewidth=1, label="exact")
+        left.set(xlabel="kernel", ylabel="estimate")
+        left.legend()
+        middle = np.median(self.measured, axis=1)
+        spread = np.abs(np.quantile(self.measured, [0, 1], axis=1) - middle)
+        right.errorbar(self.n_components, middle, spread, fmt="o", capsize=3, label="measured")
+        if np.isfinite(self.predicted).any():
+            right.plot(self.n_components, self.predicted, "--", label="predicted")
+        right.set(xscale="log", yscale="log", xlabel="n_components", ylabel="relative error")
+        right.set_xticks(self.n_components, list(map(str, self.n_components)))
+        right.set_xticks([], minor=True)
+        right.legend()
+        return self
+
+
+class AttentionMatrixDisplay:
+    """The attention matrix of an operator beside the exact one.
+
+    Use `from_estimator` to make one.
+
+    Parameters
+    ----------
+    exact, approximate : ndarray of shape (L, S)
+        Attention weights.
+
+    Attributes
+    ----------
+    ax_ : ndarray of matplotlib Axes
+        The two axes.
+    figure_ : matplotlib Figure
+        Their figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import ApproxKernelAttention
+    >>> from skrf.plotting import AttentionMatrixDisplay
+    >>> q, k = np.random.default_rng(0).normal(size=(2, 24, 8))
+    >>> display = AttentionMatrixDisplay.from_estimator(ApproxKernelAttention(), q, k)
+    >>> display.exact.shape, np.allclose(display.exact.sum(axis=1), 1)
+    ((24, 24), True)
+    """
+
+    def __init__(self, exact, approximate):
+        self.exact = exact
+        self.approximate = approximate
+
+    @classmethod
+    def from_estimator(cls, attention, q, k, *, ax=None):
+        """Make both matrices, and plot them; quadratic, for small inputs.
+
+        Parameters
+        ----------
+        attention : ApproxKernelAttention
+            The operator.
+        q : array-like of shape (L, d)
+            Queries of one head.
+        k : array-like of shape (S, d)
+            Its keys.
+        ax : sequence of 2 matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        AttentionMatrixDisplay
+            The display, drawn.
+        """
+        q, k = np.asarray(q), np.asarray(k)
+        if q.ndim != 2 or k.ndim != 2:
+            raise ValueError(f"q and k must be those of one head, got {q.shape} and {k.shape}.")
+        own = {"causal": attention.causal, "mask": attention.mask, "scale": attention.scale}
+        exact = exact_attention(q, k, np.eye(len(k), dtype=k.dtype), **own)
+        return cls(exact, attention.attention_matrix(q, k)).plot(ax)
+
+    def plot(self, ax=None, *, cmap="magma"):
+        """Draw both matrices on one scale of colours.
+
+        Parameters
+        ----------
+        ax : sequence of 2 matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+        cmap : str or Colormap, default="magma"
+            Colours.
+
+        Returns
+        -------
+        AttentionMatrixDisplay
+            The display.
+        """
+        axes = _axes(self, ax, 2)
+        top = self.exact.max()
+        for axis, matrix, title in zip(
+            axes, (self.exact, self.approximate), ("exact", "approximate"), strict=True
+        ):
+            image = axis.imshow(matrix, vmin=0, vmax=top, cmap=cmap)
+            axis.set(title=title, xlabel="key", ylabel="query")
+        self.figure_.colorbar(image, ax=list(axes), label="attention weight", shrink=0.8)
+        return self
+
+
+class ComparisonDisplay:
+    """Errors of several mechanisms, measured beside predicted.
+
+    Use `from_table` or `from_data` to make one.
+
+    Parameters
+    ----------
+    table : ComparisonTable
+        What `skrf.theory.compare` returns.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        The axes.
+    figure_ : matplotlib Figure
+        Their figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.plotting import ComparisonDisplay
+    >>> X = np.random.default_rng(0).normal(size=(60, 3)) / 2
+    >>> display = ComparisonDisplay.from_data(X, n_components=32)
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()][0] == display.table[0].name
+    True
+    """
+
+    def __init__(self, table):
+        self.table = table
+
+    @classmethod
+    def from_table(cls, table, *, ax=None):
+        """Plot a table that `skrf.theory.compare` returned.
+
+        Parameters
+        ----------
+        table : ComparisonTable
+            The table.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        ComparisonDisplay
+            The display, drawn.
+        """
+        return cls(table).plot(ax)
+
+    @classmethod
+    def from_data(cls, X, Y=None, *, ax=None, **params):
+        """Compare mechanisms on data, and plot the result.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Queries.
+        Y : array-like of shape (n_keys, n_features), default=None
+            Keys; None takes X.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+        **params : dict
+            Passed to `skrf.theory.compare`.
+
+        Returns
+        -------
+        ComparisonDisplay
+            The display, drawn.
+        """
+        return cls(compare(X, Y, **params)).plot(ax)
+
+    def plot(self, ax=None):
+        """Draw a bar for the measured error of every mechanism, and a mark for the predicted one.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        ComparisonDisplay
+            The display.
+        """
+        (axis,) = _axes(self, ax)
+        places = np.arange(len(self.table))
+        axis.barh(places, [row.measured for row in self.table], color="0.75", label="measured")
+        for is_exact, mark, label in ((True, "|", "predicted"), (False, ">", "bound")):
+            known = [i for i in places if self.table[i].is_exact == is_exact]
+            values = np.array([self.table[i].predicted for i in known])
+            if np.isfinite(values).any():
+                axis.plot(values, known, mark, color="black", markersize=10, label=label)
+        axis.set_yticks(places, [row.name for row in self.table])
+        axis.invert_yaxis()
+        axis.set(xscale="log", xlabel="relative error of the kernel matrix")
+        axis.legend()
+        return self
