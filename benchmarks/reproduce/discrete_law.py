@@ -3,10 +3,10 @@
     python benchmarks/reproduce/discrete_law.py            about a minute
     python benchmarks/reproduce/discrete_law.py --quick    fewer rows, some seconds
 
-Not in the papers: `DiscreteRF` is ours. Closed forms at sigma = 1 for one projection: the log of the
-second moment, averaged over pairs (what the law is the minimiser of, column by column), and the mean
-of the log second moment over the squared kernel (what the rates of the papers are chosen by). Rows
-of the first half are fitted to, as queries and keys; those of the second are new.
+Not in the papers: `DiscreteRF` is ours. Closed forms at sigma = 1 for one projection: the log of
+the second moment, averaged over pairs (what the law is the minimiser of, column by column), and the
+mean of the log second moment over the squared kernel (what the rates of the papers are chosen by).
+Rows of the first half are fitted to, as queries and keys; those of the second are new.
 """
 
 import numpy as np
