@@ -1,8 +1,9 @@
 """Bounds of tails against draws, their formulas, and where they are refused.
 
 Bounds are tested where they are below 0.1, at errors so close together that places just below it
-are among them. There the share of draws that violate them has to be below them as it is: bounds
-have a factor of 3 and more to spare, 600 draws a standard error of at most 0.012.
+are among them (asserted). From 0.02 on the share of draws that violate them has to be below them as
+it is: they have a factor of 3 and more to spare, and the standard error is at most 0.015. Below
+that 4.4 standard errors are allowed.
 """
 
 import math
@@ -25,7 +26,7 @@ from skrf import (
     theory,
 )
 
-N_DRAWS = 600
+N_DRAWS = 400
 BLOCKS = ("iid", "orthogonal", "simplex")
 POSITIVE = {
     "optimal": OptimalPositiveRF,
@@ -65,11 +66,12 @@ def assert_tails_are_below(fitted, X, bounds):
     for bound, side in bounds:
         own = {1: gaps, -1: -gaps, 0: np.abs(gaps)}[side]
         just_below = 0
-        for error in np.geomspace(spread / 2, 10.0, 70):
+        for error in np.geomspace(spread / 2, 10.0, 50):
             values = bound(error)
             share = (own >= error).mean(axis=0)
             counts = values < 0.1
-            assert (share <= values)[counts].all(), (bound, error)
+            slack = np.where(values < 0.02, 4.4 * np.sqrt(values / N_DRAWS), 0.0)
+            assert (share <= values + slack)[counts].all(), (bound, error)
             just_below += (values > 0.03)[counts].sum()
         assert just_below >= 5
 
