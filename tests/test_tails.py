@@ -78,7 +78,7 @@ def assert_tails_are_below(fitted, X, bounds):
 
 @pytest.mark.parametrize("coupling", BLOCKS)
 @pytest.mark.parametrize("name", POSITIVE)
-@pytest.mark.parametrize("d, m, length", [(3, 50, 0.5), (8, 84, 0.3), (64, 400, 0.1)])
+@pytest.mark.parametrize("d, m, length", [(3, 26, 0.4), (8, 52, 0.3), (64, 400, 0.1)])
 def test_tails_of_positive_features(d, m, length, name, coupling):
     X = rows(d, length)
     fitted = POSITIVE[name](m, coupling=coupling, random_state=0).fit(X)
@@ -163,18 +163,18 @@ def test_a_term_is_that_of_independent_projections(name, kernel):
 
 @pytest.mark.parametrize("coupling", BLOCKS)
 def test_second_moments_of_blocks(coupling):
-    """7 projections in 3 columns: two blocks and a cut one; 2,000 draws, within 4.4 errors."""
+    """7 projections in 3 columns: two blocks and a cut one; 1,000 draws, within 4.4 errors."""
     X = rows(3, 0.3)
     fitted = OptimalPositiveRF(7, coupling=coupling, random_state=0).fit(X)
     starts = np.arange(7) if coupling == "iid" else np.array([0, 3, 6])
     values = []
-    for seed in range(2000):
+    for seed in range(1000):
         F = features(fitted.redraw(seed), X)
         parts = np.add.reduceat(F[:, None, :] * F, starts, axis=2)
         values.append((parts**2).sum(axis=2))
-    error = np.std(values, axis=0) / math.sqrt(2000)
+    error = np.std(values, axis=0) / math.sqrt(1000)
     expected = fitted.block_moment(X)
-    assert (error < 0.02 * expected).all()
+    assert (error < 0.03 * expected).all()
     assert (np.abs(np.mean(values, axis=0) - expected) < 4.4 * error).all()
 
 
