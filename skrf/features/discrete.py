@@ -37,7 +37,7 @@ _MIN_RATE, _MAX_RATE = 1e-12, 1e15
 _MIN_P = 1e-6
 # Rows that the best law is found from, and the products of two coordinates that its table serves;
 # the table costs as many exponentials as rows times counts, for every column.
-_ROWS, _LARGEST_PRODUCT = 4096, 1024.0
+_ROWS, _LARGEST_PRODUCT = 2048, 256.0
 _TAIL_SHARE = 1e-4
 
 
@@ -421,7 +421,7 @@ class DiscreteRF(DiscreteRandomFeatures):
     counts of a column may have, `fit` takes the one of least mean second moment over the pairs of
     rows, in closed form. Every column gets its law from the sizes of its own entries, be they
     zeros, heavy tails or values of a few levels. `fit` costs some exponentials per entry, of at
-    most 4,096 rows, and there is no ``partial_fit``.
+    most 2,048 rows, and there is no ``partial_fit``.
 
     Parameters
     ----------
@@ -484,8 +484,6 @@ class DiscreteRF(DiscreteRandomFeatures):
 
     def _sizes_of(self, learned, X, weights, rng):
         """Return the sizes of the coordinates of some rows, and shares of these rows."""
-        if weights is None:  # a single row of zeros stands for none
-            weights = np.ones(X.shape[0])
         chosen, weights = representatives(weights, _ROWS, rng)
         sizes = Coordinates(learned.sigma, learned.offset_).on_host(X[chosen])
         return np.abs(sizes), weights / weights.sum()
