@@ -149,6 +149,11 @@ class KernelMatrixMixin:
         -------
         ndarray of shape (n_x, n_y)
             The variance of what a single projection estimates.
+
+        Raises
+        ------
+        NotImplementedError
+            Where no closed form is known, or terms are not of one law.
         """
         logs = self._of_pairs(X, Y, "_log_term_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")

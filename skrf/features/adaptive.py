@@ -32,7 +32,6 @@ from ._docs import document
 from ._sigma import weighted_median
 from .base import CHOICE, OMEGA, rng_of
 from .exponential import PrincipalAxesRandomFeatures
-from .gaussian import GaussianRandomFeatures
 from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
@@ -251,9 +250,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             check_consistent_length(X, y)
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
-    def _log_block_moment(self, fitted, X, Y):
-        # Counts of components are drawn together: no two projections are independent.
-        return super(GaussianRandomFeatures, self)._log_block_moment(fitted, X, Y)
+    def _terms(self, fitted):
+        """Return None: every component has a law, and their counts are drawn together."""
 
     def _labels(self, y, kept, keys):
         most = self._count_centers(), "n_centers or n_components"

@@ -256,8 +256,12 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             )
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
+    def _terms(self, fitted):
+        """Return what makes every projection a term; None where terms are not of one law."""
+        return getattr(fitted.queries, "nonlinearity", None)
+
     def _log_term_range(self, fitted, X, Y, upper):
-        learned, nonlinearity = fitted.learned, getattr(fitted.queries, "nonlinearity", None)
+        learned, nonlinearity = fitted.learned, self._terms(fitted)
         is_allowed = type(self._joint) is Independent or (upper and self._repels(fitted))
         if nonlinearity is not None and is_allowed:
             geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
@@ -280,13 +284,17 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return is_known and fitted.queries.is_positive and max(cosines) <= 0
 
     def _log_term_variance(self, fitted, X, Y):
+        if self._terms(fitted) is None:
+            raise NotImplementedError(
+                f"No variance of one term is known for {self!r}, whose terms are not of one law."
+            )
         if type(self._joint) is Independent:
             return super()._log_term_variance(fitted, X, Y)
         m = fitted.learned.n_projections
         return self._log_mean_squared_error(fitted.learned, X, Y, {1: m}) + math.log(m)
 
     def _log_block_moment(self, fitted, X, Y):
-        learned, nonlinearity = fitted.learned, getattr(fitted.queries, "nonlinearity", None)
+        learned, nonlinearity = fitted.learned, self._terms(fitted)
         if nonlinearity is None or not nonlinearity.is_positive:
             return super()._log_block_moment(fitted, X, Y)
         logs = self._log_variance(fitted, X, Y)
