@@ -21,6 +21,7 @@ VARIANTS = {
     "AdaptiveRF": [{"asymmetric": True, "kernel": "softmax"}],
     "PoissonRF": [{"positive": True}],
     "GeometricRF": [{"positive": True}],
+    "DiscreteRF": [{"positive": True}],
     "HybridRF": [{"coefficients": "gaussian"}, {"coefficients": "clustered"}],
 }
 COLUMNS = (

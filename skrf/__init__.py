@@ -14,6 +14,7 @@ _HOME = {
     "ApproxKernelRidgeClassifierCV": "regression",
     "ClusterNystroem": "features",
     "DenseExponentialRF": "features",
+    "DiscreteRF": "features",
     "GeneralizedExponentialRF": "features",
     "KernelOperator": "operators",
     "KernelRegressionClassifier": "regression",

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from skrf import AdaptiveRF, GeometricRF, OptimalPositiveRF, PoissonRF, PositiveRF
+from skrf import AdaptiveRF, DiscreteRF, GeometricRF, OptimalPositiveRF, PoissonRF, PositiveRF
 
 MAPS = {
     "exact": "exact",
@@ -60,6 +60,7 @@ WIDE = {
     **MAPS,
     "poisson": PoissonRF(6, positive=True, random_state=0),
     "geometric": GeometricRF(6, positive=True, random_state=0),
+    "discrete": DiscreteRF(6, positive=True, random_state=0),
 }
 EPS = np.finfo(np.float64).eps
 seeds = st.integers(0, 2**31)

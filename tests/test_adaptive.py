@@ -13,6 +13,7 @@ from sklearn.base import clone
 from skrf import (
     AdaptiveRF,
     DenseExponentialRF,
+    DiscreteRF,
     GeometricRF,
     HybridRF,
     KernelRegressionClassifier,
@@ -206,6 +207,7 @@ def test_partial_fit_tells_why_it_is_absent():
         (HybridRF(coefficients="gaussian"), "tau='median'"),
         (AdaptiveRF(sigma="median"), "centres of clusters"),
         (GeometricRF(per_feature=False), "the mean of"),
+        (DiscreteRF(), "the law of every column's powers"),
         (OptimalPositiveRF(sigma="median"), "sigma='median'"),
     ):
         assert not hasattr(mechanism, "partial_fit")

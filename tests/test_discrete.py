@@ -1,23 +1,44 @@
-"""Poisson and geometric features against their products and sums."""
+"""Poisson, geometric and best discrete features against their products and sums."""
+
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from instances import features, make
 from numpy.testing import assert_allclose
-from samples import X, fitted
-from scipy.special import factorial, gammaln
-from scipy.stats import geom, poisson
+from samples import X, Y, fitted
+from scipy.special import factorial, gammaln, logsumexp
+from scipy.stats import chisquare, geom, poisson
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+
+from skrf import DiscreteRF, GeometricRF, PoissonRF, variances
+
+NAMES = ["PoissonRF", "GeometricRF", "DiscreteRF"]
+
+
+def log_masses(fitted, counts):
+    """Return log probabilities of counts of shape (n, d) at the public parameters."""
+    d = counts.shape[1]
+    if hasattr(fitted, "lambda_"):
+        return poisson.logpmf(counts, np.broadcast_to(fitted.lambda_, d))
+    if hasattr(fitted, "p_"):
+        return geom.logpmf(counts + 1, np.broadcast_to(fitted.p_, d))
+    table = np.broadcast_to(np.exp(fitted.log_p_), (d, fitted.log_p_.shape[1]))
+    table = np.pad(table, ((0, 0), (0, int(counts.max()) + 1)))
+    tail = geom.pmf(counts + 1, fitted.tail_p_)
+    own = table[np.arange(d), counts.astype(int)]
+    with np.errstate(divide="ignore"):
+        return np.log((1 - fitted.tail_share_) * own + fitted.tail_share_ * tail)
 
 
 @pytest.mark.parametrize("per_feature", [True, False])
-@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+@pytest.mark.parametrize("name", NAMES)
 def test_discrete_features_are_products_of_powers(name, per_feature):
     reference = fitted(name, keys=None, per_feature=per_feature, n_components=12)
     counts, Z = reference.omega_, X - reference.offset_
-    if name == "PoissonRF":
-        masses = poisson.pmf(counts, np.broadcast_to(reference.lambda_, 4))
-    else:
-        masses = geom.pmf(counts + 1, np.broadcast_to(reference.p_, 4))
+    masses = np.exp(log_masses(reference, counts))
     powers = Z[:, None, :] ** counts / np.sqrt(factorial(counts) * masses)
     expected = np.exp(-(Z**2).sum(axis=1) / 2)[:, None] * powers.prod(axis=2) / np.sqrt(12)
     assert_allclose(reference.transform(X), expected, rtol=1e-10, atol=1e-14)
@@ -25,16 +46,13 @@ def test_discrete_features_are_products_of_powers(name, per_feature):
     assert (expected == 0).any() == per_feature  # a shared parameter shifts the zeros away
 
 
-@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+@pytest.mark.parametrize("name", NAMES)
 def test_discrete_variance_is_the_sum_over_all_counts(name):
     """One column, counts to 400: the second moment by brute force, per_feature and positive."""
     k = np.arange(400)
     for positive in (False, True):
         reference = fitted(name, X[:, :1], None, positive=positive, n_components=1)
-        law = reference._fitted.spec._law(reference._fitted.learned)
-        log_mass = (
-            poisson.logpmf(k, law.lam[0]) if name == "PoissonRF" else geom.logpmf(k + 1, law.p[0])
-        )
+        log_mass = log_masses(reference, k[:, None])[:, 0]
         z = X[:5, :1] - reference.offset_
         product = z @ z.T
         # 0^0 = 1: a product of 0 has its whole second moment at a count of 0.
@@ -47,7 +65,7 @@ def test_discrete_variance_is_the_sum_over_all_counts(name):
 
 
 @pytest.mark.parametrize("positive", [False, True])
-@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF"])
+@pytest.mark.parametrize("name", NAMES)
 def test_discrete_features_survive_huge_inputs(name, positive):
     rows = np.array([[0.0, 1e6, -1e6], [1e-6, 0.0, 1e3], [1.0, 2.0, 3.0]])
     reference = make(name, positive=positive, n_components=50, random_state=0).fit(rows)
@@ -82,7 +100,7 @@ def test_a_rate_per_column_is_better_where_columns_differ():
     assert each < single - 0.5
 
 
-@pytest.mark.parametrize("name", ["PoissonRF", "GeometricRF", "GeometricRF-single"])
+@pytest.mark.parametrize("name", [*NAMES, "GeometricRF-single", "DiscreteRF-single"])
 @pytest.mark.parametrize("factor", [1e-300, 1e303, 1e306])
 def test_a_common_factor_of_weights_does_not_matter(name, factor):
     weights = np.random.default_rng(0).uniform(50, 100, size=len(X))
@@ -92,3 +110,204 @@ def test_a_common_factor_of_weights_does_not_matter(name, factor):
     ]
     values, expected = (own.transform(X) for own in fits)
     assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------ the best law
+
+
+def log_second_moments(fitted, X, Y):
+    """Return the log of the mean over all pairs of every column's second moment."""
+    law = fitted._fitted.spec._law(fitted._fitted.learned)
+    inside = [fitted.feature_maps_[0].clamped(Z)[0] for Z in (X, Y)]
+    products = inside[0][:, None, :] * inside[1]
+    gaps2 = (inside[0][:, None, :] - inside[1]) ** 2
+    logs = law.coordinate_delta(products) - gaps2
+    return logsumexp(logs, axis=(0, 1)) - math.log(len(X) * len(Y))
+
+
+def mean_powers(rows, weights, n_counts):
+    """Return E[exp(-x^2) x^2k] by column and k, term by term."""
+    k = np.arange(n_counts)
+    terms = np.exp(-(rows**2))[..., None] * (rows**2)[..., None] ** k
+    return np.average(terms, axis=0, weights=weights)
+
+
+@pytest.mark.parametrize("per_feature", [True, False])
+@pytest.mark.parametrize("positive", [True, False])
+def test_the_best_law_is_the_stated_formula(positive, per_feature):
+    weights = np.random.default_rng(1).uniform(0.5, 2, size=len(X))
+    best = DiscreteRF(8, sigma=0.7, positive=positive, per_feature=per_feature, random_state=0)
+    best.fit(X, sample_weight=weights, keys=Y[:7])
+    n_counts = 60
+    A, B = (
+        mean_powers(0.7 * (Z - best.offset_), w, n_counts) for Z, w in ((X, weights), (Y[:7], None))
+    )
+    law = np.sqrt(A * B) / factorial(np.arange(n_counts))
+    if not per_feature:
+        law = np.sqrt(np.sum((law / law.sum(axis=1, keepdims=True)) ** 2, axis=0, keepdims=True))
+    found = np.zeros_like(law)
+    found[:, : best.log_p_.shape[1]] = np.exp(best.log_p_[:, :n_counts])
+    assert_allclose(found, law / law.sum(axis=1, keepdims=True), rtol=1e-10, atol=1e-17)
+    if per_feature:  # the minimum of Cauchy and Schwarz, and what the geometric share adds to it
+        own = DiscreteRF(8, sigma=0.7, positive=positive, random_state=0).fit(X, keys=Y[:7])
+        A = mean_powers(0.7 * (X - own.offset_), None, n_counts)
+        least = 2 * np.log((np.sqrt(A * B) / factorial(np.arange(n_counts))).sum(axis=1))
+        excess = log_second_moments(own, X, Y[:7]) - least
+        assert (excess >= 0).all() and (excess <= -math.log1p(-1e-4) + 1e-12).all()
+
+
+def test_of_queries_that_are_the_keys_the_minimum_is_one():
+    rows = np.random.default_rng(0).standard_t(3, size=(300, 4)) * [1.0, 0.3, 2.0, 0.0]
+    best = DiscreteRF(8, random_state=0).fit(rows)
+    k = np.arange(best.log_p_.shape[1])
+    mixture = poisson.pmf(k, (rows**2)[..., None]).mean(axis=0)
+    assert_allclose(np.exp(best.log_p_), mixture, rtol=1e-9, atol=1e-17)
+    logs = log_second_moments(best, rows, rows)
+    assert (np.abs(logs) <= -math.log1p(-1e-4) + 1e-9).all()
+    assert (log_second_moments(PoissonRF(8, random_state=0).fit(rows), rows, rows)[:3] > 0.3).all()
+
+
+@st.composite
+def sides(draw):
+    """Queries and keys whose products are at most 256: zeros, levels, outliers, any balance."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**31)))
+    scale = draw(st.sampled_from([0.1, 0.5, 1.0, 2.0, 5.0]))
+    balance = 10.0 ** draw(st.integers(-100, 100))
+    found = []
+    for factor in (balance, 1 / balance):
+        rows = rng.normal(size=(draw(st.integers(1, 12)), 3))
+        kind = draw(st.sampled_from(["normal", "zeros", "levels", "outlier", "constant"]))
+        if kind == "zeros":
+            rows[rng.random(rows.shape) < 0.7] = 0.0
+        elif kind == "levels":
+            rows = np.round(rows)
+        elif kind == "outlier":
+            rows[0] *= 5
+        elif kind == "constant":
+            rows[:] = rows[0]
+        found.append(np.clip(rows * scale, -16, 16) * factor)
+    return found
+
+
+@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@given(sides())
+def test_no_other_law_of_a_column_is_better(pair):
+    queries, keys = pair
+    products = np.abs(queries[:, None] * keys)
+    law, *others = (
+        kind(2, random_state=0).fit(queries, keys=keys)
+        for kind in (DiscreteRF, PoissonRF, GeometricRF)
+    )
+    # The Gaussian's factors alone, which differ by hundreds of orders of magnitude between rows.
+    gains = [-(Z**2) for Z in pair]
+    logs = []
+    for own in (law, *others):
+        delta = own._fitted.spec._law(own._fitted.learned).coordinate_delta(queries[:, None] * keys)
+        with np.errstate(over="ignore"):
+            logs.append(
+                logsumexp(
+                    delta + 2 * queries[:, None] * keys + gains[0][:, None] + gains[1], axis=(0, 1)
+                )
+            )
+    assert products.max() <= 256 * (1 + 1e-12)
+    for other in logs[1:]:
+        assert (logs[0] <= other + 1.1e-4 + 1e-12 * np.abs(other)).all()
+
+
+@pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
+def test_the_best_law_on_data_sets(load):
+    rows = load().data
+    rows = np.random.default_rng(0).permutation(rows / rows.std())[:150]
+    best, *others = (
+        log_second_moments(kind(2, random_state=0).fit(rows), rows[::3], rows[1::3])
+        for kind in (DiscreteRF, PoissonRF, GeometricRF)
+    )
+    whole = [log_second_moments(DiscreteRF(2, random_state=0).fit(rows), rows, rows)]
+    assert np.abs(whole).max() < 1.1e-4
+    assert best.sum() < min(other.sum() for other in others)
+
+
+def test_counts_are_drawn_from_the_law():
+    """Table and tail, by chi-square over the cells with an expected count of 5 or more."""
+    law = DiscreteRF(20_000, random_state=0).fit(X[:, :2]).set_params()
+    learned = law._fitted.learned
+    learned = type(learned)(**{**vars(learned), "tail_share_": np.array([0.5, 1e-4])})
+    counts = law._draw_counts(learned, (20_000, 2), np.random.default_rng(0))
+    masses = np.exp(law._law(learned).log_mass(np.repeat(np.arange(80)[:, None], 2, axis=1)))
+    assert_allclose(masses.sum(axis=0), 1, rtol=1e-12)
+    for column in range(2):
+        expected = 20_000 * masses[:, column]
+        seen = np.bincount(counts[:, column], minlength=80)[:80]
+        large = expected >= 5
+        seen, expected = (np.append(Z[large], Z[~large].sum()) for Z in (seen, expected))
+        assert len(seen) > 5
+        assert chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("per_feature", [True, False])
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("size", [1e-149, 1e-30, 1e10, 1e149])
+def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
+    rows = X * size
+    best = DiscreteRF(30, positive=positive, per_feature=per_feature, random_state=0).fit(rows)
+    total = logsumexp(best.log_p_, axis=1)
+    assert_allclose(total, 0, atol=1e-12)
+    assert (best.tail_p_ > 0).all() and (best.tail_share_ <= 1).all()
+    if size > 1:  # nothing is left to the table
+        assert (best.tail_share_ > 0.5).all()
+        assert_allclose(best.tail_p_, 1e-6)
+    assert np.isfinite(best.omega_).all()
+    assert not np.isnan(features(best, rows)).any()
+    assert not np.isnan(best.kernel_variance(rows, log=True)).any()
+    unbalanced = DiscreteRF(30, random_state=0).fit(rows, keys=X / size)
+    balanced = variances.log_relative_second_moment(
+        unbalanced._fitted.spec._law(unbalanced._fitted.learned), rows[:1], X[:1] / size
+    )
+    assert np.isfinite(balanced).all()
+
+
+def test_an_outlier_does_not_spoil_the_law_of_the_others():
+    """A row that the table is too short for is left to the geometric law, with its own share."""
+    rows = np.random.default_rng(0).normal(size=(400, 1))
+    with_one = np.vstack([rows, [[1e6]]])
+    best, plain = (DiscreteRF(8, random_state=0).fit(Z) for Z in (with_one, rows))
+    assert best.tail_share_ == pytest.approx(1 / 401)
+    loss = log_second_moments(best, rows, rows) - log_second_moments(plain, rows, rows)
+    assert 0 < loss < 0.01
+    assert (log_second_moments(PoissonRF(8, random_state=0).fit(with_one), rows, rows) > 100).all()
+
+
+def test_series_of_a_table_are_right_to_the_last_term_and_beyond():
+    """From terms that vanish to sums that leave the range of floats, against the plain series."""
+    k = np.arange(60)
+    table = np.stack([
+        poisson.logpmf(k, 3.0),
+        np.where(k == 0, 0.0, -np.inf),
+        np.logaddexp(poisson.logpmf(k, 30.0), poisson.logpmf(k, 1.0)) - math.log(2),
+    ])  # fmt: skip
+    law = variances.Tabulated(table, np.array([1e-4, 1.0, 0.5]), np.array([0.3, 0.5, 0.01]))
+    counts = np.arange(30_000)[:, None]
+    logs = law.log_mass(np.repeat(counts, 3, axis=1))
+    for product in (0.0, 1e-200, 1e-3, 0.7, 3.0, -3.0, 30.0, 100.0, 169.0, 171.0, 400.0, 1e4):
+        powers = counts * math.log(abs(product) or 1e-300) - gammaln(counts + 1)
+        expected = logsumexp(2 * powers - logs, axis=0) - 2 * product
+        # Beside another product, which decides on the number of terms.
+        found = law.coordinate_delta(np.array([[product] * 3, [1.0] * 3]))[0]
+        assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_of_many_rows_some_stand_for_all():
+    """10,000 rows, of which 2,048 are drawn by their weights: the law hardly differs."""
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(10_000, 2)), rng.uniform(0, 2, size=10_000)
+    rows[:5000] *= 3
+    weights[:5000] *= 2
+    best = DiscreteRF(8, random_state=0).fit(rows, sample_weight=weights)
+    k = np.arange(best.log_p_.shape[1])
+    mixture = np.average(poisson.pmf(k, (rows**2)[..., None]), axis=0, weights=weights)
+    plain = poisson.pmf(k, (rows**2)[..., None]).mean(axis=0)
+    found, most = np.exp(best.log_p_), 4 * 0.5 / math.sqrt(2048)  # standard errors of a share
+    assert np.abs(np.cumsum(found - mixture, axis=1)).max() < most
+    assert np.abs(np.cumsum(found - plain, axis=1)).max(axis=1).min() > most
+    logs = log_second_moments(best, rows[::50], rows[::50])
+    assert (logs < 0.1).all()

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)) / 2, RNG.normal(size=(9, 3)) / 3 + 0.2
-WITHOUT = ("PoissonRF", "GeometricRF", "HybridRF")
+WITHOUT = ("PoissonRF", "GeometricRF", "DiscreteRF", "HybridRF")
 DIFFERENTIABLE = [name for name in MECHANISMS if not name.startswith(WITHOUT)]
 EXTRA = {
     "RFFSampler-folded": ("RFFSampler", {"n_components": 1}),
@@ -72,9 +72,8 @@ def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
 def test_the_member_without_data(name):
     mechanism = make(name, n_components=24, random_state=0)
     if mechanism.needs_data:
-        assert name in ("PoissonRF-positive", "GeometricRF-positive") or "clustered" in repr(
-            mechanism
-        )
+        kinds = "PoissonRF", "GeometricRF", "DiscreteRF"
+        assert name in [f"{kind}-positive" for kind in kinds] or "clustered" in repr(mechanism)
         return
     free = mechanism.fit_without_data(3)
     if accepts(name, "center"):

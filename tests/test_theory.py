@@ -140,12 +140,17 @@ def test_hoeffding_is_the_stated_formula():
     fitted = OptimalPositiveRF(10**6, coupling="iid", random_state=0).fit(X)
     A, d = fitted.A_, 4
     rows = X[:3] - fitted.offset_
+    sum2 = ((rows[:, None] + rows) ** 2).sum(axis=2)
+    largest = fitted.exact_kernel(X[:3]) * (1 - 4 * A) ** (d / 2) * np.exp(-sum2 / (8 * A))
+    for sides, side in ((2, "two"), (1, "upper")):
+        bound = theory.hoeffding_bound(fitted, X[:3], error=0.05, side=side)
+        expected = sides * np.exp(-2e6 * 0.05**2 / largest**2)
+        assert_allclose(bound, np.minimum(expected, 1), rtol=1e-9)
+    # Never above the theorem's, which has a bound of the largest value.
     norms2 = np.add.outer((rows**2).sum(axis=1), (rows**2).sum(axis=1))
-    bound = theory.hoeffding_bound(fitted, X[:3], error=0.05)
-    expected = 2 * np.exp(-2e6 * 0.05**2 * (1 - 4 * A) ** -d * np.exp(norms2 / (2 * A)))
-    assert_allclose(bound, np.minimum(expected, 1), rtol=1e-9)
+    assert (largest <= (1 - 4 * A) ** (d / 2) * np.exp(-norms2 / (4 * A)) * (1 + 1e-12)).all()
     for wrong in (OptimalPositiveRF(), PositiveRF(coupling="iid")):
-        with pytest.raises(ValueError, match="hoeffding_bound needs"):
+        with pytest.raises(ValueError, match="hoeffding_bound and bernstein_bound need"):
             theory.hoeffding_bound(wrong.set_params(random_state=0).fit(X), X, error=0.1)
 
 
@@ -211,11 +216,13 @@ def test_mechanisms_without_a_range_are_refused():
     ):
         fitted = clone(mechanism).set_params(random_state=0).fit(rows / 4)
         assert np.real(getattr(fitted, "A_", 1.0)) > 0  # not bounded
-        with pytest.raises(ValueError, match="(?s)hoeffding_bound needs .* RFFSampler; Optim"):
+        with pytest.raises(ValueError, match="(?s)hoeffding_bound and .* RFFSampler; Optim"):
             theory.hoeffding_bound(fitted, rows, error=2.0)
 
 
-@pytest.mark.parametrize("bound", [theory.hoeffding_bound, theory.chebyshev_bound])
+@pytest.mark.parametrize(
+    "bound", [theory.hoeffding_bound, theory.bernstein_bound, theory.chebyshev_bound]
+)
 def test_errors_of_bounds_are_positive_numbers(bound):
     fitted = RFFSampler(coupling="iid", random_state=0).fit(X)
     for wrong in (None, "a", 1j, [0.1], True, np.array([0.1, 0.2])):

@@ -92,7 +92,7 @@ def test_extreme_sigma_and_degenerate_data(name, sigma):
 def test_partial_fit_is_fit_on_the_concatenation(name):
     whole = make(name, n_components=24, sigma="scale", random_state=0)
     if not hasattr(whole, "partial_fit"):
-        single_rows = (AdaptiveRF, HybridRF, skrf.GeometricRF)
+        single_rows = (AdaptiveRF, HybridRF, skrf.GeometricRF, skrf.DiscreteRF)
         assert isinstance(whole, single_rows)
         return
     whole.fit(X)

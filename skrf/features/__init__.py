@@ -7,7 +7,7 @@ from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
-from .discrete import GeometricRF, PoissonRF
+from .discrete import DiscreteRF, GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
 from .hybrid import HybridRF
 from .landmarks import ClusterNystroem
@@ -20,6 +20,7 @@ __all__ = [
     "BaseRandomFeatures",
     "ClusterNystroem",
     "DenseExponentialRF",
+    "DiscreteRF",
     "FeatureMap",
     "GeneralizedExponentialRF",
     "GeometricRF",

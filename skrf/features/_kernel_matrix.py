@@ -100,16 +100,41 @@ class KernelMatrixMixin:
         NotImplementedError
             Where neither a closed form nor a bound is known; the message says what is.
         """
-        X, Y = self._pair(X, Y)
-        logs = self._fitted.spec._log_variance(self._fitted, X, Y)
-        if is_array_api(X):
-            logs = like(logs, X)
+        logs = self._of_pairs(X, Y, "_log_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
-    def term_range(self, X, Y=None, *, log=False):
+    def term_range(self, X, Y=None, *, log=False, upper=False):
         """Return the length of an interval that holds every independent term of the estimate.
 
         `approximate_kernel` is the mean of ``n_projections_`` terms, one of each projection.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+        log : bool, default=False
+            Return the natural logarithm, which neither overflows nor underflows.
+        upper : bool, default=False
+            Also where terms depend on each other, but so that no exponential moment of their mean
+            is larger than that of independent ones: bounds of upper tails hold there, too.
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            At least the largest possible term less the smallest one.
+
+        Raises
+        ------
+        ValueError
+            Where terms are not bounded or not independent; the message says where they are.
+        """
+        logs = self._of_pairs(X, Y, "_log_term_range", upper)
+        return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
+
+    def term_variance(self, X, Y=None, *, log=False):
+        """Return the variance of one of the terms that `term_range` speaks of.
 
         Parameters
         ----------
@@ -123,18 +148,44 @@ class KernelMatrixMixin:
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            At least the largest possible term less the smallest one.
+            The variance of what a single projection estimates.
 
         Raises
         ------
-        ValueError
-            Where terms are not bounded or not independent; the message says where they are.
+        NotImplementedError
+            Where no closed form is known, or terms are not of one law.
         """
-        X, Y = self._pair(X, Y)
-        logs = self._fitted.spec._log_term_range(self._fitted, X, Y)
-        if is_array_api(X):
-            logs = like(logs, X)
-        return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
+        logs = self._of_pairs(X, Y, "_log_term_variance")
+        return logs if log else self._flagged(_exp(logs), "Variances overflowed")
+
+    def block_moment(self, X, Y=None, *, log=False):
+        """Return the sum of the second moments of the independent parts that the estimate is of.
+
+        Every block of projections makes one part, its share of the mean; none is negative.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_x, n_features)
+            Queries.
+        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
+            Keys; None takes X.
+        log : bool, default=False
+            Return the natural logarithm, which neither overflows nor underflows.
+
+        Returns
+        -------
+        ndarray of shape (n_x, n_y)
+            The sum of the second moments, or an upper bound of it.
+
+        Raises
+        ------
+        NotImplementedError
+            Where the second moment of a block is not known.
+        ValueError
+            Where parts may be negative or are not independent; the message says where they are.
+        """
+        logs = self._of_pairs(X, Y, "_log_block_moment")
+        return logs if log else self._flagged(_exp(logs), "Second moments overflowed")
 
     @property
     def kernel_variance_is_exact_(self):
@@ -143,6 +194,12 @@ class KernelMatrixMixin:
         middle = fitted.statistics.queries.mean[None, :]
         fitted.spec._log_variance(fitted, middle, middle)  # raises where it is not known
         return fitted.spec._variance_is_exact(fitted.learned)
+
+    def _of_pairs(self, X, Y, method, *arguments):
+        """Return what a method of the fitted mechanism says of all pairs of rows."""
+        X, Y = self._pair(X, Y)
+        logs = getattr(self._fitted.spec, method)(self._fitted, X, Y, *arguments)
+        return like(logs, X) if is_array_api(X) else logs
 
     def _pair(self, X, Y):
         check_is_fitted(self)

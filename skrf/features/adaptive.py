@@ -250,6 +250,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             check_consistent_length(X, y)
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
+    def _terms(self, fitted):
+        """Return None: every component has a law, and their counts are drawn together."""
+
     def _labels(self, y, kept, keys):
         most = self._count_centers(), "n_centers or n_components"
         return class_labels(self.centers, y, kept, keys, *most)

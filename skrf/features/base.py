@@ -309,12 +309,29 @@ class BaseRandomFeatures(
     def _log_variance(self, fitted, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
-    def _log_term_range(self, fitted, X, Y):
+    def _log_term_range(self, fitted, X, Y, upper):
         """Return the log range of the terms that the estimate is the mean of, or raise."""
         raise ValueError(
-            f"hoeffding_bound needs bounded, independent terms, but {self!r} has none. These have "
-            "them with coupling='iid' and projection='dense': RFFSampler; OptimalPositiveRF and "
-            "GeneralizedExponentialRF, where the real part of the fitted A_ is negative."
+            "hoeffding_bound and bernstein_bound need bounded, independent terms, but "
+            f"{self!r} has none. These have them with coupling='iid' and projection='dense': "
+            "RFFSampler; "
+            "OptimalPositiveRF and GeneralizedExponentialRF, where the real part of the fitted A_ "
+            "is negative; PositiveRF(variant='regularized'). For side='upper' those whose features "
+            "are positive may have coupling='orthogonal' or 'simplex', too."
+        )
+
+    def _log_term_variance(self, fitted, X, Y):
+        """Return the log variance of a term, where they are independent."""
+        return self._log_variance(fitted, X, Y) + np.log(fitted.learned.n_projections)
+
+    def _log_block_moment(self, fitted, X, Y):
+        """Return the log of the summed second moments of the blocks' parts, or raise."""
+        raise ValueError(
+            "left_tail_bound needs features that are never negative, in independent blocks, but "
+            f"{self!r} has none. These have them with projection='dense': PositiveRF, "
+            "OptimalPositiveRF and, where A_ is real and s_ is 1, GeneralizedExponentialRF with "
+            "coupling='iid', 'orthogonal' or 'simplex'; DenseExponentialRF with 'iid' or "
+            "'orthogonal'; PoissonRF, GeometricRF and DiscreteRF with positive=True."
         )
 
     def _variance_is_exact(self, learned):

@@ -5,6 +5,7 @@ at negative coordinates), so two matrix products make all of them, and counts of
 overflow nor lose their sign.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +19,9 @@ from sklearn.utils import gen_batches
 
 from .. import variances
 from .._arrays import like, namespace, squared_distances
-from .._sums import Rows
+from .._sums import Rows, log_sum_exp
 from ..projections import DenseProjection
+from ._clusters import representatives
 from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
@@ -33,6 +35,10 @@ _MARGIN = 1e-6
 # Beyond the largest rate NumPy draws no counts; any rate is unbiased.
 _MIN_RATE, _MAX_RATE = 1e-12, 1e15
 _MIN_P = 1e-6
+# Rows that the best law is found from, and the products of two coordinates that its table serves;
+# the table costs as many exponentials as rows times counts, for every column.
+_ROWS, _LARGEST_PRODUCT = 2048, 256.0
+_TAIL_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +202,16 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- error
 
     def _log_variance(self, fitted, X, Y):
+        log_mean2, delta = self._log_moments(fitted, X, Y)
+        return log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
+
+    def _log_block_moment(self, fitted, X, Y):
+        if not self.positive:
+            return super()._log_block_moment(fitted, X, Y)
+        return sum(self._log_moments(fitted, X, Y)) - np.log(fitted.learned.n_projections)
+
+    def _log_moments(self, fitted, X, Y):
+        """Return the log squared mean of a term, and the log of its second moment over that."""
         feature_map, clamped, gains = fitted.queries, [], []
         for Z in (X, Y):
             dense = Coordinates(1.0).on_host(Z)
@@ -205,8 +221,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
             gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
         delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
         # Squared mean of the estimate: K^2 where nothing is clamped.
-        log_mean2 = np.add.outer(*gains) - squared_distances(*clamped)
-        return log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
+        return np.add.outer(*gains) - squared_distances(*clamped), delta
 
 
 @document
@@ -336,7 +351,7 @@ class GeometricRF(DiscreteRandomFeatures):
         ]
         learned.p_ = None
         if self.positive or not np.any(learned.offset_):
-            learned.p_ = self._best_p(*(learned.sigma * size for size in sizes))
+            learned.p_ = _best_p(*(learned.sigma * size for size in sizes), self.per_feature)
 
     def _learn_from_rows(self, learned, sample):
         if learned.p_ is None:  # the mean of |x - c| is known only once c is
@@ -344,13 +359,7 @@ class GeometricRF(DiscreteRandomFeatures):
             others = own
             if sample.keys is not sample.queries:
                 others = _mean_shifted_size(learned, sample.keys, None)
-            learned.p_ = self._best_p(own, others)
-
-    def _best_p(self, query_sizes, key_sizes):
-        products = query_sizes * key_sizes
-        if not self.per_feature:
-            return _optimal_p(products)
-        return np.array([_optimal_p(np.array([product])) for product in products])
+            learned.p_ = _best_p(own, others, self.per_feature)
 
     def _forget_data(self, learned):
         learned.p_ = np.full(learned.n_features, 0.5) if self.per_feature else 0.5
@@ -378,6 +387,14 @@ def _mean_shifted_size(learned, X, weights):
     return total / weights.sum()
 
 
+def _best_p(query_sizes, key_sizes, per_feature):
+    """Return the best p of every column, or the single one, for columns of these mean sizes."""
+    products = query_sizes * key_sizes
+    if not per_feature:
+        return _optimal_p(products)
+    return np.array([_optimal_p(np.array([product])) for product in products])
+
+
 def _optimal_p(products):
     """Return the p of least log second moment for columns with these mean products.
 
@@ -392,3 +409,159 @@ def _optimal_p(products):
     if slope(low) >= 0 or slope(high) <= 0:
         return low if slope(low) >= 0 else high
     return float(brentq(slope, low, high, xtol=1e-16, rtol=1e-15))
+
+
+@document
+class DiscreteRF(DiscreteRandomFeatures):
+    r"""Powers of the inputs with counts of the best law there is.
+
+    %(sigma)s
+
+    Choose it over `PoissonRF` and `GeometricRF` wherever all rows are at hand: of all laws that the
+    counts of a column may have, `fit` takes the one of least mean second moment over the pairs of
+    rows, in closed form. Every column gets its law from the sizes of its own entries, be they
+    zeros, heavy tails or values of a few levels. `fit` costs some exponentials per entry, of at
+    most 2,048 rows, and there is no ``partial_fit``.
+
+    Parameters
+    ----------
+    %(n_components)s
+    %(discrete)s
+    %(sigma_parameter)s
+    %(kernel)s
+    %(discrete_center)s
+    %(random_state)s
+
+    Attributes
+    ----------
+    %(attributes)s
+    %(offset_)s
+    log_p_ : ndarray of shape (n_features, n_counts) or (1, n_counts)
+        Log probabilities of the counts 0, 1, ... by the best law.
+    tail_p_, tail_share_ : ndarray of shape (n_features,) or (1,)
+        The geometric law that is mixed in so that every count can come, p_k = p (1 - p)^k with p
+        of `GeometricRF` or 1/2, and its share: 1e-4, or that of the rows that the table is too
+        short for if that is more.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, where a parameter is not allowed.
+
+    Notes
+    -----
+    With A_k = E[exp(-x^2) x^(2k)] of queries and B_k of keys, the law is proportional to
+    sqrt(A_k B_k) / k!. Where keys are the queries it is a mean of Poisson laws, one for each row,
+    and the mean second moment of a column is 1, the least possible one. A single law of all columns
+    minimises the sum of their second moments, each in units of its least.
+
+    References
+    ----------
+    Ours; the features are those of Likhosherstov et al., Chefs' random tables (2022), section 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import DiscreteRF, PoissonRF
+    >>> X = np.random.default_rng(0).standard_t(4, size=(200, 3)) / 2
+    >>> best, poisson = (kind(64, random_state=0).fit(X) for kind in (DiscreteRF, PoissonRF))
+    >>> logs = (features.kernel_variance(X, log=True).max() for features in (best, poisson))
+    >>> [round(float(largest)) for largest in logs]
+    [2, 1063]
+    """
+
+    _looks_at_rows = True
+
+    def _obstacle_to_merging(self):
+        return "the law of every column's powers"
+
+    def _learn_from_rows(self, learned, sample):
+        rng = sample.rng_of_rows()
+        queries = keys = self._sizes_of(learned, sample.queries, sample.weights, rng)
+        if sample.keys is not sample.queries:
+            keys = self._sizes_of(learned, sample.keys, sample.key_weights, rng)
+        self._set_law(learned, queries, keys)
+
+    def _sizes_of(self, learned, X, weights, rng):
+        """Return the sizes of the coordinates of some rows, and shares of these rows."""
+        chosen, weights = representatives(weights, _ROWS, rng)
+        sizes = Coordinates(learned.sigma, learned.offset_).on_host(X[chosen])
+        return np.abs(sizes), weights / weights.sum()
+
+    def _set_law(self, learned, queries, keys):
+        log_table, shares = _best_table(queries, keys, self.per_feature)
+        means = (weights @ sizes for sizes, weights in (queries, keys))
+        learned.log_p_, learned.tail_share_ = log_table, np.clip(shares, _TAIL_SHARE, 1.0)
+        learned.tail_p_ = np.minimum(np.atleast_1d(_best_p(*means, self.per_feature)), 0.5)
+
+    def _forget_data(self, learned):
+        ones = np.ones((1, learned.n_features)), np.ones(1)
+        self._set_law(learned, ones, ones)
+
+    def _law(self, learned):
+        d = learned.n_features
+        return variances.Tabulated(
+            np.broadcast_to(learned.log_p_, (d, learned.log_p_.shape[1])),
+            np.broadcast_to(learned.tail_share_, d),
+            np.broadcast_to(learned.tail_p_, d),
+        )
+
+    def _draw_counts(self, learned, shape, rng):
+        law = self._law(learned)
+        counts = rng.geometric(law.p, size=shape) - 1
+        is_of_table, places = rng.random(shape) >= law.share, rng.random(shape)
+        for column, log_table in enumerate(law.log_table):
+            edges, rows = np.cumsum(np.exp(log_table)), is_of_table[:, column]
+            own = places[rows, column] * edges[-1]
+            counts[rows, column] = np.searchsorted(edges[:-1], own, side="right")
+        return counts
+
+    def _log_terms(self, learned, counts):
+        logs = gammaln(counts + 1) + self._law(learned).log_mass(counts)
+        return np.zeros(counts.shape[1]), -logs.sum(axis=1) / 2
+
+
+def _best_table(queries, keys, per_feature):
+    """Return log probabilities of counts by column, and shares of rows that they do not serve.
+
+    They are proportional to sqrt(A_k B_k) / k!, A_k and B_k the means of exp(-x^2) x^2k.
+
+    Parameters
+    ----------
+    queries, keys : tuple of ndarray of shape (n, d) and (n,)
+        Sizes of coordinates, and shares of rows.
+    per_feature : bool
+        Whether every column gets a law of its own.
+    """
+    sides = [queries] if keys is queries else [queries, keys]
+    tops = [sides[0][0].max(axis=0), sides[-1][0].max(axis=0)]
+    with np.errstate(divide="ignore"):
+        cut = np.minimum(math.sqrt(_LARGEST_PRODUCT) / np.sqrt(tops[0]) / np.sqrt(tops[1]), 1.0)
+    # Beyond the largest product the ratio of two neighbours is at most that of its Poisson law.
+    products = (cut * tops[0]) * (cut * tops[1])
+    n_counts = np.ceil(products + 10 * np.sqrt(products) + 40).astype(int)
+    if not per_feature:
+        n_counts[:] = n_counts.max()
+    counts = np.arange(n_counts.max())
+    logs, shares = np.full((len(cut), len(counts)), -np.inf), np.zeros(len(cut))
+    for column, n in enumerate(n_counts):
+        own = []
+        for (sizes, weights), top in zip(sides, tops, strict=False):
+            most = cut[column] * top[column]
+            shares[column] = max(shares[column], weights @ (sizes[:, column] > most))
+            own.append(_log_powers(np.minimum(sizes[:, column], most), weights, counts[:n]))
+        logs[column, :n] = (own[0] + own[-1]) / 2 - gammaln(counts[:n] + 1)
+    logs[logs < _LOG_ZERO / 2] = -np.inf
+    logs -= log_sum_exp(logs, axis=1)[:, None]
+    if not per_feature:  # least sum of second moments in units of the least ones
+        logs = log_sum_exp(2 * logs, axis=0)[None, :] / 2
+        logs, shares = logs - log_sum_exp(logs), shares.mean(keepdims=True)
+    return logs, shares
+
+
+def _log_powers(sizes, weights, counts):
+    """Return log E[exp(-x^2) x^2k] up to a constant, given the shares of the sizes |x|."""
+    log_weights = np.log(weights) - (sizes**2 - sizes.min() ** 2)
+    logs = np.log(np.where(sizes > 0, sizes, 1.0))
+    logs = np.where(sizes > 0, logs, _LOG_ZERO)
+    return log_sum_exp(np.multiply.outer(2 * counts, logs) + log_weights)

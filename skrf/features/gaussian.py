@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import variances
-from .._arrays import Kept, is_array_api, namespace, squared_norms
+from .._arrays import Kept, is_array_api, namespace, squared_norms, to_host
 from .._sums import Rows
 from .._validation import StrOptions
 from ..projections import (
@@ -256,14 +256,53 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             )
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
-    def _log_term_range(self, fitted, X, Y):
-        learned, nonlinearity = fitted.learned, getattr(fitted.queries, "nonlinearity", None)
-        if nonlinearity is not None and type(self._joint) is Independent:
+    def _terms(self, fitted):
+        """Return what makes every projection a term; None where terms are not of one law."""
+        return getattr(fitted.queries, "nonlinearity", None)
+
+    def _log_term_range(self, fitted, X, Y, upper):
+        learned, nonlinearity = fitted.learned, self._terms(fitted)
+        is_allowed = type(self._joint) is Independent or (upper and self._repels(fitted))
+        if nonlinearity is not None and is_allowed:
             geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
             logs = nonlinearity.log_range(geometry)
             if logs is not None:
                 return logs + self._log_outer_factor(learned, X, Y) / 2
-        return super()._log_term_range(fitted, X, Y)
+        return super()._log_term_range(fitted, X, Y, upper)
+
+    def _repels(self, fitted):
+        """Tell whether no mixed moment of terms is larger than that of independent projections.
+
+        Terms are positive mixtures of exp(k omega.z). Given the lengths, a mixed moment grows with
+        the length of sum_i k_i omega_i, which is least at the least cosine; at right angles it has
+        moments of Dirichlet variables, which are below the products of those of the single ones.
+        """
+        coupling, learned = self._joint, fitted.learned
+        blocks = coupling.blocks(learned.n_projections, learned.n_features)
+        cosines = [coupling.pair_cosine(rows) for rows in blocks]
+        is_known = self.projection == "dense" and None not in cosines
+        return is_known and fitted.queries.is_positive and max(cosines) <= 0
+
+    def _log_term_variance(self, fitted, X, Y):
+        if self._terms(fitted) is None:
+            raise NotImplementedError(
+                f"No variance of one term is known for {self!r}, whose terms are not of one law."
+            )
+        if type(self._joint) is Independent:
+            return super()._log_term_variance(fitted, X, Y)
+        m = fitted.learned.n_projections
+        return self._log_mean_squared_error(fitted.learned, X, Y, {1: m}) + math.log(m)
+
+    def _log_block_moment(self, fitted, X, Y):
+        learned, nonlinearity = fitted.learned, self._terms(fitted)
+        if nonlinearity is None or not nonlinearity.is_positive:
+            return super()._log_block_moment(fitted, X, Y)
+        logs = self._log_variance(fitted, X, Y)
+        blocks = self._joint.blocks(learned.n_projections, learned.n_features)
+        shares2 = sum(count * rows**2 for rows, count in blocks.items()) / learned.n_projections**2
+        # Regularised features have a mean below the kernel.
+        log_mean2 = 2 * self._log_exact_kernel(to_host(X), to_host(Y), learned.sigma)
+        return np.logaddexp(logs, log_mean2 + np.log(shares2))
 
     def _check_is_dense(self):
         if self.projection != "dense":

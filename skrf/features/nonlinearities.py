@@ -152,11 +152,10 @@ class Exponential(PositiveNonlinearity):
         return math.sqrt(1 - 4 * self.A)
 
     def log_range(self, geometry):
-        """Return that from 0 to a bound that there is for A < 0, sharp where x = y."""
+        """Return that from 0 to the largest value, which there is for A < 0."""
         if self.A < 0:
-            return geometry.n_features / 2 * math.log1p(-4 * self.A) - geometry.norms2 / (
-                4 * self.A
-            )
+            log_D2 = geometry.n_features / 2 * math.log1p(-4 * self.A)
+            return log_D2 - geometry.difference2 / 2 - geometry.sum2 / (8 * self.A)
 
     def multiplier(self, projection):
         """Return the projection as it is and A |w|^2."""
@@ -170,6 +169,12 @@ class Exponential(PositiveNonlinearity):
 @dataclass(frozen=True)
 class Regularized(PositiveNonlinearity):
     """One column exp(w.x - |x|^2) with every w stretched to the length sqrt(d)."""
+
+    def log_range(self, geometry):
+        """Return that from exp(-sqrt(d) |x + y| - |x|^2 - |y|^2) to the same without a minus."""
+        longest = np.sqrt(geometry.n_features * geometry.sum2)
+        with np.errstate(divide="ignore"):
+            return longest + np.log(-np.expm1(-2 * longest)) - geometry.norms2
 
     def multiplier(self, projection):
         """Return the projection with rows of one length."""

@@ -8,7 +8,14 @@ from .choice import (
     default_mechanisms,
     kernel_variance,
 )
-from .concentration import chebyshev_bound, hoeffding_bound
+from .concentration import (
+    bernstein_bound,
+    chebyshev_bound,
+    hoeffding_bound,
+    left_tail_bound,
+    n_components_uniform,
+    uniform_bound,
+)
 from .conformity import expected_conformity, sample_conformity
 from .size import ComponentCount, n_components_for
 
@@ -16,13 +23,17 @@ __all__ = [
     "Comparison",
     "ComparisonTable",
     "ComponentCount",
+    "bernstein_bound",
     "chebyshev_bound",
     "compare",
     "default_mechanisms",
     "expected_conformity",
     "hoeffding_bound",
     "kernel_variance",
+    "left_tail_bound",
     "n_components_for",
+    "n_components_uniform",
     "recommend",
     "sample_conformity",
+    "uniform_bound",
 ]

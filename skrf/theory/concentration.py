@@ -1,10 +1,16 @@
 """Tail bounds: how likely an estimate is off by more than a given amount."""
 
+import math
+
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from .._arrays import to_host
 from .._validation import check_positive
 from ._sample import check_mechanism
+from .size import ComponentCount
+
+_SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its largest one
 
 
 def chebyshev_bound(mechanism, X, Y=None, *, error):
@@ -44,37 +50,43 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     return np.exp(np.minimum(logs, 0.0))
 
 
-def hoeffding_bound(mechanism, X, Y=None, *, error):
+def hoeffding_bound(mechanism, X, Y=None, *, error, side="two"):
     """Return Hoeffding's bound on P(|estimate - mean| >= error), which falls exponentially in m.
 
     Parameters
     ----------
-    mechanism : RFFSampler, OptimalPositiveRF or GeneralizedExponentialRF
+    mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
         Fitted with ``coupling="iid"`` and ``projection="dense"``; exponentials are bounded where
-        the real part of the fitted ``A_`` is negative.
+        the real part of the fitted ``A_`` is negative. For ``side="upper"`` those with positive
+        features may have the couplings "orthogonal" and "simplex", too.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; Y None takes X.
     error : float
         Absolute error > 0.
+    side : {"two", "upper"}, default="two"
+        "upper" is a bound on P(estimate - mean >= error).
 
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        min(1, 2 exp(-2 m error^2 / range^2)) for m projections and the range of what one of them
-        estimates, ``mechanism.term_range(X, Y)``: 2 for sines and cosines, 4 for a single column,
-        (1 - 4A)^(d/2) exp(-(|x|^2 + |y|^2) / (4A)) for optimal positive features of scaled,
-        centred inputs.
+        min(1, 2 exp(-2 m error^2 / range^2)), without the 2 for the upper side, for m projections
+        and the range of what one of them estimates, ``mechanism.term_range(X, Y)``: 2 for sines and
+        cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for optimal positive
+        features of scaled, centred inputs, exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d) |x + y|) for
+        regularised ones, about their own mean.
 
     Raises
     ------
     ValueError
-        Where ``error`` is not a positive number, or the estimate is not a mean of bounded,
-        independent terms.
+        Where ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
+        not a mean of bounded, independent terms.
 
     References
     ----------
     Hoeffding (1963); Likhosherstov et al., Chefs' random tables (2022), theorem 4.2, with the
-    factors that the printed exponent lacks.
+    factors that the printed exponent lacks and the largest value in place of a bound of it. Of
+    blocks the exponential moments are no larger than those of independent projections: theorem 8
+    there for orthogonal ones.
 
     Examples
     --------
@@ -86,9 +98,257 @@ def hoeffding_bound(mechanism, X, Y=None, *, error):
     >>> bool(hoeffding_bound(features, X, error=0.2)[0, 0] < 1e-8)
     True
     """
+    error, log_range = _checked(mechanism, X, Y, error, side)
+    with np.errstate(over="ignore"):
+        exponent = -2.0 * mechanism.n_projections_ * np.exp(2 * (np.log(error) - log_range))
+    return _on_sides(exponent, side)
+
+
+def bernstein_bound(mechanism, X, Y=None, *, error, side="two"):
+    """Return Bernstein's bound on P(|estimate - mean| >= error), which knows the variance.
+
+    Smaller than Hoeffding's where the variance is far below the squared range, as it is for
+    positive features, whose largest value is rare.
+
+    Parameters
+    ----------
+    mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
+        As in `hoeffding_bound`.
+    X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
+        Queries and keys; Y None takes X.
+    error : float
+        Absolute error > 0.
+    side : {"two", "upper"}, default="two"
+        "upper" is a bound on P(estimate - mean >= error).
+
+    Returns
+    -------
+    ndarray of shape (n_x, n_y)
+        min(1, 2 exp(-m error^2 / (2 variance + 2/3 range error))), without the first 2 for the
+        upper side: ``mechanism.term_variance(X, Y)`` and ``mechanism.term_range(X, Y)``.
+
+    Raises
+    ------
+    ValueError
+        As in `hoeffding_bound`.
+
+    References
+    ----------
+    Bernstein (1924); for blocks as in `hoeffding_bound`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.theory import bernstein_bound, hoeffding_bound
+    >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
+    >>> features = OptimalPositiveRF(100, random_state=0).fit(X)
+    >>> pair = {"X": X[:1], "Y": X[1:2], "error": 0.5, "side": "upper"}
+    >>> bool(bernstein_bound(features, **pair) < 1e-5 < 1e-4 < hoeffding_bound(features, **pair))
+    True
+    """
+    error, log_range = _checked(mechanism, X, Y, error, side)
+    log_variance = to_host(mechanism.term_variance(X, Y, log=True))
+    # Both in units of the error: squares of neither leave the range of floats.
+    log_spread = np.logaddexp(
+        math.log(2) + log_variance - 2 * math.log(error),
+        math.log(2 / 3) + log_range - math.log(error),
+    )
+    with np.errstate(over="ignore"):
+        return _on_sides(-mechanism.n_projections_ * np.exp(-log_spread), side)
+
+
+def _checked(mechanism, X, Y, error, side):
+    """Return the error and the log range of one term for the sides that are asked for."""
     error = check_positive("error", error)
     check_mechanism(mechanism)
-    logs = to_host(mechanism.term_range(X, Y, log=True))
+    if side not in ("two", "upper"):
+        raise ValueError(f"side must be 'two' or 'upper', got {side!r}.")
+    return error, to_host(mechanism.term_range(X, Y, log=True, upper=side == "upper"))
+
+
+def _on_sides(exponent, side):
+    return np.minimum((2 if side == "two" else 1) * np.exp(exponent), 1.0)
+
+
+def left_tail_bound(mechanism, X, Y=None, *, error):
+    """Return a bound on P(estimate <= mean - error) for features that are never negative.
+
+    It needs no bounded terms: what is never negative is seldom far below its mean.
+
+    Parameters
+    ----------
+    mechanism : mechanism
+        Fitted, with ``projection="dense"``: `PositiveRF`, `OptimalPositiveRF` and a
+        `GeneralizedExponentialRF` whose ``A_`` is real and ``s_`` is 1, with the couplings "iid",
+        "orthogonal" and "simplex"; `DenseExponentialRF` with "iid" or "orthogonal"; `PoissonRF`,
+        `GeometricRF` and `DiscreteRF` with ``positive=True``.
+    X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
+        Queries and keys; Y None takes X.
+    error : float
+        Absolute error > 0.
+
+    Returns
+    -------
+    ndarray of shape (n_x, n_y)
+        exp(-error^2 / (2 S)), S the sum over independent blocks of E[(part of the estimate)^2],
+        ``mechanism.block_moment(X, Y)``. For m independent projections S is E[Z^2] / m, Z the
+        product of one; for blocks it is the mean squared error plus the squared kernel times the
+        sum of squared shares, about 1 over the number of blocks. So a single block says nothing.
+
+    Raises
+    ------
+    NotImplementedError
+        Where the second moment of a block is not known.
+    ValueError
+        Where ``error`` is not a positive number, or parts are not independent or may be negative.
+
+    References
+    ----------
+    Maurer, A bound on the deviation probability for sums of non-negative random variables (2003).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.theory import left_tail_bound
+    >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
+    >>> features = OptimalPositiveRF(1000, random_state=0).fit(X)
+    >>> bool(left_tail_bound(features, X[:1], error=0.5)[0, 0] < 1e-4)
+    True
+    """
+    error = check_positive("error", error)
+    check_mechanism(mechanism)
+    logs = to_host(mechanism.block_moment(X, Y, log=True))
     with np.errstate(over="ignore"):
-        exponent = -2.0 * mechanism.n_projections_ * np.exp(2 * (np.log(error) - logs))
-    return np.minimum(2 * np.exp(exponent), 1.0)
+        return np.exp(-np.exp(2 * math.log(error) - logs) / 2)
+
+
+def uniform_bound(mechanism, *, error, radius):
+    """Return a bound on the probability that any estimate within a ball is off by `error` or more.
+
+    A statement about all pairs of queries and keys at once, with every constant; no advice on
+    sizes, for which it is far too careful (see `n_components_uniform`).
+
+    Parameters
+    ----------
+    mechanism : OptimalPositiveRF or GeneralizedExponentialRF
+        Fitted with ``coupling="iid"``, ``projection="dense"`` and ``kernel="gaussian"``; positive
+        and bounded: ``A_`` real and negative, ``s_`` = 1.
+    error : float
+        Absolute error > 0.
+    radius : float
+        Largest length R > 0 of sigma * (x - offset_), of queries and of keys.
+
+    Returns
+    -------
+    float
+        At most 1: the least over c > 0 of
+        2 (1 + 2 sqrt(2) R / c)^(2d) exp(-m error^2 / (2 b^2))
+        + (2 c / error)^2 16 b^2 ((1 - 4A) d + 4 R^2), with b = (1 - 4A)^(d/2) exp(-R^2 / (2A)).
+
+    Raises
+    ------
+    ValueError
+        Where ``error`` or ``radius`` is not a positive number, or the mechanism is another.
+
+    Notes
+    -----
+    The first term is Hoeffding's bound at the points of a net that leaves no pair farther away
+    than c; the second one Markov's inequality for the square of the Lipschitz constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.theory import uniform_bound
+    >>> X = np.random.default_rng(0).normal(size=(50, 2)) / 4
+    >>> features = OptimalPositiveRF(10**6, coupling="iid", random_state=0).fit(X)
+    >>> uniform_bound(features, error=0.3, radius=0.5) < 1e-3
+    True
+    """
+    per_projection, log_net, log_slope = _uniform_terms(mechanism, error, radius)
+    exponent = mechanism.n_projections_ * per_projection
+
+    def log_bound(log_c):
+        return np.logaddexp(log_net(log_c) - exponent, log_slope(log_c))
+
+    # Convex in log c; from where the second term is 1 downwards.
+    top = -log_slope(0.0) / 2
+    found = minimize_scalar(log_bound, bounds=(top - _SMALLEST_NET, top), method="bounded")
+    return math.exp(min(float(found.fun), 0.0))
+
+
+def n_components_uniform(mechanism, *, error, radius, probability=0.05):
+    """Return the number of columns at which `uniform_bound` comes down to a probability.
+
+    For d = 4, R = 1 and an error of 0.1 that is 5e7, where `n_components_for` says some thousands.
+
+    Parameters
+    ----------
+    mechanism : OptimalPositiveRF or GeneralizedExponentialRF
+        As in `uniform_bound`.
+    error : float
+        Absolute error > 0.
+    radius : float
+        Largest length R > 0 of sigma * (x - offset_), of queries and of keys.
+    probability : float, default=0.05
+        Of an error that large anywhere in the ball, between 0 and 1.
+
+    Returns
+    -------
+    ComponentCount
+        The number of columns.
+
+    Raises
+    ------
+    ValueError
+        As in `uniform_bound`, or where ``probability`` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.theory import n_components_uniform
+    >>> X = np.concatenate([np.eye(4), -np.eye(4)])
+    >>> features = OptimalPositiveRF(coupling="iid", random_state=0).fit(X)
+    >>> count = n_components_uniform(features, error=0.1, radius=1.0)
+    >>> f"{count:.0e}"
+    '5e+07'
+    """
+    per_projection, log_net, log_slope = _uniform_terms(mechanism, error, radius)
+    probability = check_positive("probability", probability)
+    if probability >= 1:
+        raise ValueError(f"probability must be below 1, got {probability!r}.")
+    top = (math.log(probability) - log_slope(0.0)) / 2
+
+    def count(step):  # what the second term leaves to the first
+        left = math.log(probability) + math.log(-math.expm1(-2 * step))
+        return (log_net(top - step) - left) / per_projection
+
+    found = minimize_scalar(count, bounds=(1e-6, _SMALLEST_NET), method="bounded")
+    return ComponentCount(math.ceil(found.fun), "uniform bound")
+
+
+def _uniform_terms(mechanism, error, radius):
+    """Return the terms of the bound: its exponent a projection, and functions of log c."""
+    error, radius = check_positive("error", error), check_positive("radius", radius)
+    check_mechanism(mechanism)
+    A = getattr(mechanism, "A_", 0.0)
+    if not (mechanism.is_positive and A.real < 0 and mechanism.kernel == "gaussian"):
+        raise ValueError(
+            "uniform_bound needs a fitted OptimalPositiveRF, or GeneralizedExponentialRF with "
+            f"s_ = 1, kernel='gaussian' and a real A_ < 0, got {mechanism!r} with A_ = {A!r}."
+        )
+    d, A = mechanism.n_features_in_, A.real
+    mechanism.term_range(np.zeros((1, d)), log=True)  # raises unless projections are independent
+    log_b = d / 2 * math.log1p(-4 * A) - radius**2 / (2 * A)
+    log_gradient = math.log(64) + 2 * log_b + math.log((1 - 4 * A) * d + 4 * radius**2)
+
+    def log_net(log_c):
+        return math.log(2) + 2 * d * np.logaddexp(0.0, math.log(math.sqrt(8) * radius) - log_c)
+
+    def log_slope(log_c):
+        return 2 * (log_c - math.log(error)) + log_gradient
+
+    return math.exp(2 * (math.log(error) - log_b)) / 2, log_net, log_slope

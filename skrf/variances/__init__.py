@@ -5,7 +5,7 @@ mechanisms. One file a family.
 """
 
 from .coupling import log_mean_squared_error
-from .discrete import Geometric, Poisson, log_relative_second_moment
+from .discrete import Geometric, Poisson, Tabulated, log_relative_second_moment
 from .gaussian import (
     AxisExponential,
     Exponential,
@@ -30,6 +30,7 @@ __all__ = [
     "Poisson",
     "RandomPhase",
     "Regularized",
+    "Tabulated",
     "Trigonometric",
     "hybrid_log_variance",
     "log_expm1",
