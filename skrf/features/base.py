@@ -48,7 +48,7 @@ from ._sigma import resolve_sigma
 from ._survey import fitted_to_survey
 
 # Independent streams of random numbers, so that one choice never shifts another.
-OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
+OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS, BASES = range(7)
 
 
 def rng_of(seed, stream):
