@@ -149,7 +149,7 @@ def test_the_pairs_are_what_the_tests_say():
     assert ((SUM2 > 0.01) & (SUM2 <= 0.25)).sum() >= 10
 
 
-# Other bases of hybrid maps, where their closed forms are other ones: draws and kernels are as above.
+# Other bases of hybrid maps, where their closed forms are new: draws and kernels are the same.
 HYBRIDS = {
     "HybridRF-independent": ("iid", "orthogonal"),
     "HybridRF-optimal": ("iid",),

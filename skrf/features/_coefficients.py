@@ -19,9 +19,9 @@ _FAR = 1e4  # exponents of which nothing is left
 class Angular:
     """Weights by the angle: n chains of p signs, which two rows agree on or not.
 
-    A chain takes the base at which the signs sgn(tau.x) and sgn(tau.y) of two rows first differ, the
-    last one where all agree. So the weights are the shares of a multinomial count of n chains with
-    the probabilities f (1 - f)^k and (1 - f)^p, f = angle / pi.
+    A chain takes the base at which the signs sgn(tau.x) and sgn(tau.y) of two rows first differ,
+    the last one where all agree. So the weights are the shares of a multinomial count of n chains
+    with the probabilities f (1 - f)^k and (1 - f)^p, f = angle / pi.
     """
 
     def n_columns(self, n_coefficients, widths):
