@@ -1,4 +1,4 @@
-"""Errors before they are paid for: conformity, concentration, sizes, comparison and advice."""
+"""Errors before they are paid for: conformity, hybrids, concentration, sizes, comparison and advice."""
 
 from .advice import recommend
 from .choice import (
@@ -10,6 +10,7 @@ from .choice import (
 )
 from .concentration import chebyshev_bound, hoeffding_bound
 from .conformity import expected_conformity, sample_conformity
+from .hybrid import hybrid_max_error
 from .size import ComponentCount, n_components_for
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "default_mechanisms",
     "expected_conformity",
     "hoeffding_bound",
+    "hybrid_max_error",
     "kernel_variance",
     "n_components_for",
     "recommend",
