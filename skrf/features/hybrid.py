@@ -233,7 +233,7 @@ _FAMILIES = {
 
 @document
 class HybridRF(CenteredRandomFeatures):
-    r"""Hybrid random features: positive and trigonometric estimates joined pair by pair.
+    r"""Hybrid random features: estimates of several mechanisms joined pair by pair.
 
     %(sigma)s
 
@@ -246,17 +246,25 @@ class HybridRF(CenteredRandomFeatures):
     ----------
     n_components : int, default=100
         Upper limit of the number of output columns, which are products; ``n_components_`` tells
-        what was made. Below the smallest product the positive base alone is used.
-    base : tuple of two str, default=("positive", "trigonometric")
-        The first of "positive", "hyperbolic", the second "trigonometric".
+        what was made. Below the smallest product the first base alone is used.
+    base : tuple of str or mechanism, default=("positive", "trigonometric")
+        Two or more, from that of distant pairs to that of close ones: "positive", "hyperbolic",
+        "trigonometric" or an unfitted instance, such as ``OptimalPositiveRF()``. Instances must be
+        unbiased and symmetric; sigma, kernel, center, sizes and seeds come from here, and with
+        ``shared=True`` the coupling and the projection, too. Clusters have no bases.
     coefficients : {"angular", "gaussian", "clustered"}, default="angular"
-        Weight of the positive estimate: the angle between the inputs over pi; one minus a
-        Gaussian of their distance; or the membership in clusters.
+        Weights of p + 1 bases, f the angle between the inputs over pi: f, f (1 - f), ...,
+        (1 - f)^p; or 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of their distance; or the
+        membership in clusters.
     n_coefficients : int, default=None
         Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0
-        to 8, with c columns of the two bases a projection.
-    tau : float or "median", default="median"
-        Width of the Gaussian coefficient, in scaled inputs; "median" is the median distance.
+        to 8, with c columns a projection that one of them adds (of two bases: their own).
+    tau : float, tuple of float or "median", default="median"
+        Widths of the Gaussian coefficients in scaled inputs, p of them from the largest to the
+        smallest; of a single number tau, tau/2, tau/4 and so on. "median" is the median distance.
+    shared : bool, default=True
+        Whether bases with Gaussian projections share them, drawn with `coupling`. Otherwise, and
+        for all other bases, they are independent, and instances have couplings of their own.
     n_clusters : int, default=2
         Clusters of queries and clusters of keys; fewer where n_components does not hold them.
     recenter : bool, default=True
@@ -275,8 +283,8 @@ class HybridRF(CenteredRandomFeatures):
     %(offset_)s
     n_coefficients_ : int
         Number of coefficient features.
-    tau_ : float
-        Width of the Gaussian coefficient.
+    tau_ : float or ndarray of shape (p,)
+        Widths of the Gaussian coefficients, a number of two bases.
     query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
         Centres of the clusters, in scaled, shifted inputs.
 
@@ -287,7 +295,8 @@ class HybridRF(CenteredRandomFeatures):
 
     References
     ----------
-    Choromanski et al., Hybrid random features (2022). Recentring is ours.
+    Choromanski et al., Hybrid random features (2022), definition 2; the angular weights of more
+    than two bases and recentring are ours.
 
     Examples
     --------
@@ -299,6 +308,20 @@ class HybridRF(CenteredRandomFeatures):
     True
     >>> error = features.approximate_kernel(X) - features.exact_kernel(X)
     >>> bool(abs(error).mean() < 0.1)
+    True
+
+    Any unbiased, symmetric mechanisms can be joined; optimal positive features beat plain ones:
+
+    >>> from skrf import OptimalPositiveRF
+    >>> better = HybridRF(
+    ...     1000,
+    ...     base=(OptimalPositiveRF(), "trigonometric"),
+    ...     coupling="iid",
+    ...     sigma=3.0,
+    ...     random_state=0,
+    ... ).fit(X)
+    >>> plain = HybridRF(1000, coupling="iid", sigma=3.0, random_state=0).fit(X)
+    >>> bool(better.kernel_variance(X).max() < plain.kernel_variance(X).max())
     True
     """
 
