@@ -86,6 +86,8 @@ def test_what_bases_learn_is_what_they_learn_alone():
     for rows, keys in zip(np.array_split(X, 2), np.array_split(Y, 2), strict=True):
         parts.partial_fit(rows, keys=keys)
     assert_allclose(parts.transform(X), own.transform(X), rtol=1e-9, atol=1e-12)
+    without = hybrid(own.base, shared=False).fit_without_data(X.shape[1])
+    assert_array_equal(without._fitted.learned.bases[2].lambda_, np.ones(X.shape[1]))
     # Counts depend on what is learnt: they are drawn anew, the rest is kept.
     assert_allclose(own.adapted(2 * X).transform(X), own.fit(2 * X).transform(X), rtol=1e-9)
 
@@ -171,8 +173,26 @@ def test_moments_of_weights(combination, n_bases):
     assert_allclose(nothing.sum(axis=(0, 1)), 1, rtol=1e-12)
 
 
+def test_parts_of_the_variance_are_summed():
+    """sum_kj E[l_k l_j] Cov(E_k, E_j), as a matrix of numbers."""
+    rng = np.random.default_rng(0)
+    roots, weights = rng.normal(size=(2, 3, 3, 4))
+    moments = np.einsum("kin,jin->kjn", weights, weights)
+    covariances = np.einsum("kin,jin->kjn", roots, roots)
+    units = {(0, 1): -3.0, (0, 2): 2.0, (1, 2): 0.0}
+    logs = variances.hybrid_log_variance(
+        moments,
+        [np.log(covariances[k, k]) for k in range(3)],
+        {pair: (covariances[pair] * np.exp(-unit), unit) for pair, unit in units.items()},
+    )
+    assert_allclose(np.exp(logs), np.sum(moments * covariances, axis=(0, 1)), rtol=1e-12)
+    nothing = variances.hybrid_log_variance(0 * moments, [np.full(4, -np.inf)] * 3, {})
+    assert np.isneginf(nothing).all()
+
+
 CLOSED = {
-    "shared": ((OptimalPositiveRF(), HYPERBOLIC, "trigonometric"), {"coupling": "iid"}),
+    # The first two estimates hardly differ: their covariance is most of the variance.
+    "shared": ((OptimalPositiveRF(), "positive", "trigonometric"), {"coupling": "iid"}),
     "couplings": (
         (OptimalPositiveRF(coupling="simplex"), PositiveRF(coupling="iid"), RFFSampler()),
         {"shared": False},
