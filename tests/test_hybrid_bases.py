@@ -92,6 +92,19 @@ def test_what_bases_learn_is_what_they_learn_alone():
     assert_allclose(own.adapted(2 * X).transform(X), own.fit(2 * X).transform(X), rtol=1e-9)
 
 
+def test_bases_that_look_at_rows_find_their_own_centres():
+    """Though `fit_each` finds centres once for all sigmas."""
+    params = {"centers": "kmeans", "share": 0.5, "coupling": "orthogonal"}
+    base = [AdaptiveRF(n_centers=n, **params) for n in (2, 5)]
+    own = hybrid((*base, RFFSampler()), shared=False)
+    assert not hasattr(own, "partial_fit")
+    for fitted in (own.fit(X), *own.fit_each([0.5, 2.0], X)):
+        found = fitted._fitted.learned.bases
+        assert [len(part.centers_) for part in found[:2]] == [2, 5]
+        assert not fitted.kernel_variance_is_exact_
+    assert_allclose(fitted.transform(X), own.set_params(sigma=2.0).fit(X).transform(X), rtol=1e-9)
+
+
 def test_couplings_and_seeds_of_the_bases():
     base = OptimalPositiveRF(coupling="simplex"), RFFSampler(coupling="sobol")
     own = hybrid(base, shared=False, coupling="iid").fit(X)

@@ -191,8 +191,8 @@ class Combined:
 
     def learn_from_rows(self, spec, learned, sample):
         """Add what bases learn of rows, and the widths of Gaussian coefficients."""
-        for own, part in spec._parts(learned):
-            own._learn_from_rows(part, sample)
+        for k, (own, part) in enumerate(spec._parts(learned)):
+            own._learn_from_rows(part, sample.kept_for(k))
         learned.width = 1.0
         if spec.coefficients == "gaussian":
             learned.tau_ = learned.width = spec._widths(learned, sample)
@@ -263,8 +263,9 @@ class HybridRF(CenteredRandomFeatures):
         Widths of the Gaussian coefficients in scaled inputs, p of them from the largest to the
         smallest; of a single number tau, tau/2, tau/4 and so on. "median" is the median distance.
     shared : bool, default=True
-        Whether bases with Gaussian projections share them, drawn with `coupling`. Otherwise, and
-        for all other bases, they are independent, and instances have couplings of their own.
+        Whether bases with Gaussian projections share them, drawn with `coupling`; others are
+        independent. With False all are, instances keep their own coupling, and ``omega_`` is that
+        of the first base.
     n_clusters : int, default=2
         Clusters of queries and clusters of keys; fewer where n_components does not hold them.
     recenter : bool, default=True
