@@ -366,6 +366,12 @@ def test_bases_that_do_not_fit_are_refused_by_name(given, words):
     assert not hasattr(own, "statistics_")
 
 
+def test_parameters_of_bases_are_checked():
+    own = hybrid((OptimalPositiveRF(coupling="none"), "trigonometric"), shared=False)
+    with pytest.raises(ValueError, match="'coupling' parameter of OptimalPositiveRF"):
+        own.fit(X)
+
+
 def test_widths_that_do_not_fit_are_named():
     for tau in ((1.0,), (1.0, 2.0), (1.0, 0.5, 0.2), (1.0, -1.0), (1.0, "median")):
         with pytest.raises((ValueError, TypeError), match="tau"):

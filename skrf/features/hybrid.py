@@ -418,6 +418,7 @@ class HybridRF(CenteredRandomFeatures):
 
     def _check_instance(self, shown, given):
         """Raise where a base is not an unbiased, symmetric estimator that is free to be set."""
+        given._validate_params()
         flaws = {
             "is biased": not given._is_unbiased,
             "is biased for rows that it clamps": getattr(given, "positive", False),
