@@ -18,7 +18,7 @@ import numpy as np
 from .. import variances
 from .._arrays import cast, columns, like, namespace
 from .._sums import Rows
-from .._validation import Interval, StrOptions, check_positive, draft_of, naming
+from .._validation import Interval, StrOptions, check_positive, draft_of
 from ..projections import Coupling, DenseProjection, Projection
 from ._clustered import Clustered
 from ._coefficients import Angular, Gaussian
@@ -82,11 +82,8 @@ class HybridMap(FeatureMap):
         sizes = [own.n_columns for own in self.bases]
         if self.taus is None:
             return sizes[0]
-        return self.combination.n_columns(self._n_coefficients, sizes)
-
-    @property
-    def _n_coefficients(self):
-        return self.taus.n_projections // (len(self.bases) - 1)
+        n_coefficients = self.taus.n_projections // (len(self.bases) - 1)
+        return self.combination.n_columns(n_coefficients, sizes)
 
     @property
     def is_parallel(self):
@@ -495,9 +492,8 @@ class HybridRF(CenteredRandomFeatures):
         return self._family.sizes(self)
 
     def _check_widths(self):
-        widths, count = [], len(self.base) - 1
-        with naming("tau"):
-            widths = [check_positive("tau", width) for width in self.tau]
+        widths = [check_positive("tau", width) for width in self.tau]
+        count = len(self.base) - 1
         if len(widths) != count or sorted(widths, reverse=True) != widths:
             raise ValueError(
                 f"tau={self.tau!r} must hold {count} widths, one fewer than bases, from the "
