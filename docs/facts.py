@@ -22,7 +22,11 @@ VARIANTS = {
     "PoissonRF": [{"positive": True}],
     "GeometricRF": [{"positive": True}],
     "DiscreteRF": [{"positive": True}],
-    "HybridRF": [{"coefficients": "gaussian"}, {"coefficients": "clustered"}],
+    "HybridRF": [
+        {"coefficients": "gaussian"},
+        {"shared": False},
+        {"coefficients": "clustered"},
+    ],
 }
 COLUMNS = (
     "mechanism",

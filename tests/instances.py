@@ -36,6 +36,13 @@ MECHANISMS = {
     "HybridRF": skrf.HybridRF,
     "HybridRF-hyperbolic": partial(skrf.HybridRF, base=("hyperbolic", "trigonometric")),
     "HybridRF-gaussian": partial(skrf.HybridRF, coefficients="gaussian"),
+    "HybridRF-independent": partial(skrf.HybridRF, shared=False),
+    "HybridRF-optimal": partial(skrf.HybridRF, base=(skrf.OptimalPositiveRF(), "trigonometric")),
+    "HybridRF-three": partial(
+        skrf.HybridRF,
+        base=(skrf.OptimalPositiveRF(), "positive", skrf.RFFSampler()),
+        coefficients="gaussian",
+    ),
     "HybridRF-clustered": partial(skrf.HybridRF, coefficients="clustered"),
     "HybridRF-complex": partial(skrf.HybridRF, coefficients="clustered", recenter=False),
 }

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)) / 2, RNG.normal(size=(9, 3)) / 3 + 0.2
-WITHOUT = ("PoissonRF", "GeometricRF", "DiscreteRF", "HybridRF")
+WITHOUT = ("PoissonRF", "GeometricRF", "DiscreteRF", "HybridRF-clustered", "HybridRF-complex")
 DIFFERENTIABLE = [name for name in MECHANISMS if not name.startswith(WITHOUT)]
 EXTRA = {
     "RFFSampler-folded": ("RFFSampler", {"n_components": 1}),
@@ -17,6 +17,8 @@ EXTRA = {
         {"asymmetric": True, "kernel": "softmax"},
     ),
     "OptimalPositiveRF-hadamard": ("OptimalPositiveRF", {"projection": "hadamard"}),
+    "HybridRF-three signs": ("HybridRF-three", {"coefficients": "angular"}),
+    "HybridRF-alone": ("HybridRF", {"n_components": 2}),
 }
 CASES = [(name, {"kernel": kernel}) for name in DIFFERENTIABLE for kernel in KERNELS]
 CASES += list(EXTRA.values())
@@ -32,7 +34,8 @@ def columns(mechanism, Z, keys, scale=None):
 @pytest.mark.parametrize(("name", "params"), CASES, ids=str)
 def test_gradients_are_those_of_differences(name, params, keys):
     wide = np.hstack([X] * 6) / 2 if "projection" in params else X
-    params = {"n_components": 6, "sigma": 0.8, "random_state": 0, **params}
+    n_components = 70 if name.startswith("HybridRF") else 6
+    params = {"n_components": n_components, "sigma": 0.8, "random_state": 0, **params}
     mechanism = make(name, **params).fit(wide, keys=None if "projection" in params else Y)
     Z = wide[:4]
     feature_map = mechanism.feature_maps_[keys]

@@ -97,7 +97,8 @@ def test_rounding_decides_no_stretch():
 
 
 def test_wrong_bases_are_named():
-    for base in (("trigonometric", "positive"), ("positive",), ("cosine", "trigonometric")):
+    wrong = ("positive",), ("cosine", "trigonometric"), (PositiveRF(), RFFSampler), (None, None)
+    for base in wrong:
         with pytest.raises(ValueError, match="'base'.*hyperbolic"):
             HybridRF(base=base).fit(X)
 

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, PoissonRF
+from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, PoissonRF
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, ToeplitzMask
 from skrf.features import record_of, restored
 
@@ -274,6 +274,7 @@ def test_a_record_makes_the_mechanism_again():
     for mechanism in (
         OptimalPositiveRF(16, kernel="softmax", random_state=0),
         DenseExponentialRF(16, asymmetric=True, kernel="softmax", random_state=0),
+        HybridRF(80, base=(DenseExponentialRF(), "positive", "trigonometric"), random_state=0),
     ):
         for keys, more in ((2 * Y + 1, X), (None, None)):
             fitted = copy.copy(mechanism).fit(X, keys=keys)

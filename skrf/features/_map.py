@@ -112,7 +112,7 @@ class FeatureMap(ABC):
         """
         raise NotImplementedError(
             f"Gradients are not known for this feature_map, a {type(self).__name__}. Known: the "
-            "mechanisms of Gaussian projections, and attention's GeneralizedMap."
+            "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 
     def exponent_bound(self, X):

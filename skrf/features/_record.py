@@ -46,13 +46,22 @@ def record_of(mechanism):
             if not np.isnan(value).any():  # not known
                 record[f"statistics/{side.name}/{name}"] = np.array(value)
     record["statistics/is_one"] = np.array(fitted.statistics.keys is fitted.statistics.queries)
-    for name, value in vars(fitted.learned).items():
-        parts = {name: value}
-        if type(value) is tuple:
-            parts = {f"{name}/{i}": part for i, part in enumerate(value)}
-        for own, part in parts.items():
-            record[f"learned/{own}"] = _as_array(mechanism, name, part)
+    for path, value in _leaves("learned", fitted.learned):
+        record[path] = _as_array(mechanism, path.removeprefix("learned/"), value)
     return record
+
+
+def _leaves(path, value):
+    """Yield paths and values of what tuples and namespaces hold."""
+    if type(value) is tuple:
+        parts = enumerate(value)
+    elif isinstance(value, SimpleNamespace):
+        parts = vars(value).items()
+    else:
+        yield path, value
+        return
+    for name, part in parts:
+        yield from _leaves(f"{path}/{name}", part)
 
 
 def restored(mechanism, record):
@@ -70,13 +79,14 @@ def restored(mechanism, record):
     mechanism
         A fitted copy, equal to the mechanism of the record in every bit of its maps.
     """
-    learned = SimpleNamespace()
+    tree = {}
     for path, array in record.items():
-        kind, name, *number = path.split("/")
-        if kind == "learned" and number:
-            setattr(learned, name, (*getattr(learned, name, ()), _from_array(array)))
-        elif kind == "learned":
-            setattr(learned, name, _from_array(array))
+        *folders, name = path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = array
+    learned = _grown(tree["learned"])
     sides = [_moments(record, side.name) for side in fields(PairStatistics)]
     if record["statistics/is_one"]:
         sides = sides[:1] * 2
@@ -104,6 +114,16 @@ def _as_array(mechanism, name, value):
     if type(value) in _NUMBERS or (isinstance(value, np.ndarray) and value.ndim):
         return np.array(value)
     raise ValueError(_refusal(mechanism, f"learns {name}={value!r:.60}, which is no array"))
+
+
+def _grown(tree):
+    """Return the namespace, tuple or value of a branch of paths."""
+    if not isinstance(tree, dict):
+        return _from_array(tree)
+    parts = {name: _grown(part) for name, part in tree.items()}
+    if all(name.isdigit() for name in parts):
+        return tuple(parts[name] for name in sorted(parts, key=int))
+    return SimpleNamespace(**parts)
 
 
 def _from_array(array):

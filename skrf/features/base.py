@@ -8,7 +8,7 @@ immutable `Fitted`. Consumers hold the feature maps.
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper, wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -48,7 +48,7 @@ from ._sigma import resolve_sigma
 from ._survey import fitted_to_survey
 
 # Independent streams of random numbers, so that one choice never shifts another.
-OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS = range(6)
+OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS, BASES = range(7)
 
 
 def rng_of(seed, stream):
@@ -90,6 +90,10 @@ class Sample:
             self._found[name] = make(), rng.bit_generator.state
         value, rng.bit_generator.state = self._found[name]
         return value
+
+    def kept_for(self, part):
+        """Return the same rows, with what `once` makes kept apart for a part of a mechanism."""
+        return replace(self, _found=self._found.setdefault(part, {}))
 
     def distinct(self):
         """Return the rows that differ, in lexicographic order, weighted by how often they occur."""

@@ -204,6 +204,8 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     True
     """
 
+    _is_symmetric = False  # unless the fitted map is real
+
     def _learn(self, learned, statistics):
         super()._learn(learned, statistics)
         square = learned.sigma**2

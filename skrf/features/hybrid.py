@@ -1,12 +1,15 @@
 """Hybrid features: estimators combined pair by pair, by coefficients that are features themselves.
 
-K_hat = lam_hat P + (1 - lam_hat) T joins a positive estimate P, accurate for distant pairs, and a
-trigonometric one T, accurate for close pairs. The coefficients are products of features, so the
-combination is one linear map whose columns are products; it is built in O(nd + md + mn) per row.
+K_hat = sum_k l_k E_k joins estimates E_k that are accurate for different pairs, such as a positive
+one for distant pairs and a trigonometric one for close pairs, with weights that add up to 1. The
+weights are products of features, so the combination is one linear map whose columns are products;
+it is built in O(nd + md + mn) per row.
 """
 
+import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from numbers import Integral, Real
 from types import SimpleNamespace
 
@@ -15,81 +18,26 @@ import numpy as np
 from .. import variances
 from .._arrays import cast, columns, like, namespace
 from .._sums import Rows
-from .._validation import Interval, StrOptions
-from ..projections import DenseProjection, Projection
+from .._validation import Interval, StrOptions, check_positive, draft_of
+from ..projections import Coupling, DenseProjection, Projection
 from ._clustered import Clustered
+from ._coefficients import Angular, Gaussian
+from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from ._sigma import median_distance
-from .base import COEFFICIENTS, rng_of
-from .gaussian import GaussianMap
-from .nonlinearities import Exponential, Hyperbolic, SineCosine
-from .positive import CenteredRandomFeatures
+from .base import BASES, COEFFICIENTS, BaseRandomFeatures, rng_of
+from .gaussian import GaussianRandomFeatures
+from .nonlinearities import Exponential
+from .positive import CenteredRandomFeatures, PositiveRF
+from .trigonometric import RFFSampler
 
-_POSITIVE = {
-    "positive": (Exponential(), variances.Exponential()),
-    "hyperbolic": (Hyperbolic(), variances.Hyperbolic()),
+_NAMED = {
+    "positive": PositiveRF(),
+    "hyperbolic": PositiveRF(variant="hyperbolic"),
+    "trigonometric": RFFSampler(),
 }
 _MAX_DEFAULT_COEFFICIENTS = 8
-
-
-class Angular:
-    """lam_hat = (1 - a) / 2, a = mean of sgn(tau.x) sgn(tau.y): E lam_hat = angle / pi."""
-
-    def n_columns(self, n_coefficients, n_positive, n_trigonometric):
-        """Return the columns of one projection."""
-        return (n_coefficients + 1) * (n_positive + n_trigonometric)
-
-    def features(self, products):
-        """Return coefficient features for products with the tau rows."""
-        xp = namespace(products)
-        signs = xp.where(products < 0, like(-1.0, products), like(1.0, products))
-        return signs / math.sqrt(max(products.shape[1], 1))
-
-    def blocks(self, coefficient, one, *, keys):
-        """Return the blocks of one side as (multipliers, base): 0 positive, 1 trigonometric."""
-        one, coefficient = one / math.sqrt(2), coefficient / math.sqrt(2)
-        return [(one, 0), (one, 1), (-coefficient if keys else coefficient, 0), (coefficient, 1)]
-
-    def moments(self, X, Y, n_coefficients, tau):
-        """Return E lam_hat and E lam_hat^2 for all pairs."""
-        if n_coefficients == 0:
-            half = np.full((len(X), len(Y)), 0.5)
-            return half, half**2
-        unit = [Z / np.maximum(np.linalg.norm(Z, axis=1, keepdims=True), 1e-300) for Z in (X, Y)]
-        # The angle from chords: right for nearly equal and nearly opposite directions.
-        chords = variances.PairGeometry.of(*unit)
-        share = 2 * np.arctan2(np.sqrt(chords.difference2), np.sqrt(chords.sum2)) / np.pi
-        n = n_coefficients
-        return share, share * (share - share / n + 1 / n)
-
-
-class Gaussian:
-    """lam_hat = 1 - g, g = mean of cos(tau.(x - y) / w): E g = exp(-|x - y|^2 / (2 w^2))."""
-
-    def n_columns(self, n_coefficients, n_positive, n_trigonometric):
-        """Return the columns of one projection."""
-        return n_positive + 2 * n_coefficients * (n_positive + n_trigonometric)
-
-    def features(self, products):
-        """Return coefficient features for products with the tau rows."""
-        xp = namespace(products)
-        both = columns([xp.cos(products), xp.sin(products)])
-        return both / math.sqrt(max(products.shape[1], 1))
-
-    def blocks(self, coefficient, one, *, keys):
-        """Return the blocks of one side as (multipliers, base): 0 positive, 1 trigonometric."""
-        return [(one, 0), (-coefficient if keys else coefficient, 0), (coefficient, 1)]
-
-    def moments(self, X, Y, n_coefficients, tau):
-        """Return E lam_hat and E lam_hat^2 for all pairs."""
-        difference2 = variances.PairGeometry.of(X, Y).difference2
-        if n_coefficients == 0:
-            one = np.ones_like(difference2)
-            return one, one
-        far = -np.expm1(-difference2 / (2 * tau**2))
-        spread = np.expm1(-difference2 / tau**2) ** 2 / (2 * n_coefficients)
-        return far, far**2 + spread
 
 
 def _products(multipliers, values):
@@ -100,22 +48,24 @@ def _products(multipliers, values):
 
 @dataclass(frozen=True, eq=False)
 class HybridMap(FeatureMap):
-    """Products of coefficient features with the features of two bases on shared projections.
+    """Products of coefficient features with the features of the bases.
 
     Parameters
     ----------
-    positive, trigonometric : GaussianMap
-        The bases.
+    bases : tuple of FeatureMap
+        The bases, symmetric.
+    coordinates : Coordinates
+        Of the rows that coefficients see.
     taus : Projection or None
-        Projections of the coefficients; None leaves the positive base alone.
+        Projections of the coefficients; None leaves the first base alone.
     combination : Angular or Gaussian
         What the coefficients are.
-    is_keys : bool
+    is_keys : bool, default=False
         Which side this is.
     """
 
-    positive: GaussianMap
-    trigonometric: GaussianMap
+    bases: tuple
+    coordinates: Coordinates
     taus: Projection | None
     combination: Angular | Gaussian
     is_keys: bool = False
@@ -124,39 +74,84 @@ class HybridMap(FeatureMap):
     @property
     def n_features(self):
         """Width of the rows."""
-        return self.positive.n_features
+        return self.bases[0].n_features
 
     @property
     def n_columns(self):
         """Number of features."""
-        sizes = self.positive.n_columns, self.trigonometric.n_columns
+        sizes = [own.n_columns for own in self.bases]
         if self.taus is None:
             return sizes[0]
-        return self.combination.n_columns(self.taus.n_projections, *sizes)
+        n_coefficients = self.taus.n_projections // (len(self.bases) - 1)
+        return self.combination.n_columns(n_coefficients, sizes)
+
+    @property
+    def is_parallel(self):
+        """Whether blocks of rows may be mapped on several threads."""
+        return all(own.is_parallel for own in self.bases)
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        logs = self.positive(X).values
-        one = namespace(logs).ones_like(logs)
-        bases = [signed_rows(one, logs)]
+        made = [_signed(own(X)) for own in self.bases]
         if self.taus is None:
-            return bases[0]
-        values, scale = self.trigonometric(X)
-        bases.append(Rows(values, scale + 0 * values))
-        # Signs and phases need digits where kernels do not.
-        wide = cast(X, namespace(X).float64)
-        products = self.positive.coordinates(wide).dot(self.taus)
-        coefficient = cast(self.combination.features(products), one.dtype)
-        blocks = self.combination.blocks(coefficient, one[:, :1], keys=self.is_keys)
+            return made[0]
+        one = namespace(made[0].values).ones_like(made[0].values[:, :1])
         parts = [
-            (_products(by, bases[i].values), _products(0 * by + 1, bases[i].scale))
-            for by, i in blocks
+            (_products(by, made[i].values), _products(0 * by + 1, made[i].scale))
+            for by, i in self._blocks(self._angles(X), one)
         ]
         return Rows(*(columns(part) for part in zip(*parts, strict=True)))
 
+    def _angles(self, X):
+        """Return products with the tau rows: signs and phases need digits where kernels do not."""
+        return self.coordinates(cast(X, namespace(X).float64)).dot(self.taus)
+
+    def _blocks(self, angles, one):
+        """Return the multipliers of every block, and the numbers of their bases."""
+        wide = cast(one, angles.dtype)
+        blocks = self.combination.blocks(angles, wide, len(self.bases), keys=self.is_keys)
+        return [(cast(by, one.dtype), i) for by, i in blocks]
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values."""
+        if self.taus is None:
+            return self.bases[0].pull_back(X, by_values)
+        made, angles = [_signed(own(X)).values for own in self.bases], self._angles(X)
+        xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(made), [], 0
+        for by, i in self._blocks(angles, xp.ones_like(by_values[:, :1])):
+            shape = (by_values.shape[0], by.shape[1], made[i].shape[1])
+            stop = start + shape[1] * shape[2]
+            own, start = xp.reshape(by_values[:, start:stop], shape), stop
+            by_bases[i] = by_bases[i] + xp.sum(own * by[:, :, None], axis=1)
+            by_multipliers.append(xp.sum(own * made[i][:, None, :], axis=2))
+        result = sum(own.pull_back(X, by) for own, by in zip(self.bases, by_bases, strict=True))
+        by_angles = self.combination.pull_back(angles, by_multipliers, keys=self.is_keys)
+        if by_angles is None:
+            return result
+        by_rows = by_angles @ like(self.taus.dense(), by_angles)
+        return result + cast(self.coordinates.pull_back(by_rows), result.dtype)
+
     def exponent_bound(self, X):
-        """Return that of the positive base."""
-        return self.positive.exponent_bound(X)
+        """Return the largest of the bases."""
+        return max(own.exponent_bound(X) for own in self.bases)
+
+
+def _signed(rows):
+    """Return rows of a base, positive or not, as values with a log scale each."""
+    if rows.scale is None:
+        return signed_rows(namespace(rows.values).ones_like(rows.values), rows.values)
+    return Rows(rows.values, rows.scale + 0 * rows.values)
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn(Coupling):
+    """The law of projections that were drawn before, for the bases that share them."""
+
+    projection: Projection
+
+    def draw(self, n_projections, n_features, rng):
+        """Return them."""
+        return self.projection
 
 
 @dataclass(frozen=True)
@@ -173,12 +168,11 @@ class Combined:
 
     def sizes(self, spec):
         """Return numbers of projections and of coefficient features."""
-        positive = spec._nonlinearity().columns_per_projection
-        widths = positive, SineCosine.columns_per_projection
-        n = spec.n_coefficients
+        widths = [own.columns_per_projection for own in spec._bases()]
+        n, growth = spec.n_coefficients, self.combination.growth(widths)
         if n is None:
-            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(spec.n_components // sum(widths)) - 1)
-        smallest = self.combination.n_columns(max(n, 0), *widths)
+            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(spec.n_components // growth) - 1)
+        smallest = self.combination.n_columns(max(n, 0), widths)
         fits = smallest <= spec.n_components
         if spec.n_coefficients is not None and not fits:
             raise ValueError(
@@ -187,42 +181,44 @@ class Combined:
             )
         is_alone = n < 0 or not fits
         if is_alone:
-            # Where not even one product fits, the positive base stands alone.
-            n, smallest = 0, positive
+            # Where not even one product fits, the first base stands alone.
+            n, smallest = 0, widths[0]
         n_projections = max(1, spec.n_components // smallest)
         return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
 
     def learn_from_rows(self, spec, learned, sample):
-        """Add the width of Gaussian coefficients."""
+        """Add what bases learn of rows, and the widths of Gaussian coefficients."""
+        for k, (own, part) in enumerate(spec._parts(learned)):
+            own._learn_from_rows(part, sample.kept_for(k))
         learned.width = 1.0
         if spec.coefficients == "gaussian":
-            learned.tau_ = learned.width = (
-                learned.sigma * median_distance(sample) or 1.0
-                if spec.tau == "median"
-                else float(spec.tau)
-            )
+            learned.tau_ = learned.width = spec._widths(learned, sample)
 
     def assemble(self, spec, learned, draw):
         """Return the maps of both sides."""
-        own = spec._coordinates(learned), draw.projection
-        bases = (GaussianMap(*own, nonlinearity) for nonlinearity in spec._bases)
-        taus = None if learned.is_alone else DenseProjection(draw.taus / learned.width)
-        parts = *bases, taus, self.combination
-        return HybridMap(*parts), HybridMap(*parts, is_keys=True)
+        parts = zip(spec._parts(learned), draw.bases, strict=True)
+        bases = tuple(own._assemble(part, drawn)[0] for (own, part), drawn in parts)
+        taus = None
+        if not learned.is_alone:
+            widths = np.ravel(learned.width)
+            widths = np.repeat(widths, len(draw.taus) // len(widths))
+            taus = DenseProjection(draw.taus / widths[:, None])
+        made = HybridMap(bases, spec._coordinates(learned), taus, self.combination)
+        return made, replace(made, is_keys=True) if learned.n_coefficients_ else made
 
-    def log_variance(self, spec, learned, X, Y, geometry):
-        """Return the log variance of one projection."""
-        law = spec._law(learned)
-        log_positive = law.log_scale(geometry) + law.log_own(geometry)
+    def log_variance(self, spec, fitted, X, Y):
+        """Return the log variance of the estimate."""
+        learned, maps = fitted.learned, fitted.queries.bases
+        covariances = spec._covariances(learned, X, Y)
+        known = [
+            own._log_variance(replace(fitted, learned=part, queries=side, keys=side), X, Y)
+            for (own, part), side in zip(spec._parts(learned), maps, strict=True)
+        ]
         if learned.is_alone:
-            return log_positive
-        mean, square = self.combination.moments(X, Y, learned.n_coefficients_, learned.width)
-        x2, y2 = (np.sum(Z**2, axis=1) for Z in (X, Y))
-        covariance = -2 * np.sin(np.subtract.outer(x2, y2) / 2) ** 2
-        log_trigonometric = variances.Trigonometric().log_own(geometry)
-        return variances.hybrid_log_variance(
-            mean, square, log_positive, log_trigonometric, covariance, -geometry.difference2
-        )
+            return known[0]
+        sides, n = spec._dense_sides(learned, X, Y), learned.n_coefficients_
+        moments = self.combination.moments(*sides, n, len(known), learned.width)
+        return variances.hybrid_log_variance(moments, known, covariances)
 
 
 _FAMILIES = {
@@ -234,7 +230,7 @@ _FAMILIES = {
 
 @document
 class HybridRF(CenteredRandomFeatures):
-    r"""Hybrid random features: positive and trigonometric estimates joined pair by pair.
+    r"""Hybrid random features: estimates of several mechanisms joined pair by pair.
 
     %(sigma)s
 
@@ -247,17 +243,26 @@ class HybridRF(CenteredRandomFeatures):
     ----------
     n_components : int, default=100
         Upper limit of the number of output columns, which are products; ``n_components_`` tells
-        what was made. Below the smallest product the positive base alone is used.
-    base : tuple of two str, default=("positive", "trigonometric")
-        The first of "positive", "hyperbolic", the second "trigonometric".
+        what was made. Below the smallest product the first base alone is used.
+    base : tuple of str or mechanism, default=("positive", "trigonometric")
+        Two or more, from that of distant pairs to that of close ones: "positive", "hyperbolic",
+        "trigonometric" or an unfitted instance, such as ``OptimalPositiveRF()``. Instances must be
+        unbiased and symmetric; sigma, kernel, center, sizes and seeds come from here, and with
+        ``shared=True`` the coupling and the projection, too. Clusters have no bases.
     coefficients : {"angular", "gaussian", "clustered"}, default="angular"
-        Weight of the positive estimate: the angle between the inputs over pi; one minus a
-        Gaussian of their distance; or the membership in clusters.
+        Weights of p + 1 bases, f the angle between the inputs over pi: f, f (1 - f), ...,
+        (1 - f)^p; or 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of their distance; or the
+        membership in clusters.
     n_coefficients : int, default=None
         Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0
-        to 8, with c columns of the two bases a projection.
-    tau : float or "median", default="median"
-        Width of the Gaussian coefficient, in scaled inputs; "median" is the median distance.
+        to 8, with c columns a projection that one of them adds (of two bases: their own).
+    tau : float, tuple of float or "median", default="median"
+        Widths of the Gaussian coefficients in scaled inputs, p of them from the largest to the
+        smallest; of a single number tau, tau/2, tau/4 and so on. "median" is the median distance.
+    shared : bool, default=True
+        Whether bases with Gaussian projections share them, drawn with `coupling`; others are
+        independent. With False all are, instances keep their own coupling, and ``omega_`` is that
+        of the first base.
     n_clusters : int, default=2
         Clusters of queries and clusters of keys; fewer where n_components does not hold them.
     recenter : bool, default=True
@@ -276,8 +281,8 @@ class HybridRF(CenteredRandomFeatures):
     %(offset_)s
     n_coefficients_ : int
         Number of coefficient features.
-    tau_ : float
-        Width of the Gaussian coefficient.
+    tau_ : float or ndarray of shape (p,)
+        Widths of the Gaussian coefficients, a number of two bases.
     query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
         Centres of the clusters, in scaled, shifted inputs.
 
@@ -288,7 +293,8 @@ class HybridRF(CenteredRandomFeatures):
 
     References
     ----------
-    Choromanski et al., Hybrid random features (2022). Recentring is ours.
+    Choromanski et al., Hybrid random features (2022), definition 2; the angular weights of more
+    than two bases and recentring are ours.
 
     Examples
     --------
@@ -301,13 +307,28 @@ class HybridRF(CenteredRandomFeatures):
     >>> error = features.approximate_kernel(X) - features.exact_kernel(X)
     >>> bool(abs(error).mean() < 0.1)
     True
+
+    Any unbiased, symmetric mechanisms can be joined; optimal positive features beat plain ones:
+
+    >>> from skrf import OptimalPositiveRF
+    >>> better = HybridRF(
+    ...     1000,
+    ...     base=(OptimalPositiveRF(), "trigonometric"),
+    ...     coupling="iid",
+    ...     sigma=3.0,
+    ...     random_state=0,
+    ... ).fit(X)
+    >>> plain = HybridRF(1000, coupling="iid", sigma=3.0, random_state=0).fit(X)
+    >>> bool(better.kernel_variance(X).max() < plain.kernel_variance(X).max())
+    True
     """
 
     _parameter_constraints = {
         "base": [tuple, list],
         "coefficients": [StrOptions(set(_FAMILIES))],
         "n_coefficients": [Interval(Integral, 1, None, closed="left"), None],
-        "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
+        "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), tuple, list],
+        "shared": ["boolean"],
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "recenter": ["boolean"],
     }
@@ -320,6 +341,7 @@ class HybridRF(CenteredRandomFeatures):
         coefficients="angular",
         n_coefficients=None,
         tau="median",
+        shared=True,
         n_clusters=2,
         recenter=True,
         sigma=1.0,
@@ -334,6 +356,7 @@ class HybridRF(CenteredRandomFeatures):
         self.coefficients = coefficients
         self.n_coefficients = n_coefficients
         self.tau = tau
+        self.shared = shared
         self.n_clusters = n_clusters
         self.recenter = recenter
         self.sigma = sigma
@@ -351,58 +374,233 @@ class HybridRF(CenteredRandomFeatures):
         # A wrong name is reported by `fit`; properties must not raise before.
         return _FAMILIES.get(self.coefficients, _FAMILIES["angular"])
 
-    @property
-    def _bases(self):
-        return _POSITIVE.get(self.base[0], _POSITIVE["positive"])[0], SineCosine()
+    # ---------------------------------------------------------------- bases
+
+    def _bases(self, learned=None):
+        """Return unfitted copies of the bases with what this mechanism sets; clusters have none."""
+        if self.coefficients == "clustered" or not isinstance(self.base, (tuple, list)):
+            return []
+        made = []
+        for given in self.base:
+            own = _NAMED.get(given) if isinstance(given, str) else given
+            if not isinstance(own, BaseRandomFeatures):
+                continue  # reported by `fit`
+            own = draft_of(own)
+            own.sigma, own.kernel, own.center = self.sigma, self.kernel, self.center
+            if self.shared or isinstance(given, str):
+                own.coupling, own.projection = self.coupling, self.projection
+            if learned is not None:
+                own.n_components = learned.n_projections * own.columns_per_projection
+            made.append(own)
+        return made[:1] if getattr(learned, "is_alone", False) else made
+
+    def _parts(self, learned):
+        """Return pairs of a base and what it learnt."""
+        return list(zip(self._bases(learned), getattr(learned, "bases", ()), strict=False))
+
+    def _check_base(self):
+        is_known = [
+            given in _NAMED if isinstance(given, str) else isinstance(given, BaseRandomFeatures)
+            for given in self.base
+        ]
+        if len(self.base) < 2 or not all(is_known):
+            raise ValueError(
+                "The 'base' parameter of HybridRF must be a tuple of two or more of "
+                f"{', '.join(map(repr, _NAMED))} and instances of mechanisms. "
+                f"Got {self.base!r} instead."
+            )
+        for i, given in enumerate(self.base):
+            if not isinstance(given, str):
+                self._check_instance(f"base[{i}]={given!r}", given)
+
+    def _check_instance(self, shown, given):
+        """Raise where a base is not an unbiased, symmetric estimator that is free to be set."""
+        given._validate_params()
+        flaws = {
+            "is biased": not given._is_unbiased,
+            "is biased for rows that it clamps": getattr(given, "positive", False),
+            "maps queries and keys differently": not given._is_symmetric,
+        }
+        for flaw, has in flaws.items():
+            if has:
+                raise ValueError(
+                    f"{shown} {flaw}, and HybridRF needs bases that are unbiased for one kernel "
+                    "and symmetric, such as OptimalPositiveRF, PositiveRF, DenseExponentialRF, "
+                    "AdaptiveRF, RFFSampler, PoissonRF and GeometricRF."
+                )
+        names = "n_components", "sigma", "kernel", "center", "random_state"
+        names += ("coupling", "projection") if self.shared else ()
+        defaults = inspect.signature(type(given)).parameters
+        for name in names:
+            value, own = getattr(given, name, None), getattr(self, name)
+            is_default = name in defaults and value == defaults[name].default
+            if hasattr(given, name) and not is_default and value != own:
+                hint = " or take shared=False" if name in ("coupling", "projection") else ""
+                raise ValueError(
+                    f"{shown} has {name}={value!r}, but HybridRF sets it from its own {name}="
+                    f"{own!r}: leave the default{hint}."
+                )
 
     def _nonlinearity(self, learned=None, draw=None):
-        return self._bases[0]
+        return Exponential()  # of clusters; bases have their own
 
     def _law(self, learned):
-        return _POSITIVE[self.base[0]][1]
+        return variances.Exponential()
 
-    def _sizes(self):
-        base = tuple(self.base)
-        if len(base) != 2 or base[0] not in _POSITIVE or base[1] != "trigonometric":
-            raise ValueError(
-                "The 'base' parameter of HybridRF must be ('positive', 'trigonometric') or "
-                f"('hyperbolic', 'trigonometric'). Got {self.base!r} instead."
-            )
-        return self._family.sizes(self)
+    @property
+    def columns_per_projection(self):
+        """Number of columns that a projection makes in the first base."""
+        return next((own.columns_per_projection for own in self._bases()), 1)
+
+    @property
+    def _is_unbiased(self):
+        bases = self._bases()
+        return all(own._is_unbiased for own in bases) if bases else super()._is_unbiased
+
+    def _variance_is_exact(self, learned):
+        return all(own._variance_is_exact(part) for own, part in self._parts(learned))
 
     @property
     def needs_data(self):
         """Whether no member of the family does without statistics of data."""
-        return self.coefficients == "clustered"
+        return self.coefficients == "clustered" or any(own.needs_data for own in self._bases())
 
-    _looks_at_rows = needs_data
+    @property
+    def _looks_at_rows(self):
+        return self.coefficients == "clustered" or any(own._looks_at_rows for own in self._bases())
+
+    @property
+    def _needs_full_statistics(self):
+        return any(own._needs_full_statistics for own in self._bases())
+
+    @property
+    def _needs_sizes(self):
+        return any(own._needs_sizes for own in self._bases())
 
     def _obstacle_to_merging(self):
-        is_median = self.coefficients == "gaussian" and self.tau == "median"
-        return "tau='median'" if is_median else super()._obstacle_to_merging()
+        if self.coefficients == "gaussian" and self.tau == "median":
+            return "tau='median'"
+        found = (own._obstacle_to_merging() for own in self._bases())
+        return super()._obstacle_to_merging() or next(filter(None, found), None)
+
+    # ---------------------------------------------------------------- steps
+
+    def _sizes(self):
+        self._check_base()
+        if self.coefficients == "gaussian" and isinstance(self.tau, (tuple, list)):
+            self._check_widths()
+        return self._family.sizes(self)
+
+    def _check_widths(self):
+        widths = [check_positive("tau", width) for width in self.tau]
+        count = len(self.base) - 1
+        if len(widths) != count or sorted(widths, reverse=True) != widths:
+            raise ValueError(
+                f"tau={self.tau!r} must hold {count} widths, one fewer than bases, from the "
+                "largest to the smallest."
+            )
+
+    def _widths(self, learned, sample):
+        """Return the widths of the Gaussian coefficients: halves of each other from one number."""
+        if self.tau == "median":
+            first = learned.sigma * median_distance(sample) or 1.0
+        elif isinstance(self.tau, (tuple, list)):
+            return np.array(self.tau, dtype=float) if len(self.tau) > 1 else float(self.tau[0])
+        else:
+            first = float(self.tau)
+        count = len(self.base) - 1
+        return first if count == 1 else first / 2.0 ** np.arange(count)
+
+    def _learn(self, learned, statistics):
+        super()._learn(learned, statistics)
+        parts = []
+        for own in self._bases(learned):
+            part = own._sizes()
+            # All have one shift: cosines of rows far from zero keep their digits.
+            for name in ("n_features", "sigma", "offset_"):
+                setattr(part, name, getattr(learned, name))
+            own._learn(part, statistics)
+            parts.append(part)
+        if parts:
+            learned.bases = tuple(parts)
 
     def _learn_from_rows(self, learned, sample):
         self._family.learn_from_rows(self, learned, sample)
 
+    def _forget_data(self, learned):
+        for own, part in self._parts(learned):
+            own._forget_data(part)
+
+    def _keeps_draw(self, before, learned):
+        pairs = zip(self._parts(before), self._parts(learned), strict=True)
+        return super()._keeps_draw(before, learned) and all(
+            own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs
+        )
+
     def _draw(self, learned, seed):
-        draw = super()._draw(learned, seed)
+        parts, made = self._parts(learned), []
+        seeds = rng_of(seed, BASES).integers(2**31, size=len(parts)).tolist()
+        is_shared = self.shared or not parts
+        draw = super()._draw(learned, seed) if is_shared else SimpleNamespace()
+        for (own, part), own_seed in zip(parts, seeds, strict=True):
+            if self.shared and isinstance(own, GaussianRandomFeatures):
+                own.coupling, own_seed = _Drawn(draw.projection), seed
+            made.append(own._draw(part, own_seed))
+        if not is_shared and hasattr(made[0], "omega_"):
+            draw.omega_ = made[0].omega_
+        draw.bases = tuple(made)
         # Projections of the coefficients, for a width of 1; clusters have none.
-        shape = getattr(learned, "n_coefficients_", 0), learned.n_features
-        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal(shape)
+        n_taus = getattr(learned, "n_coefficients_", 0) * (len(self.base) - 1)
+        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal((n_taus, learned.n_features))
         return draw
 
     def _assemble(self, learned, draw):
         return self._family.assemble(self, learned, draw)
 
+    # ---------------------------------------------------------------- error
+
     def _log_variance(self, fitted, X, Y):
-        self._check_is_dense()
-        if self.coupling != "iid":
-            raise NotImplementedError(
-                f"No closed form is known for HybridRF with coupling={self.coupling!r}. "
-                "Known: 'iid'."
-            )
         learned = fitted.learned
+        if self.coefficients != "clustered":
+            return self._family.log_variance(self, fitted, X, Y)
+        self._check_is_dense()
+        self._check_is_iid()
         sides = self._dense_sides(learned, X, Y)
         geometry = variances.PairGeometry.of(*sides)
         logs = self._family.log_variance(self, learned, *sides, geometry)
         return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+
+    def _check_is_iid(self, hint=""):
+        if self.coupling != "iid":
+            raise NotImplementedError(
+                f"No closed form is known for HybridRF with coupling={self.coupling!r}. "
+                f"Known: 'iid'{hint}."
+            )
+
+    def _covariances(self, learned, X, Y):
+        """Return covariances of pairs of bases that share projections, as a closed form wants."""
+        sharing = [
+            (k, own, part)
+            for k, (own, part) in enumerate(self._parts(learned))
+            if self.shared and isinstance(own, GaussianRandomFeatures)
+        ]
+        if len(sharing) < 2:
+            return {}
+        self._check_is_dense()
+        self._check_is_iid(", and with shared=False every coupling that the bases know")
+        sides = self._dense_sides(learned, X, Y)
+        gap = np.subtract.outer(*(np.sum(Z**2, axis=1) for Z in sides))
+        scale = self._log_outer_factor(learned, X, Y) - np.log(learned.n_projections)
+        found, geometry = {}, variances.PairGeometry.of(*sides)
+        for (k, one, part), (j, other, other_part) in combinations(sharing, 2):
+            laws = one._law(part), other._law(other_part)
+            covariance = variances.shared_covariance(laws, geometry, gap)
+            if covariance is None:
+                raise NotImplementedError(
+                    f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
+                    "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
+                    "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
+                    "variance in closed form."
+                )
+            found[k, j] = covariance[0], covariance[1] + scale
+        return found

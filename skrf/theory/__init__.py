@@ -1,4 +1,4 @@
-"""Errors before they are paid for: conformity, concentration, sizes, comparison and advice."""
+"""Errors before they are paid for: closed forms, tail bounds, sizes, comparison and advice."""
 
 from .advice import recommend
 from .choice import (
@@ -17,6 +17,7 @@ from .concentration import (
     uniform_bound,
 )
 from .conformity import expected_conformity, sample_conformity
+from .hybrid import hybrid_max_error
 from .size import ComponentCount, n_components_for
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "default_mechanisms",
     "expected_conformity",
     "hoeffding_bound",
+    "hybrid_max_error",
     "kernel_variance",
     "left_tail_bound",
     "n_components_for",

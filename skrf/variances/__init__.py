@@ -18,7 +18,7 @@ from .gaussian import (
     log_expm1,
     log_trigonometric_variance,
 )
-from .hybrid import hybrid_log_variance
+from .hybrid import hybrid_log_variance, shared_covariance
 
 __all__ = [
     "AxisExponential",
@@ -37,4 +37,5 @@ __all__ = [
     "log_mean_squared_error",
     "log_relative_second_moment",
     "log_trigonometric_variance",
+    "shared_covariance",
 ]

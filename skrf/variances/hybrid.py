@@ -1,36 +1,90 @@
-"""Closed form for a random convex combination of two estimators of one kernel."""
+"""Closed forms for random combinations of estimators of one kernel."""
 
 import numpy as np
 from scipy.special import logsumexp
 
+from .gaussian import Exponential, Hyperbolic, Trigonometric
 
-def hybrid_log_variance(mean, mean_square, log_first, log_second, covariance, log_scale):
-    """Return the log variance of lam P + (1 - lam) T, lam independent of P and T.
+
+def hybrid_log_variance(moments, log_variances, covariances):
+    """Return the log variance of sum_k l_k E_k, weights l_k that add up to 1, independent of E_k.
 
     Parameters
     ----------
-    mean, mean_square : ndarray
-        E lam and E lam^2.
-    log_first, log_second : ndarray
-        Log variances of P and T, both unbiased for the kernel.
-    covariance : ndarray
-        Cov(P, T) in units of exp(log_scale).
-    log_scale : ndarray
-        Log of the unit of the covariance.
+    moments : ndarray of shape (p + 1, p + 1, ...)
+        E l_k l_j.
+    log_variances : sequence of ndarray
+        Log variances of the E_k, all unbiased for the kernel.
+    covariances : dict of tuple of int to tuple of ndarray
+        By k < j: Cov(E_k, E_j) over a unit, and the log of the unit. None for others, which are
+        independent.
 
     Returns
     -------
     ndarray
-        log Var. Source: Choromanski et al., Hybrid random features (2022), theorem 3.3, with the
-        covariance of shared projections.
+        log Var = log sum_kj E[l_k l_j] Cov(E_k, E_j). Source: Choromanski et al., Hybrid random
+        features (2022), theorem 3.1 for two independent ones.
     """
-    mixed = 2 * (mean - mean_square) * covariance
+    parts = [(moments[k, k], own) for k, own in enumerate(log_variances)]
+    parts += [(2 * moments[pair] * value, unit) for pair, (value, unit) in covariances.items()]
     with np.errstate(divide="ignore"):
-        logs = [
-            np.log(mean_square) + log_first,
-            np.log(np.maximum(1 - 2 * mean + mean_square, 0)) + log_second,
-            np.log(np.abs(mixed)) + log_scale,
-        ]
-        signs = [np.ones_like(mixed), np.ones_like(mixed), np.sign(mixed)]
-        total, sign = logsumexp(np.stack(logs), axis=0, b=np.stack(signs), return_sign=True)
+        logs = np.stack([np.log(np.abs(factor)) + unit for factor, unit in parts])
+    total, sign = logsumexp(
+        logs, axis=0, b=np.stack([np.sign(own) for own, _ in parts]), return_sign=True
+    )
     return np.where(sign > 0, total, -np.inf)
+
+
+def shared_covariance(laws, geometry, norm_gap):
+    """Return the covariance of two estimates by one projection, over a unit, and log of the unit.
+
+    Exponentials are exp(2A |w|^2 + B w.z) up to constants, z = x + y, B^2 = b = 1 - 4A, and cosines
+    cos(w.(x - y)), so that all means of products are Gaussian integrals.
+
+    Parameters
+    ----------
+    laws : tuple of two laws
+        Of Exponential, Hyperbolic and Trigonometric.
+    geometry : PairGeometry
+        Of all pairs.
+    norm_gap : ndarray
+        |x|^2 - |y|^2 of all pairs.
+
+    Returns
+    -------
+    tuple of ndarray, or None
+        None where no closed form is known.
+    """
+    if not all(type(law) in (Exponential, Hyperbolic, Trigonometric) for law in laws):
+        return None
+    if laws[0] == laws[1]:  # one estimate twice
+        unit = laws[0].log_scale(geometry) + laws[0].log_own(geometry)
+        return np.ones_like(unit), unit
+    shapes = [_exponents(law) for law in laws if type(law) is not Trigonometric]
+    if len(shapes) == 1:
+        b = shapes[0][0]
+        excess = geometry.difference2 / 2 * (1 - 1 / b)
+        value = -2 * np.sin(norm_gap / (2 * np.sqrt(b))) ** 2 - np.expm1(-excess)
+        return value, excess - geometry.difference2
+    (b, slopes), (c, others) = shapes
+    s = b + c - 1
+    spread = geometry.n_features / 2 * np.log1p((b - 1) * (c - 1) / s)
+    deltas = np.stack(
+        [
+            spread + geometry.sum2 * ((one + other) ** 2 / (2 * s) - 1)
+            for one in slopes
+            for other in others
+        ]
+    )
+    top = np.maximum(deltas.max(axis=0), 0.0)
+    sizes = np.exp(np.maximum(deltas, 0.0) - top)  # expm1(delta) = +-size expm1(-|delta|)
+    value = np.mean(np.sign(deltas) * sizes * -np.expm1(-np.abs(deltas)), axis=0)
+    return value, top - geometry.difference2
+
+
+def _exponents(law):
+    """Return b and the multipliers of w.z in what an estimate is the mean of."""
+    if isinstance(law, Hyperbolic):
+        return 1.0, (1.0, -1.0)
+    b = (1 + law.rho) / (2 * law.rho)
+    return b, (np.sqrt(b),)

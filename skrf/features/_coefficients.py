@@ -1,0 +1,130 @@
+"""Coefficients of hybrid features: weights of the bases for every pair of rows, as features.
+
+The weights of p + 1 bases, from those of distant pairs to those of close ones, are estimated by n
+features of random rows tau each and add up to 1 in every draw. A block is a pair of multipliers and
+the number of the base whose columns they multiply.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from .. import variances
+from .._arrays import columns, like, namespace
+
+_FAR = 1e4  # exponents of which nothing is left
+
+
+class Angular:
+    """Weights by the angle: n chains of p signs, which two rows agree on or not.
+
+    A chain takes the base at which the signs sgn(tau.x) and sgn(tau.y) of two rows first differ,
+    the last one where all agree. So the weights are the shares of a multinomial count of n chains
+    with the probabilities f (1 - f)^k and (1 - f)^p, f = angle / pi.
+    """
+
+    def n_columns(self, n_coefficients, widths):
+        """Return the columns of one projection of bases that make so many each."""
+        return sum(widths) + n_coefficients * self.growth(widths)
+
+    def growth(self, widths):
+        """Return what a coefficient adds to them."""
+        last = len(widths) - 1
+        return sum((2 ** min(k + 1, last) - 1) * width for k, width in enumerate(widths))
+
+    def blocks(self, products, one, n_bases, *, keys):
+        """Return the blocks of one side, given products with the tau rows and a column of 1."""
+        xp, last = namespace(products), n_bases - 1
+        signs = xp.where(products < 0, like(-1.0, products), like(1.0, products))
+        n = products.shape[1] // last
+        made = [(one * 2 ** (-min(k + 1, last) / 2), k) for k in range(n_bases)]
+        # (1 + s_1) ... (1 + s_(k-1)) (1 - s_k) / 2^k as a sum of products of signs.
+        chain = []
+        for k in range(last):
+            own = signs[:, k * n : (k + 1) * n]
+            turned = [own / math.sqrt(max(n, 1)), *(part * own for part in chain)]
+            half = 2 ** (-(k + 1) / 2)
+            made += [(half * part, k) for part in chain]
+            made += [((-half if keys else half) * part, k) for part in turned]
+            chain += turned
+        return made + [(2 ** (-last / 2) * part, last) for part in chain]
+
+    def pull_back(self, products, by_multipliers, *, keys):
+        """Return the gradient with respect to the products: signs have none."""
+
+    def moments(self, X, Y, n_coefficients, n_bases, width):
+        """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
+        unit = [Z / np.maximum(np.linalg.norm(Z, axis=1, keepdims=True), 1e-300) for Z in (X, Y)]
+        # The angle from chords: right for nearly equal and nearly opposite directions.
+        chords = variances.PairGeometry.of(*unit)
+        sides = np.sqrt(chords.difference2), np.sqrt(chords.sum2)
+        far, near = (2 / np.pi * np.arctan2(*pair) for pair in (sides, sides[::-1]))
+        near[far + near == 0] = 1.0  # both rows are 0, and all signs agree
+        if n_coefficients == 0:
+            far = near = np.full_like(far, 0.5)
+        means = np.stack([*(far * near**k for k in range(n_bases - 1)), near ** (n_bases - 1)])
+        found = means[:, None] * means[None, :]
+        if n_coefficients:
+            found *= 1 - 1 / n_coefficients
+            found[np.diag_indices(n_bases)] += means / n_coefficients
+        return found
+
+
+class Gaussian:
+    """Weights by the distance: 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of falling widths.
+
+    g_k = mean of cos(tau.(x - y) / w_k): E g_k = exp(-|x - y|^2 / (2 w_k^2)).
+    """
+
+    def n_columns(self, n_coefficients, widths):
+        """Return the columns of one projection of bases that make so many each."""
+        return widths[0] + 2 * n_coefficients * self.growth(widths)
+
+    def growth(self, widths):
+        """Return what a cosine or a sine adds to them."""
+        return sum(widths[:-1]) + sum(widths[1:])
+
+    def blocks(self, products, one, n_bases, *, keys):
+        """Return the blocks of one side, given products with the tau rows and a column of 1."""
+        made = [(one, 0)]
+        for k, (cosine, sine) in enumerate(_cosines(products, n_bases - 1)):
+            both = columns([cosine, sine])
+            made += [(-both if keys else both, k), (both, k + 1)]
+        return made
+
+    def pull_back(self, products, by_multipliers, *, keys):
+        """Return the gradient with respect to the products, given those of the multipliers."""
+        parts, sign = by_multipliers[1:], -1.0 if keys else 1.0
+        found = []
+        for k, (cosine, sine) in enumerate(_cosines(products, len(parts) // 2)):
+            by_both, n = sign * parts[2 * k] + parts[2 * k + 1], cosine.shape[1]
+            found.append(by_both[:, n:] * cosine - by_both[:, :n] * sine)
+        return columns(found)
+
+    def moments(self, X, Y, n_coefficients, n_bases, width):
+        """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
+        difference2 = variances.PairGeometry.of(X, Y).difference2
+        if n_coefficients == 0:
+            found = np.zeros((n_bases, n_bases, *difference2.shape))
+            found[0, 0] = 1.0
+            return found
+        exponents = [np.minimum(difference2 / (2 * w**2), _FAR) for w in np.atleast_1d(width)]
+        # Differences of Gaussians without cancellation; the wider one has the smaller exponent.
+        pairs = pairwise([np.zeros_like(difference2), *exponents])
+        means = [-np.exp(-a) * np.expm1(a - b) for a, b in pairs]
+        means = np.stack([*means, np.exp(-exponents[-1])])
+        found = means[:, None] * means[None, :]
+        for k, exponent in enumerate(exponents):
+            spread = np.expm1(-2 * exponent) ** 2 / (2 * n_coefficients)
+            found[[k, k + 1], [k, k + 1]] += spread
+            found[[k, k + 1], [k + 1, k]] -= spread
+        return found
+
+
+def _cosines(products, n_groups):
+    """Return cosines and sines of every group of products, over the root of its size."""
+    xp, n = namespace(products), products.shape[1] // n_groups
+    groups = [products[:, k * n : (k + 1) * n] for k in range(n_groups)]
+    root = math.sqrt(max(n, 1))
+    return [(xp.cos(own) / root, xp.sin(own) / root) for own in groups]
