@@ -218,10 +218,8 @@ CLOSED = {
     ("name", "coefficients", "d"),
     [
         ("shared", "angular", 8),
-        ("shared", "gaussian", 64),
         ("couplings", "angular", 64),
         ("couplings", "gaussian", 3),
-        ("Poisson", "angular", 3),
         ("Poisson", "gaussian", 8),
     ],
 )

@@ -570,7 +570,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             For arrays of other libraries than NumPy; `with_mask` for sparse matrices and
             LinearOperators.
         NotImplementedError
-            For feature maps whose gradients are not known (discrete and hybrid ones).
+            For feature maps whose gradients are not known (discrete ones).
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         if is_array_api(groups.q):
