@@ -295,7 +295,11 @@ def test_bounds_are_refused_where_they_do_not_hold():
     for mechanism in (RFFSampler(8), AdaptiveRF(8), DiscreteRF(8), HybridRF(40)):
         with pytest.raises(ValueError, match="left_tail_bound needs features that are never neg"):
             theory.left_tail_bound(fit(mechanism), X, error=0.1)
-    for mechanism in (AdaptiveRF(8, coupling="iid"), HybridRF(40, coupling="iid")):
+    for mechanism in (
+        AdaptiveRF(8, coupling="iid"),
+        HybridRF(40, coupling="iid"),
+        RFFSampler(8, kernel="laplacian"),
+    ):
         with pytest.raises(NotImplementedError, match="No variance of one term is known for"):
             fit(mechanism).term_variance(X)
     for coupling in ("sobol", "norm-coupled", "simplex+"):
