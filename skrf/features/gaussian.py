@@ -287,8 +287,8 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         is_independent = type(self._joint) is Independent
         if self._terms(fitted) is None or not (is_independent or self._repels(fitted)):
             raise NotImplementedError(
-                f"No variance of one term is known for {self!r}. Known: of maps of projections with "
-                "coupling='iid', and of positive ones with 'orthogonal' or 'simplex'."
+                f"No variance of one term is known for {self!r}. Known: with coupling='iid', and "
+                "for positive maps with 'orthogonal' or 'simplex'."
             )
         if is_independent:
             return super()._log_term_variance(fitted, X, Y)
