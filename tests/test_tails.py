@@ -2,7 +2,7 @@
 
 Bounds are tested where they are below 0.1, at errors so close together that places just below it
 are among them (asserted). From 0.02 on the share of draws that violate them has to be below them as
-it is: they have a factor of 3 and more to spare, and the standard error is at most 0.015. Below
+it is: they have a factor of 3 and more to spare, and the standard error is at most 0.018. Below
 that 4.4 standard errors are allowed.
 """
 
@@ -26,7 +26,7 @@ from skrf import (
     theory,
 )
 
-N_DRAWS = 400
+N_DRAWS = 300
 BLOCKS = ("iid", "orthogonal", "simplex")
 POSITIVE = {
     "optimal": OptimalPositiveRF,
@@ -66,7 +66,7 @@ def assert_tails_are_below(fitted, X, bounds):
     for bound, side in bounds:
         own = {1: gaps, -1: -gaps, 0: np.abs(gaps)}[side]
         just_below = 0
-        for error in np.geomspace(spread / 2, 10.0, 50):
+        for error in np.geomspace(spread / 2, 10.0, 40):
             values = bound(error)
             share = (own >= error).mean(axis=0)
             counts = values < 0.1
@@ -163,18 +163,18 @@ def test_a_term_is_that_of_independent_projections(name, kernel):
 
 @pytest.mark.parametrize("coupling", BLOCKS)
 def test_second_moments_of_blocks(coupling):
-    """7 projections in 3 columns: two blocks and a cut one; 1,000 draws, within 4.4 errors."""
+    """7 projections in 3 columns: two blocks and a cut one; 600 draws, within 4.4 errors."""
     X = rows(3, 0.3)
     fitted = OptimalPositiveRF(7, coupling=coupling, random_state=0).fit(X)
     starts = np.arange(7) if coupling == "iid" else np.array([0, 3, 6])
     values = []
-    for seed in range(1000):
+    for seed in range(600):
         F = features(fitted.redraw(seed), X)
         parts = np.add.reduceat(F[:, None, :] * F, starts, axis=2)
         values.append((parts**2).sum(axis=2))
-    error = np.std(values, axis=0) / math.sqrt(1000)
+    error = np.std(values, axis=0) / math.sqrt(600)
     expected = fitted.block_moment(X)
-    assert (error < 0.03 * expected).all()
+    assert (error < 0.04 * expected).all()
     assert (np.abs(np.mean(values, axis=0) - expected) < 4.4 * error).all()
 
 
@@ -229,11 +229,11 @@ def test_the_uniform_bound_is_the_least_of_the_stated_formula(d):
 
 
 def test_no_pair_of_a_ball_is_off_where_the_uniform_bound_is_small():
-    """On a grid over the interval, in 300 draws of 4,000 columns."""
+    """On a grid over the interval, in 150 draws of 4,000 columns."""
     X = np.linspace(-0.25, 0.25, 21)[:, None]
     fitted = OptimalPositiveRF(4000, coupling="iid", random_state=0).fit(sphere(1, 0.25))
     exact = fitted.exact_kernel(X)
-    largest = [abs(fitted.redraw(seed).approximate_kernel(X) - exact).max() for seed in range(300)]
+    largest = [abs(fitted.redraw(seed).approximate_kernel(X) - exact).max() for seed in range(150)]
     for error in np.geomspace(0.01, 1.0, 30):
         bound = theory.uniform_bound(fitted, error=error, radius=0.25)
         if bound < 0.1:
@@ -295,7 +295,11 @@ def test_bounds_are_refused_where_they_do_not_hold():
     for mechanism in (RFFSampler(8), AdaptiveRF(8), DiscreteRF(8), HybridRF(40)):
         with pytest.raises(ValueError, match="left_tail_bound needs features that are never neg"):
             theory.left_tail_bound(fit(mechanism), X, error=0.1)
-    for mechanism in (AdaptiveRF(8, coupling="iid"), HybridRF(40, coupling="iid")):
+    for mechanism in (
+        AdaptiveRF(8, coupling="iid"),
+        HybridRF(40, coupling="iid"),
+        RFFSampler(8, kernel="laplacian"),
+    ):
         with pytest.raises(NotImplementedError, match="No variance of one term is known for"):
             fit(mechanism).term_variance(X)
     for coupling in ("sobol", "norm-coupled", "simplex+"):

@@ -153,7 +153,7 @@ class KernelMatrixMixin:
         Raises
         ------
         NotImplementedError
-            Where no closed form is known, or terms are not of one law.
+            Where no closed form is known, or terms are not those that `term_range` speaks of.
         """
         logs = self._of_pairs(X, Y, "_log_term_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")

@@ -318,10 +318,9 @@ class BaseRandomFeatures(
         raise ValueError(
             "hoeffding_bound and bernstein_bound need bounded, independent terms, but "
             f"{self!r} has none. These have them with coupling='iid' and projection='dense': "
-            "RFFSampler; "
-            "OptimalPositiveRF and GeneralizedExponentialRF, where the real part of the fitted A_ "
-            "is negative; PositiveRF(variant='regularized'). For side='upper' those whose features "
-            "are positive may have coupling='orthogonal' or 'simplex', too."
+            "RFFSampler; OptimalPositiveRF and GeneralizedExponentialRF, where the real part of "
+            "the fitted A_ is negative; PositiveRF(variant='regularized'). For side='upper' those "
+            "whose features are positive may have coupling='orthogonal' or 'simplex', too."
         )
 
     def _log_term_variance(self, fitted, X, Y):

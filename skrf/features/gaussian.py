@@ -284,11 +284,13 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return is_known and fitted.queries.is_positive and max(cosines) <= 0
 
     def _log_term_variance(self, fitted, X, Y):
-        if self._terms(fitted) is None:
+        is_independent = type(self._joint) is Independent
+        if self._terms(fitted) is None or not (is_independent or self._repels(fitted)):
             raise NotImplementedError(
-                f"No variance of one term is known for {self!r}, whose terms are not of one law."
+                f"No variance of one term is known for {self!r}. Known: with coupling='iid', and "
+                "for positive maps with 'orthogonal' or 'simplex'."
             )
-        if type(self._joint) is Independent:
+        if is_independent:
             return super()._log_term_variance(fitted, X, Y)
         m = fitted.learned.n_projections
         return self._log_mean_squared_error(fitted.learned, X, Y, {1: m}) + math.log(m)
