@@ -43,7 +43,7 @@ ANGLES = tuple(np.linspace(0, np.pi, 17).tolist())
 N_COEFFICIENTS = (1, 2, 4, 8, 16, 32)
 # Widths tau that are tried; the angular coefficient has none and ignores it.
 COEFFICIENTS = {"angular": (1.0,), "gaussian": (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)}
-# Name: the first base, its columns a projection, and the coefficients.
+# Name: the first base, its columns per projection, and the coefficients.
 HYBRIDS = {
     "hybrid, angular": ("hyperbolic", 2, "angular"),
     "hybrid, gaussian": ("hyperbolic", 2, "gaussian"),

@@ -255,7 +255,7 @@ class HybridRF(CenteredRandomFeatures):
         membership in clusters.
     n_coefficients : int, default=None
         Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0
-        to 8, with c columns a projection that one of them adds (of two bases: their own).
+        to 8, with c columns per projection that one of them adds (of two bases: their own).
     tau : float, tuple of float or "median", default="median"
         Widths of the Gaussian coefficients in scaled inputs, p of them from the largest to the
         smallest; of a single number tau, tau/2, tau/4 and so on. "median" is the median distance.

@@ -59,7 +59,7 @@ class PositiveRF(CenteredRandomFeatures):
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two a projection: an even
+    %(n_components)s The hyperbolic variant makes two per projection: an even
         number, or 1, which is a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         exp(w.x - |x|^2); the pair exp(+-w.x - |x|^2); or the first with all projections of
@@ -150,7 +150,7 @@ class SimplexRF(PositiveRF):
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two a projection: an even
+    %(n_components)s The hyperbolic variant makes two per projection: an even
         number, or 1, which is a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         As in `PositiveRF`.
@@ -219,7 +219,7 @@ class SimplexRFPlus(SimplexRF):
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two a projection: an even
+    %(n_components)s The hyperbolic variant makes two per projection: an even
         number, or 1, which is a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         As in `PositiveRF`.

@@ -230,7 +230,7 @@ class Model:
     # ---------------------------------------------------------------- recursions
 
     def forward(self, sequences):
-        """Return log sums over all paths, one a sequence, all sequences side by side."""
+        """Return log sums over all paths, one per sequence, all sequences side by side."""
         lengths = np.array([len(part) for part in sequences])
         order = np.argsort(-lengths, kind="stable")
         totals = np.zeros(len(sequences))

@@ -42,7 +42,7 @@ def _of_large_order(a, z):
 
 @lru_cache(maxsize=1)
 def _debye_terms():
-    """Return coefficients of polynomials D_k(p), one a row; the constant ones are 0.
+    """Return coefficients of polynomials D_k(p), one per row; the constant ones are 0.
 
     I_nu is its leading term times exp(sum_k D_k(p) / nu^k), k from 1; their derivatives follow from
     Bessel's equation for the logarithm.
