@@ -7,9 +7,9 @@ smollm2_a.npz and smollm2_b.npz (causal): arrays q, k, v of shape (layers, heads
 texts. The guide's page on attention shows how such arrays are taken from a model.
 
 Statistics come from text a, and errors are those of text b: the mean over layers and heads of
-|out - exact| / |exact|, over seeds where there are draws. A unit is d + e multiplications per query,
-which is what an exact key costs. Prints a table for every model, and writes tables and a plot for
-the guide; with --quick one seed, and nothing is written. Takes four minutes.
+|out - exact| / |exact|, over seeds where there are draws. A unit is d + e multiplications per
+query, which is what an exact key costs. Prints a table for every model, and writes tables and a
+plot for the guide; with --quick one seed, and nothing is written. Takes four minutes.
 """
 
 import argparse
