@@ -75,8 +75,8 @@ def test_weights_move_clusters_and_stretches(recenter):
     ).fit(Z, sample_weight=weights, keys=keys)
     assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
     assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)
-    stretches = hybrid._fitted.queries.stretches
     if not recenter:
+        stretches = hybrid._fitted.queries.stretches
         (real, imaginary), _ = stretches[0, 0]
         squares = np.average(Z**2, axis=0, weights=weights)
         assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)

@@ -192,6 +192,11 @@ class Combined:
         n_projections = max(1, spec.n_components // smallest)
         return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
 
+    @staticmethod
+    def is_positive(spec):
+        """Tell whether features are positive: what joins the bases has signs."""
+        return False
+
     def learn_from_rows(self, spec, learned, sample):
         """Add the width of Gaussian coefficients."""
         learned.width = 1.0
@@ -343,8 +348,11 @@ class HybridRF(CenteredRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    _is_positive = False
     _is_symmetric = False
+
+    @property
+    def _is_positive(self):
+        return self._family.is_positive(self)
 
     @property
     def _family(self):
