@@ -9,6 +9,7 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)) / 2, RNG.normal(size=(9, 3)) / 3 + 0.2
 WITHOUT = ("PoissonRF", "GeometricRF", "HybridRF")
 DIFFERENTIABLE = [name for name in MECHANISMS if not name.startswith(WITHOUT)]
+DIFFERENTIABLE += ["HybridRF-clustered"]
 EXTRA = {
     "RFFSampler-folded": ("RFFSampler", {"n_components": 1}),
     "GeneralizedExponentialRF-folded": ("GeneralizedExponentialRF", {"n_components": 1}),
@@ -17,6 +18,7 @@ EXTRA = {
         {"asymmetric": True, "kernel": "softmax"},
     ),
     "OptimalPositiveRF-hadamard": ("OptimalPositiveRF", {"projection": "hadamard"}),
+    "HybridRF-hadamard": ("HybridRF-clustered", {"projection": "hadamard", "n_components": 24}),
 }
 CASES = [(name, {"kernel": kernel}) for name in DIFFERENTIABLE for kernel in KERNELS]
 CASES += list(EXTRA.values())
@@ -25,7 +27,9 @@ CASES += list(EXTRA.values())
 def columns(mechanism, Z, keys, scale=None):
     """Return values of features, of maps with signs on a given log scale of the rows."""
     values, own = mechanism.feature_maps_[keys](Z)
-    return values if own is None else values * np.exp(own - scale)
+    if own is None:
+        return np.where(values > -np.inf, values, 0.0)  # zero features stay so
+    return values * np.exp(own - scale)
 
 
 @pytest.mark.parametrize("keys", [False, True])

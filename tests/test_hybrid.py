@@ -6,12 +6,13 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 
-from skrf import HybridRF, PositiveRF, RFFSampler
+from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
 
 def test_a_single_cluster_is_its_base():
     hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
-    positive = PositiveRF(24, random_state=0).fit(X)
+    positive = OptimalPositiveRF(24, random_state=0).fit(X)
+    assert_allclose(hybrid.rho_, positive.rho_, rtol=1e-9)
     # Centres stand where they should to 1e-10 of the width of the data.
     assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-9)
     assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-9)

@@ -42,7 +42,7 @@ class FeatureMap(ABC):
     n_columns : int
         Number of features.
     is_positive : bool
-        Whether features are known by their logarithms.
+        Whether features are known by their logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
     """
