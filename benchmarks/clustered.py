@@ -27,7 +27,7 @@ from skrf.features import _clustered
 LENGTH, WIDTH = 1024, 32
 COLUMNS = 256  # of a row that are not 0
 SETTINGS = list(itertools.product((2, 4), (2.0, 4.0), (0.3, 0.5, 0.7)))
-N_SEEDS, N_SEEDS_QUICK = 10, 3
+N_SEEDS, N_SEEDS_QUICK = 20, 3
 
 
 def inputs(n_clusters, distance, width, rng):
