@@ -21,7 +21,11 @@ VARIANTS = {
     "AdaptiveRF": [{"asymmetric": True, "kernel": "softmax"}],
     "PoissonRF": [{"positive": True}],
     "GeometricRF": [{"positive": True}],
-    "HybridRF": [{"coefficients": "gaussian"}, {"coefficients": "clustered"}],
+    "HybridRF": [
+        {"coefficients": "gaussian"},
+        {"coefficients": "clustered"},
+        {"coefficients": "clustered", "recenter": False},
+    ],
 }
 COLUMNS = (
     "mechanism",

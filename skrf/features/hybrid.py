@@ -245,7 +245,7 @@ class HybridRF(CenteredRandomFeatures):
 
     Choose it where both close and distant pairs must be right and features may be negative. With
     ``coefficients="clustered"`` every pair of clusters of queries and keys has an estimator of
-    its own. The two sides are mapped differently; for linear models on ``transform`` alone prefer
+    its own, with features that are positive, or 0 where they belong to other clusters. The two sides are mapped differently; for linear models on ``transform`` alone prefer
     a symmetric mechanism.
 
     Parameters
@@ -266,7 +266,7 @@ class HybridRF(CenteredRandomFeatures):
     n_clusters : int, default=2
         Clusters of queries and clusters of keys; fewer where n_components does not hold them.
     recenter : bool, default=True
-        Clustered: shift every pair of clusters to its own origin, with real positive features.
+        Clustered: shift every pair of clusters to its own origin, with optimal positive features.
         False takes the complex diagonal scaling of the paper.
     %(sigma_parameter)s
     %(kernel)s
@@ -285,6 +285,9 @@ class HybridRF(CenteredRandomFeatures):
         Width of the Gaussian coefficient.
     query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
         Centres of the clusters, in scaled, shifted inputs.
+    rho_ : ndarray of shape (n_clusters, n_clusters)
+        Root rho of the features of every pair of clusters, as of `OptimalPositiveRF`; recentred
+        clusters only.
 
     Raises
     ------
