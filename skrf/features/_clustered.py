@@ -5,7 +5,7 @@ one block; blocks share their projections.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
 
@@ -159,15 +159,38 @@ class RecentredMap(ClusteredMap):
         bias = self._kept.like(products, self._bias.ravel)
         if lower is not None:
             bias = bias - lower.astype(bias.dtype)
-        out[...] = -np.inf
-        members = [np.flatnonzero(clusters == c) for c in range(len(self.own_centers))]
+        members = [slice(None)]
+        if self.n_parts > 1:
+            out[...] = -np.inf
+            members = [np.flatnonzero(clusters == c) for c in range(self.n_parts)]
         for cluster, i, slope, own in self._blocks():
             rows = members[cluster]
-            logs = products[rows]
-            logs *= slope
+            logs = slope * products[rows]
             logs += levels[rows, i, None]
             logs += bias[own]
             out[rows, own] = logs
+
+    @property
+    def n_parts(self):
+        """Number of clusters of this side."""
+        return len(self.own_centers)
+
+    def parts(self, X):
+        """Return rows of the host by their clusters, with the blocks that see them."""
+        clusters = self._clusters(self.coordinates(X))
+        return [(np.flatnonzero(clusters == c), *own) for c, own in enumerate(self._by_cluster)]
+
+    @cached_property
+    def _by_cluster(self):
+        """Columns of each cluster of this side, and their map."""
+        n_pairs, m = len(self._pairs), self.projection.n_projections
+        columns = np.arange(n_pairs * m).reshape(*self.roots.shape, m)
+        found = []
+        for c in range(self.n_parts):
+            own = (slice(None), slice(c, c + 1)) if self.is_keys else slice(c, c + 1)
+            part = replace(self, own_centers=self.own_centers[c : c + 1], roots=self.roots[own])
+            found.append((columns[own].ravel(), part))
+        return found
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given that with respect to values."""

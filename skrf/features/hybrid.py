@@ -245,8 +245,8 @@ class HybridRF(CenteredRandomFeatures):
 
     Choose it where both close and distant pairs must be right and features may be negative. With
     ``coefficients="clustered"`` every pair of clusters of queries and keys has an estimator of
-    its own, with features that are positive, or 0 where they belong to other clusters. The two sides are mapped differently; for linear models on ``transform`` alone prefer
-    a symmetric mechanism.
+    its own, and features are positive, or 0 where they belong to other clusters. The two sides are
+    mapped differently; for linear models on ``transform`` alone prefer a symmetric mechanism.
 
     Parameters
     ----------
