@@ -109,16 +109,16 @@ class RecentredMap(ClusteredMap):
         """What columns add to every row, (n_pairs, n_projections)."""
         A = (1 - 1 / self.roots.reshape(-1, 1)) / 8
         origins = self.projection.multiply(np.array([self._own(pair) for pair in self._pairs]))
-        columns = A * self.projection.squared_norms - self._slopes[:, None] * origins
+        terms = A * self.projection.squared_norms - self._slopes[:, None] * origins
         constants = self._sums.squared_norms / 4 + math.log(self.projection.n_projections) / 2
-        return columns + self.n_features / 4 * np.log1p(-4 * A) - constants[:, None]
+        return terms + self.n_features / 4 * np.log1p(-4 * A) - constants[:, None]
 
     @cached_property
     def _slopes(self):
         """B of every pair."""
         return np.sqrt((1 + 1 / self.roots.ravel()) / 2)
 
-    def _parts(self, X):
+    def _projected(self, X):
         """Return clusters of rows, products, and what rows add to the columns of every pair."""
         rows = self.coordinates(X)
         row = self.coordinates.outer_term(X) - rows.squared_norms()
@@ -137,7 +137,7 @@ class RecentredMap(ClusteredMap):
             out = np.empty((X.shape[0], self.n_columns), X.dtype)
             self.write(X, out, np.empty)
             return Rows(out)
-        clusters, products, levels = self._parts(X)
+        clusters, products, levels = self._projected(X)
         bias, xp = self._kept.like(products, self._bias.ravel), namespace(products)
         nothing = like(-np.inf, products)
         return Rows(
@@ -155,7 +155,7 @@ class RecentredMap(ClusteredMap):
 
     def write(self, X, out, room, lower=None):
         """Write the logarithms of rows of the host: work for the blocks that see a row alone."""
-        clusters, products, levels = self._parts(X)
+        clusters, products, levels = self._projected(X)
         bias = self._kept.like(products, self._bias.ravel)
         if lower is not None:
             bias = bias - lower.astype(bias.dtype)
@@ -183,13 +183,12 @@ class RecentredMap(ClusteredMap):
     @cached_property
     def _by_cluster(self):
         """Columns of each cluster of this side, and their map."""
-        n_pairs, m = len(self._pairs), self.projection.n_projections
-        columns = np.arange(n_pairs * m).reshape(*self.roots.shape, m)
+        numbers = np.arange(self.n_columns).reshape(*self.roots.shape, -1)
         found = []
         for c in range(self.n_parts):
             own = (slice(None), slice(c, c + 1)) if self.is_keys else slice(c, c + 1)
             part = replace(self, own_centers=self.own_centers[c : c + 1], roots=self.roots[own])
-            found.append((columns[own].ravel(), part))
+            found.append((numbers[own].ravel(), part))
         return found
 
     def pull_back(self, X, by_values):
