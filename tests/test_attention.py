@@ -53,7 +53,7 @@ MAPS = {
     "hyperbolic": PositiveRF(24, variant="hyperbolic", random_state=0),
     "asymmetric": DenseExponentialRF(24, asymmetric=True, random_state=0),
     "adaptive": AdaptiveRF(24, random_state=0),
-    "clustered": HybridRF(48, coefficients="clustered", random_state=0),
+    "clustered": HybridRF(24, coefficients="clustered", random_state=0),
     "trigonometric": RFFSampler(400, random_state=0),
     "elu": GeneralizedMap(24, nonlinearity="elu", random_state=0),
     "square": GeneralizedMap(nonlinearity="square", projection="identity", random_state=0),
