@@ -26,6 +26,7 @@ VARIANTS = {
         {"coefficients": "gaussian"},
         {"shared": False},
         {"coefficients": "clustered"},
+        {"coefficients": "clustered", "recenter": False},
     ],
 }
 COLUMNS = (

@@ -10,13 +10,22 @@ from numpy.testing import assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from skrf import AdaptiveRF, DiscreteRF, GeometricRF, OptimalPositiveRF, PoissonRF, PositiveRF
+from skrf import (
+    AdaptiveRF,
+    DiscreteRF,
+    GeometricRF,
+    HybridRF,
+    OptimalPositiveRF,
+    PoissonRF,
+    PositiveRF,
+)
 
 MAPS = {
     "exact": "exact",
     "optimal": OptimalPositiveRF(6, random_state=0),
     "hyperbolic": PositiveRF(6, variant="hyperbolic", random_state=0),
     "adaptive": AdaptiveRF(6, random_state=0),
+    "clustered": HybridRF(12, coefficients="clustered", random_state=0),
 }
 every_map = pytest.mark.parametrize("name", MAPS)
 TABLE = np.random.default_rng(3).normal(size=(5, 3))

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from skrf import (
     AdaptiveRF,
     DenseExponentialRF,
+    HybridRF,
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
@@ -52,6 +53,7 @@ MAPS = {
     "hyperbolic": PositiveRF(24, variant="hyperbolic", random_state=0),
     "asymmetric": DenseExponentialRF(24, asymmetric=True, random_state=0),
     "adaptive": AdaptiveRF(24, random_state=0),
+    "clustered": HybridRF(24, coefficients="clustered", random_state=0),
     "trigonometric": RFFSampler(400, random_state=0),
     "elu": GeneralizedMap(24, nonlinearity="elu", random_state=0),
     "square": GeneralizedMap(nonlinearity="square", projection="identity", random_state=0),
@@ -111,7 +113,7 @@ def test_linear_equals_quadratic(name, mask, causal):
     attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=MASKS[mask])
     q, k, v = inputs()
     padding = padding_of(L)
-    if name in ("asymmetric", "adaptive"):
+    if name in ("asymmetric", "adaptive", "clustered"):
         attention.fit(q, k)
     for hidden in (None, padding):
         expected = quadratic(attention, q, k, v, hidden)
@@ -136,12 +138,16 @@ def test_cross_attention_equals_quadratic(name):
     assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("scale", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize(
+    ("name", "scale"), [("optimal", 0.5), ("optimal", 3.0), ("optimal", 30.0), ("clustered", 3.0)]
+)
 @pytest.mark.parametrize("sizes", [(1,), (7,), (512,), (1, 7, 64, 200)])
-def test_streaming_equals_one_shot(sizes, scale):
+def test_streaming_equals_one_shot(sizes, name, scale):
     n = 700 if sizes != (1,) else 60
-    attention = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    attention = ApproxKernelAttention(MAPS[name], causal=True)
     q, k, v = inputs(scale, n=n, s=n)
+    if name == "clustered":
+        attention.fit(q, k)
     padding = padding_of(n)
     for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
         q, k, v = (part.astype(dtype) for part in (q, k, v))
@@ -176,6 +182,8 @@ def test_a_long_stream_does_not_drift():
 def test_nothing_comes_from_the_future(name, mask):
     attention = ApproxKernelAttention(MAPS[name], causal=True, mask=MASKS[mask])
     q, k, v = inputs()
+    if name == "clustered":
+        attention.fit(q, k)
     before = attention(q, k, v)
     cut = 61
     for part in (q, k, v):
@@ -201,7 +209,7 @@ def test_threads_change_nothing(causal):
 
 
 @both_modes
-@pytest.mark.parametrize("name", ["optimal", "hyperbolic", "asymmetric", "adaptive"])
+@pytest.mark.parametrize("name", ["optimal", "hyperbolic", "asymmetric", "adaptive", "clustered"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "shape", [(40, 8), (40, 1), (1, 8), (1, 1)], ids=lambda shape: "x".join(map(str, shape))
@@ -220,6 +228,8 @@ def test_extreme_inputs_stay_finite(shape, dtype, name, causal):
         q, k, v = (part.astype(dtype) for part in (q, k, v))
         for padding in (None, np.ones(n, bool), np.arange(n) < n // 2):
             attention = ApproxKernelAttention(MAPS[name], causal=causal)
+            if name == "clustered" and causal:
+                attention.fit(q, k)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 warnings.simplefilter("ignore", FeatureCollapseWarning)
@@ -257,7 +267,7 @@ def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-17, 1e-16, 1e-15, 1e-12, 1e-7, 1e-6, 1e-3])
-@pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive"])
+@pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive", "clustered"])
 def test_keys_that_agree_to_rounding(name, spread):
     """Balancing a spread of rounding against that of queries must not blow rounding up."""
     q, k, v = inputs(s=S)

@@ -5,13 +5,24 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from samples import X, Y, fitted
+from scipy.spatial.distance import cdist
 
-from skrf import HybridRF, PositiveRF, RFFSampler
+from skrf import (
+    ApproxKernelAttention,
+    HybridRF,
+    KernelRegressionClassifier,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+    _sums,
+)
+from skrf.features._clustered import RecentredMap
 
 
 def test_a_single_cluster_is_its_base():
     hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
-    positive = PositiveRF(24, random_state=0).fit(X)
+    positive = OptimalPositiveRF(24, random_state=0).fit(X)
+    assert_allclose(hybrid.rho_, positive.rho_, rtol=1e-9)
     # Centres stand where they should to 1e-10 of the width of the data.
     assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-9)
     assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-9)
@@ -75,12 +86,76 @@ def test_weights_move_clusters_and_stretches(recenter):
     ).fit(Z, sample_weight=weights, keys=keys)
     assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
     assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)
-    stretches = hybrid._fitted.queries.stretches
     if not recenter:
+        stretches = hybrid._fitted.queries.stretches
         (real, imaginary), _ = stretches[0, 0]
         squares = np.average(Z**2, axis=0, weights=weights)
         assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)
         assert not imaginary.any()
+
+
+def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
+    rng = np.random.default_rng(0)
+    rows, keys = rng.normal(size=(80, 3)), np.array([1.0, 0.5, 0.2]) * rng.normal(size=(50, 3))
+    rows[:40] *= 0.3
+    rows[:, 0] += np.where(np.arange(80) < 40, 4, -4)
+    keys[:, 0] += np.where(np.arange(50) < 10, 3, -3)
+    weights = rng.exponential(size=80)
+    hybrid = HybridRF(32, coefficients="clustered", sigma=0.8, random_state=0)
+    hybrid.fit(rows, sample_weight=weights, keys=keys)
+    sides = [0.8 * (Z - hybrid.offset_) for Z in (rows, keys)]
+    centers = hybrid.query_centers_, hybrid.key_centers_
+    clusters = [cdist(*pair).argmin(axis=1) for pair in zip(sides, centers, strict=True)]
+    assert np.ptp(hybrid.rho_) > 0.1
+    for a, b in np.ndindex(2, 2):
+        u, v = (Z[own == c] - center[c] for Z, own, center, c in
+                zip(sides, clusters, centers, (a, b), strict=True))  # fmt: skip
+        squares = np.sum((u[:, None] + v) ** 2, axis=2)
+        mean = np.average(squares.mean(axis=1), weights=weights[clusters[0] == a])
+        root = hybrid.rho_[a, b]
+        best, *others = (
+            3 * np.log1p((1 - np.sqrt(rho)) ** 2 / (2 * np.sqrt(rho))) + rho * mean
+            for rho in (root, 1.01 * root, root / 1.01)
+        )
+        assert best < min(others)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
+    """Rows in parts, for all keys in one cluster, too, and classes that miss a cluster."""
+    rng = np.random.default_rng(0)
+    near = rng.normal(size=(2, 90, 4)) * 0.5
+    q, k = near + 3 * rng.choice([-1, 0, 1], size=(2, 90, 1))
+    v, y = rng.normal(size=(90, 3)), np.arange(90) // 30
+    q, k, v = (part.astype(dtype) for part in (q, k, v))
+    hybrid = HybridRF(90, coefficients="clustered", n_clusters=3, random_state=0)
+    attention = ApproxKernelAttention(hybrid).fit(q, k)
+    one = k[np.abs(k.mean(axis=1)) < 1]
+    model = KernelRegressionClassifier(hybrid).fit(k[np.argsort(k[:, 0])], y)
+    heads = np.stack([q, q[::-1]]), k[None], v[None]
+
+    def results():
+        again = KernelRegressionClassifier(hybrid).fit(k[np.argsort(k[:, 0])], y)
+        again.partial_fit(q, y)
+        return [
+            attention(q, k, v),
+            attention(q, k, v, key_padding_mask=np.arange(90) % 3 == 0),
+            attention(q, one, v[: len(one)]),
+            ApproxKernelAttention(hybrid)(*heads),
+            model.predict_log_proba(q),
+            model.predict_proba(sp.csr_array(q)),
+            again.predict_log_proba(q),
+        ]
+
+    expected, calls = results(), []
+    monkeypatch.setattr(_sums, "_PART_ENTRIES", 0)
+    parts = RecentredMap.parts
+    monkeypatch.setattr(RecentredMap, "parts", lambda *own: calls.append(own) or parts(*own))
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
+    for found, wanted in zip(results(), expected, strict=True):
+        assert found.dtype == wanted.dtype
+        assert_allclose(found, wanted, **close)
+    assert len(calls) > 10
 
 
 def test_rounding_decides_no_stretch():

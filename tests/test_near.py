@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, RFFSampler
+from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, RFFSampler
 from skrf._arrays import namespace, to_host
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, exact_attention
 from skrf.attention._heads import Head, HeadSet, Unit
@@ -127,6 +127,27 @@ def test_it_is_the_dense_definition(name, field, causal, dtype):
         assert len(fitted.mechanisms_) == len(fitted.shrink_) == heads[0]
         fitted.shrink_[:] = np.linspace(0.1, 0.9, heads[0])
         assert_allclose(fitted(q, k, v), dense(fitted, q, k, v), **TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize(("dtype", "is_late"), [("float64", True), ("float32", False)])
+def test_features_that_are_zero_for_other_clusters(library, dtype, causal, is_late):
+    """Also where the first far keys are all of one cluster."""
+    q, k, v = (part[:1] for part in inputs(2, 1))
+    sides = np.where(np.arange(L) < 60, 1, -1) if is_late else np.sign(k[:1, :1, :, 0])
+    k = k / 2 + 2 * sides[..., None]
+    q, k, v = (part.astype(dtype) for part in (q, k, v))
+    clustered = HybridRF(48, coefficients="clustered", random_state=0)
+    attention = ApproxKernelAttention(
+        clustered, near=NearField(8, 3), causal=causal, n_groups=2, block_size=40
+    ).fit(q, k, v)
+    assert not np.isfinite(attention.mechanisms_[0].log_transform_keys(k[0, 0])).all()
+    expected = dense(attention, q, k, v, PADDING[1:])
+    out = attention(*map(library.array, (q, k, v)), key_padding_mask=PADDING[1:])
+    assert_allclose(to_host(out), expected, **TOLERANCES[dtype])
+    if causal:
+        found, _ = streamed(attention, (q, k, v))
+        assert_allclose(found, dense(attention, q, k, v), **TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize(

@@ -143,19 +143,20 @@ class Unit:
     # ---------------------------------------------------------------- scales that are guessed
 
     @property
-    def _takes_guesses(self):
+    def takes_guesses(self):
+        """Whether scales of sums may be guessed."""
         # Only NumPy's twin spares the passes for the largest exponents, for single sets.
         return self.head.is_positive and isinstance(self.q, np.ndarray) and self.k.ndim == 2
 
     def level(self, sums):
         """Return the exponents that serve blocks of keys after these sums, or None."""
-        if sums is None or not (self._takes_guesses and np.isfinite(sums.top).all()):
+        if sums is None or not (self.takes_guesses and np.isfinite(sums.top).all()):
             return None
         return sums.top
 
     def guess(self):
         """Return exponents of about the size of those of all keys, by a few of them, or None."""
-        if not self._takes_guesses:
+        if not self.takes_guesses:
             return None
         n_keys = self.k.shape[-2]
         some = self.key_rows(slice(0, n_keys, max(1, n_keys // _SAMPLED_KEYS)))

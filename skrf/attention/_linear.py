@@ -21,6 +21,7 @@ from .._sums import (
     lowered,
     product,
     rise_limit,
+    sums_of_block,
     transposed,
 )
 from ._heads import as_blocks, as_rows, blocks, filled
@@ -36,11 +37,28 @@ _CHECKED_QUERIES = 16  # of a head, by the collapse check
 
 def absorb(unit, size=FEATURE_ROWS):
     """Return the sums over all keys of a unit."""
+    if unit.head.keys.n_parts > 1 and unit.takes_guesses:
+        return _absorb_parts(unit, size)
     sums = _absorb_on_a_guess(unit, size)
     if sums is None:
         for rows in blocks(unit.k.shape[-2], size):
             sums = added(sums, unit.key_rows(rows), unit.values(rows))
     return sums
+
+
+def _absorb_parts(unit, size):
+    """Return the sums over all keys, each of which is zero in some columns."""
+    total, level = None, None
+    for rows in blocks(unit.k.shape[-2], size):
+        keys, values = unit.keys(rows), unit.values(rows)
+        if unit.hidden is not None:
+            seen = ~unit.hidden[rows]
+            keys, values = keys[seen], values[seen]
+        own, _ = sums_of_block(unit.head.keys, keys, values, unit.memory[1], [0, len(keys)], level)
+        (own,) = own.groups()
+        total = own if total is None else total.merge(own)
+        level = unit.level(total)
+    return total
 
 
 def _absorb_on_a_guess(unit, size):

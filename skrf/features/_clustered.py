@@ -5,18 +5,21 @@ one block; blocks share their projections.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import columns, like, namespace, squared_distances
+from .._arrays import Kept, columns, is_array_api, like, namespace, squared_distances
+from .._sums import Rows
 from ..projections import DenseProjection, Projection
 from ._clusters import cluster_centers, on_grid, representatives
 from ._coordinates import Coordinates
 from ._map import FeatureMap, signed_rows
+from .exponential import optimal_rho
 
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
@@ -24,7 +27,7 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ClusteredMap(FeatureMap):
-    """Features in blocks, one for each pair of clusters.
+    """Base: features in blocks, one for each pair of clusters.
 
     Parameters
     ----------
@@ -34,8 +37,6 @@ class ClusteredMap(FeatureMap):
         The projections that all blocks share.
     own_centers, other_centers : ndarray of shape (C, d)
         Centres of the clusters of this side and of the other.
-    stretches : dict or None
-        What `_stretches` returns; None recentres.
     is_keys : bool
         Which side this is.
     """
@@ -44,52 +45,203 @@ class ClusteredMap(FeatureMap):
     projection: Projection
     own_centers: np.ndarray
     other_centers: np.ndarray
-    stretches: dict | None
     is_keys: bool
-    is_positive = False
+    columns_per_pair = 1  # of clusters, that a projection makes
 
     @property
     def columns_per_projection(self):
         """Number of columns that a projection makes in all blocks."""
-        n_blocks = len(self.own_centers) * len(self.other_centers)
-        return n_blocks * (1 if self.stretches is None else 2)
+        return len(self._pairs) * self.columns_per_pair
 
-    def __call__(self, X):
-        """Return the `Rows` of X, zero but in the blocks of their cluster."""
-        rows = self.coordinates(X)
-        products = rows.dot(DenseProjection(self.own_centers))
-        xp = namespace(products)
-        halves = like(np.sum(self.own_centers**2, axis=1) / 2, products)
-        cluster = xp.argmax(products - halves[None, :], axis=1)
-        norms2 = rows.squared_norms()
-        outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
-        outer = outer - norms2 / 2
-        make = self._recentred if self.stretches is None else self._stretched
-        parts = []
-        for pair in self._pairs():
-            values, logs = make(rows, norms2, outer, pair)
-            member = (cluster == pair[self.is_keys])[:, None]
-            parts.append((values, xp.where(member, logs, like(-np.inf, logs))))
-        return signed_rows(*(columns(part) for part in zip(*parts, strict=True)))
-
+    @property
     def _pairs(self):
-        """Return (query cluster, key cluster) in the order of the blocks."""
+        """(Query cluster, key cluster) in the order of the blocks."""
         sizes = len(self.own_centers), len(self.other_centers)
         n_queries, n_keys = sizes[::-1] if self.is_keys else sizes
         return [(a, b) for a in range(n_queries) for b in range(n_keys)]
 
-    def _recentred(self, rows, norms2, outer, pair):
-        own = self.own_centers[pair[self.is_keys]]
-        both = own + self.other_centers[pair[not self.is_keys]]
-        # K = exp(-|x - y0|^2 / 2) exp(-|y - x0|^2 / 2) exp(|x0 - y0|^2 / 2) exp(u.v), u = x - x0,
-        # v = y - y0; the constant is shared by the sides.
-        along = rows.dot(DenseProjection(both[None, :]))[:, 0]
-        row = outer - norms2 / 2 + along - float(both @ both) / 4
-        origin = like(self.projection.multiply(own[None, :])[0], row)
-        logs = rows.dot(self.projection) - origin[None, :] + row[:, None]
-        return namespace(logs).ones_like(logs), logs
+    def _own(self, pair):
+        """Return the centre of this side's cluster of a pair."""
+        return self.own_centers[pair[self.is_keys]]
 
-    def _stretched(self, rows, norms2, outer, pair):
+    def _other(self, pair):
+        """Return the centre of the other side's cluster of a pair."""
+        return self.other_centers[pair[not self.is_keys]]
+
+    def _clusters(self, rows):
+        """Return the cluster of every row."""
+        products = rows.dot(DenseProjection(self.own_centers))
+        halves = like(np.sum(self.own_centers**2, axis=1) / 2, products)
+        return namespace(products).argmax(products - halves[None, :], axis=1)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of the rows."""
+        return self.coordinates.exponent_bound(X)
+
+
+@dataclass(frozen=True, eq=False)
+class RecentredMap(ClusteredMap):
+    """Positive features of every pair of clusters about its own origin; 0 in the other blocks.
+
+    With centres x0 and y0, u = x - x0 and v = y - y0, the kernel is exp(-|x|^2 / 2 + x.y0)
+    exp(-|y|^2 / 2 + x0.y - x0.y0) exp(u.v), and exp(u.v) the mean of products of optimal positive
+    features, D exp(A |w|^2 + B w.u - |u|^2 / 2). Each side takes half of the constants.
+
+    Parameters
+    ----------
+    roots : ndarray of shape (C_queries, C_keys)
+        The root rho of every pair: A = (1 - 1 / rho) / 8, B^2 = 1 - 4A, D = B^(d / 2).
+    """
+
+    roots: np.ndarray
+    is_positive = True
+    _kept: Kept = field(init=False, default_factory=Kept)
+
+    @cached_property
+    def _sums(self):
+        """x0 + y0 of every pair, which multiply the rows."""
+        return DenseProjection(
+            np.array([self._own(pair) + self._other(pair) for pair in self._pairs])
+        )
+
+    @cached_property
+    def _bias(self):
+        """What columns add to every row, (n_pairs, n_projections)."""
+        A = (1 - 1 / self.roots.reshape(-1, 1)) / 8
+        origins = self.projection.multiply(np.array([self._own(pair) for pair in self._pairs]))
+        terms = A * self.projection.squared_norms - self._slopes[:, None] * origins
+        constants = self._sums.squared_norms / 4 + math.log(self.projection.n_projections) / 2
+        return terms + self.n_features / 4 * np.log1p(-4 * A) - constants[:, None]
+
+    @cached_property
+    def _slopes(self):
+        """B of every pair."""
+        return np.sqrt((1 + 1 / self.roots.ravel()) / 2)
+
+    def _projected(self, X):
+        """Return clusters of rows, products, and what rows add to the columns of every pair."""
+        rows = self.coordinates(X)
+        row = self.coordinates.outer_term(X) - rows.squared_norms()
+        levels = rows.dot(self._sums) + row[:, None]
+        return self._clusters(rows), rows.dot(self.projection), levels
+
+    def _blocks(self):
+        """Yield this side's cluster, the number of the pair, its B and its columns."""
+        m = self.projection.n_projections
+        for i, (pair, slope) in enumerate(zip(self._pairs, self._slopes.tolist(), strict=True)):
+            yield pair[self.is_keys], i, slope, slice(i * m, (i + 1) * m)
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        if not is_array_api(X):
+            out = np.empty((X.shape[0], self.n_columns), X.dtype)
+            self.write(X, out, np.empty)
+            return Rows(out)
+        clusters, products, levels = self._projected(X)
+        bias, xp = self._kept.like(products, self._bias.ravel), namespace(products)
+        nothing = like(-np.inf, products)
+        return Rows(
+            columns(
+                [
+                    xp.where(
+                        (clusters == cluster)[:, None],
+                        slope * products + levels[:, i : i + 1] + bias[None, own],
+                        nothing,
+                    )
+                    for cluster, i, slope, own in self._blocks()
+                ]
+            )
+        )
+
+    def write(self, X, out, room, lower=None):
+        """Write the logarithms of rows of the host: work for the blocks that see a row alone."""
+        clusters, products, levels = self._projected(X)
+        bias = self._kept.like(products, self._bias.ravel)
+        if lower is not None:
+            bias = bias - lower.astype(bias.dtype)
+        members = [slice(None)]
+        if self.n_parts > 1:
+            out[...] = -np.inf
+            members = [np.flatnonzero(clusters == c) for c in range(self.n_parts)]
+        for cluster, i, slope, own in self._blocks():
+            rows = members[cluster]
+            logs = slope * products[rows]
+            logs += levels[rows, i, None]
+            logs += bias[own]
+            out[rows, own] = logs
+
+    @property
+    def n_parts(self):
+        """Number of clusters of this side."""
+        return len(self.own_centers)
+
+    def parts(self, X):
+        """Return rows of the host by their clusters, with the blocks that see them."""
+        clusters = self._clusters(self.coordinates(X))
+        return [(np.flatnonzero(clusters == c), *own) for c, own in enumerate(self._by_cluster)]
+
+    @cached_property
+    def _by_cluster(self):
+        """Columns of each cluster of this side, and their map."""
+        numbers = np.arange(self.n_columns).reshape(*self.roots.shape, -1)
+        found = []
+        for c in range(self.n_parts):
+            own = (slice(None), slice(c, c + 1)) if self.is_keys else slice(c, c + 1)
+            part = replace(self, own_centers=self.own_centers[c : c + 1], roots=self.roots[own])
+            found.append((numbers[own].ravel(), part))
+        return found
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, given that with respect to values."""
+        xp, rows = namespace(X), self.coordinates(X)
+        clusters, by_products, totals = self._clusters(rows), 0.0, []
+        for cluster, _, slope, own in self._blocks():
+            is_seen = (clusters == cluster)[:, None]
+            by_logs = xp.where(is_seen, by_values[:, own], like(0.0, by_values))
+            by_products = by_products + slope * by_logs
+            totals.append(xp.sum(by_logs, axis=1, keepdims=True))
+        totals = columns(totals)
+        total = xp.sum(totals, axis=1, keepdims=True)
+        by_rows = self.projection.pull_back(by_products) + self._sums.pull_back(totals)
+        by_rows = by_rows - 2 * total * rows.values
+        if self.coordinates.is_softmax:
+            by_rows = by_rows + total * self.coordinates.unshifted(X).values
+        return self.coordinates.pull_back(by_rows)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows, slopes and biases."""
+        reach = max(self._slopes.max() ** 2, abs(self._bias).max())
+        return max(super().exponent_bound(X), float(reach))
+
+
+@dataclass(frozen=True, eq=False)
+class StretchedMap(ClusteredMap):
+    """Features of every pair of clusters with a complex diagonal scaling, which have signs.
+
+    Parameters
+    ----------
+    stretches : dict
+        What `_stretches` returns.
+    """
+
+    stretches: dict
+    is_positive = False
+    columns_per_pair = 2
+
+    def __call__(self, X):
+        """Return the `Rows` of X, zero but in the blocks of their cluster."""
+        rows = self.coordinates(X)
+        xp, clusters = namespace(X), self._clusters(rows)
+        outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
+        outer = outer - rows.squared_norms() / 2
+        parts = []
+        for pair in self._pairs:
+            values, logs = self._stretched(rows, outer, pair)
+            is_seen = (clusters == pair[self.is_keys])[:, None]
+            parts.append((values, xp.where(is_seen, logs, like(-np.inf, logs))))
+        return signed_rows(*(columns(part) for part in zip(*parts, strict=True)))
+
+    def _stretched(self, rows, outer, pair):
         real, imaginary = self.stretches[pair][self.is_keys]
         omega = self.projection.dense()
         level = rows.dot(DenseProjection(omega * real))
@@ -103,23 +255,20 @@ class ClusteredMap(FeatureMap):
         sign = -1.0 if self.is_keys else 1.0
         return columns([xp.cos(angle), sign * xp.sin(angle)]), columns([logs, logs])
 
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of the rows."""
-        return self.coordinates.exponent_bound(X)
-
 
 class Clustered:
     """The steps of a `HybridRF` whose coefficients tell the clusters of a pair."""
 
     def sizes(self, spec):
         """Return numbers of projections and clusters."""
-        width = 1 if self._recentres(spec) else 2
+        width = 1 if self.is_positive(spec) else 2
         clusters = min(spec.n_clusters, math.isqrt(spec.n_components // width))
         n_projections = spec.n_components // (width * clusters**2)
         return SimpleNamespace(n_projections=n_projections, clusters=clusters)
 
     @staticmethod
-    def _recentres(spec):
+    def is_positive(spec):
+        """Tell whether the clusters are recentred."""
         # The complex diagonal needs two columns; a single one cannot hold them.
         return spec.recenter or spec.n_components == 1
 
@@ -133,8 +282,9 @@ class Clustered:
             others = self._chosen(spec, learned, sample.keys, sample.key_weights, rng)
             learned.key_centers_ = _centers(*others, learned.clusters, rng)
         centers = learned.query_centers_, learned.key_centers_
-        learned.stretches = None
-        if not self._recentres(spec):
+        if self.is_positive(spec):
+            learned.rho_ = _roots(queries, others, *centers)
+        else:
             learned.stretches = _stretches(queries, others, *centers)
 
     @staticmethod
@@ -147,12 +297,12 @@ class Clustered:
 
     def assemble(self, spec, learned, draw):
         """Return the maps of both sides."""
-        own = spec._coordinates(learned), draw.projection
+        kind, own = StretchedMap, getattr(learned, "stretches", None)
+        if self.is_positive(spec):
+            kind, own = RecentredMap, learned.rho_
+        shared = spec._coordinates(learned), draw.projection
         sides = learned.query_centers_, learned.key_centers_
-        return (
-            ClusteredMap(*own, *sides, learned.stretches, is_keys=False),
-            ClusteredMap(*own, *sides[::-1], learned.stretches, is_keys=True),
-        )
+        return kind(*shared, *sides, False, own), kind(*shared, *sides[::-1], True, own)
 
     def log_variance(self, spec, learned, X, Y, geometry):
         """Return the log variance of one projection."""
@@ -160,16 +310,17 @@ class Clustered:
         log_own = np.empty_like(geometry.sum2)
         for a, b, in_a, in_b in _pairs_of_clusters(X, Y, *centers):
             x, y = X[in_a], Y[in_b]
-            if learned.stretches is None:
-                log_size = squared_distances(x - centers[0][a], y - centers[1][b], sign=1)
+            if self.is_positive(spec):
+                own = variances.PairGeometry.of(x - centers[0][a], y - centers[1][b])
+                logs = variances.Exponential(learned.rho_[a, b]).log_own(own)
             else:
                 real, imaginary = (
                     squared_distances(x * own, y * other, sign=1)
                     for own, other in zip(*learned.stretches[a, b], strict=True)
                 )
                 # exp(|a|^2) cosh(|b|^2)
-                log_size = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
-            log_own[np.ix_(in_a, in_b)] = variances.log_expm1(log_size)
+                logs = variances.log_expm1(real + np.logaddexp(imaginary, -imaginary) - np.log(2))
+            log_own[np.ix_(in_a, in_b)] = logs
         return -geometry.difference2 + log_own
 
 
@@ -193,6 +344,22 @@ def _pairs_of_clusters(queries, others, query_centers, key_centers):
     for a in range(len(query_centers)):
         for b in range(len(key_centers)):
             yield a, b, nearest_a == a, nearest_b == b
+
+
+def _roots(queries, others, *centers):
+    """Return the root of optimal positive features for every pair of clusters.
+
+    Queries and others are points and their weights.
+    """
+    spreads = []
+    for (points, weights), own in zip((queries, others), centers, strict=True):
+        distances2 = cdist(points, own, "sqeuclidean")
+        nearest = distances2.argmin(axis=1)
+        totals = np.bincount(nearest, weights * distances2.min(axis=1), len(own))
+        spreads.append(totals / np.bincount(nearest, weights, len(own)))
+    # Centres are means: the mean of |u + v|^2 is that of |u|^2 + |v|^2.
+    sums = np.add.outer(*spreads)
+    return np.array([[optimal_rho(own, points.shape[1]) for own in row] for row in sums])
 
 
 def _stretches(queries, others, *centers):

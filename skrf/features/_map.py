@@ -42,12 +42,13 @@ class FeatureMap(ABC):
     n_columns : int
         Number of features.
     is_positive : bool
-        Whether features are known by their logarithms.
+        Whether features are known by their logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
     """
 
     is_parallel = True
+    n_parts = 1  # groups of rows that are zero in each other's columns
     columns_per_projection = 1
 
     @property
@@ -91,6 +92,19 @@ class FeatureMap(ABC):
         if lower is not None:
             out -= lower.astype(out.dtype)
         return scale
+
+    def parts(self, X):
+        """Return rows of the host in parts that see some of the columns alone.
+
+        Maps with `n_parts` have it; sums then leave out what is zero.
+
+        Returns
+        -------
+        list of (ndarray of int, ndarray of int, FeatureMap)
+            Numbers of rows, of columns, and the map that makes these columns of such rows.
+        """
+        everything = np.arange(X.shape[0]), np.arange(self.n_columns)
+        return [(*everything, self)]
 
     def write_plain(self, X, out, room):
         """Write the features themselves into `out`; they may overflow."""

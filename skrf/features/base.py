@@ -371,7 +371,10 @@ class BaseRandomFeatures(
 
     @property
     def is_positive(self):
-        """Whether every feature is positive."""
+        """Whether no feature is negative.
+
+        They are 0 only in blocks of clusters that do not see a row.
+        """
         return self._is_positive if self._fitted is None else self._fitted.queries.is_positive
 
     @property
@@ -775,7 +778,8 @@ class BaseRandomFeatures(
     def log_transform(self, X):
         """Return the logarithms of the query-side features, finite at every sigma.
 
-        Mechanisms with positive features only.
+        Mechanisms with positive features only. Those of clusters give -inf where a block of theirs
+        does not see a row.
 
         Parameters
         ----------
@@ -793,7 +797,8 @@ class BaseRandomFeatures(
     def log_transform_keys(self, Y):
         """Return the logarithms of the key-side features, finite at every sigma.
 
-        Mechanisms with positive features only.
+        Mechanisms with positive features only. Those of clusters give -inf where a block of theirs
+        does not see a row.
 
         Parameters
         ----------

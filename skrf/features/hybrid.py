@@ -186,6 +186,11 @@ class Combined:
         n_projections = max(1, spec.n_components // smallest)
         return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
 
+    @staticmethod
+    def is_positive(spec):
+        """Tell whether features are positive: what joins the bases has signs."""
+        return False
+
     def learn_from_rows(self, spec, learned, sample):
         """Add what bases learn of rows, and the widths of Gaussian coefficients."""
         for k, (own, part) in enumerate(spec._parts(learned)):
@@ -236,8 +241,8 @@ class HybridRF(CenteredRandomFeatures):
 
     Choose it where both close and distant pairs must be right and features may be negative. With
     ``coefficients="clustered"`` every pair of clusters of queries and keys has an estimator of
-    its own. The two sides are mapped differently; for linear models on ``transform`` alone prefer
-    a symmetric mechanism.
+    its own, and features are positive, or 0 where they belong to other clusters. The two sides are
+    mapped differently; for linear models on ``transform`` alone prefer a symmetric mechanism.
 
     Parameters
     ----------
@@ -266,7 +271,7 @@ class HybridRF(CenteredRandomFeatures):
     n_clusters : int, default=2
         Clusters of queries and clusters of keys; fewer where n_components does not hold them.
     recenter : bool, default=True
-        Clustered: shift every pair of clusters to its own origin, with real positive features.
+        Clustered: shift every pair of clusters to its own origin, with optimal positive features.
         False takes the complex diagonal scaling of the paper.
     %(sigma_parameter)s
     %(kernel)s
@@ -285,6 +290,9 @@ class HybridRF(CenteredRandomFeatures):
         Widths of the Gaussian coefficients, a number of two bases.
     query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
         Centres of the clusters, in scaled, shifted inputs.
+    rho_ : ndarray of shape (n_clusters, n_clusters)
+        Root rho of the features of every pair of clusters, as of `OptimalPositiveRF`; recentred
+        clusters only.
 
     Raises
     ------
@@ -366,8 +374,11 @@ class HybridRF(CenteredRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    _is_positive = False
     _is_symmetric = False
+
+    @property
+    def _is_positive(self):
+        return self._family.is_positive(self)
 
     @property
     def _family(self):
