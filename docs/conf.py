@@ -72,7 +72,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"scikit-random-features {version}"
 html_show_sourcelink = False
 # Pages without neighbours on their level need no list of them.
-html_sidebars = {page: [] for page in ("getting_started", "example", "changelog")}
+html_sidebars = {page: [] for page in ("getting_started", "example", "faq", "changelog")}
 html_theme_options = {
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
