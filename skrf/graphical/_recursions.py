@@ -201,9 +201,9 @@ class Model:
         total = np.where(total > LEAST[self.dtype], total, np.nan)
         after *= 1 / total
         if self.floor:
-            if upper is not None:
-                predicted = self.predicted(upper)
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
+                if upper is not None:
+                    predicted = self.predicted(upper)
                 weights = (weights + self.floor) * (1 / total)
                 upper = (weights * (predicted + self.floor)).astype(self.dtype)
             is_known = self._is_little(upper.sum(axis=1), 1.0)
@@ -305,6 +305,10 @@ class Model:
         if self.is_local:
             return 0.0
         return float(self.log_normalisers([len(part) for part in sequences]).sum())
+
+    def log_prob(self, sequences):
+        """Return the log probability of the symbols, summed over sequences."""
+        return float(self.forward(sequences).sum()) - self.log_normaliser(sequences)
 
     def filtered(self, sequence, before=None):
         """Return posteriors given the past, the posterior `before` included."""

@@ -72,9 +72,10 @@ class KernelHMM(BaseEstimator):
     symbols : array-like of shape (n_symbols, d)
         Embeddings of the symbols.
     targets : array-like of shape (n_states, d), default=None
-        Embeddings of the states as the later of two; None takes `states`.
+        Embeddings of the states as the later of two; None takes `states`, and `fit` then learns
+        one array for both.
     emitters : array-like of shape (n_states, d), default=None
-        Embeddings of the states as what emits; None takes `states`.
+        Embeddings of the states as what emits; None takes `states`, also in `fit`.
     start_embedding : array-like of shape (d,), default=None
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
@@ -242,10 +243,10 @@ class KernelHMM(BaseEstimator):
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
         n, width = states.shape
-        found = {"states": states, "symbols": check_embeddings(self.symbols, "symbols", width)}
+        found = {"states": states, "symbols": self._own("symbols", width)}
         for name in ("targets", "emitters"):
             value = getattr(self, name)
-            found[name] = states if value is None else check_embeddings(value, name, width)
+            found[name] = states if value is None else self._own(name, width)
             if len(found[name]) != n:
                 raise ValueError(f"{name} has {len(found[name])} rows; states has {n}.")
         found["start_embedding"] = None
@@ -258,6 +259,10 @@ class KernelHMM(BaseEstimator):
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
         return found
 
+    def _own(self, name, width):
+        # A copy: what roles share must not depend on types of arrays, nor be lost by `clone`.
+        return check_embeddings(getattr(self, name), name, width).copy()
+
     def _start_prob(self, embeddings):
         n = len(embeddings["states"])
         if self.start_prob is None:
@@ -265,8 +270,8 @@ class KernelHMM(BaseEstimator):
         start = as_array("start_prob", self.start_prob, np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
-                f"start_prob must hold {n} probabilities that sum to 1, got shape "
-                f"{start.shape} and sum {start.sum():.6g}."
+                f"start_prob must hold {n} probabilities >= 0 that sum to 1, got shape "
+                f"{start.shape}, sum {start.sum():.6g} and least {start.min(initial=np.inf):.6g}."
             )
         return start
 
@@ -313,7 +318,7 @@ class KernelHMM(BaseEstimator):
         return np.exp(channel.log_values())
 
     def _check_local(self, name):
-        if not self._is_local:
+        if not self._model.is_local:  # after `fit`, what was learnt
             raise ValueError(
                 f"{name} needs normalization='local': with 'global' what is probable at a position "
                 "depends on how long the sequence will be."
@@ -337,8 +342,7 @@ class KernelHMM(BaseEstimator):
             The log probability.
         """
         model = self._model
-        sequences = _check_sequences(model, X, lengths)
-        return float(model.forward(sequences).sum()) - model.log_normaliser(sequences)
+        return model.log_prob(_check_sequences(model, X, lengths))
 
     def score_samples(self, X, lengths=None):
         """Return the log probability of the symbols, and the posterior of every sample.
@@ -372,8 +376,9 @@ class KernelHMM(BaseEstimator):
         Returns
         -------
         float
-            -2 `score` + 2 p. The p parameters are the entries of the embeddings, an array that
-            several roles share counted once; the start distribution is given and no parameter.
+            -2 `score` + 2 p. The p parameters are the entries of the embeddings, without those of
+            `targets` and `emitters` where these are None; the start distribution is given and no
+            parameter.
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
