@@ -165,6 +165,27 @@ def test_hmm_samples_come_from_the_model(name, normalization):
     assert_drawn_from(np.array(draws), shares / shares.sum())
 
 
+def test_global_paths_of_symbols_that_tell_nothing_are_drawn_from_the_model():
+    """One symbol, that all states emit alike: the normaliser is still one of whole sequences."""
+    model = KernelHMM(STATES, np.zeros((1, 3)), feature_map="exact", normalization="global")
+    rng = np.random.RandomState(0)
+    draws = np.array([model.sample(2, random_state=rng)[1] for _ in range(3000)])
+    shares = np.exp(STATES @ STATES.T)
+    assert_drawn_from(draws, shares / shares.sum())
+
+
+def test_long_local_draws_hold_nothing_of_the_length_by_states():
+    import tracemalloc
+
+    model = KernelHMM.from_random(2000, 3, 2, feature_map=OptimalPositiveRF(4), random_state=0)
+    model.sample(2, random_state=0)
+    tracemalloc.start()
+    model.sample(2000, random_state=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6  # float64 of the length by states take 32 MB
+
+
 def test_several_sequences_are_scored_side_by_side():
     for normalization in ("local", "global"):
         model = hmm("adaptive", "embedding", normalization=normalization)

@@ -427,9 +427,9 @@ class Model:
         """Return symbols and states of one sequence."""
         totals = self.log_totals
         # ahead[t]: log sum over what follows state t; 0 where channels are normalised.
-        ahead = np.zeros((length, len(self.start)))
-        through = np.zeros((length, self.transition.R.shape[1]))
-        if np.any(totals):
+        ahead, through = (np.broadcast_to(0.0, (length, n)) for n in self.transition.R.shape)
+        if not self.is_local:
+            ahead, through = ahead.copy(), through.copy()
             for t in range(length - 1, 0, -1):
                 through[t] = self.transition.log_gather(totals + ahead[t])
                 ahead[t - 1] = log_sum_exp(self.transition.log_R + through[t])
