@@ -1,7 +1,6 @@
 """Hidden Markov models with kernel transitions and emissions, linear in the number of states."""
 
 import copy
-import warnings
 from collections import deque
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -9,7 +8,6 @@ from operator import attrgetter
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._sums import log_sum_exp, peaked
 from .._validation import (
@@ -22,6 +20,7 @@ from .._validation import (
     naming,
     remembered,
 )
+from ._climbing import Climber
 from ._learning import learn
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
@@ -52,7 +51,7 @@ class FilterState:
     upper: np.ndarray | None = None
 
 
-class KernelHMM(BaseEstimator):
+class KernelHMM(Climber):
     r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
 
     The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), that of
@@ -128,11 +127,9 @@ class KernelHMM(BaseEstimator):
     _parameter_constraints = {
         **dict.fromkeys((*_ROLES, "start_prob", "feature_map"), "no_validation"),
         "normalization": [StrOptions({"local", "global"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **Climber._parameter_constraints,
     }
     # Not get_params, which reads the signature anew: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
@@ -657,23 +654,12 @@ class KernelHMM(BaseEstimator):
         draft = draft_of(self)
         first = draft._given_model
         sequences = _check_sequences(first, X, lengths)
-        learnt = learn(
-            first, sequences, n_starts, self.random_state, **limits, verbose=self.verbose
-        )
-        draft._fitted, draft.history_, trouble = learnt
-        draft.converged_ = trouble is None
-        if trouble:
-            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=2)
+        limits["verbose"] = self.verbose
+        draft._fitted, *told = learn(first, sequences, n_starts, self.random_state, **limits)
+        draft._tell(*told, stacklevel=3)
         for role, value in draft._fitted.embeddings.items():
             setattr(draft, f"{role}_", value)
         return commit(self, draft)
-
-    @property
-    def n_iter_(self):
-        """Iterations that `fit` took."""
-        if not hasattr(self, "history_"):
-            raise NotFittedError("This KernelHMM was not fitted: call fit(X) first.")
-        return len(self.history_)
 
 
 class _Shape:
