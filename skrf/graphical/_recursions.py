@@ -10,7 +10,7 @@ the exact kernel the features are the right states: R holds the probabilities, a
 import numpy as np
 
 from .._sums import differences, log_columns, log_product, log_sum_exp
-from ._potentials import draw_rows, log_features
+from ._potentials import draw_rows, largest, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _BLOCK_ENTRIES = 2**22  # of pairs of states that are held at once
@@ -390,7 +390,7 @@ class Model:
             best = self.log_start + self.log_emissions(sequence[:1])[0]
             for t in range(1, len(sequence)):
                 if is_kept:
-                    found = (_largest(into[block] + best) for block in blocks)
+                    found = (largest(into[block] + best) for block in blocks)
                 else:
                     found = self._entered(into, best, blocks)
                 pointers[t], top = map(np.concatenate, zip(*found, strict=True))
@@ -407,13 +407,13 @@ class Model:
         top = logs.max()
         leaving = np.exp(logs - top).T
         for block in blocks:
-            choice, values = _largest(into[block] @ leaving)
+            choice, values = largest(into[block] @ leaving)
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
                 values = np.log(values) + top
             if lost.size:
                 again = log_product(self.transition.log_T.T[block][lost], logs.T)
-                choice[lost], values[lost] = _largest(again)
+                choice[lost], values[lost] = largest(again)
             yield choice, values
 
     def log_joint(self, sequence, path):
@@ -441,9 +441,3 @@ class Model:
             states[t] = self.transition.draw(feature, totals + ahead[t], rng)[0]
         features = draw_rows(self.emission.log_R[states], rng)
         return self.emission.draw(features, 0.0, rng), states
-
-
-def _largest(rows):
-    """Return where rows are largest, and what they are there."""
-    choice = rows.argmax(axis=1)
-    return choice, rows[np.arange(len(rows)), choice]

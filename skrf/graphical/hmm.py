@@ -222,13 +222,10 @@ class KernelHMM(Climber):
             self._validate_params()
             embeddings = self._check_embeddings()
             maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
-            return Model(embeddings, maps, start, self._is_local, self._dtype)
+            is_local = self.normalization == "local"
+            return Model(embeddings, maps, start, is_local, self._dtype)
 
         return remembered(self, "_kept", self._given, make)
-
-    @property
-    def _is_local(self):
-        return self.normalization == "local"
 
     @property
     def _dtype(self):
@@ -263,7 +260,7 @@ class KernelHMM(Climber):
     def _start_prob(self, embeddings):
         n = len(embeddings["states"])
         if self.start_prob is None:
-            return np.full(n, 1 / n) if self._is_local else np.ones(n)
+            return np.full(n, 1 / n) if self.normalization == "local" else np.ones(n)
         start = as_array("start_prob", self.start_prob, np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
