@@ -79,13 +79,14 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         if not self.is_symmetric:
             sides.append(_rows(maps[1], "Y", given[-1]))
         queries, keys = sides[0], sides[-1]
-        tops = [finite(side.exponents.max(axis=0)).astype(np.float64) for side in (queries, keys)]
-        levels = tops[0] + tops[1]
-        self.log_scale = float(levels.max())
+        tops = [side.exponents.max(axis=0).astype(np.float64) for side in (queries, keys)]
+        levels = tops[0] + tops[1]  # -inf where a feature is 0 on one side: it adds nothing
+        self.log_scale = float(finite(levels.max()))
         if abs(self.log_scale) <= _RANGE[dtype]:
             self.log_scale = 0.0
+        levels = np.where(levels > -np.inf, levels, self.log_scale)
         factors = [
-            _factor(side, top - (levels - self.log_scale) / 2, dtype)
+            _factor(side, finite(top) - (levels - self.log_scale) / 2, dtype)
             for side, top in zip(sides, tops, strict=False)
         ]
         self._queries, self._keys = factors[0], factors[-1]

@@ -165,6 +165,27 @@ def test_hmm_samples_come_from_the_model(name, normalization):
     assert_drawn_from(np.array(draws), shares / shares.sum())
 
 
+def test_global_paths_of_symbols_that_tell_nothing_are_drawn_from_the_model():
+    """One symbol, that all states emit alike: the normaliser is still one of whole sequences."""
+    model = KernelHMM(STATES, np.zeros((1, 3)), feature_map="exact", normalization="global")
+    rng = np.random.RandomState(0)
+    draws = np.array([model.sample(2, random_state=rng)[1] for _ in range(3000)])
+    shares = np.exp(STATES @ STATES.T)
+    assert_drawn_from(draws, shares / shares.sum())
+
+
+def test_long_local_draws_hold_nothing_of_the_length_by_states():
+    import tracemalloc
+
+    model = KernelHMM.from_random(2000, 3, 2, feature_map=OptimalPositiveRF(4), random_state=0)
+    model.sample(2, random_state=0)
+    tracemalloc.start()
+    model.sample(2000, random_state=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6  # float64 of the length by states take 32 MB
+
+
 def test_several_sequences_are_scored_side_by_side():
     for normalization in ("local", "global"):
         model = hmm("adaptive", "embedding", normalization=normalization)
@@ -788,6 +809,70 @@ def test_criteria_count_the_entries_of_embeddings():
     assert_allclose(fitted.aic(X), -2 * fitted.score(X) + 2 * 27)
 
 
+@pytest.mark.parametrize("as_given", [np.asarray, np.float32, np.ndarray.tolist])
+def test_only_none_shares_embeddings(as_given):
+    """Whatever the type of arrays, and in a clone, which copies each of them."""
+    states = as_given(STATES)
+    model = KernelHMM(states, states, targets=states, feature_map="exact", max_iter=2)
+    with pytest.warns(ConvergenceWarning):
+        fitted, again = model.fit(X), clone(model).fit(X)
+    assert fitted.history_ == again.history_
+    assert_array_equal(fitted.emitters_, fitted.states_)  # None
+    for other in (fitted.targets_, fitted.symbols_):
+        assert not np.allclose(other, fitted.states_)
+    for own in (fitted, again):
+        assert_allclose(own.aic(X), -2 * own.score(X) + 2 * 3 * 15)
+
+
+def test_a_fitted_model_keeps_its_normalization_until_the_next_fit():
+    with pytest.warns(ConvergenceWarning):
+        local, whole = (
+            hmm("exact", normalization=name, max_iter=2).fit(X) for name in ("local", "global")
+        )
+    before = local.score(X), whole.score(X)
+    local.set_params(normalization="global")
+    whole.set_params(normalization="local")
+    assert (local.score(X), whole.score(X)) == before
+    assert_allclose(local.predict_next(X).sum(), 1, rtol=1e-12)
+    assert_allclose(local.transmat_.sum(axis=1), 1, rtol=1e-12)
+    for call in (lambda: whole.transmat_, whole.predict_next, lambda: whole.filter_step(0)):
+        with pytest.raises(ValueError, match="needs normalization='local'"):
+            call()
+
+
+def test_a_start_that_is_a_maximum_is_kept(monkeypatch):
+    climb = _learning.climb
+
+    def first_stays(objective, vector, *args, **limits):
+        monkeypatch.setattr(_learning, "climb", climb)
+        return vector, [], None
+
+    with pytest.warns(ConvergenceWarning):
+        learnt = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=30).fit(X)
+    model = KernelHMM(learnt.states_, learnt.symbols_, feature_map="exact", n_init=3)
+    monkeypatch.setattr(_learning, "climb", first_stays)
+    model.set_params(max_iter=1, random_state=0)
+    assert model.fit(X).score(X) == learnt.score(X)
+    assert model.converged_ and model.history_ == []
+
+
+@pytest.mark.parametrize(("seed", "normalization"), [(31, "local"), (42, "global")])
+def test_bounds_that_overflow_make_no_warning(seed, normalization):
+    """Bounds that are infinite meet transitions that are 0."""
+    rng = np.random.default_rng(seed)
+    states, targets, symbols = 30 * rng.normal(size=(3, 4, 2))
+    params = {"feature_map": "exact", "normalization": normalization}
+    model = KernelHMM(states, symbols, targets=targets, **params)
+    sequence = rng.integers(4, size=12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log_prob = model.score(sequence)
+    own = model._model
+    expected = sum(log_norm for _, log_norm in own._log_filtered(sequence))
+    expected += own._log_scales(12) - own.log_normaliser([sequence])
+    assert_allclose(log_prob, expected, rtol=1e-10)
+
+
 def test_tables_are_made_up_to_a_size(monkeypatch):
     model = hmm("optimal", "embedding")
     monkeypatch.setattr("skrf.graphical.hmm._TABLE_ENTRIES", 24)
@@ -819,7 +904,7 @@ def test_hmm_refuses():
         (lambda: model.score(X, [0, 5]), "lengths must be integers >= 1"),
         (lambda: model.predict(X, algorithm="map"), "algorithm must be"),
         (lambda: model.sample(0), "n_samples must be an integer >= 1"),
-        (lambda: hmm(start_prob=[1, 1, 0, 0, 0]).score(X), "probabilities that sum to 1"),
+        (lambda: hmm(start_prob=[1, 1, 0, 0, 0]).score(X), "probabilities >= 0 that sum to 1"),
         (
             lambda: hmm(start_prob=PRIOR, start_embedding=START).score(X),
             "start_embedding or start_prob, not both",

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skrf
-from skrf import AdaptiveRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
+from skrf import AdaptiveRF, DiscreteRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 5)) / 2, RNG.normal(size=(25, 5)) / 2
@@ -71,6 +71,16 @@ def test_values_beyond_the_range_are_scaled(mechanism, size, dtype):
         rtol = 1e-3 if dtype == np.float32 else 1e-8
         large = logs > logs.max() - 30
         assert_allclose(dense[large], np.exp(logs[large]), rtol=rtol)
+
+
+def test_features_that_are_zero_on_one_side_set_no_scale():
+    """Powers of an input that all queries have 0 and the keys large: none is in a product."""
+    rows, keys = np.array([[0.0, 1.0], [0.0, 2.0]]), np.array([[100.0, 1.0], [100.0, 0.5]])
+    own = DiscreteRF(64, kernel="softmax", random_state=0).fit(np.vstack([rows, keys]))
+    operator = KernelOperator(own, rows, keys)
+    assert operator.log_scale == 0
+    assert_is_matrix(operator, own.approximate_kernel(rows, keys))
+    assert_is_matrix(KernelOperator(own, keys, rows), own.approximate_kernel(keys, rows))
 
 
 def test_sparse_rows_pipelines_and_transformers_of_others():

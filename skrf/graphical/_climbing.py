@@ -1,7 +1,14 @@
 """Gradient ascent on a log likelihood, and what is said where it did not converge."""
 
+import warnings
+from numbers import Integral, Real
+
 import numpy as np
 import scipy.optimize
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from .._validation import Interval
 
 _ENDS = {  # by the status of the optimiser; None where it met something that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
@@ -11,6 +18,29 @@ _ENDS = {  # by the status of the optimiser; None where it met something that is
     None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
     "embeddings whose entries are nearer to 1.",
 }
+
+
+class Climber(BaseEstimator):
+    """Estimators that learn by `climb`."""
+
+    _parameter_constraints = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "verbose": ["verbose"],
+    }
+
+    def _tell(self, history, trouble, stacklevel):
+        """Keep how learning went, and warn where it did not converge."""
+        self.history_, self.converged_ = history, trouble is None
+        if trouble:
+            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
+
+    @property
+    def n_iter_(self):
+        """Iterations that `fit` took."""
+        if not hasattr(self, "history_"):
+            raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")
+        return len(self.history_)
 
 
 def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):

@@ -121,6 +121,11 @@ class Field:
             total = total + self.pairs[i].values(states[:, parent], states[:, i])
         return total
 
+    def log_prob(self, states):
+        """Return the log probabilities of assignments, or a float for one, (n_variables,)."""
+        found = self.log_weights(np.atleast_2d(states)) - self.log_partition
+        return float(found[0]) if states.ndim == 1 else found
+
     def marginals(self):
         """Return the distribution of every variable."""
         return [_normalised(logs) for logs in self.downward(self.upward()).beliefs]
@@ -133,18 +138,18 @@ class Field:
         return _normalised(logs.ravel()).reshape(logs.shape)
 
     def decode(self):
-        """Return the most probable assignment and the sum of its log potentials."""
+        """Return the log probability of the most probable assignment, and that assignment."""
         up = self.upward("maxima")
         states = np.empty(len(self.unary), dtype=int)
         states[0] = up.beliefs[0].argmax()
         for i, parent in self.parents.items():
             states[i] = up.details[i][states[parent]]
-        return states, float(up.beliefs[0].max()) + up.scale
+        return float(up.beliefs[0].max()) + up.scale - self.log_partition, states
 
     def max_marginals(self):
-        """Return the largest sum of log potentials with every state of every variable."""
+        """Return the largest log probability with every state of every variable."""
         up = self.upward("maxima")
-        top = up.beliefs[0].max() + up.scale
+        top = up.beliefs[0].max() + up.scale - self.log_partition
         return [values - values.max() + top for values in self.downward(up, "maxima").beliefs]
 
     def sample(self, n, rng):

@@ -71,7 +71,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
             starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
     limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
     ends = [climb(objective, vector, n_symbols, **limits) for vector in starts]
-    vector, history, trouble = max(ends, key=lambda end: end[1][-1] if end[1] else -np.inf)
+    # Not by histories, which are empty where a start is a maximum already.
+    vector, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
     return model_at(vector, first.dtype), history, trouble
 
 

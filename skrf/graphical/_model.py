@@ -1,15 +1,11 @@
 """What chains and trees share as estimators: their embeddings, potentials and learning."""
 
-import warnings
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from .._validation import Interval, commit, draft_of, naming, remembered
-from ._climbing import climb
+from .._validation import commit, draft_of, naming, remembered
+from ._climbing import Climber, climb
 from ._field import Field
 from ._potentials import (
     Dense,
@@ -112,7 +108,7 @@ def flat(gradients):
     return np.concatenate([part.ravel() for of in gradients.values() for part in of])
 
 
-class FieldModel(BaseEstimator):
+class FieldModel(Climber):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
     A subclass has ``_structure``, what the model depends on beside embeddings and maps;
@@ -120,11 +116,6 @@ class FieldModel(BaseEstimator):
     the edges of n tables; and ``_field(model, n_variables, unary)``.
     """
 
-    _parameter_constraints = {
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "verbose": ["verbose"],
-    }
     _fitted = None  # a Model, after `fit`
 
     @property
@@ -236,23 +227,14 @@ class FieldModel(BaseEstimator):
             start = np.append(start, np.concatenate(unary)[is_allowed])
         n_samples = sum(states.size for states in parts)
         limits = {"max_iter": self.max_iter, "tol": self.tol, "verbose": self.verbose}
-        vector, draft.history_, trouble = climb(objective, start, n_samples, **limits)
-        draft.converged_ = trouble is None
-        if trouble:
-            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=3)
+        vector, *told = climb(objective, start, n_samples, **limits)
+        draft._tell(*told, stacklevel=4)
         draft._fitted, learnt = split(vector)
         for side, of in draft._fitted.tables.items():
             setattr(draft, f"{side}_", of[0] if len(of) == 1 else stacked(list(of)))
         if learn_unary:
             draft.unary_ = stacked(learnt)
         return commit(self, draft)
-
-    @property
-    def n_iter_(self):
-        """Iterations that `fit` took."""
-        if not hasattr(self, "history_"):
-            raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")
-        return len(self.history_)
 
 
 # ---------------------------------------------------------------- what is given

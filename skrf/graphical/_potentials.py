@@ -101,10 +101,8 @@ class Potential:
         tops, places = np.empty(n), np.empty(n, dtype=int)
         size = max(1, _BLOCK // m)
         for start in range(0, n, size):
-            block = slice(start, min(start + size, n))
-            values = self.log_rows(block) + logs
-            places[block] = own = values.argmax(axis=1)
-            tops[block] = values[np.arange(len(own)), own]
+            block = slice(start, start + size)
+            places[block], tops[block] = largest(self.log_rows(block) + logs)
         return tops, places
 
 
@@ -359,6 +357,12 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
 def log_features(feature_map, embeddings):
     """Return the logarithms of the features of embeddings, (n, D)."""
     return mapped(feature_map, in_range(feature_map, embeddings, "embeddings")).values
+
+
+def largest(rows):
+    """Return where rows are largest, and what they are there."""
+    choice = rows.argmax(axis=1)
+    return choice, rows[np.arange(len(rows)), choice]
 
 
 def draw_rows(logs, rng):

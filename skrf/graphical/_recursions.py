@@ -10,7 +10,7 @@ the exact kernel the features are the right states: R holds the probabilities, a
 import numpy as np
 
 from .._sums import differences, log_columns, log_product, log_sum_exp
-from ._potentials import draw_rows, log_features
+from ._potentials import draw_rows, largest, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _BLOCK_ENTRIES = 2**22  # of pairs of states that are held at once
@@ -201,9 +201,9 @@ class Model:
         total = np.where(total > LEAST[self.dtype], total, np.nan)
         after *= 1 / total
         if self.floor:
-            if upper is not None:
-                predicted = self.predicted(upper)
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
+                if upper is not None:
+                    predicted = self.predicted(upper)
                 weights = (weights + self.floor) * (1 / total)
                 upper = (weights * (predicted + self.floor)).astype(self.dtype)
             is_known = self._is_little(upper.sum(axis=1), 1.0)
@@ -306,6 +306,10 @@ class Model:
             return 0.0
         return float(self.log_normalisers([len(part) for part in sequences]).sum())
 
+    def log_prob(self, sequences):
+        """Return the log probability of the symbols, summed over sequences."""
+        return float(self.forward(sequences).sum()) - self.log_normaliser(sequences)
+
     def filtered(self, sequence, before=None):
         """Return posteriors given the past, the posterior `before` included."""
         posteriors = np.empty((len(sequence), len(self.start)), dtype=self.dtype)
@@ -386,7 +390,7 @@ class Model:
             best = self.log_start + self.log_emissions(sequence[:1])[0]
             for t in range(1, len(sequence)):
                 if is_kept:
-                    found = (_largest(into[block] + best) for block in blocks)
+                    found = (largest(into[block] + best) for block in blocks)
                 else:
                     found = self._entered(into, best, blocks)
                 pointers[t], top = map(np.concatenate, zip(*found, strict=True))
@@ -403,13 +407,13 @@ class Model:
         top = logs.max()
         leaving = np.exp(logs - top).T
         for block in blocks:
-            choice, values = _largest(into[block] @ leaving)
+            choice, values = largest(into[block] @ leaving)
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
                 values = np.log(values) + top
             if lost.size:
                 again = log_product(self.transition.log_T.T[block][lost], logs.T)
-                choice[lost], values[lost] = _largest(again)
+                choice[lost], values[lost] = largest(again)
             yield choice, values
 
     def log_joint(self, sequence, path):
@@ -423,9 +427,9 @@ class Model:
         """Return symbols and states of one sequence."""
         totals = self.log_totals
         # ahead[t]: log sum over what follows state t; 0 where channels are normalised.
-        ahead = np.zeros((length, len(self.start)))
-        through = np.zeros((length, self.transition.R.shape[1]))
-        if np.any(totals):
+        ahead, through = (np.broadcast_to(0.0, (length, n)) for n in self.transition.R.shape)
+        if not self.is_local:
+            ahead, through = ahead.copy(), through.copy()
             for t in range(length - 1, 0, -1):
                 through[t] = self.transition.log_gather(totals + ahead[t])
                 ahead[t - 1] = log_sum_exp(self.transition.log_R + through[t])
@@ -437,9 +441,3 @@ class Model:
             states[t] = self.transition.draw(feature, totals + ahead[t], rng)[0]
         features = draw_rows(self.emission.log_R[states], rng)
         return self.emission.draw(features, 0.0, rng), states
-
-
-def _largest(rows):
-    """Return where rows are largest, and what they are there."""
-    choice = rows.argmax(axis=1)
-    return choice, rows[np.arange(len(rows)), choice]

@@ -204,9 +204,7 @@ class ChainMRF(FieldModel):
         paths = self._check_paths(paths)
         if isinstance(paths, list):
             return np.array([self.log_prob(path) for path in paths])
-        field = self._field(length=paths.shape[-1])
-        found = field.log_weights(np.atleast_2d(paths)) - field.log_partition
-        return float(found[0]) if paths.ndim == 1 else found
+        return self._field(length=paths.shape[-1]).log_prob(paths)
 
     def report(self, length=None, *, n_products=9):
         """Estimate and bound how far log_partition is from that of the exact kernel.
@@ -311,9 +309,7 @@ class ChainMRF(FieldModel):
         path : ndarray of int of shape (length,)
             States.
         """
-        field = self._field(length=self._length(length))
-        path, total = field.decode()
-        return total - field.log_partition, path
+        return self._field(length=self._length(length)).decode()
 
     def max_marginals(self, length=None):
         """Return, for every state, the log probability of the best path through it.
@@ -330,8 +326,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             The largest entry of every row is that of `decode`.
         """
-        field = self._field(length=self._length(length))
-        return stacked([own - field.log_partition for own in field.max_marginals()])
+        return stacked(self._field(length=self._length(length)).max_marginals())
 
     def sample(self, length=None, n=1, *, random_state=None):
         """Draw paths, exactly from the model of the approximate potentials.

@@ -1,7 +1,6 @@
 """Hidden Markov models with kernel transitions and emissions, linear in the number of states."""
 
 import copy
-import warnings
 from collections import deque
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -9,7 +8,6 @@ from operator import attrgetter
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._sums import log_sum_exp, peaked
 from .._validation import (
@@ -22,6 +20,7 @@ from .._validation import (
     naming,
     remembered,
 )
+from ._climbing import Climber
 from ._learning import learn
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
@@ -52,7 +51,7 @@ class FilterState:
     upper: np.ndarray | None = None
 
 
-class KernelHMM(BaseEstimator):
+class KernelHMM(Climber):
     r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
 
     The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), that of
@@ -72,9 +71,10 @@ class KernelHMM(BaseEstimator):
     symbols : array-like of shape (n_symbols, d)
         Embeddings of the symbols.
     targets : array-like of shape (n_states, d), default=None
-        Embeddings of the states as the later of two; None takes `states`.
+        Embeddings of the states as the later of two; None takes `states`, and `fit` then learns
+        one array for both.
     emitters : array-like of shape (n_states, d), default=None
-        Embeddings of the states as what emits; None takes `states`.
+        Embeddings of the states as what emits; None takes `states`, also in `fit`.
     start_embedding : array-like of shape (d,), default=None
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
@@ -127,11 +127,9 @@ class KernelHMM(BaseEstimator):
     _parameter_constraints = {
         **dict.fromkeys((*_ROLES, "start_prob", "feature_map"), "no_validation"),
         "normalization": [StrOptions({"local", "global"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **Climber._parameter_constraints,
     }
     # Not get_params, which reads the signature anew: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
@@ -224,13 +222,10 @@ class KernelHMM(BaseEstimator):
             self._validate_params()
             embeddings = self._check_embeddings()
             maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
-            return Model(embeddings, maps, start, self._is_local, self._dtype)
+            is_local = self.normalization == "local"
+            return Model(embeddings, maps, start, is_local, self._dtype)
 
         return remembered(self, "_kept", self._given, make)
-
-    @property
-    def _is_local(self):
-        return self.normalization == "local"
 
     @property
     def _dtype(self):
@@ -242,10 +237,10 @@ class KernelHMM(BaseEstimator):
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
         n, width = states.shape
-        found = {"states": states, "symbols": check_embeddings(self.symbols, "symbols", width)}
+        found = {"states": states, "symbols": self._own("symbols", width)}
         for name in ("targets", "emitters"):
             value = getattr(self, name)
-            found[name] = states if value is None else check_embeddings(value, name, width)
+            found[name] = states if value is None else self._own(name, width)
             if len(found[name]) != n:
                 raise ValueError(f"{name} has {len(found[name])} rows; states has {n}.")
         found["start_embedding"] = None
@@ -258,15 +253,19 @@ class KernelHMM(BaseEstimator):
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
         return found
 
+    def _own(self, name, width):
+        # A copy: what roles share must not depend on types of arrays, nor be lost by `clone`.
+        return check_embeddings(getattr(self, name), name, width).copy()
+
     def _start_prob(self, embeddings):
         n = len(embeddings["states"])
         if self.start_prob is None:
-            return np.full(n, 1 / n) if self._is_local else np.ones(n)
+            return np.full(n, 1 / n) if self.normalization == "local" else np.ones(n)
         start = as_array("start_prob", self.start_prob, np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
-                f"start_prob must hold {n} probabilities that sum to 1, got shape "
-                f"{start.shape} and sum {start.sum():.6g}."
+                f"start_prob must hold {n} probabilities >= 0 that sum to 1, got shape "
+                f"{start.shape}, sum {start.sum():.6g} and least {start.min(initial=np.inf):.6g}."
             )
         return start
 
@@ -313,7 +312,7 @@ class KernelHMM(BaseEstimator):
         return np.exp(channel.log_values())
 
     def _check_local(self, name):
-        if not self._is_local:
+        if not self._model.is_local:  # after `fit`, what was learnt
             raise ValueError(
                 f"{name} needs normalization='local': with 'global' what is probable at a position "
                 "depends on how long the sequence will be."
@@ -337,8 +336,7 @@ class KernelHMM(BaseEstimator):
             The log probability.
         """
         model = self._model
-        sequences = _check_sequences(model, X, lengths)
-        return float(model.forward(sequences).sum()) - model.log_normaliser(sequences)
+        return model.log_prob(_check_sequences(model, X, lengths))
 
     def score_samples(self, X, lengths=None):
         """Return the log probability of the symbols, and the posterior of every sample.
@@ -372,8 +370,9 @@ class KernelHMM(BaseEstimator):
         Returns
         -------
         float
-            -2 `score` + 2 p. The p parameters are the entries of the embeddings, an array that
-            several roles share counted once; the start distribution is given and no parameter.
+            -2 `score` + 2 p. The p parameters are the entries of the embeddings, without those of
+            `targets` and `emitters` where these are None; the start distribution is given and no
+            parameter.
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
@@ -652,23 +651,12 @@ class KernelHMM(BaseEstimator):
         draft = draft_of(self)
         first = draft._given_model
         sequences = _check_sequences(first, X, lengths)
-        learnt = learn(
-            first, sequences, n_starts, self.random_state, **limits, verbose=self.verbose
-        )
-        draft._fitted, draft.history_, trouble = learnt
-        draft.converged_ = trouble is None
-        if trouble:
-            warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=2)
+        limits["verbose"] = self.verbose
+        draft._fitted, *told = learn(first, sequences, n_starts, self.random_state, **limits)
+        draft._tell(*told, stacklevel=3)
         for role, value in draft._fitted.embeddings.items():
             setattr(draft, f"{role}_", value)
         return commit(self, draft)
-
-    @property
-    def n_iter_(self):
-        """Iterations that `fit` took."""
-        if not hasattr(self, "history_"):
-            raise NotFittedError("This KernelHMM was not fitted: call fit(X) first.")
-        return len(self.history_)
 
 
 class _Shape:

@@ -158,9 +158,7 @@ class TreeMRF(FieldModel):
         float or ndarray of shape (n,)
             Log probabilities under the approximate potentials, which are normalised.
         """
-        states, field = self._check_states(assignments), self._field()
-        found = field.log_weights(np.atleast_2d(states)) - field.log_partition
-        return float(found[0]) if states.ndim == 1 else found
+        return self._field().log_prob(self._check_states(assignments))
 
     def marginals(self):
         """Return the distribution of every variable.
@@ -208,9 +206,7 @@ class TreeMRF(FieldModel):
         states : ndarray of int of shape (n_variables,)
             A state of every variable.
         """
-        field = self._field()
-        states, total = field.decode()
-        return total - field.log_partition, states
+        return self._field().decode()
 
     def max_marginals(self):
         """Return, for every state, the log probability of the best assignment that has it.
@@ -222,8 +218,7 @@ class TreeMRF(FieldModel):
         list of ndarray of shape (n_i,)
             One array per variable; the largest entry of each is that of `decode`.
         """
-        field = self._field()
-        return [values - field.log_partition for values in field.max_marginals()]
+        return self._field().max_marginals()
 
     def sample(self, n=1, *, random_state=None):
         """Draw assignments, exactly from the model of the approximate potentials.
