@@ -111,6 +111,8 @@ test-wheel: dist
 	cp tests/test_readme.py build/wheel/tests
 	$(PYTHON) -m venv $(VENV)-wheel
 	$(VENV)-wheel/bin/python -m pip install -qq --disable-pip-version-check dist/*.whl pytest
+	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -c \
+		"import skrf; assert 'site-packages' in skrf.__file__, skrf.__file__"
 	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -W error -m pytest -c /dev/null \
 		--rootdir . -p no:cacheprovider -k block_runs tests/test_readme.py
 
