@@ -60,8 +60,8 @@ test-lowest:
 
 $(VENV)/.stamp-lowest: pyproject.toml $(VENV)/.stamp-venv
 	@echo "Installing the lowest versions into $(VENV)"
-	@grep -oE '^    "[^"]+>=[^",]+' pyproject.toml | tr -d ' "' | sed 's/>=/==/' | sort -u \
-		> $(VENV)/lowest.txt
+	@grep -oE '^    "[^"]+>=[^",]+' pyproject.toml | tr -d ' "' | sed 's/\[.*\]//; s/>=/==/' \
+		| sort -u > $(VENV)/lowest.txt
 	@$(PIP) "pip>=25.1"
 	@$(PIP) -e . --group tests -c $(VENV)/lowest.txt
 	@touch $@
