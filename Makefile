@@ -1,7 +1,6 @@
-# What can be done here: make demo, make test, make lint, make docs, make bench, make bench-scale,
-# make recipes, make clean.
-# Everything is installed into .venv (benchmarks: .venv-bench, recipes: .venv-recipes), made when it
-# is missing.
+# `make` alone prints what can be done here.
+# Everything is installed into .venv (benchmarks: .venv-bench, recipes: .venv-recipes, the wheel:
+# .venv-wheel), made when it is missing.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +11,8 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest lint docs bench bench-scale recipes clean
+.PHONY: help demo test test-lowest lint docs bench bench-scale recipes dist test-wheel test-sdist \
+	config clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
@@ -23,9 +23,13 @@ help:
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
 	@echo "make bench-scale   measure fits to Dask: memory, CPU, and a worker that dies (minutes)"
 	@echo "make recipes   run the recipes for Ray, Spark (needs Java) and Parquet"
+	@echo "make dist   build the wheel and the source distribution into dist"
+	@echo "make test-wheel   install the wheel alone and run the examples of the README with it"
+	@echo "make test-sdist   run all tests in the unpacked source distribution"
+	@echo "make config   check what GitHub, Read the Docs and pre-commit read, by their schemas"
 	@echo "make clean  remove the environments and the built documentation"
 
-# A stamp stands for an installed environment or extra. It is older than pyproject.toml exactly
+# A stamp stands for an environment or a dependency group installed into it. It is older than pyproject.toml exactly
 # when something has to be installed again; the package itself is installed in place.
 $(VENV)/.stamp-venv:
 	@echo "Making $(VENV)"
@@ -33,8 +37,9 @@ $(VENV)/.stamp-venv:
 	@touch $@
 
 $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-venv
-	@echo "Installing scikit-random-features[$*] into $(VENV)"
-	@$(PIP) -e ".[$*]"
+	@echo "Installing scikit-random-features and the group $* into $(VENV)"
+	@$(PIP) "pip>=25.1"
+	@$(PIP) -e . --group $*
 	@touch $@
 
 demo: $(VENV)/.stamp-examples
@@ -55,9 +60,10 @@ test-lowest:
 
 $(VENV)/.stamp-lowest: pyproject.toml $(VENV)/.stamp-venv
 	@echo "Installing the lowest versions into $(VENV)"
-	@grep -oE '^    "[^"]+>=[^",]+' pyproject.toml | tr -d ' "' | sed 's/>=/==/' | sort -u \
-		> $(VENV)/lowest.txt
-	@$(PIP) -e ".[tests]" -c $(VENV)/lowest.txt
+	@grep -oE '^    "[^"]+>=[^",]+' pyproject.toml | tr -d ' "' | sed 's/\[.*\]//; s/>=/==/' \
+		| sort -u > $(VENV)/lowest.txt
+	@$(PIP) "pip>=25.1"
+	@$(PIP) -e . --group tests -c $(VENV)/lowest.txt
 	@touch $@
 
 lint: $(VENV)/.stamp-lint
@@ -76,7 +82,7 @@ bench:
 # One thread for each process: workers share the cores.
 bench-scale: export OMP_NUM_THREADS = 1
 bench-scale: export OPENBLAS_NUM_THREADS = 1
-bench-scale: $(VENV)/.stamp-dask
+bench-scale: $(VENV)/.stamp-tests
 	$(VENV)/bin/python benchmarks/scale.py
 
 # Each asserts that its result is that of one machine. An environment of its own: Ray and Spark are
@@ -91,5 +97,42 @@ recipes:
 		$(VENV)-recipes/bin/python $$recipe; echo "ok   $$recipe: as on one machine"; \
 	done
 
+dist: $(VENV)/.stamp-dist
+	rm -rf dist
+	$(VENV)/bin/python -m build --outdir dist .
+	$(VENV)/bin/python -m twine check --strict dist/*
+
+# In a folder without the package and without the settings of pytest, so that what was installed is
+# what runs, with nothing but what it requires. PYTHON may be any version that is supported.
+test-wheel: dist
+	rm -rf $(VENV)-wheel build/wheel
+	mkdir -p build/wheel/tests
+	cp README.md build/wheel
+	cp tests/test_readme.py build/wheel/tests
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip install -qq --disable-pip-version-check dist/*.whl pytest
+	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -c \
+		"import skrf; assert 'site-packages' in skrf.__file__, skrf.__file__"
+	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -W error -m pytest -c /dev/null \
+		--rootdir . -p no:cacheprovider -k block_runs tests/test_readme.py
+
+# The unpacked folder comes before the clone on the path of every worker.
+test-sdist: export OMP_NUM_THREADS ?= 1
+test-sdist: export OPENBLAS_NUM_THREADS ?= 1
+test-sdist: dist $(VENV)/.stamp-tests
+	rm -rf build/sdist
+	mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz --strip-components=1 -C build/sdist
+	cd build/sdist && PYTHONPATH=. $(abspath $(VENV))/bin/python -m pytest -n $(WORKERS)
+
+config: $(VENV)/.stamp-config
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(VENV)/bin/pre-commit validate-config
+	$(VENV)/bin/repo-review .
+	$(VENV)/bin/zizmor --offline --quiet .github
+
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest $(VENV)-recipes docs/_build
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-lowest $(VENV)-recipes $(VENV)-wheel build dist docs/_build

@@ -10,7 +10,7 @@ core, which doubles the time of either side at random. As many threads are used 
 allows, and the number is printed. Memory is that of a fresh process, from the operating system.
 
 Prints a table; writes benchmarks/results/speed.json, speed.csv and speed.png. The Walsh-Hadamard
-transform is compared with the package fht-cpu of the extra `bench`, where it is installed.
+transform is compared with the package fht-cpu of the group `bench`, where it is installed.
 """
 
 import argparse

@@ -498,7 +498,8 @@ def test_no_file_names_a_machine():
         capture_output=True,
         text=True,
     )
-    if listed.returncode != 0:
+    # A source distribution that is unpacked within a clone lies in a checkout that is not its own.
+    if listed.returncode != 0 or not (ROOT / ".git").exists():
         pytest.skip("no git checkout: the files of the repository are not known")
     # In pieces, so that this file does not match itself.
     forbidden = re.compile("|".join(["/wor" + "k/", "/tmp/ve" + "nv", r"\.\./sha" + "red"]))

@@ -1,0 +1,59 @@
+"""What packages, services and hooks are told agrees with the repository."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import skrf
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SERVICES = [
+    *sorted((ROOT / ".github").glob("**/*.yml")),
+    *(ROOT / name for name in (".readthedocs.yaml", ".pre-commit-config.yaml")),
+]
+
+# Source distributions hold nothing for services.
+needs_services = pytest.mark.skipif(not SERVICES[-1].is_file(), reason="no clone of the repository")
+
+
+def test_one_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [skrf.__version__]
+
+
+def test_what_the_source_distribution_names_exists():
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert [name for name in included if not (ROOT / name.removeprefix("/")).exists()] == []
+
+
+def test_groups_that_make_installs_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"/\.stamp-(\w+)", makefile)) - {"venv", "lowest"}
+    assert {"tests", "lint", "docs", "dist", "config"} <= named
+    assert named <= set(PROJECT["dependency-groups"])
+
+
+@needs_services
+def test_services_call_targets_that_exist_and_say_that_they_never_ran():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    called = set()
+    for path in SERVICES:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("# Never run so far") or path.name == "zizmor.yml", path.name
+        called |= set(re.findall(r"(?:- run:|entry:|^ +-) make ([\w-]+)", text, re.MULTILINE))
+    assert {"test", "test-lowest", "test-sdist", "test-wheel", "lint", "docs"} <= called <= targets
+
+
+@needs_services
+def test_workflows_run_what_is_supported():
+    """The classifiers are those Pythons that the tests have seen: the workflow may know more."""
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    run = [set(re.findall(r"3\.\d+", row)) for row in re.findall(r"python: \[(.+)\]", text)]
+    prefix = "Programming Language :: Python :: 3."
+    classifiers = PROJECT["project"]["classifiers"]
+    stated = {f"3.{name.removeprefix(prefix)}" for name in classifiers if name.startswith(prefix)}
+    assert len(stated) >= 3 and len(run) == 2 and all(stated <= versions for versions in run)
