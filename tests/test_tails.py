@@ -327,3 +327,20 @@ def test_uniform_bounds_are_refused_where_they_do_not_hold():
                     function(good, **{**given, name: wrong})
     with pytest.raises(ValueError, match="probability must be below 1, got 1"):
         theory.n_components_uniform(good, **given, probability=1.0)
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+@pytest.mark.filterwarnings("error")
+def test_bounds_of_rows_of_other_libraries_are_arrays_of_numpy(library):
+    xp = pytest.importorskip(library, reason=f"{library} is not installed")
+    Z = rows(3, 1.0)
+    own = OptimalPositiveRF(40, coupling="iid", random_state=0).fit(Z)
+    for bound in (
+        theory.chebyshev_bound,
+        theory.hoeffding_bound,
+        theory.bernstein_bound,
+        theory.left_tail_bound,
+    ):
+        found = bound(own, xp.asarray(Z), error=0.5)
+        assert type(found) is np.ndarray
+        assert_allclose(found, bound(own, Z, error=0.5), rtol=1e-12)

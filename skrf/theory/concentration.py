@@ -46,7 +46,7 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     """
     error = check_positive("error", error)
     check_mechanism(mechanism)
-    logs = mechanism.kernel_variance(X, Y, log=True) - 2 * np.log(error)
+    logs = to_host(mechanism.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
 
