@@ -117,6 +117,19 @@ def test_couplings_and_seeds_of_the_bases():
     assert {part.coupling for part in shared._bases()} == {"simplex"}
 
 
+@pytest.mark.parametrize(("n_bases", "n_components", "n"), [(2, 40, 1), (3, 100, 1)])
+def test_a_draw_of_other_sizes_is_not_taken_over(n_bases, n_components, n):
+    """Though the number of projections is the same; the seed is."""
+    own = hybrid(("positive",) * 2, 80, n_coefficients=3).fit(X)
+    base = ("positive",) * n_bases
+    other = hybrid(base, n_components, n_coefficients=n, random_state=1).fit(X)
+    assert own.n_projections_ == other.n_projections_ == 10
+    found, expected = own.drawn_as(other), own._with(own._known.redrawn(other.seed_))
+    assert_array_equal(found.transform(X), expected.transform(X))
+    again = hybrid(("positive",) * 2, 80, n_coefficients=3, random_state=2).fit(X)
+    assert_array_equal(own.drawn_as(again).transform(X), again.transform(X))
+
+
 # ------------------------------------------------------------------ closed forms
 
 LAWS = [

@@ -543,9 +543,15 @@ class HybridRF(CenteredRandomFeatures):
             own._forget_data(part)
 
     def _keeps_draw(self, before, learned):
-        pairs = zip(self._parts(before), self._parts(learned), strict=True)
-        return super()._keeps_draw(before, learned) and all(
-            own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs
+        pairs = zip(self._parts(before), self._parts(learned), strict=False)
+        sizes = [
+            (getattr(part, "n_coefficients_", 0), len(getattr(part, "bases", ())))
+            for part in (before, learned)
+        ]
+        return (
+            super()._keeps_draw(before, learned)
+            and sizes[0] == sizes[1]
+            and all(own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs)
         )
 
     def _draw(self, learned, seed):
