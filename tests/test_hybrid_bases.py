@@ -13,6 +13,7 @@ from skrf import (
     AdaptiveRF,
     ClusterNystroem,
     DenseExponentialRF,
+    DiscreteRF,
     GeneralizedExponentialRF,
     HybridRF,
     OptimalPositiveRF,
@@ -114,6 +115,19 @@ def test_couplings_and_seeds_of_the_bases():
     assert (own.redraw(1).transform(X) != again.transform(X)).any()
     shared = hybrid((OptimalPositiveRF(), SimplexRF()), coupling="simplex").fit(X)
     assert {part.coupling for part in shared._bases()} == {"simplex"}
+
+
+@pytest.mark.parametrize(("n_bases", "n_components", "n"), [(2, 40, 1), (3, 100, 1)])
+def test_a_draw_of_other_sizes_is_not_taken_over(n_bases, n_components, n):
+    """Though the number of projections is the same; the seed is."""
+    own = hybrid(("positive",) * 2, 80, n_coefficients=3).fit(X)
+    base = ("positive",) * n_bases
+    other = hybrid(base, n_components, n_coefficients=n, random_state=1).fit(X)
+    assert own.n_projections_ == other.n_projections_ == 10
+    found, expected = own.drawn_as(other), own._with(own._known.redrawn(other.seed_))
+    assert_array_equal(found.transform(X), expected.transform(X))
+    again = hybrid(("positive",) * 2, 80, n_coefficients=3, random_state=2).fit(X)
+    assert_array_equal(own.drawn_as(again).transform(X), again.transform(X))
 
 
 # ------------------------------------------------------------------ closed forms
@@ -346,6 +360,7 @@ def test_a_base_without_gradients_is_named():
         (PoissonRF(positive=True), "is biased for rows that it clamps"),
         (DenseExponentialRF(asymmetric=True, kernel="softmax"), "differently"),
         (GeneralizedExponentialRF(), "differently"),
+        (AdaptiveRF(centers="classes"), "centers='classes'.*without labels"),
         (HybridRF(), "differently"),
         (RFFSampler(kernel="laplacian"), "kernel='laplacian'"),
         (OptimalPositiveRF(sigma=2.0), "sigma=2.0"),
@@ -362,6 +377,36 @@ def test_bases_that_do_not_fit_are_refused_by_name(given, words):
     with pytest.raises(ValueError, match=rf"base\[0\]={type(given).__name__}.*{words}"):
         own.fit(X)
     assert not hasattr(own, "statistics_")
+
+
+def test_bases_that_are_set_after_a_fit_change_nothing_before_the_next():
+    base = OptimalPositiveRF(coupling="iid")
+    own = hybrid((base, "trigonometric"), shared=False).partial_fit(X)
+    expected, drawn = own.kernel_variance(X), own.redraw(1).transform(X)
+    base.set_params(coupling="simplex")
+    assert own.base[0] is base
+    assert_array_equal(own.kernel_variance(X), expected)
+    assert_array_equal(own.redraw(1).transform(X), drawn)
+    with pytest.raises(ValueError, match="base=.*simplex.* was .*call fit"):
+        own.partial_fit(Y)
+    assert (own.fit(X).redraw(1).transform(X) != drawn).any()
+
+
+def test_no_batches_because_of_a_base():
+    with pytest.raises(AttributeError, match="the law of every column's powers"):
+        hybrid((DiscreteRF(), "trigonometric")).partial_fit(X)
+    with pytest.raises(AttributeError, match="centres of clusters"):
+        hybrid((AdaptiveRF(), "trigonometric")).partial_fit(X)
+
+
+@pytest.mark.parametrize("first", ["trigonometric", "hyperbolic"])
+def test_of_one_component_there_is_one_column(first):
+    """It is the folded pair; 2,000 draws, 4.4 standard errors."""
+    own = hybrid((first, "positive"), 1, coupling="iid", sigma=0.3).fit(X[:4])
+    assert own.transform(X).shape == (len(X), 1)
+    draws = np.array([own.redraw(seed).approximate_kernel(X[:4]) for seed in range(2000)])
+    error = np.sqrt(own.kernel_variance(X[:4]) / 2000)
+    assert (np.abs(draws.mean(axis=0) - own.exact_kernel(X[:4])) < 4.4 * error).all()
 
 
 def test_parameters_of_bases_are_checked():

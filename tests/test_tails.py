@@ -327,3 +327,31 @@ def test_uniform_bounds_are_refused_where_they_do_not_hold():
                     function(good, **{**given, name: wrong})
     with pytest.raises(ValueError, match="probability must be below 1, got 1"):
         theory.n_components_uniform(good, **given, probability=1.0)
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+@pytest.mark.filterwarnings("error")
+def test_bounds_of_rows_of_other_libraries_are_arrays_of_numpy(library):
+    xp = pytest.importorskip(library, reason=f"{library} is not installed")
+    Z = rows(3, 1.0)
+    own = OptimalPositiveRF(40, coupling="iid", random_state=0).fit(Z)
+    for bound in (
+        theory.chebyshev_bound,
+        theory.hoeffding_bound,
+        theory.bernstein_bound,
+        theory.left_tail_bound,
+    ):
+        found = bound(own, xp.asarray(Z), error=0.5)
+        assert type(found) is np.ndarray
+        assert_allclose(found, bound(own, Z, error=0.5), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_uniform_bounds_of_extreme_numbers():
+    own = OptimalPositiveRF(40, coupling="iid", random_state=0).fit(rows(3, 1.0))
+    for error, radius in ((1e-200, 1.0), (0.1, 1e100)):
+        assert theory.uniform_bound(own, error=error, radius=radius) == 1
+        with pytest.raises(ValueError, match="error=.* too small at radius="):
+            theory.n_components_uniform(own, error=error, radius=radius)
+    assert theory.uniform_bound(own, error=1e200, radius=1e-200) == 0
+    assert theory.n_components_uniform(own, error=1e200, radius=1e-200) == 1

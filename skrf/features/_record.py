@@ -94,7 +94,7 @@ def restored(mechanism, record):
     if fitted is not None:
         spec, seed, draft = fitted.spec, fitted.seed, mechanism
     else:
-        spec, draft = draft_of(mechanism), draft_of(mechanism)
+        spec, draft = mechanism._as_spec(), draft_of(mechanism)
         seed, draft.n_features_in_ = draw_seed(mechanism.random_state), learned.n_features
     parts = PairStatistics(*sides), learned, spec._draw(learned, seed)
     return draft._with(Fitted.assemble(spec, seed, *parts))

@@ -364,6 +364,10 @@ class BaseRandomFeatures(
 
     # ---------------------------------------------------------------- claims
 
+    def _as_spec(self):
+        """Return an unfitted copy that no change of parameters reaches."""
+        return draft_of(self)
+
     @property
     def _spec(self):
         """A mechanism with the parameters that count: those of the fit, where there was one."""
@@ -496,7 +500,7 @@ class BaseRandomFeatures(
         draft = draft_of(self)
         draft.n_features_in_ = len(statistics.queries.mean)
         sample = Sample(None, None, None, draw_seed(self.random_state))
-        return commit(self, draft._set(Fitted.to(draft_of(self), statistics, sample)))
+        return commit(self, draft._set(Fitted.to(self._as_spec(), statistics, sample)))
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
@@ -545,12 +549,12 @@ class BaseRandomFeatures(
         for sigma in sigmas:
             own = copy.copy(draft).set_params(sigma=sigma)
             own._validate_params()
-            fitted = Fitted.to(draft_of(own), statistics, sample, before=fitted)
+            fitted = Fitted.to(own._as_spec(), statistics, sample, before=fitted)
             yield own._set(fitted)
 
     def _fit(self, X, sample_weight, keys, *, before, y=None):
         draft, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)
-        spec = draft_of(self) if before is None else before.spec
+        spec = self._as_spec() if before is None else before.spec
         draft._set(Fitted.to(spec, statistics, sample, before=before))
         return commit(self, draft)
 

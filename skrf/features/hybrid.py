@@ -252,8 +252,8 @@ class HybridRF(CenteredRandomFeatures):
     base : tuple of str or mechanism, default=("positive", "trigonometric")
         Two or more, from that of distant pairs to that of close ones: "positive", "hyperbolic",
         "trigonometric" or an unfitted instance, such as ``OptimalPositiveRF()``. Instances must be
-        unbiased and symmetric; sigma, kernel, center, sizes and seeds come from here, and with
-        ``shared=True`` the coupling and the projection, too. Clusters have no bases.
+        unbiased and symmetric, and see no labels; sigma, kernel, center, sizes and seeds come from
+        here, and with ``shared=True`` the coupling and the projection, too. Clusters have no bases.
     coefficients : {"angular", "gaussian", "clustered"}, default="angular"
         Weights of p + 1 bases, f the angle between the inputs over pi: f, f (1 - f), ...,
         (1 - f)^p; or 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of their distance; or the
@@ -387,6 +387,12 @@ class HybridRF(CenteredRandomFeatures):
 
     # ---------------------------------------------------------------- bases
 
+    def _as_spec(self):
+        """Return an unfitted copy with bases of its own: users hold, and may set, theirs."""
+        own = super()._as_spec()
+        own.base = tuple(base if isinstance(base, str) else draft_of(base) for base in own.base)
+        return own
+
     def _bases(self, learned=None):
         """Return unfitted copies of the bases with what this mechanism sets; clusters have none."""
         if self.coefficients == "clustered" or not isinstance(self.base, (tuple, list)):
@@ -403,7 +409,10 @@ class HybridRF(CenteredRandomFeatures):
             if learned is not None:
                 own.n_components = learned.n_projections * own.columns_per_projection
             made.append(own)
-        return made[:1] if getattr(learned, "is_alone", False) else made
+        if getattr(learned, "is_alone", False):
+            made = made[:1]
+            made[0].n_components = min(made[0].n_components, self.n_components)  # a folded pair
+        return made
 
     def _parts(self, learned):
         """Return pairs of a base and what it learnt."""
@@ -431,13 +440,15 @@ class HybridRF(CenteredRandomFeatures):
             "is biased": not given._is_unbiased,
             "is biased for rows that it clamps": getattr(given, "positive", False),
             "maps queries and keys differently": not given._is_symmetric,
+            "has centers='classes'": getattr(given, "centers", None) == "classes",
         }
         for flaw, has in flaws.items():
             if has:
                 raise ValueError(
-                    f"{shown} {flaw}, and HybridRF needs bases that are unbiased for one kernel "
-                    "and symmetric, such as OptimalPositiveRF, PositiveRF, DenseExponentialRF, "
-                    "AdaptiveRF, RFFSampler, PoissonRF and GeometricRF."
+                    f"{shown} {flaw}, and HybridRF needs bases that are unbiased for one kernel, "
+                    "symmetric and without labels, such as OptimalPositiveRF, PositiveRF, "
+                    "DenseExponentialRF, AdaptiveRF, RFFSampler, PoissonRF, GeometricRF and "
+                    "DiscreteRF."
                 )
         names = "n_components", "sigma", "kernel", "center", "random_state"
         names += ("coupling", "projection") if self.shared else ()
@@ -491,8 +502,8 @@ class HybridRF(CenteredRandomFeatures):
     def _obstacle_to_merging(self):
         if self.coefficients == "gaussian" and self.tau == "median":
             return "tau='median'"
-        found = (own._obstacle_to_merging() for own in self._bases())
-        return super()._obstacle_to_merging() or next(filter(None, found), None)
+        found = [own._obstacle_to_merging() for own in self._bases()]
+        return next(filter(None, found), None) or super()._obstacle_to_merging()
 
     # ---------------------------------------------------------------- steps
 
@@ -543,9 +554,15 @@ class HybridRF(CenteredRandomFeatures):
             own._forget_data(part)
 
     def _keeps_draw(self, before, learned):
-        pairs = zip(self._parts(before), self._parts(learned), strict=True)
-        return super()._keeps_draw(before, learned) and all(
-            own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs
+        pairs = zip(self._parts(before), self._parts(learned), strict=False)
+        sizes = [
+            (getattr(part, "n_coefficients_", 0), len(getattr(part, "bases", ())))
+            for part in (before, learned)
+        ]
+        return (
+            super()._keeps_draw(before, learned)
+            and sizes[0] == sizes[1]
+            and all(own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs)
         )
 
     def _draw(self, learned, seed):

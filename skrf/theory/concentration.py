@@ -11,6 +11,7 @@ from ._sample import check_mechanism
 from .size import ComponentCount
 
 _SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its largest one
+_LARGEST_EXPONENT = 650.0  # nats of an exponent, in which numbers are still floats
 
 
 def chebyshev_bound(mechanism, X, Y=None, *, error):
@@ -46,7 +47,7 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     """
     error = check_positive("error", error)
     check_mechanism(mechanism)
-    logs = mechanism.kernel_variance(X, Y, log=True) - 2 * np.log(error)
+    logs = to_host(mechanism.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
 
@@ -320,6 +321,11 @@ def n_components_uniform(mechanism, *, error, radius, probability=0.05):
     probability = check_positive("probability", probability)
     if probability >= 1:
         raise ValueError(f"probability must be below 1, got {probability!r}.")
+    if per_projection < math.exp(-_LARGEST_EXPONENT):
+        raise ValueError(
+            f"error={error!r} is too small at radius={radius!r}: the number of columns leaves the "
+            "range of floats. Allowed: a larger error or a smaller radius."
+        )
     top = (math.log(probability) - log_slope(0.0)) / 2
 
     def count(step):  # what the second term leaves to the first
@@ -351,4 +357,5 @@ def _uniform_terms(mechanism, error, radius):
     def log_slope(log_c):
         return 2 * (log_c - math.log(error)) + log_gradient
 
-    return math.exp(2 * (math.log(error) - log_b)) / 2, log_net, log_slope
+    log_exponent = min(2 * (math.log(error) - log_b), _LARGEST_EXPONENT)
+    return math.exp(log_exponent) / 2, log_net, log_slope
