@@ -29,8 +29,9 @@ help:
 	@echo "make config   check what GitHub, Read the Docs and pre-commit read, by their schemas"
 	@echo "make clean  remove the environments and the built documentation"
 
-# A stamp stands for an environment or a dependency group installed into it. It is older than pyproject.toml exactly
-# when something has to be installed again; the package itself is installed in place.
+# A stamp stands for an environment or a dependency group installed into it. It is older than
+# pyproject.toml exactly when something has to be installed again; the package itself is installed in
+# place.
 $(VENV)/.stamp-venv:
 	@echo "Making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)

@@ -2,4 +2,9 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [f"skrf/{name}.py" for name in ("dask", "torch") if not find_spec(name)]
+# Package that is needed: modules.
+_NEEDED = {
+    "dask": ("skrf/dask.py",),
+    "torch": ("skrf/torch.py", "skrf/attention/_torch.py"),
+}
+collect_ignore = [path for name, paths in _NEEDED.items() if not find_spec(name) for path in paths]

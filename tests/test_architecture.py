@@ -265,6 +265,13 @@ def test_every_public_name_can_be_imported():
         exec("from skrf import RFFSamples")
 
 
+def test_doctests_leave_out_what_an_optional_package_is_needed_for():
+    text = (ROOT / "conftest.py").read_text(encoding="utf-8")
+    assert [
+        path for name in OPTIONAL for path in SOMEWHERE[name] if f'"skrf/{path}"' not in text
+    ] == []
+
+
 def test_every_public_part_is_listed():
     folders = {name.split(".")[1] for name in public_modules() if name.count(".") == 1}
     # Statistics are what mechanisms learn, reached through their attribute `statistics_`. Torch and
