@@ -11,6 +11,7 @@ Everything is plain array-API code. On NumPy the arrays of the size of the featu
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -32,6 +33,8 @@ from ._threads import Scratch
 
 _SMALL_RISE = 30.0  # of exponents, that no dtype minds
 _TINY = -690.0  # logs of sums below this have lost digits, or all of them
+_SURE = 1e-280  # sums above this lose none, of however many terms
+_LOG_SURE = np.log(_SURE)
 _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: where sums on a scale that was guessed lie that far
 # inside of it, what has left the range does not count.
@@ -166,6 +169,50 @@ def log_product(A, B, *, is_exact=True):
             columns = lost[i]
             logs[i, columns] = log_sum_exp(own_a[i][:, None] + own_b[:, columns], axis=0)
     return logs + top_a + top_b
+
+
+class LogMatrix:
+    """A matrix of logarithms, kept with its exponentials for products with many vectors.
+
+    Parameters
+    ----------
+    logs : ndarray of shape (m, n)
+        The logarithms.
+    """
+
+    def __init__(self, logs):
+        self.logs = logs
+        self.top = finite(logs.max(axis=1))
+        self.values = np.exp(logs - self.top[:, None])
+
+    @cached_property
+    def turned(self):
+        """The transposed matrix."""
+        return LogMatrix(self.logs.T)
+
+    def product(self, vector):
+        """Return log sum_j exp(logs_ij + vector_j) for every row i."""
+        scale = vector.max()
+        if scale == -np.inf:
+            return np.full(len(self.logs), -np.inf)
+        sums = self.values @ np.exp(vector - scale)
+        lost = np.flatnonzero(sums < _SURE)
+        with np.errstate(divide="ignore"):
+            result = np.log(sums) + (self.top + scale)
+        if len(lost):
+            result[lost] = log_columns(self.logs[lost].T, vector)
+        return result
+
+    def log_rows(self, block, other):
+        """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.values[block] @ other.values.T)
+        for i in np.flatnonzero(logs.min(axis=1) < _LOG_SURE):
+            columns = np.flatnonzero(logs[i] < _LOG_SURE)
+            own = self.logs[block][i] - self.top[block][i]
+            terms = own[:, None] + (other.logs[columns] - other.top[columns, None]).T
+            logs[i, columns] = log_sum_exp(terms, axis=0)
+        return logs + self.top[block, None] + other.top
 
 
 # ---------------------------------------------------------------- factors

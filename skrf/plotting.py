@@ -5,7 +5,6 @@ They need matplotlib, which is loaded by `plot` alone.
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from ._validation import check_integer, draw_seed
 from .attention import exact_attention
@@ -18,7 +17,6 @@ _MAX_POINTS = 2000  # of a scatter plot
 
 def _axes(display, ax, n=1):
     """Return axes to draw on: the given ones, or new ones side by side."""
-    check_matplotlib_support(f"{type(display).__name__}.plot")
     import matplotlib.pyplot as plt
 
     if ax is None:

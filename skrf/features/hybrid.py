@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import variances
-from .._arrays import cast, columns, like, namespace
+from .._arrays import cast, columns, namespace
 from .._sums import Rows
 from .._validation import Interval, StrOptions, check_positive, draft_of
 from ..projections import Coupling, DenseProjection, Projection
@@ -128,8 +128,8 @@ class HybridMap(FeatureMap):
         by_angles = self.combination.pull_back(angles, by_multipliers, keys=self.is_keys)
         if by_angles is None:
             return result
-        by_rows = by_angles @ like(self.taus.dense(), by_angles)
-        return result + cast(self.coordinates.pull_back(by_rows), result.dtype)
+        by_rows = self.coordinates.pull_back(self.taus.pull_back(by_angles))
+        return result + cast(by_rows, result.dtype)
 
     def exponent_bound(self, X):
         """Return the largest of the bases."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils import gen_batches
 
-from .._sums import differences, finite, log_sum_exp, peaked
+from .._sums import differences, finite, log_sum_exp
 from .._validation import naming
 from ._potentials import draw_rows
 
@@ -90,6 +90,11 @@ class Field:
                 beliefs[self.parents[i]] += messages[i]
         return Upward(beliefs, messages, details, scale)
 
+    @cached_property
+    def _up(self):
+        """The sweep of sums to the root, on which all that is asked of a field rests."""
+        return self.upward()
+
     def downward(self, up, kind="sums"):
         """Return what a sweep from the root leaves, after one to it."""
         beliefs, rests, details = list(up.beliefs), {}, {}
@@ -111,7 +116,7 @@ class Field:
     @cached_property
     def log_partition(self):
         """The log sum over all assignments."""
-        up = self.upward()
+        up = self._up
         return float(log_sum_exp(up.beliefs[0])) + up.scale
 
     def log_weights(self, states):
@@ -128,11 +133,11 @@ class Field:
 
     def marginals(self):
         """Return the distribution of every variable."""
-        return [_normalised(logs) for logs in self.downward(self.upward()).beliefs]
+        return [_normalised(logs) for logs in self.downward(self._up).beliefs]
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
-        up = self.upward()
+        up = self._up
         rest = self.downward(up).rests[child]
         logs = rest[:, None] + self.pairs[child].matrix + up.beliefs[child]
         return _normalised(logs.ravel()).reshape(logs.shape)
@@ -156,7 +161,7 @@ class Field:
         """Return draws, (n, n_variables)."""
         with naming("n"):
             states = np.empty((n, len(self.unary)), dtype=int)
-        up = self.upward()
+        up = self._up
         widest = max(map(len, (*up.beliefs, *up.details.values())))
         for rows in gen_batches(n, max(1, _BLOCK // widest)):
             self._draw(states[rows], up, rng)
@@ -179,7 +184,7 @@ class Field:
         of_pairs : dict of Potential to list of ndarray
             Expected counts of the edges that have it, as `Potential.pull_back` wants them.
         """
-        up = self.upward()
+        up = self._up
         down = self.downward(up)
         of_pairs = {}
         for pair, edges in self._children.items():
@@ -211,5 +216,5 @@ class Field:
 
 
 def _normalised(logs):
-    shares = peaked(logs)
+    shares = np.exp(logs - logs.max())  # and not in place: beliefs are kept
     return shares / shares.sum()

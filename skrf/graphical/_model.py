@@ -4,12 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .._sums import LogMatrix
 from .._validation import commit, draft_of, naming, remembered
 from ._climbing import Climber, climb
 from ._field import Field
 from ._potentials import (
     Dense,
-    LogMatrix,
     LowRank,
     Maps,
     as_array,

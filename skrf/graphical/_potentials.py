@@ -14,60 +14,13 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils import check_array, check_random_state
 
-from .._sums import finite, log_columns, log_product, log_sum_exp, peaked
+from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
 from ..features import AdaptiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 _LARGEST = 1e140  # entries of embeddings, whose products are finite
 _N_COMPONENTS = 256  # of the features that None takes
-_LEAST = (
-    1e-280  # sums below this are taken again in log space: terms of theirs may have underflowed
-)
 _BLOCK = 2**22  # entries of a temporary array, and of a matrix of all pairs that is kept for maxima
-
-
-class LogMatrix:
-    """A matrix of logarithms, kept with its exponentials for products with many vectors.
-
-    Parameters
-    ----------
-    logs : ndarray of shape (m, n)
-        The logarithms.
-    """
-
-    def __init__(self, logs):
-        self.logs = logs
-        self.top = finite(logs.max(axis=1))
-        self.values = np.exp(logs - self.top[:, None])
-
-    @cached_property
-    def turned(self):
-        """The transposed matrix."""
-        return LogMatrix(self.logs.T)
-
-    def product(self, vector):
-        """Return log sum_j exp(logs_ij + vector_j) for every row i."""
-        scale = vector.max()
-        if scale == -np.inf:
-            return np.full(len(self.logs), -np.inf)
-        sums = self.values @ np.exp(vector - scale)
-        lost = np.flatnonzero(sums < _LEAST)
-        with np.errstate(divide="ignore"):
-            result = np.log(sums) + (self.top + scale)
-        if len(lost):
-            result[lost] = log_columns(self.logs[lost].T, vector)
-        return result
-
-    def log_rows(self, block, other):
-        """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.values[block] @ other.values.T)
-        for i in np.flatnonzero(logs.min(axis=1) < np.log(_LEAST)):
-            columns = np.flatnonzero(logs[i] < np.log(_LEAST))
-            own = self.logs[block][i] - self.top[block][i]
-            terms = own[:, None] + (other.logs[columns] - other.top[columns, None]).T
-            logs[i, columns] = log_sum_exp(terms, axis=0)
-        return logs + self.top[block, None] + other.top
 
 
 @dataclass(frozen=True, eq=False)
