@@ -422,3 +422,25 @@ def test_widths_that_do_not_fit_are_named():
     widths = hybrid(THREE, coefficients="gaussian", tau=2.0).fit(X).tau_
     assert_array_equal(widths, [2.0, 1.0])
     assert_array_equal(hybrid(THREE, coefficients="gaussian", tau=(3, 1)).fit(X).tau_, [3, 1])
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("widths", [1.5, (2.0, 0.8), (3.0, 1.0, 0.5)])
+def test_moments_of_gaussian_weights_are_those_of_cosines(n, widths):
+    nodes, weights = hermegauss(120)
+    weights = weights / weights.sum()
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(2, 4, 3)) / 2
+    distances = np.linalg.norm(X[:, None] - Y[None], axis=2)
+    widths_ = np.atleast_1d(widths)
+    p = len(widths_)
+    found = Gaussian().moments(X, Y, n, p + 1, np.array(widths) if p > 1 else widths)
+    # l_0 = 1 - c_1, l_k = c_k - c_(k + 1), l_p = c_p, with means of n independent cosines.
+    signs = np.eye(p + 1, p, -1) - np.eye(p + 1, p)
+    for i, j in np.ndindex(distances.shape):
+        cosines = np.cos(nodes[:, None] * distances[i, j] / widths_)
+        means = weights @ cosines
+        spread = np.diag(weights @ cosines**2 - means**2) / n
+        first = np.eye(p + 1)[0] + signs @ means
+        wanted = np.outer(first, first) + signs @ spread @ signs.T
+        assert_allclose(found[:, :, i, j], wanted, rtol=1e-9, atol=1e-12)
