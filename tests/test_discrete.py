@@ -256,6 +256,8 @@ def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     if size > 1:  # nothing is left to the table
         assert (best.tail_share_ > 0.5).all()
         assert_allclose(best.tail_p_, 1e-6)
+    else:
+        assert_allclose(best.tail_share_, 1e-4)
     assert np.isfinite(best.omega_).all()
     assert not np.isnan(features(best, rows)).any()
     assert not np.isnan(best.kernel_variance(rows, log=True)).any()

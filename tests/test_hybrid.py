@@ -28,6 +28,20 @@ def test_a_single_cluster_is_its_base():
     assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-9)
 
 
+def test_variance_of_clusters_is_that_of_optimal_features_about_their_centres():
+    hybrid = fitted("HybridRF-clustered", keys=Y, n_clusters=2, coupling="iid")
+    queries, keys = hybrid.query_centers_, hybrid.key_centers_
+    x, y = (hybrid.sigma_ * (Z - hybrid.offset_) for Z in (X, Y))
+    a, b = cdist(x, queries).argmin(axis=1), cdist(y, keys).argmin(axis=1)
+    assert len(np.unique(a)) == len(np.unique(b)) == 2
+    sums = (x - queries[a])[:, None] + (y - keys[b])[None]
+    rho, d = hybrid.rho_[np.ix_(a, b)], X.shape[1]
+    delta = d * np.log1p((1 - np.sqrt(rho)) ** 2 / (2 * np.sqrt(rho))) + rho * np.sum(sums**2, -1)
+    n_projections = hybrid.n_components_ // 4
+    wanted = hybrid.exact_kernel(X, Y) ** 2 * np.expm1(delta) / n_projections
+    assert_allclose(hybrid.kernel_variance(X, Y), wanted, rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
 def test_hybrid_columns_are_counted_as_documented(name):
     for n_components in (7, 24, 100, 333):
