@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils import gen_batches
 
-from .._sums import differences, finite, log_sum_exp
+from .._sums import differences, finite, log_sum_exp, peaked
 from .._validation import naming
 from ._potentials import draw_rows
 
@@ -216,5 +216,5 @@ class Field:
 
 
 def _normalised(logs):
-    shares = np.exp(logs - logs.max())  # and not in place: beliefs are kept
+    shares = peaked(logs.copy())  # beliefs are kept
     return shares / shares.sum()
