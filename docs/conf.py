@@ -32,9 +32,13 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "numpydoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "sphinxcontrib.bibtex",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "**sg_execution_times.rst"]
 
 # A name in single backticks is a link where it names something documented here.
 default_role = "py:obj"
@@ -67,6 +71,21 @@ autosummary_context = {
     # Methods that bear such a name and are not scikit-learn's.
     "own_after_all": {"skrf.graphical.KernelHMM": ["score"]},
 }
+
+# What does not begin with plot_ takes longer than a page may, and is run by hand.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/plot_",
+    "ignore_pattern": r"^(?!plot_)",
+    "abort_on_example_error": True,
+    "doc_module": ("skrf",),
+    "backreferences_dir": "generated/backreferences",
+    "download_all_examples": False,
+    "show_signature": False,
+}
+bibtex_bibfiles = ["references.bib"]
+copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"scikit-random-features {version}"

@@ -1,0 +1,50 @@
+"""
+Why positive features: a noisy sine
+===================================
+
+Kernel regression predicts the mean of the targets, weighted by the kernel. With sines and cosines
+the estimated weights are negative in places, their sum comes close to zero, and the quotient leaves
+the data. Positive features cannot do that.
+"""
+
+# %%
+# Four hundred noisy values of a sine, and kernel regression with all pairs of rows or with 32
+# columns of features in place of them. All three use the same kernel.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.kernel_approximation import RBFSampler
+
+from skrf import AdaptiveRF, KernelRegressor
+
+n_components, sigma = 32, 5.0
+rng = np.random.default_rng(0)
+X = rng.uniform(-3, 3, size=(400, 1))
+y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=400)
+grid = np.linspace(-3, 3, 400)[:, None]
+truth = np.sin(2 * grid[:, 0])
+
+fourier = RBFSampler(gamma=sigma**2 / 2, n_components=n_components, random_state=0)
+models = {
+    "exact kernel regression": KernelRegressor("exact", sigma=sigma),
+    f"RBFSampler, {n_components} columns": KernelRegressor(fourier),
+    f"AdaptiveRF, {n_components} columns": KernelRegressor(
+        AdaptiveRF(n_components, sigma=sigma, random_state=0)
+    ),
+}
+curves = {name: model.fit(X, y).predict(grid) for name, model in models.items()}
+for name, curve in curves.items():
+    print(f"{name:26s} root mean square error {np.sqrt(np.mean((curve - truth) ** 2)):.3f}")
+
+# %%
+# The curve of the adaptive features is close to that of the exact kernel. The other leaves the data
+# wherever the sum of its weights comes close to zero.
+
+figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
+axis.plot(X[:, 0], y, ".", color="0.75", markersize=4, label="data")
+styles = (("black", "--", 2.0), ("C3", "-", 1.3), ("C0", "-", 2.2))
+for (name, curve), (color, style, width) in zip(curves.items(), styles, strict=True):
+    axis.plot(grid[:, 0], curve, style, color=color, linewidth=width, label=name)
+axis.set(ylim=(-1.9, 2.6), xlim=(-3, 3), xticks=[], yticks=[])
+axis.legend(loc="upper center", ncols=4, framealpha=1.0)
+plt.show()
