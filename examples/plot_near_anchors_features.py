@@ -94,10 +94,10 @@ for case, found in cases.items():
         print(f"  {name:22s}" + "".join(f"{value:7.3f}" for value in values))
 
 # %%
-# Where attention is spread, features do what no window can, and all three together are the best at
-# any cost. Where it is sharp, features alone are of no use, anchors are what counts, and features
-# beside them bring nothing. Trained models are often of the second kind: see
-# :doc:`/guide/attention` for errors on two of them.
+# Where attention is spread, features alone are better than an exact window of the same cost, and
+# all three together are the best at every cost. Where it is sharp, features alone are worse than
+# the window, anchors are what counts, and features beside them gain nothing. Trained models are
+# closer to the second case: see :doc:`/guide/attention` for the errors on two of them.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained", sharey=True)
 for axis, (case, found) in zip(axes, cases.items(), strict=True):
@@ -115,5 +115,7 @@ plt.show()
 spread, sharp = cases.values()
 others = [values for name, values in spread.items() if name != "all three"]
 assert (spread["all three"] < np.min(others, axis=0)).all()
+assert (spread["features alone"] < spread["exact window"]).all()
+assert (sharp["features alone"] > sharp["exact window"]).all()
 assert (sharp["near keys and anchors"] < 1.1 * sharp["all three"]).all()
 assert (sharp["near keys and anchors"] < 0.6 * sharp["exact window"]).all()

@@ -52,8 +52,8 @@ for coupling, found in ratios.items():
 
 # %%
 # Pairs of cosine and sine are exact where two rows are equal, so they gain most in wide kernels.
-# Orthogonal frequencies, the default, halve the error once more or better, unless the kernel is
-# narrow: then all estimates have nearly the same error.
+# Orthogonal frequencies, the default, take away nearly half of what is left, or more, unless the
+# kernel is narrow: then all estimates have nearly the same error.
 #
 # Behind a model that has coefficients of its own, with few columns, twice as many frequencies may
 # be worth more than a better kernel: see :ref:`few-columns`.
