@@ -7,12 +7,13 @@ done: `InTurn` here, Dask in `skrf.dask`. The same batches make the same bits.
 """
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ._arrays import to_host
+from ._typing import Array
 from ._validation import commit
 
 SAMPLE_ROWS = 100_000
@@ -198,7 +199,13 @@ class InTurn:
 class TakesBatches:
     """Mixin of estimators that can be fitted to batches; they have a method `_passes`."""
 
-    def fit_batches(self, batches, *, classes=None, verbose=0):
+    def fit_batches(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        classes: Array | None = None,
+        verbose: int = 0,
+    ) -> Self:
         """Fit to rows that come in batches, and need not be in memory together.
 
         Equals `fit` on all rows, to rounding: the first pass over the batches takes statistics,

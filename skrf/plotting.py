@@ -3,12 +3,21 @@
 They need matplotlib, which is loaded by `plot` alone.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
 import numpy as np
 from sklearn.base import clone
 
+from ._typing import Array, RandomState
 from ._validation import check_integer, draw_seed
-from .attention import exact_attention
-from .theory import compare, kernel_variance
+from .attention import ApproxKernelAttention, exact_attention
+from .features import BaseRandomFeatures
+from .theory import ComparisonTable, compare, kernel_variance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 __all__ = ["AttentionMatrixDisplay", "ComparisonDisplay", "KernelErrorDisplay"]
 
@@ -66,7 +75,16 @@ class KernelErrorDisplay:
     ((4, 5), True)
     """
 
-    def __init__(self, exact, estimate, n_components, measured, predicted, *, name=None):
+    def __init__(
+        self,
+        exact: np.ndarray,
+        estimate: np.ndarray,
+        n_components: np.ndarray,
+        measured: np.ndarray,
+        predicted: np.ndarray,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.exact = exact
         self.estimate = estimate
         self.n_components = n_components
@@ -77,16 +95,16 @@ class KernelErrorDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        Y=None,
+        estimator: BaseRandomFeatures,
+        X: Array,
+        Y: Array | None = None,
         *,
-        n_components=None,
-        n_draws=5,
-        random_state=0,
-        name=None,
-        ax=None,
-    ):
+        n_components: Array | None = None,
+        n_draws: int = 5,
+        random_state: RandomState = 0,
+        name: str | None = None,
+        ax: "Sequence[Axes] | None" = None,
+    ) -> Self:
         """Measure the errors of a mechanism, and plot them.
 
         Parameters
@@ -136,7 +154,7 @@ class KernelErrorDisplay:
         name = type(estimator).__name__ if name is None else name
         return cls(exact, estimate, sizes, measured, predicted, name=name).plot(ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
         """Draw estimates against the kernel, and errors against the numbers of columns.
 
         Parameters
@@ -197,12 +215,19 @@ class AttentionMatrixDisplay:
     ((24, 24), True)
     """
 
-    def __init__(self, exact, approximate):
+    def __init__(self, exact: np.ndarray, approximate: np.ndarray) -> None:
         self.exact = exact
         self.approximate = approximate
 
     @classmethod
-    def from_estimator(cls, attention, q, k, *, ax=None):
+    def from_estimator(
+        cls,
+        attention: ApproxKernelAttention,
+        q: Array,
+        k: Array,
+        *,
+        ax: "Sequence[Axes] | None" = None,
+    ) -> Self:
         """Make both matrices, and plot them; quadratic, for small inputs.
 
         Parameters
@@ -228,7 +253,7 @@ class AttentionMatrixDisplay:
         exact = exact_attention(q, k, np.eye(len(k), dtype=k.dtype), **own)
         return cls(exact, attention.attention_matrix(q, k)).plot(ax)
 
-    def plot(self, ax=None, *, cmap="magma"):
+    def plot(self, ax: "Sequence[Axes] | None" = None, *, cmap: "str | Colormap" = "magma") -> Self:
         """Draw both matrices on one scale of colours.
 
         Parameters
@@ -281,11 +306,11 @@ class ComparisonDisplay:
     True
     """
 
-    def __init__(self, table):
+    def __init__(self, table: ComparisonTable) -> None:
         self.table = table
 
     @classmethod
-    def from_table(cls, table, *, ax=None):
+    def from_table(cls, table: ComparisonTable, *, ax: "Axes | None" = None) -> Self:
         """Plot a table that `skrf.theory.compare` returned.
 
         Parameters
@@ -303,7 +328,9 @@ class ComparisonDisplay:
         return cls(table).plot(ax)
 
     @classmethod
-    def from_data(cls, X, Y=None, *, ax=None, **params):
+    def from_data(
+        cls, X: Array, Y: Array | None = None, *, ax: "Axes | None" = None, **params: Any
+    ) -> Self:
         """Compare mechanisms on data, and plot the result.
 
         Parameters
@@ -324,7 +351,7 @@ class ComparisonDisplay:
         """
         return cls(compare(X, Y, **params)).plot(ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> Self:
         """Draw a bar for the measured error of every mechanism, and a mark for the predicted one.
 
         Parameters

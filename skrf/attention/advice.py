@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from .._arrays import constant, to_host
 from .._tables import Table
+from .._typing import Array, RandomState
 from .._validation import check_integer, draw_seed
 from ..exceptions import FeatureCollapseWarning
 from ..features import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF
@@ -54,7 +55,7 @@ class AttentionCandidate:
     """
 
     name: str
-    operator: object = field(repr=False)
+    operator: ApproxKernelAttention | None = field(repr=False)
     n_features: int
     n_groups: int
     block: int
@@ -63,7 +64,7 @@ class AttentionCandidate:
     error: float
 
 
-class AttentionTable(Table):
+class AttentionTable(Table[AttentionCandidate]):
     """The rows of `recommend_attention`, a list that prints as a table.
 
     Parameters
@@ -98,12 +99,12 @@ class AttentionAdvice:
     operator: ApproxKernelAttention
 
     @property
-    def best(self):
+    def best(self) -> AttentionCandidate:
         """Row of the table that `operator` belongs to."""
         return next(row for row in self.table if row.operator is not None)
 
     @property
-    def simpler(self):
+    def simpler(self) -> AttentionCandidate | None:
         """Row of a simple answer that is better than every candidate, or None."""
         return None if self.table[0] is self.best else self.table[0]
 
@@ -118,7 +119,16 @@ class AttentionAdvice:
         return "\n".join(lines)
 
 
-def recommend_attention(q, k, v, *, budget=256, causal=False, scale=None, random_state=None):
+def recommend_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    budget: int = 256,
+    causal: bool = False,
+    scale: float | None = None,
+    random_state: RandomState = None,
+) -> AttentionAdvice:
     """Rank attention operators of equal cost by their error at rows they were not fitted to.
 
     Candidates are features alone, exact keys alone (a `NearField`) and both together, with three

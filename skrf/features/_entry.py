@@ -7,6 +7,7 @@ consumer needs and a map does not have is named in an error.
 
 import inspect
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -20,13 +21,23 @@ from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import is_array_api, like, to_host
 from .._sums import Rows
+from .._typing import Transformer
 from .._validation import draw_seed, validate_rows
 from ._map import FeatureMap, in_range
 
 _RANGE = 1e100  # features of other packages between this and its inverse need no scale
 
 
-def prepared(feature_map, *, owner, reserved=(), hint=None, is_deep=False, seed=None, **settings):
+def prepared(
+    feature_map: Transformer,
+    *,
+    owner: str,
+    reserved: Sequence[str] = (),
+    hint: str | None = None,
+    is_deep: bool = False,
+    seed: Callable | None = None,
+    **settings: Any,
+) -> Transformer:
     """Return an unfitted copy of a map with parameters that its consumer sets.
 
     Parameters
@@ -119,7 +130,7 @@ def fitted_at(feature_map, sigmas, X, y=None, **weights):
     return (clone(own).set_params(sigma=sigma).fit(X, y, **weights) for sigma in sigmas)
 
 
-def fit_to(feature_map, X, keys):
+def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:
     """Fit a transformer to queries and keys, or to all rows where it knows of no keys.
 
     Parameters
@@ -148,7 +159,7 @@ def _last(feature_map):
     return feature_map
 
 
-def as_feature_map(transformer, *, keys=False):
+def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMap:
     """Return the fitted feature map of one side of a transformer.
 
     Parameters

@@ -7,18 +7,20 @@ logarithms, the others features on a log scale of their row.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 
 from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
+from .._typing import Array
 
 _PRECISE_NORM2 = 256.0  # exponents from which on float32 rows are mapped in float64 for digits
 _SMALL = 2**16  # entries below which threads cost more than they save
 
 
-def signed_rows(values, log_amplitude):
+def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
     Values are numbers of at most about 1, exponents of shape (n, M), or (n,), one for each row.
@@ -52,23 +54,25 @@ class FeatureMap(ABC):
     columns_per_projection = 1
 
     @property
-    def n_features(self):
+    def n_features(self) -> int:
         """Width of the rows, of maps with a projection."""
         return self.projection.n_features
 
     @property
-    def n_columns(self):
+    def n_columns(self) -> int:
         """Number of features, of maps with a projection."""
         return self.projection.n_projections * self.columns_per_projection
 
     @abstractmethod
-    def __call__(self, X):
+    def __call__(self, X: Array) -> Rows:
         """Return the `Rows` of X of shape (n, n_features), in its library and dtype.
 
         NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
         """
 
-    def write(self, X, out, room, lower=None):
+    def write(
+        self, X: Array, out: np.ndarray, room: Callable, lower: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """Write the values of rows of the host into `out`, and return their scale.
 
         Parameters
@@ -93,7 +97,7 @@ class FeatureMap(ABC):
             out -= lower.astype(out.dtype)
         return scale
 
-    def parts(self, X):
+    def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
         """Return rows of the host in parts that see some of the columns alone.
 
         Maps with `n_parts` have it; sums then leave out what is zero.
@@ -106,7 +110,7 @@ class FeatureMap(ABC):
         everything = np.arange(X.shape[0]), np.arange(self.n_columns)
         return [(*everything, self)]
 
-    def write_plain(self, X, out, room):
+    def write_plain(self, X: Array, out: np.ndarray, room: Callable) -> None:
         """Write the features themselves into `out`; they may overflow."""
         scale = self.write(X, out, room)
         if self.is_positive:
@@ -114,7 +118,7 @@ class FeatureMap(ABC):
         else:
             out *= np.exp(scale)
 
-    def pull_back(self, X, by_values):
+    def pull_back(self, X: Array, by_values: Array) -> Array:
         """Return the gradient with respect to X, given that with respect to values.
 
         Scales are constants.
@@ -129,12 +133,12 @@ class FeatureMap(ABC):
             "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 
-    def exponent_bound(self, X):
+    def exponent_bound(self, X: Array) -> float:
         """Return a number of the size of the largest exponent that rows of X make, 0 if unknown."""
         return 0.0
 
 
-def needs_double(feature_map, X, name="X"):
+def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     """Tell whether rows must be float64 for the exponents that they make.
 
     That is where logarithms in float32 would be off by more than 1e-4 or so.
@@ -165,7 +169,7 @@ def needs_double(feature_map, X, name="X"):
     return bound >= _PRECISE_NORM2
 
 
-def in_range(feature_map, X, name="X"):
+def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
     """Return rows in the precision that their exponents need; see `needs_double`."""
     is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
@@ -177,7 +181,9 @@ def as_dtype(features, dtype):
         return cast(features, dtype)
 
 
-def mapped(feature_map, X, *, plain=False, look=None):
+def mapped(
+    feature_map: FeatureMap, X: Array, *, plain: bool = False, look: Callable | None = None
+) -> Rows | Array:
     """Return the `Rows` of X, or its plain features, with the dtype of X.
 
     Rows of the host go in blocks on the threads that are allowed: beside the output no more is

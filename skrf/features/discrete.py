@@ -20,6 +20,7 @@ from sklearn.utils import gen_batches
 from .. import variances
 from .._arrays import like, namespace, squared_distances
 from .._sums import Rows, log_sum_exp
+from .._typing import Kernel, RandomState, Sigma
 from ..projections import DenseProjection
 from ._clusters import representatives
 from ._coordinates import Coordinates
@@ -118,15 +119,15 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        positive=False,
-        per_feature=True,
-        sigma=1.0,
-        kernel="gaussian",
-        center=True,
-        random_state=None,
-    ):
+        positive: bool = False,
+        per_feature: bool = True,
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.positive = positive
         self.per_feature = per_feature
@@ -175,7 +176,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- maps
 
     @property
-    def needs_data(self):
+    def needs_data(self) -> bool:  # type: ignore[override]
         """Whether no member of the family does without statistics of data."""
         return self.positive
 

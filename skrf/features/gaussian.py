@@ -213,7 +213,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self.projection == "dense"
 
     @property
-    def columns_per_projection(self):
+    def columns_per_projection(self) -> int:  # type: ignore[override]
         """Number of columns that a projection makes."""
         return self._nonlinearity().columns_per_projection
 

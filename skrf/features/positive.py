@@ -1,9 +1,13 @@
 """Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
 
+from typing import Literal
+
 import numpy as np
 
 from .. import variances
+from .._typing import Kernel, RandomState, Sigma
 from .._validation import StrOptions
+from ..projections import CouplingLike
 from ._docs import document
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import Exponential, Hyperbolic, Regularized
@@ -23,15 +27,15 @@ class CenteredRandomFeatures(GaussianRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.sigma = sigma
         self.kernel = kernel
@@ -99,16 +103,16 @@ class PositiveRF(CenteredRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        variant="exponential",
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        variant: Literal["exponential", "hyperbolic", "regularized"] = "exponential",
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.variant = variant
         self.sigma = sigma
@@ -189,15 +193,15 @@ class SimplexRF(PositiveRF):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        variant="exponential",
-        sigma=1.0,
-        kernel="gaussian",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        variant: Literal["exponential", "hyperbolic", "regularized"] = "exponential",
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.variant = variant
         self.sigma = sigma

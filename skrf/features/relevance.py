@@ -2,6 +2,7 @@
 
 import math
 from numbers import Integral
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from .._arrays import largest_entry, like, to_host
 from .._batches import TakesBatches
 from .._sums import peaked
+from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     check_labels,
@@ -95,11 +97,11 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         "random_state": ["random_state"],
     }
 
-    def __init__(self, n_samples=500, random_state=None):
+    def __init__(self, n_samples: int = 500, random_state: RandomState = None) -> None:
         self.n_samples = n_samples
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Find the multipliers.
 
         Parameters
@@ -148,7 +150,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         self._validate_params()
         return (yield from fitted_to_survey(self, scope))
 
-    def transform(self, X):
+    def transform(self, X: Array) -> Array:
         """Return X with every column multiplied.
 
         Parameters
@@ -164,7 +166,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         check_is_fitted(self)
         return self._multiplied(X, self.relevance_)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Array) -> Array:
         """Return X with every column divided by its multiplier.
 
         Parameters

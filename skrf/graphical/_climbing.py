@@ -36,7 +36,7 @@ class Climber(BaseEstimator):
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
 
     @property
-    def n_iter_(self):
+    def n_iter_(self) -> int:
         """Iterations that `fit` took."""
         if not hasattr(self, "history_"):
             raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Number
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -477,7 +477,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         return passes(self, classes, scope)
 
     @available_if(attrgetter("_takes_batches"))
-    def merge(self, other):
+    def merge(self, other: Self) -> Self:
         """Return a model of the rows of both, which were fitted with the same map.
 
         Fit a map once, to some rows or by `fit_statistics`, and give it to both in a

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from numbers import Integral, Real
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, namespace, to_host
 from .._sums import Memory
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
@@ -207,7 +209,7 @@ class _Plain(_BaseRidge):
 
     noise_variance = None
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map, sum products of features in one pass, and solve.
 
         Parameters
@@ -257,20 +259,20 @@ class _Search(_BaseRidge):
 
     def __init__(
         self,
-        feature_map=None,
+        feature_map: Transformer | None = None,
         *,
-        sigmas=10,
-        alphas=(1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
-        cv=5,
-        random_state=None,
-    ):
+        sigmas: int | Array | None = 10,
+        alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 5,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.alphas = alphas
         self.cv = cv
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Sum products of features for every sigma, score all alphas, and solve for the best.
 
         Parameters
@@ -435,7 +437,7 @@ def _errors(train, test, alphas):
 class _OnHost:
     """Scores, which scikit-learn computes on the host."""
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
         """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
 
         Parameters
@@ -470,7 +472,7 @@ class _Regression(_OnHost, RegressorMixin):
     def _for_map(self, targets, y):
         return y
 
-    def predict(self, X, return_std=False):
+    def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions, and the standard deviations of targets.
 
         Parameters
@@ -536,7 +538,7 @@ class _Classification(_OnHost, ClassifierMixin):
         # Floats that are labels: a map could take them for targets.
         return targets.values if y.dtype.kind == "f" else y
 
-    def decision_function(self, X):
+    def decision_function(self, X: Array) -> Array:
         """Return the ridge regressions of -1 and 1.
 
         Parameters
@@ -553,7 +555,7 @@ class _Classification(_OnHost, ClassifierMixin):
         found = self._of_features(X, self._fitted.ridge.means)
         return found if len(self.classes_) > 2 else found[:, 0]
 
-    def predict(self, X):
+    def predict(self, X: Array) -> Array:
         """Return the class of the largest decision.
 
         Parameters
@@ -654,15 +656,21 @@ class ApproxKernelRidge(_Regression, _Plain):
     }
 
     def __init__(
-        self, feature_map=None, *, sigma=None, alpha=1.0, noise_variance=None, random_state=None
-    ):
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        noise_variance: float | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.alpha = alpha
         self.noise_variance = noise_variance
         self.random_state = random_state
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters
@@ -733,13 +741,22 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
 
-    def __init__(self, feature_map=None, *, sigma=None, alpha=1.0, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.alpha = alpha
         self.random_state = random_state
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
+    ) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters

@@ -1,13 +1,16 @@
 """Kernel regression whose sigma is searched by cross-validation, in one pass for all folds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
+from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
 from ._batches import searches
@@ -39,7 +42,7 @@ class _Search:
     _takes_batches = False
     _scores_rows, _sums_tests = True, False
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Score every sigma on every fold, and keep the sums of all rows at the best.
 
         Parameters
@@ -205,7 +208,15 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv
@@ -272,7 +283,15 @@ class KernelRegressorCV(_Search, KernelRegressor):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from sklearn.base import clone
 
 from .._sums import log_estimate
 from .._tables import Table
+from .._typing import Array, Kernel, Sigma
 from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
+    BaseRandomFeatures,
     ClusterNystroem,
     DenseExponentialRF,
     GeneralizedExponentialRF,
@@ -24,7 +27,9 @@ _N_DRAWS = 50
 _LOG_ROWS = 100
 
 
-def kernel_variance(mechanism, X, Y=None, *, log=False):
+def kernel_variance(
+    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
+) -> np.ndarray:
     """Return the closed-form variance of a fitted mechanism's estimate of the kernel.
 
     Parameters
@@ -54,7 +59,9 @@ def kernel_variance(mechanism, X, Y=None, *, log=False):
     return mechanism.kernel_variance(X, Y, log=log)
 
 
-def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
+def default_mechanisms(
+    n_components: int = 100, *, sigma: Sigma = 1.0, kernel: Kernel = "gaussian"
+) -> dict[str, BaseRandomFeatures]:
     """Return the mechanisms that `compare` and `recommend` try.
 
     Parameters
@@ -128,7 +135,7 @@ class Comparison:
     """
 
     name: str
-    mechanism: object = field(repr=False)
+    mechanism: BaseRandomFeatures = field(repr=False)
     predicted: float
     is_exact: bool
     measured: float
@@ -138,7 +145,7 @@ class Comparison:
     cost: int
 
 
-class ComparisonTable(Table):
+class ComparisonTable(Table[Comparison]):
     """The rows of `compare`, a list that prints as a table.
 
     Parameters
@@ -163,16 +170,16 @@ _CRITERIA = {"log": "log_error", "frobenius": "measured", "sums": "sum_error"}
 
 
 def compare(
-    X,
-    Y=None,
+    X: Array,
+    Y: Array | None = None,
     *,
-    n_components=100,
-    sigma=1.0,
-    kernel="gaussian",
-    mechanisms=None,
-    criterion="log",
-    random_state=0,
-):
+    n_components: int = 100,
+    sigma: Sigma = 1.0,
+    kernel: Kernel = "gaussian",
+    mechanisms: Mapping[str, BaseRandomFeatures] | None = None,
+    criterion: Literal["log", "frobenius", "sums"] = "log",
+    random_state: int = 0,
+) -> ComparisonTable:
     """Return predicted and measured errors of the kernel matrix for several mechanisms.
 
     Parameters

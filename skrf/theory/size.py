@@ -3,11 +3,14 @@
 import math
 from functools import cache
 from numbers import Real
+from typing import Self
 
 import numpy as np
 from sklearn.base import clone
 
+from .._typing import Array
 from .._validation import check_positive
+from ..features import BaseRandomFeatures
 from ._sample import check_mechanism, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
@@ -36,7 +39,7 @@ class ComponentCount(int):
     (64 (measured), 128, '64')
     """
 
-    def __new__(cls, count, how="closed form"):
+    def __new__(cls, count: int, how: str = "closed form") -> Self:
         """Return the integer."""
         self = super().__new__(cls, count)
         self.how = how
@@ -50,7 +53,14 @@ class ComponentCount(int):
         return format(int(self), spec)
 
 
-def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
+def n_components_for(
+    mechanism: BaseRandomFeatures,
+    X: Array,
+    Y: Array | None = None,
+    *,
+    rel_error: float,
+    quantile: float = 0.5,
+) -> ComponentCount:
     """Return the least number of columns whose predicted error is small enough.
 
     Parameters

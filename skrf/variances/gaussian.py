@@ -51,7 +51,7 @@ class PairGeometry:
     weighted_sum2: np.ndarray | None = None
 
     @classmethod
-    def of(cls, X, Y, axes=None):
+    def of(cls, X: np.ndarray, Y: np.ndarray, axes: np.ndarray | None = None) -> "PairGeometry":
         """Return the geometry of all pairs of rows of two dense float64 arrays.
 
         Parameters
