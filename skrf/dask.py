@@ -88,6 +88,16 @@ def fit(
     ValueError
         Where parts do not go together, and as `fit`.
 
+    See Also
+    --------
+    apply : Predictions for collections.
+    skrf.KernelRegressionClassifier.fit_batches : The same passes over batches on one machine.
+
+    References
+    ----------
+    Ours: the passes and records are those of ``fit_batches``; the collections are those of
+    https://www.dask.org.
+
     Examples
     --------
     >>> import dask.array as da
@@ -141,6 +151,15 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
         Where `X` is of another type.
     ValueError
         Where the estimator has no such method.
+
+    See Also
+    --------
+    fit : Fits to collections.
+    skrf.KernelRegressionClassifier.fit_batches : Fits to batches, without Dask.
+
+    References
+    ----------
+    Ours, as ``map_blocks`` of https://www.dask.org with the rows of a chunk.
     """
     if not (method.startswith(_METHODS) and callable(getattr(estimator, method, None))):
         raise ValueError(

@@ -54,6 +54,17 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     ValueError
         Where the widths of X, Y and the map differ.
 
+    See Also
+    --------
+    ApproxKernelRidge : Ridge regression without an operator.
+    features.as_feature_map : How features are read.
+    scipy.sparse.linalg.LinearOperator : What solvers take.
+
+    References
+    ----------
+    The product with features in place of a kernel matrix: Likhosherstov, Random features for
+    efficient attention approximation (2022), algorithm 1. The solvers are SciPy's.
+
     Examples
     --------
     >>> import numpy as np

@@ -63,6 +63,15 @@ class KernelErrorDisplay:
     figure_ : matplotlib Figure
         Their figure.
 
+    See Also
+    --------
+    skrf.theory.compare : The same errors for several mechanisms.
+    skrf.theory.n_components_for : The number of columns that an error takes.
+
+    References
+    ----------
+    The variances are those of `skrf.theory.kernel_variance`.
+
     Examples
     --------
     >>> import numpy as np
@@ -204,6 +213,15 @@ class AttentionMatrixDisplay:
     figure_ : matplotlib Figure
         Their figure.
 
+    See Also
+    --------
+    skrf.attention.ApproxKernelAttention.attention_matrix : The matrix that is drawn.
+    skrf.attention.ApproxKernelAttention.diagnose : Figures in place of a picture, for long inputs.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 3.8.6.
+
     Examples
     --------
     >>> import numpy as np
@@ -295,6 +313,15 @@ class ComparisonDisplay:
         The axes.
     figure_ : matplotlib Figure
         Their figure.
+
+    See Also
+    --------
+    skrf.theory.compare : The table that is drawn.
+    KernelErrorDisplay : One mechanism at several sizes.
+
+    References
+    ----------
+    The errors are those of `skrf.theory.compare`.
 
     Examples
     --------

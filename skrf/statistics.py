@@ -36,6 +36,15 @@ class Moments:
         Smallest entry of every column.
     mean_absolute : ndarray of shape (d,)
         Weighted mean of the absolute values of every column.
+
+    See Also
+    --------
+    PairStatistics : Those of queries and keys.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+
+    References
+    ----------
+    Ours: weighted means about an origin, which merge without loss.
     """
 
     weight: float
@@ -201,6 +210,16 @@ class PairStatistics:
     ----------
     queries, keys : Moments
         The two sets, in units of the input.
+
+    See Also
+    --------
+    Moments : Those of one side.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+
+    References
+    ----------
+    Parameters as functions of such means: Likhosherstov et al., Chefs' random tables (2022),
+    theorem 3.3.
     """
 
     queries: Moments

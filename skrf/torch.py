@@ -55,6 +55,11 @@ class RandomFeatureAttention(nn.Module):
     n_calls : int
         Calls while training since the last redraw.
 
+    See Also
+    --------
+    skrf.attention.ApproxKernelAttention : The operator of each direction.
+    skrf.attention.ToeplitzMask : Masks whose weights train.
+
     Notes
     -----
     All that outputs depend on is in ``state_dict``: the seed, the count of calls, and of a fit the
@@ -63,6 +68,10 @@ class RandomFeatureAttention(nn.Module):
     dtype in ``half()`` and the like; they are a record that calls do not read.
 
     Sums are in float32 or better, also under autocast. Calls are no part of a compiled graph.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with Performers (2021).
 
     Examples
     --------

@@ -29,6 +29,16 @@ class AttentionDiagnosis:
         Relative errors at a sample of queries, measured: of the output ("attention"), the "exact
         part" alone where there is a near field, the "mean" of the values, and an exact "window" of
         as many keys as the output costs. None with a mask and for generalised attention.
+
+    See Also
+    --------
+    ApproxKernelAttention.diagnose : Makes it.
+    recommend_attention : Operators that may do better.
+    skrf.exceptions.FeatureCollapseWarning : The warning of a call.
+
+    References
+    ----------
+    Ours.
     """
 
     relative_error: float

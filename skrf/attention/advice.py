@@ -52,6 +52,15 @@ class AttentionCandidate:
         Units a query: multiplications over the sum of the widths of keys and values.
     error : float
         Mean over heads of the relative error of the output, at rows that were not fitted.
+
+    See Also
+    --------
+    recommend_attention : Makes them.
+    AttentionTable : All of them.
+
+    References
+    ----------
+    Ours.
     """
 
     name: str
@@ -71,6 +80,15 @@ class AttentionTable(Table[AttentionCandidate]):
     ----------
     iterable : iterable of AttentionCandidate, default=()
         The rows.
+
+    See Also
+    --------
+    recommend_attention : Makes it.
+    AttentionCandidate : A row.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------
@@ -93,6 +111,15 @@ class AttentionAdvice:
         All candidates and the two simple answers, the least error first.
     operator : ApproxKernelAttention
         The best candidate, fitted to all rows.
+
+    See Also
+    --------
+    recommend_attention : Makes it.
+    AttentionTable : Its table.
+
+    References
+    ----------
+    Ours.
     """
 
     table: AttentionTable
@@ -168,6 +195,16 @@ def recommend_attention(
     ValueError
         Where shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
         or a parameter is not allowed.
+
+    See Also
+    --------
+    AttentionAdvice : What it returns.
+    ApproxKernelAttention.diagnose : The error of one operator.
+    skrf.theory.recommend : The same for other tasks.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------

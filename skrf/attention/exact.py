@@ -75,6 +75,15 @@ def exact_attention(
     TypeError
         Where an input is not made of real numbers, or the padding not of booleans.
 
+    See Also
+    --------
+    ApproxKernelAttention : Linear in the length.
+    skrf.plotting.AttentionMatrixDisplay : Both matrices side by side.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 2.2.2.
+
     Examples
     --------
     >>> import numpy as np

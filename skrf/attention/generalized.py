@@ -118,6 +118,11 @@ class GeneralizedMap(BaseEstimator):
     n_features_in_ : int
         Width of the inputs, set by attention.
 
+    See Also
+    --------
+    ApproxKernelAttention : The operator that takes it.
+    skrf.OptimalPositiveRF : Features that estimate softmax attention.
+
     References
     ----------
     Choromanski et al., Rethinking attention with Performers (2021), section 2.2. The identity with

@@ -57,6 +57,12 @@ class ToeplitzMask:
     See Also
     --------
     ToeplitzMask.from_function : Weights given by a function of the offsets.
+    ApproxKernelAttention : Takes one as ``mask``.
+    skrf.torch.RandomFeatureAttention : Trains its weights.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 4.5.3.
 
     Examples
     --------

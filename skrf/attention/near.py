@@ -30,6 +30,15 @@ class NearField:
     ValueError
         Where `block` is less than 1, or an anchor or their number is negative.
 
+    See Also
+    --------
+    ApproxKernelAttention : Takes one as ``near``.
+    recommend_attention : Chooses block and anchors.
+
+    References
+    ----------
+    Ours.
+
     Examples
     --------
     Positions on a curve, which see their neighbours most:

@@ -103,6 +103,13 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     shrink_ : ndarray of shape (n_query_heads,)
         After `fit`: what the features of far keys count beside exact keys, from 0 to 1.
 
+    See Also
+    --------
+    exact_attention : What it is an estimate of.
+    recommend_attention : The best operator for given queries, keys and values.
+    NearField : Exact keys beside the features.
+    skrf.torch.RandomFeatureAttention : The same as a module of torch.
+
     Notes
     -----
     Random numbers are drawn once for every width of the inputs and kept, so that all methods

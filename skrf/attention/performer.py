@@ -91,6 +91,11 @@ class Performer:
     ValueError
         Where a parameter is not allowed.
 
+    See Also
+    --------
+    ApproxKernelAttention : Its attention, one layer alone.
+    skrf.torch.RandomFeatureAttention : Attention for models of torch.
+
     References
     ----------
     Likhosherstov, Choromanski, Davis, Song, Weller: Sub-linear memory (2021).

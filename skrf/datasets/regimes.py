@@ -48,6 +48,11 @@ def make_regime(
     TypeError
         If ``n_samples`` is not an integer or ``sigma`` not a real number.
 
+    See Also
+    --------
+    load_uci : Real rows with labels.
+    skrf.theory.compare : Errors of mechanisms on such pairs.
+
     References
     ----------
     Likhosherstov et al., Chefs' random tables (2022), section 5.1. Digits stand in for MNIST.

@@ -151,6 +151,11 @@ def load_uci(
         If what OpenML sends has the right shape but differs from the UCI file in the value of a
         cell or the order of the rows.
 
+    See Also
+    --------
+    make_regime : Synthetic pairs.
+    sklearn.datasets.fetch_openml : What downloads.
+
     Notes
     -----
     A file is taken as it is: it may hold some of the rows only. Blank lines are skipped and

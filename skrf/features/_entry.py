@@ -69,6 +69,15 @@ def prepared(
         Where `feature_map` is not an instance with ``fit`` and ``transform``, or ``feature_maps_``.
     ValueError
         Where it lacks a parameter, or a reserved one was set.
+
+    See Also
+    --------
+    fit_to : Fits what it returns.
+    as_feature_map : Reads what was fitted.
+
+    References
+    ----------
+    Ours, with ``clone`` and ``set_params`` of scikit-learn.
     """
     is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "adapted")
     if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
@@ -144,6 +153,15 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
     -------
     transformer
         The fitted transformer.
+
+    See Also
+    --------
+    prepared : What to fit.
+    as_feature_map : Reads what was fitted.
+
+    References
+    ----------
+    Ours.
     """
     if keys is X:
         return feature_map.fit(X)
@@ -173,6 +191,15 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
     -------
     FeatureMap
         The map.
+
+    See Also
+    --------
+    prepared : The unfitted copy before it.
+    mapped : Features of many rows.
+
+    References
+    ----------
+    Ours: the one way in for transformers of any origin.
 
     Examples
     --------

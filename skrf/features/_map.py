@@ -24,6 +24,15 @@ def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
     Values are numbers of at most about 1, exponents of shape (n, M), or (n,), one for each row.
+
+    See Also
+    --------
+    FeatureMap : Returns such rows.
+    mapped : Calls a map with many rows.
+
+    References
+    ----------
+    Ours.
     """
     if log_amplitude.ndim == 1:
         log_amplitude = log_amplitude[:, None]
@@ -47,6 +56,16 @@ class FeatureMap(ABC):
         Whether features are known by their logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
+
+    See Also
+    --------
+    as_feature_map : Reads one from anything fitted.
+    mapped : Calls one with many rows.
+    BaseRandomFeatures : What makes them.
+
+    References
+    ----------
+    Ours: features with a scale per row, as exact stabilisation takes them.
     """
 
     is_parallel = True
@@ -156,6 +175,15 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     ------
     ValueError
         Where exponents leave the range of float64.
+
+    See Also
+    --------
+    in_range : Converts the rows.
+    FeatureMap : Bounds the exponents.
+
+    References
+    ----------
+    Ours.
     """
     flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
     bound = feature_map.exponent_bound(flat)
@@ -170,7 +198,17 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
 
 
 def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
-    """Return rows in the precision that their exponents need; see `needs_double`."""
+    """Return rows in the precision that their exponents need; see `needs_double`.
+
+    See Also
+    --------
+    needs_double : The question it asks.
+    mapped : What comes next.
+
+    References
+    ----------
+    Ours.
+    """
     is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
 
@@ -199,6 +237,15 @@ def mapped(
         Whether to return features and no `Rows`.
     look : callable, default=None
         Called with every block of features of the host.
+
+    See Also
+    --------
+    in_range : Rows in the precision they need.
+    signed_rows : Makes what a map with signs returns.
+
+    References
+    ----------
+    Ours.
     """
     if is_array_api(X):
         rows = feature_map(X)

@@ -164,6 +164,12 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
         labels.
 
+    See Also
+    --------
+    DenseExponentialRF : The proposal without clusters, which learns from batches.
+    ClusterNystroem : Cluster centres as landmarks; neither positive nor unbiased.
+    KernelRegressionClassifier : Takes this map by default.
+
     Notes
     -----
     Labels move projections to where each class lives, which makes kernel regression more accurate;

@@ -247,7 +247,17 @@ class BaseRandomFeatures(
     BaseEstimator,
     ABC,
 ):
-    """Base class of all random-feature mechanisms."""
+    """Base class of all random-feature mechanisms.
+
+    See Also
+    --------
+    gaussian.GaussianRandomFeatures : Mechanisms with Gaussian projections.
+    FeatureMap : What `fit` leaves behind.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
+    """
 
     # A class names the constraints that it adds; those of its constructor's parameters count.
     _allowed = _parameter_constraints = {

@@ -256,9 +256,14 @@ class PoissonRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    GeometricRF : Counts of a geometric law.
+    DiscreteRF : Counts of the law of least mean second moment.
+
     References
     ----------
-    Likhosherstov et al., Chefs' random tables (2022), section 4.1; a rate per column is ours.
+    Likhosherstov et al., Chefs' random tables (2022), section 3.2.1; a rate per column is ours.
 
     Examples
     --------
@@ -325,9 +330,14 @@ class GeometricRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    PoissonRF : Counts of a Poisson law.
+    DiscreteRF : Counts of the law of least mean second moment.
+
     References
     ----------
-    Likhosherstov et al., Chefs' random tables (2022), section 4.2; one p per column is ours.
+    Likhosherstov et al., Chefs' random tables (2022), section 3.2.2; one p per column is ours.
 
     Examples
     --------
@@ -449,6 +459,12 @@ class DiscreteRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    PoissonRF : Counts of a Poisson law.
+    GeometricRF : Counts of a geometric law.
+    OptimalPositiveRF : Gaussian projections in place of powers.
+
     Notes
     -----
     With A_k = E[exp(-x^2) x^(2k)] of queries and B_k of keys, the law is proportional to
@@ -458,7 +474,7 @@ class DiscreteRF(DiscreteRandomFeatures):
 
     References
     ----------
-    Ours; the features are those of Likhosherstov et al., Chefs' random tables (2022), section 4.
+    Ours; features of this form: Likhosherstov et al., Chefs' random tables (2022), section 3.2.
 
     Examples
     --------

@@ -70,6 +70,12 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    GeneralizedExponentialRF : The same with the parameter in view, real or complex.
+    DenseExponentialRF : A matrix of parameters, for inputs whose columns differ.
+    AdaptiveRF : Projections near the data.
+
     References
     ----------
     Likhosherstov et al., Chefs' random tables (2022), theorem 3.3 (the root printed in its
@@ -187,6 +193,11 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     ------
     ValueError
         By `fit`, where a parameter is not allowed.
+
+    See Also
+    --------
+    OptimalPositiveRF : The best real parameter: positive features.
+    DenseExponentialRF : A matrix in place of the one number A.
 
     References
     ----------
@@ -327,6 +338,11 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed, or ``asymmetric=True`` meets the Gaussian
         kernel.
+
+    See Also
+    --------
+    OptimalPositiveRF : One number in place of the matrix.
+    AdaptiveRF : Projections near the data, with this proposal among others.
 
     References
     ----------

@@ -302,6 +302,12 @@ class HybridRF(CenteredRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    theory.hybrid_max_error : Largest relative error of the angular form.
+    OptimalPositiveRF : Accurate where the kernel is small.
+    RFFSampler : Accurate where the kernel is large.
+
     References
     ----------
     Choromanski et al., Hybrid random features (2022), definition 2; the angular weights of more

@@ -111,6 +111,12 @@ class ClusterNystroem(BaseRandomFeatures):
         By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
         labels.
 
+    See Also
+    --------
+    AdaptiveRF : Positive and unbiased features that know of clusters.
+    ApproxKernelRidge : Ridge regression on these features.
+    sklearn.kernel_approximation.Nystroem : Landmarks that are rows drawn at random.
+
     Notes
     -----
     The landmarks do not depend on sigma. `fit` costs a k-means and O(n_components^3), `transform`

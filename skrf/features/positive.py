@@ -21,7 +21,18 @@ _VARIANTS = {
 
 
 class CenteredRandomFeatures(GaussianRandomFeatures):
-    """Base of the maps whose variance depends on the origin: they shift it to the midpoint."""
+    """Base of the maps whose variance depends on the origin: they shift it to the midpoint.
+
+    See Also
+    --------
+    skrf.features.gaussian.GaussianRandomFeatures : Those that are not shifted.
+    skrf.OptimalPositiveRF : An example.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with Performers (2021), lemma 1; the shift to the
+    midpoint is ours.
+    """
 
     _parameter_constraints = {"center": ["boolean"]}
 
@@ -84,6 +95,11 @@ class PositiveRF(CenteredRandomFeatures):
     ------
     ValueError
         By `fit`, where a parameter is not allowed.
+
+    See Also
+    --------
+    OptimalPositiveRF : The same with the parameter of least variance.
+    SimplexRF : The same in simplex blocks.
 
     References
     ----------
@@ -174,6 +190,12 @@ class SimplexRF(PositiveRF):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    SimplexRFPlus : Directions that also depend on the norms.
+    PositiveRF : The same features under the other couplings.
+    theory.expected_conformity : What of a coupling decides the error.
+
     References
     ----------
     Reid et al., Simplex random features (2023), section 3.
@@ -243,9 +265,14 @@ class SimplexRFPlus(SimplexRF):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    SimplexRF : Directions that do not depend on the norms, with a closed-form variance.
+    PositiveRF : The same features under the other couplings.
+
     References
     ----------
-    Reid et al., Simplex random features (2023), section 4, with fresh norms in every block.
+    Reid et al., Simplex random features (2023), section 3.2, with fresh norms in every block.
 
     Examples
     --------

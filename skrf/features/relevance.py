@@ -67,6 +67,12 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
     ValueError
         By `fit`, where a parameter, X, y or the weights are not allowed.
 
+    See Also
+    --------
+    KernelRegressionClassifier : What the multipliers are chosen for.
+    DenseExponentialRF : A map that knows of principal axes, not of targets.
+    sklearn.preprocessing.StandardScaler : One multiplier per column without a target.
+
     Notes
     -----
     Maximises the mean log probability that exact kernel regression on all rows that differ from a

@@ -51,6 +51,12 @@ class RFFSampler(GaussianRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    OptimalPositiveRF : Positive features, for ratios of sums such as attention.
+    theory.compare : Errors of mechanisms on data, side by side.
+    sklearn.kernel_approximation.RBFSampler : Independent cosines with random phases.
+
     References
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007). Variance: MSE of

@@ -57,6 +57,16 @@ class ChainMRF(FieldModel):
     converged_ : bool
         Whether `fit` ended by `tol`; else it warned of the reason.
 
+    See Also
+    --------
+    TreeMRF : Trees of variables.
+    KernelHMM : Directed, with symbols that are observed.
+    ErrorReport : The error of features, bounded.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 2.
+
     Examples
     --------
     >>> import numpy as np

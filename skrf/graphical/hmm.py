@@ -46,6 +46,15 @@ class FilterState:
     upper : ndarray of shape (n_sequences, n_states), default=None
         What the posterior would be with all that may have underflowed so far, where embeddings are
         so large that it may count.
+
+    See Also
+    --------
+    KernelHMM.filter_step : Makes the next one.
+    KernelHMM.predict_next : The next symbol after it.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 3.
     """
 
     posterior: np.ndarray
@@ -112,6 +121,15 @@ class KernelHMM(Climber):
         The tables of a hidden Markov model, made when asked for; at most 16,777,216 entries.
     feature_map_ : dict
         What is taken for ``"transition"`` and for ``"emission"``.
+
+    See Also
+    --------
+    ChainMRF : Undirected, without symbols.
+    FilterState : What the online filter keeps.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), sections 3 and 5.
 
     Examples
     --------

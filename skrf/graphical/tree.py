@@ -61,6 +61,15 @@ class TreeMRF(FieldModel):
         By every method, where the edges are not a tree (cycles, parts that are not connected,
         unknown variables) or shapes do not fit.
 
+    See Also
+    --------
+    ChainMRF : Chains, which may be of any length.
+    KernelHMM : Hidden states with observed symbols.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 4.
+
     Examples
     --------
     >>> import numpy as np

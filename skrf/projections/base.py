@@ -22,6 +22,15 @@ class Projection(ABC):
         Width d of the inputs.
     squared_norms : ndarray of shape (n_projections,)
         Squared lengths of the rows, float64.
+
+    See Also
+    --------
+    DenseProjection : One that is held as a matrix.
+    Coupling : Draws them.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
 
     @abstractmethod
@@ -56,6 +65,15 @@ class DenseProjection(Projection):
     ----------
     matrix : ndarray of shape (n_projections, n_features)
         The rows, float64.
+
+    See Also
+    --------
+    Projection : The contract.
+    Coupling : Draws them.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
 
     def __init__(self, matrix: np.ndarray) -> None:
@@ -93,7 +111,18 @@ class DenseProjection(Projection):
 
 
 class Coupling(ABC):
-    """A joint law of the rows of a projection; every single row is N(0, I_d)."""
+    """A joint law of the rows of a projection; every single row is N(0, I_d).
+
+    See Also
+    --------
+    Projection : What it draws.
+    skrf.theory.expected_conformity : What of it decides the error.
+
+    References
+    ----------
+    Yu et al., Orthogonal random features (2016); Reid et al., Variance-reducing couplings for
+    random features (2024).
+    """
 
     @abstractmethod
     def draw(self, n_projections: int, n_features: int, rng: np.random.Generator) -> Projection:

@@ -96,6 +96,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressionClassifierCV : The same with sigma chosen by cross-validation.
+    ApproxKernelRidgeClassifier : Ridge classification on the same features.
+    KernelRegressor : The same for numbers.
+
     Notes
     -----
     X may be an array of CuPy or torch: products with features stay in its library and on its

@@ -97,6 +97,12 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressorCV : The same with sigma chosen by cross-validation.
+    ApproxKernelRidge : Ridge regression on the same features.
+    KernelRegressionClassifier : The same for labels.
+
     Notes
     -----
     X may be an array of CuPy or torch: products with features stay in its library and on its

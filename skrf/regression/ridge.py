@@ -626,6 +626,12 @@ class ApproxKernelRidge(_Regression, _Plain):
         By `fit`, where a parameter or the data are not allowed, or features with signs leave the
         range of floats.
 
+    See Also
+    --------
+    ApproxKernelRidgeCV : The same with sigma and alpha chosen by cross-validation.
+    KernelRegressor : Weighted means of targets, with positive maps.
+    sklearn.kernel_ridge.KernelRidge : The exact kernel, in time cubic in the rows.
+
     Notes
     -----
     Rows of float32 are mapped and multiplied in float32, and summed in float64. Where alpha is so
@@ -728,6 +734,17 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the input features, where X had any.
+
+    See Also
+    --------
+    ApproxKernelRidgeClassifierCV : The same with sigma and alpha chosen by cross-validation.
+    KernelRegressionClassifier : Weighted votes, with probabilities.
+    ApproxKernelRidge : The regression.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007). The regression is that
+    of `ApproxKernelRidge`, the targets those of scikit-learn's RidgeClassifier.
 
     Examples
     --------
@@ -839,6 +856,15 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     ValueError
         By `fit`, where a parameter, the splits or the data are not allowed.
 
+    See Also
+    --------
+    ApproxKernelRidge : The model that is chosen.
+    KernelRegressorCV : The search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidge`; that folds are scored from merged sums is ours.
+
     Examples
     --------
     >>> import numpy as np
@@ -895,6 +921,16 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the input features, where X had any.
+
+    See Also
+    --------
+    ApproxKernelRidgeClassifier : The model that is chosen.
+    KernelRegressionClassifierCV : The search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidgeClassifier`; that folds are scored from merged sums is
+    ours.
 
     Examples
     --------

@@ -190,6 +190,11 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         By `fit`, where a training set is not the complement of its test set, the map has no
         ``sigma`` or the softmax kernel, or the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressionClassifier : The model that is chosen.
+    ApproxKernelRidgeClassifierCV : The search for ridge classification.
+
     Notes
     -----
     The parameters that a map learns from X alone, such as its centre, are learnt from all rows,
@@ -197,6 +202,10 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     are fitted to the training rows of every fold, where their clusters are found once for all
     sigmas. Features are kept while scores are computed where those of one sigma take at most
     256 MiB, and are made twice where they take more.
+
+    References
+    ----------
+    The model is that of `KernelRegressionClassifier`; that sums of folds are merged is ours.
 
     Examples
     --------
@@ -269,6 +278,15 @@ class KernelRegressorCV(_Search, KernelRegressor):
     ValueError
         By `fit`, where a training set is not the complement of its test set, the map has no
         ``sigma`` or the softmax kernel, or the data are not allowed.
+
+    See Also
+    --------
+    KernelRegressor : The model that is chosen.
+    ApproxKernelRidgeCV : The search for ridge regression.
+
+    References
+    ----------
+    The model is that of `KernelRegressor`; that sums of folds are merged is ours.
 
     Examples
     --------

@@ -91,6 +91,16 @@ def recommend(
         Where no positive mechanism is among those to try, where the second argument has rows of
         keys, and for parameters that are not allowed or not together.
 
+    See Also
+    --------
+    compare : The errors that it decides by where there are no targets.
+    default_mechanisms : What it tries.
+    skrf.attention.recommend_attention : The same for attention.
+
+    References
+    ----------
+    Ours.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

@@ -46,6 +46,18 @@ def kernel_variance(
     ndarray of shape (n_x, n_y)
         As ``mechanism.kernel_variance(X, Y, log=log)``.
 
+    See Also
+    --------
+    n_components_for : The number of columns that an error takes.
+    chebyshev_bound : A bound on the probability of an error.
+    skrf.RFFSampler.kernel_variance : The same as a method.
+
+    References
+    ----------
+    Variances in closed form: Likhosherstov et al., Chefs' random tables (2022), theorems 3.1, 3.2
+    and 4.1; Reid et al., Simplex random features (2023), section 3; Choromanski et al., Hybrid
+    random features (2022), theorem 3.1.
+
     Examples
     --------
     >>> import numpy as np
@@ -78,6 +90,15 @@ def default_mechanisms(
     dict of str to mechanism
         Unfitted mechanisms by name. With the softmax kernel asymmetric ones are among them; with
         the Gaussian kernel landmarks are.
+
+    See Also
+    --------
+    compare : Their errors on data.
+    recommend : The best of them for a task.
+
+    References
+    ----------
+    Each class names its own source.
 
     Examples
     --------
@@ -132,6 +153,15 @@ class Comparison:
         Whether the fitted features are positive.
     cost : int
         Multiplications of one row by projections.
+
+    See Also
+    --------
+    compare : Makes them.
+    ComparisonTable : All of them.
+
+    References
+    ----------
+    The errors are those of `compare`.
     """
 
     name: str
@@ -152,6 +182,16 @@ class ComparisonTable(Table[Comparison]):
     ----------
     iterable : iterable of Comparison, default=()
         The rows.
+
+    See Also
+    --------
+    compare : Makes it.
+    Comparison : A row.
+    skrf.plotting.ComparisonDisplay : Draws it.
+
+    References
+    ----------
+    The errors are those of `compare`.
 
     Examples
     --------
@@ -211,6 +251,17 @@ def compare(
     ------
     ValueError
         If the criterion is not one of these.
+
+    See Also
+    --------
+    recommend : The best mechanism alone, also for a task.
+    skrf.plotting.ComparisonDisplay : The table as a plot.
+    kernel_variance : Predictions for single pairs.
+
+    References
+    ----------
+    Ours. Likhosherstov et al., Chefs' random tables (2022), section 5.1, compares variances in
+    closed form.
 
     Examples
     --------

@@ -41,6 +41,16 @@ def chebyshev_bound(
     ValueError
         Where ``error`` is not a positive number.
 
+    See Also
+    --------
+    bernstein_bound : Exponential in the number of columns, for bounded maps.
+    left_tail_bound : For estimates that are too small.
+    kernel_variance : The variance it is made of.
+
+    References
+    ----------
+    Chebyshev's inequality with the variance of `kernel_variance`.
+
     Examples
     --------
     >>> import numpy as np
@@ -93,6 +103,12 @@ def hoeffding_bound(
     ValueError
         Where ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
         not a mean of bounded, independent terms.
+
+    See Also
+    --------
+    bernstein_bound : Knows the variance, and is less where that is small.
+    chebyshev_bound : For every closed-form variance.
+    uniform_bound : For all pairs of a ball at once.
 
     References
     ----------
@@ -151,6 +167,11 @@ def bernstein_bound(
     ------
     ValueError
         As in `hoeffding_bound`.
+
+    See Also
+    --------
+    hoeffding_bound : Knows the range alone.
+    chebyshev_bound : For every closed-form variance.
 
     References
     ----------
@@ -225,6 +246,11 @@ def left_tail_bound(
     ValueError
         Where ``error`` is not a positive number, or parts are not independent or may be negative.
 
+    See Also
+    --------
+    bernstein_bound : For estimates that are too large as well.
+    chebyshev_bound : For every closed-form variance.
+
     References
     ----------
     Maurer, A bound on the deviation probability for sums of non-negative random variables (2003).
@@ -274,10 +300,20 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     ValueError
         Where ``error`` or ``radius`` is not a positive number, or the mechanism is another.
 
+    See Also
+    --------
+    n_components_uniform : The number of columns for a probability.
+    hoeffding_bound : For one pair.
+
     Notes
     -----
     The first term is Hoeffding's bound at the points of a net that leaves no pair farther away
     than c; the second one Markov's inequality for the square of the Lipschitz constant.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, proves uniform convergence for
+    attention; the constants are ours.
 
     Examples
     --------
@@ -328,6 +364,16 @@ def n_components_uniform(
     ------
     ValueError
         As in `uniform_bound`, or where ``probability`` is not between 0 and 1.
+
+    See Also
+    --------
+    uniform_bound : The bound.
+    n_components_for : The number of columns for given data.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, proves uniform convergence for
+    attention; the constants are ours.
 
     Examples
     --------

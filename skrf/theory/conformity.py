@@ -49,6 +49,15 @@ def expected_conformity(
     ValueError
         For a coupling without a closed form, or a single projection.
 
+    See Also
+    --------
+    sample_conformity : The same for projections that were drawn.
+    skrf.SimplexRF : The coupling of least conformity.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3.1.
+
     Examples
     --------
     >>> from skrf.theory import expected_conformity
@@ -96,6 +105,15 @@ def sample_conformity(omega: np.ndarray, sum2: float) -> float:
     ValueError
         Where there are fewer than two projections, or a number is not finite, or ``sum2`` is
         negative.
+
+    See Also
+    --------
+    expected_conformity : The mean over all draws.
+    skrf.projections.Coupling : How projections are drawn.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3.1.
 
     Examples
     --------

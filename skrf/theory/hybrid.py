@@ -44,6 +44,11 @@ def hybrid_max_error(
     ValueError
         Where a number is out of its range.
 
+    See Also
+    --------
+    skrf.HybridRF : The features.
+    kernel_variance : The error at given pairs.
+
     References
     ----------
     Choromanski et al., Hybrid random features (2022), definition 3.3 and theorem 3.5.

@@ -31,6 +31,15 @@ class ComponentCount(int):
     how : str, default="closed form"
         The source, and the rows that decide where few of them do.
 
+    See Also
+    --------
+    n_components_for : Returns one.
+    n_components_uniform : Returns one.
+
+    References
+    ----------
+    Ours.
+
     Examples
     --------
     >>> from skrf.theory import ComponentCount
@@ -94,6 +103,16 @@ def n_components_for(
         For landmarks, whose error does not follow a law.
     ValueError
         Where ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
+
+    See Also
+    --------
+    compare : Errors at one number of columns.
+    n_components_uniform : A number that holds for all pairs of a ball at once.
+    skrf.plotting.KernelErrorDisplay : Errors against numbers of columns.
+
+    References
+    ----------
+    Ours, by the variances of `kernel_variance`.
 
     Examples
     --------

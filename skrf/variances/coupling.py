@@ -51,6 +51,16 @@ def log_mean_squared_error(
     -------
     ndarray
         log MSE for every pair; -inf where the estimate is exact.
+
+    See Also
+    --------
+    PairGeometry : What closed forms are functions of.
+    skrf.theory.kernel_variance : The variance for a fitted mechanism.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3; exponents: Likhosherstov et al., Chefs'
+    random tables (2022).
     """
     log_own = law.log_own(geometry) - np.log(n_projections)
     # Pair terms in units of the own term: neither an enormous nor a tiny variance is lost.
