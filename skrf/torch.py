@@ -150,7 +150,7 @@ class RandomFeatureAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         *,
-        key_padding_mask: torch.Tensor | None = None,
+        key_padding_mask: "torch.Tensor | None" = None,
         is_causal: bool | None = None,
     ) -> Self:
         """Take the statistics that all later calls in a direction use.
@@ -215,7 +215,7 @@ class RandomFeatureAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         *,
-        key_padding_mask: torch.Tensor | None = None,
+        key_padding_mask: "torch.Tensor | None" = None,
         is_causal: bool | None = None,
     ) -> torch.Tensor:
         """Return the attention of queries to keys.

@@ -18,6 +18,7 @@ from .._arrays import (
     like,
     namespace,
 )
+from .._links import Documented
 from .._sums import Rows
 from .._typing import RandomState
 from .._validation import Interval, StrOptions, draw_seed
@@ -74,7 +75,7 @@ _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
 
 
-class GeneralizedMap(BaseEstimator):
+class GeneralizedMap(Documented, BaseEstimator):
     """Features g(w.x) of generalised attention, for `ApproxKernelAttention`.
 
     The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from .._arrays import is_array_api, like, namespace, take, to_host
+from .._links import Documented
 from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
@@ -61,7 +62,7 @@ _JUDGED_QUERIES = 16  # by every call, one of every set of keys at least
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
-class ApproxKernelAttention(NestedParameters, BaseEstimator):
+class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns the estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are taken out

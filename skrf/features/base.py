@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
+from .._links import Documented
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -244,6 +245,7 @@ class BaseRandomFeatures(
     TakesBatches,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
+    Documented,
     BaseEstimator,
     ABC,
 ):

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import largest_entry, like, to_host
 from .._batches import TakesBatches
+from .._links import Documented
 from .._sums import peaked
 from .._typing import Array, RandomState
 from .._validation import (
@@ -36,7 +37,9 @@ _PENALTY, _STEPS = 0.01, 20
 _FARTHEST = 10.0  # of log multipliers from each other; the penalty keeps them far within
 
 
-class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RelevanceScaler(
+    TakesBatches, OneToOneFeatureMixin, TransformerMixin, Documented, BaseEstimator
+):
     """Multiply every column by what it says about the target.
 
     The kernels of this library see all columns alike. This finds one multiplier per column for

@@ -8,6 +8,7 @@ import scipy.optimize
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
+from .._links import Documented
 from .._validation import Interval
 
 _ENDS = {  # by the status of the optimiser; None where it met something that is not finite
@@ -20,7 +21,7 @@ _ENDS = {  # by the status of the optimiser; None where it met something that is
 }
 
 
-class Climber(BaseEstimator):
+class Climber(Documented, BaseEstimator):
     """Estimators that learn by `climb`."""
 
     _parameter_constraints = {

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
+from .._links import Documented
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
 from .._validation import (
@@ -387,7 +388,7 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     return sums, weights, suits or reference is None
 
 
-class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
+class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstimator):
     """Base of the estimators that divide sums of features."""
 
     _default_map = AdaptiveRF(256)
