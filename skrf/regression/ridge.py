@@ -48,6 +48,7 @@ from ._search import (
     rounds_of,
     table_of,
     tests_of,
+    told,
 )
 from .classifier import classes_of_batch, coded
 
@@ -255,6 +256,7 @@ class _Search(_BaseRidge):
         "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
         "alphas": ["array-like"],
         "cv": ["cv_object"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -265,12 +267,14 @@ class _Search(_BaseRidge):
         alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
         cv: Any = 5,
         random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.alphas = alphas
         self.cv = cv
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Sum products of features for every sigma, score all alphas, and solve for the best.
@@ -305,7 +309,9 @@ class _Search(_BaseRidge):
         else:
             fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
             runs = _judged_together(fits, data, tests, alphas)
-        own, moments = draft._choose(runs, sigmas, data.values.unit, len(tests))
+        unit = data.values.unit
+        runs = told(runs, sigmas, self.verbose, partial(_score, unit=unit.max()))
+        own, moments = draft._choose(runs, sigmas, unit, len(tests))
         if own is None:
             arguments = data.fit_arguments(feature_map)
             (own,) = fitted_at(feature_map, np.array([draft.sigma_]), **arguments)
@@ -423,6 +429,12 @@ def _judge_apart(alphas):
         return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
 
     return judge
+
+
+def _score(run, unit):
+    """Return the score of the best alpha of a run, for errors of targets in a unit."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return -np.mean(run[0], axis=0).min() * unit * unit
 
 
 def _errors(train, test, alphas):
@@ -826,6 +838,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
         ``sigmas=None``.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -898,6 +912,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------

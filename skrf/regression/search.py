@@ -23,6 +23,7 @@ from ._search import (
     resolved,
     table_of,
     tests_of,
+    told,
     wide_grid,
 )
 from .classifier import KernelRegressionClassifier
@@ -38,6 +39,7 @@ class _Search:
         "cv": ["cv_object"],
         "scoring": [str, callable, None],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
     _takes_batches = False
     _scores_rows, _sums_tests = True, False
@@ -71,9 +73,11 @@ class _Search:
         is_apart = learns_from(feature_map, data)
         if is_apart:
             apart = draft._judge_apart(judge)
-            scores = list(judged_apart(feature_map, data, tests, sigmas, apart))
+            runs = judged_apart(feature_map, data, tests, sigmas, apart)
+            scores = list(told(runs, sigmas, self.verbose, np.mean))
         else:
             runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
+            runs = told(runs, sigmas, self.verbose, lambda run: np.mean(run[0]))
             scores, maps, sums = zip(*runs, strict=True)
         best = draft._choose(sigmas, scores)
         if is_apart:
@@ -160,6 +164,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         made once more, for the scores.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -225,12 +231,14 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         cv: Any = 5,
         scoring: str | Callable | None = None,
         random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
+        self.verbose = verbose
 
 
 class KernelRegressorCV(_Search, KernelRegressor):
@@ -251,6 +259,8 @@ class KernelRegressorCV(_Search, KernelRegressor):
         What is maximised, as in GridSearchCV; None is the coefficient of determination.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -309,9 +319,11 @@ class KernelRegressorCV(_Search, KernelRegressor):
         cv: Any = 5,
         scoring: str | Callable | None = None,
         random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
+        self.verbose = verbose
