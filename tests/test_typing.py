@@ -144,7 +144,6 @@ def test_hints_hold_for_mechanisms() -> None:
     assert isinstance(assert_type(mechanism.n_components_, int), int)
     for fitted in mechanism.fit_each([0.5, 1], X):
         assert isinstance(assert_type(fitted, RFFSampler), RFFSampler)
-    assert isinstance(assert_type(mechanism.exact_kernel(X), np.ndarray), np.ndarray)
     base = HybridRF(8, base=(OptimalPositiveRF(), "trigonometric"), tau=[0.5, 1.0])
     assert isinstance(assert_type(base.shared, bool), bool)
     for wrong in (

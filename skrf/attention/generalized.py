@@ -20,7 +20,7 @@ from .._arrays import (
 )
 from .._links import Documented
 from .._sums import Rows
-from .._typing import RandomState
+from .._typing import Array, RandomState
 from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
 from ..projections import (
@@ -209,12 +209,12 @@ class GeneralizedMap(Documented, BaseEstimator):
         self.seed_ = draw_seed(self.random_state)
         return self.redraw(self.seed_)
 
-    def adapted(self, X: np.ndarray, keys: np.ndarray | None = None) -> Self:
+    def adapted(self, X: Array, keys: Array | None = None) -> Self:
         """Return the map itself: it learns nothing of data.
 
         Parameters
         ----------
-        X, keys : ndarray
+        X, keys : array
             Ignored.
 
         Returns

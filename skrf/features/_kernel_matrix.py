@@ -16,7 +16,7 @@ _STANDARD = 1.01  # mean square of the entries of standardised inputs, with room
 class KernelMatrixMixin:
     """The public methods that return a matrix for all pairs of rows."""
 
-    def exact_kernel(self, X: Array, Y: Array | None = None, *, log: bool = False) -> np.ndarray:
+    def exact_kernel(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the kernel that the features estimate.
 
         Parameters
@@ -45,7 +45,7 @@ class KernelMatrixMixin:
             logs = cast(logs, X.dtype) if is_array_api(logs) else like(logs, X)
         return logs if log else self._flagged(_exp(logs), "Kernel values overflowed")
 
-    def approximate_kernel(self, X: Array, Y: Array | None = None) -> np.ndarray:
+    def approximate_kernel(self, X: Array, Y: Array | None = None) -> Array:
         """Return the estimate of the kernel made of the features of X and Y.
 
         Parameters
@@ -77,7 +77,7 @@ class KernelMatrixMixin:
             values = sign * _exp(logs)
         return self._flagged(as_dtype(values, X.dtype), "Kernel estimates overflowed")
 
-    def kernel_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> np.ndarray:
+    def kernel_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
 
         Parameters
@@ -106,7 +106,7 @@ class KernelMatrixMixin:
 
     def term_range(
         self, X: Array, Y: Array | None = None, *, log: bool = False, upper: bool = False
-    ) -> np.ndarray:
+    ) -> Array:
         """Return the length of an interval that holds every independent term of the estimate.
 
         `approximate_kernel` is the mean of ``n_projections_`` terms, one of each projection.
@@ -136,7 +136,7 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_term_range", upper)
         return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
 
-    def term_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> np.ndarray:
+    def term_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the variance of one of the terms that `term_range` speaks of.
 
         Parameters
@@ -161,7 +161,7 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_term_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
-    def block_moment(self, X: Array, Y: Array | None = None, *, log: bool = False) -> np.ndarray:
+    def block_moment(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the sum of the second moments of the independent parts that the estimate is of.
 
         Every block of projections makes one part, its share of the mean; none is negative.

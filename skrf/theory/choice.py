@@ -29,7 +29,7 @@ _LOG_ROWS = 100
 
 def kernel_variance(
     mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
-) -> np.ndarray:
+) -> Array:
     """Return the closed-form variance of a fitted mechanism's estimate of the kernel.
 
     Parameters

@@ -25,7 +25,7 @@ def expected_conformity(
     *,
     n_projections: int,
     n_features: int,
-) -> np.ndarray:
+) -> float | np.ndarray:
     """Return the mean conformity of a coupling.
 
     Parameters
@@ -41,7 +41,7 @@ def expected_conformity(
 
     Returns
     -------
-    ndarray
+    float or ndarray
         exp(sum2) for independent rows, less for the others.
 
     Raises
@@ -84,7 +84,7 @@ def expected_conformity(
         return np.exp(sum2) * (1 + excess / (n_projections * (n_projections - 1)))
 
 
-def sample_conformity(omega: np.ndarray, sum2: float) -> float:
+def sample_conformity(omega: Array, sum2: float) -> float:
     """Return the conformity of drawn projections.
 
     Parameters

@@ -68,7 +68,7 @@ def n_components_for(
     Y: Array | None = None,
     *,
     rel_error: float,
-    quantile: float = 0.5,
+    quantile: float | None = 0.5,
 ) -> ComponentCount:
     """Return the least number of columns whose predicted error is small enough.
 
@@ -82,7 +82,7 @@ def n_components_for(
         Keys; None takes X.
     rel_error : float
         Wanted root mean squared error of a value of the kernel, relative to that value.
-    quantile : float, default=0.5
+    quantile : float or None, default=0.5
         Share of the pairs of queries and keys that shall have at most this error. None takes
         the error of the whole kernel matrix, root mean squared error over root mean square: a
         mean that a single pair can decide.
