@@ -18,7 +18,7 @@ help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
 	@echo "make test-lowest   run them with the oldest versions of everything that are allowed"
-	@echo "make lint   check style and formatting"
+	@echo "make lint   check style, formatting and type hints"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure speed and memory against peers, as ratios (minutes, on a quiet machine)"
 	@echo "make bench-scale   measure fits to Dask: memory, CPU, and a worker that dies (minutes)"
@@ -70,6 +70,7 @@ $(VENV)/.stamp-lowest: pyproject.toml $(VENV)/.stamp-venv
 lint: $(VENV)/.stamp-lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
 docs: $(VENV)/.stamp-docs
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -161,7 +161,12 @@ def measure_all(datasets, seeds, max_rows, n_jobs):
     methods += product(CONSUMERS, MAPS, SIZES)
     plan = [(own, *method, seed) for own, method, seed in product(datasets, methods, range(seeds))]
     jobs = (delayed(measure)(datasets[task[0]], max_rows, *task) for task in plan)
-    rows = Parallel(n_jobs, verbose=1)(jobs)
+    rows, start = [], time.perf_counter()
+    for row in Parallel(n_jobs, return_as="generator")(jobs):
+        rows.append(row)
+        if len(rows) % (len(plan) // len(datasets)) == 0:
+            seconds = time.perf_counter() - start
+            print(f"[{row[0]}] {len(rows)} of {len(plan)} searches, {seconds:.1f} s", flush=True)
     columns = ["dataset", "consumer", "method", "size", "seed", "accuracy", "seconds"]
     return pd.DataFrame(rows, columns=columns)
 

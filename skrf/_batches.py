@@ -6,13 +6,14 @@ the generator, which returns the fitted estimator at the end. An engine only say
 done: `InTurn` here, Dask in `skrf.dask`. The same batches make the same bits.
 """
 
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ._arrays import to_host
+from ._progress import Progress
+from ._typing import Array
 from ._validation import commit
 
 SAMPLE_ROWS = 100_000
@@ -170,7 +171,7 @@ class InTurn:
                 "iterator. A single pass is enough for a map that is fitted, in a FrozenEstimator, "
                 "and where a classifier is told its classes."
             )
-        self.start, self.seen = time.perf_counter(), []
+        self.progress, self.seen = Progress(self.verbose, "fit_batches"), []
         found = merged(self._records(step), step.merge)
         if self.lengths not in (None, self.seen):
             raise ValueError(
@@ -192,14 +193,19 @@ class InTurn:
                 self._tell(step)
 
     def _tell(self, step):
-        seconds = time.perf_counter() - self.start
-        print(f"[fit_batches] {step.name}: {len(self.seen)} batches, {seconds:.1f} s")
+        self.progress(f"{step.name}: {len(self.seen)} batches")
 
 
 class TakesBatches:
     """Mixin of estimators that can be fitted to batches; they have a method `_passes`."""
 
-    def fit_batches(self, batches, *, classes=None, verbose=0):
+    def fit_batches(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        classes: Array | None = None,
+        verbose: int = 0,
+    ) -> Self:
         """Fit to rows that come in batches, and need not be in memory together.
 
         Equals `fit` on all rows, to rounding: the first pass over the batches takes statistics,

@@ -1,9 +1,15 @@
 """Results side by side: lists of dataclasses that print as tables and become data frames."""
 
 from dataclasses import fields
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = TypeVar("Row")
 
 
-class Table(list):
+class Table(list[Row], Generic[Row]):
     """Rows, each of the dataclass `row_type` with a field ``name``; a list that prints as a table.
 
     Parameters
@@ -22,7 +28,7 @@ class Table(list):
         padded[0] = [f"{cell.strip():{len(cell)}}" for cell in padded[0]]
         return "\n".join(map("  ".join, zip(*padded, strict=True)))
 
-    def to_frame(self):
+    def to_frame(self) -> "DataFrame":
         """Return a pandas DataFrame, with the names as its index.
 
         Returns

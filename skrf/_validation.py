@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from operator import attrgetter
 from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -397,7 +398,7 @@ class NestedParameters:
 
     _default_map = None  # an instance
 
-    def set_params(self, **params):
+    def set_params(self, **params: Any) -> Self:
         """Set parameters, as every estimator of scikit-learn does.
 
         Parameters

@@ -11,6 +11,7 @@ import uuid
 import warnings
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from sklearn.base import clone
@@ -19,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from . import _kernels
 from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
 from ._threads import one_thread, serial_blas
+from ._typing import Array, Estimator
 from ._validation import check_integer
 
 try:
@@ -34,11 +36,21 @@ except ImportError as error:
 
 __all__ = ["apply", "fit"]
 
+Own = TypeVar("Own")
+
 _METHODS = ("predict", "decision_function", "transform", "inverse_transform", "log_transform")
 _FAN_IN = 8  # records that a task merges, a power of 2: the tree is that of pairs
 
 
-def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=SAMPLE_ROWS):
+def fit(
+    estimator: Own,
+    X: Array,
+    y: Array | None = None,
+    *,
+    sample_weight: Array | None = None,
+    classes: Array | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+) -> Own:
     """Fit an estimator to collections of Dask; the result is a plain one, which needs no Dask.
 
     Equals `fit` on all rows, to rounding, as `fit_batches` does, with the same passes: statistics,
@@ -76,6 +88,16 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
     ValueError
         Where parts do not go together, and as `fit`.
 
+    See Also
+    --------
+    apply : Predictions for collections.
+    skrf.KernelRegressionClassifier.fit_batches : The same passes over batches on one machine.
+
+    References
+    ----------
+    Ours: the passes and records are those of ``fit_batches``; the collections are those of
+    https://www.dask.org.
+
     Examples
     --------
     >>> import dask.array as da
@@ -105,7 +127,7 @@ def fit(estimator, X, y=None, *, sample_weight=None, classes=None, sample_rows=S
     return driven(clone(estimator)._passes(classes, scope), engine)
 
 
-def apply(estimator, X, method="predict"):
+def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
     """Return what a method of a fitted estimator makes of the rows of a collection, lazily.
 
     Parameters
@@ -129,6 +151,15 @@ def apply(estimator, X, method="predict"):
         Where `X` is of another type.
     ValueError
         Where the estimator has no such method.
+
+    See Also
+    --------
+    fit : Fits to collections.
+    skrf.KernelRegressionClassifier.fit_batches : Fits to batches, without Dask.
+
+    References
+    ----------
+    Ours, as ``map_blocks`` of https://www.dask.org with the rows of a chunk.
     """
     if not (method.startswith(_METHODS) and callable(getattr(estimator, method, None))):
         raise ValueError(

@@ -16,6 +16,11 @@ class FeatureCollapseWarning(UserWarning):
     See Also
     --------
     warnings.simplefilter : Turn the warning into an error, or silence it.
+    skrf.attention.ApproxKernelAttention.diagnose : How far an output can be trusted.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 import warnings
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -10,6 +11,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from ._sums import finite
+from ._typing import Array, Transformer
 from ._validation import check_integer, naming
 from .features import as_feature_map, in_range, mapped, maps_sides_alike
 
@@ -52,6 +54,17 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     ValueError
         Where the widths of X, Y and the map differ.
 
+    See Also
+    --------
+    ApproxKernelRidge : Ridge regression without an operator.
+    features.as_feature_map : How features are read.
+    scipy.sparse.linalg.LinearOperator : What solvers take.
+
+    References
+    ----------
+    The product with features in place of a kernel matrix: Likhosherstov, Random features for
+    efficient attention approximation (2022), algorithm 1. The solvers are SciPy's.
+
     Examples
     --------
     >>> import numpy as np
@@ -67,7 +80,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     True
     """
 
-    def __init__(self, feature_map, X, Y=None):
+    def __init__(self, feature_map: Transformer, X: Array, Y: Array | None = None) -> None:
         check_is_fitted(feature_map)
         maps = [as_feature_map(feature_map, keys=keys) for keys in (False, True)]
         given = [_checked(maps[0], "X", X)]
@@ -104,7 +117,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     def _rmatvec(self, v):
         return self._rmatmat(v)
 
-    def diagonal(self):
+    def diagonal(self) -> np.ndarray:
         """Return the diagonal.
 
         Returns
@@ -115,7 +128,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         n = min(self.shape)
         return np.einsum("ij,ij->i", self._queries[:n], self._keys[:n])
 
-    def trace(self):
+    def trace(self) -> float:
         """Return the sum of the diagonal.
 
         Returns
@@ -132,7 +145,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
             raise ValueError(f"trace needs a square operator, got shape {self.shape}.")
         return self.diagonal().sum()
 
-    def eigsh(self, k=6, **options):
+    def eigsh(self, k: int = 6, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the largest eigenvalues and their eigenvectors.
 
         Parameters
@@ -161,7 +174,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         start = np.random.default_rng(0).uniform(-1, 1, self.shape[0]).astype(self.dtype)
         return scipy.sparse.linalg.eigsh(self, k, **{"v0": start, **options})
 
-    def cg(self, b, *, ridge=0.0, **options):
+    def cg(self, b: Array, *, ridge: float = 0.0, **options: Any) -> np.ndarray:
         """Return the solution of (operator + ridge * identity) x = b by conjugate gradients.
 
         Parameters

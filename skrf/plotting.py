@@ -3,12 +3,21 @@
 They need matplotlib, which is loaded by `plot` alone.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
 import numpy as np
 from sklearn.base import clone
 
+from ._typing import Array, RandomState
 from ._validation import check_integer, draw_seed
-from .attention import exact_attention
-from .theory import compare, kernel_variance
+from .attention import ApproxKernelAttention, exact_attention
+from .features import BaseRandomFeatures
+from .theory import ComparisonTable, compare, kernel_variance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 __all__ = ["AttentionMatrixDisplay", "ComparisonDisplay", "KernelErrorDisplay"]
 
@@ -54,6 +63,15 @@ class KernelErrorDisplay:
     figure_ : matplotlib Figure
         Their figure.
 
+    See Also
+    --------
+    skrf.theory.compare : The same errors for several mechanisms.
+    skrf.theory.n_components_for : The number of columns that an error takes.
+
+    References
+    ----------
+    The variances are those of `skrf.theory.kernel_variance`.
+
     Examples
     --------
     >>> import numpy as np
@@ -66,7 +84,16 @@ class KernelErrorDisplay:
     ((4, 5), True)
     """
 
-    def __init__(self, exact, estimate, n_components, measured, predicted, *, name=None):
+    def __init__(
+        self,
+        exact: np.ndarray,
+        estimate: np.ndarray,
+        n_components: np.ndarray,
+        measured: np.ndarray,
+        predicted: np.ndarray,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.exact = exact
         self.estimate = estimate
         self.n_components = n_components
@@ -77,16 +104,16 @@ class KernelErrorDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        Y=None,
+        estimator: BaseRandomFeatures,
+        X: Array,
+        Y: Array | None = None,
         *,
-        n_components=None,
-        n_draws=5,
-        random_state=0,
-        name=None,
-        ax=None,
-    ):
+        n_components: Array | None = None,
+        n_draws: int = 5,
+        random_state: RandomState = 0,
+        name: str | None = None,
+        ax: "Sequence[Axes] | None" = None,
+    ) -> Self:
         """Measure the errors of a mechanism, and plot them.
 
         Parameters
@@ -136,7 +163,7 @@ class KernelErrorDisplay:
         name = type(estimator).__name__ if name is None else name
         return cls(exact, estimate, sizes, measured, predicted, name=name).plot(ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
         """Draw estimates against the kernel, and errors against the numbers of columns.
 
         Parameters
@@ -186,6 +213,15 @@ class AttentionMatrixDisplay:
     figure_ : matplotlib Figure
         Their figure.
 
+    See Also
+    --------
+    skrf.attention.ApproxKernelAttention.attention_matrix : The matrix that is drawn.
+    skrf.attention.ApproxKernelAttention.diagnose : Figures in place of a picture, for long inputs.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 3.8.6.
+
     Examples
     --------
     >>> import numpy as np
@@ -197,12 +233,19 @@ class AttentionMatrixDisplay:
     ((24, 24), True)
     """
 
-    def __init__(self, exact, approximate):
+    def __init__(self, exact: np.ndarray, approximate: np.ndarray) -> None:
         self.exact = exact
         self.approximate = approximate
 
     @classmethod
-    def from_estimator(cls, attention, q, k, *, ax=None):
+    def from_estimator(
+        cls,
+        attention: ApproxKernelAttention,
+        q: Array,
+        k: Array,
+        *,
+        ax: "Sequence[Axes] | None" = None,
+    ) -> Self:
         """Make both matrices, and plot them; quadratic, for small inputs.
 
         Parameters
@@ -228,7 +271,7 @@ class AttentionMatrixDisplay:
         exact = exact_attention(q, k, np.eye(len(k), dtype=k.dtype), **own)
         return cls(exact, attention.attention_matrix(q, k)).plot(ax)
 
-    def plot(self, ax=None, *, cmap="magma"):
+    def plot(self, ax: "Sequence[Axes] | None" = None, *, cmap: "str | Colormap" = "magma") -> Self:
         """Draw both matrices on one scale of colours.
 
         Parameters
@@ -271,6 +314,15 @@ class ComparisonDisplay:
     figure_ : matplotlib Figure
         Their figure.
 
+    See Also
+    --------
+    skrf.theory.compare : The table that is drawn.
+    KernelErrorDisplay : One mechanism at several sizes.
+
+    References
+    ----------
+    The errors are those of `skrf.theory.compare`.
+
     Examples
     --------
     >>> import numpy as np
@@ -281,11 +333,11 @@ class ComparisonDisplay:
     True
     """
 
-    def __init__(self, table):
+    def __init__(self, table: ComparisonTable) -> None:
         self.table = table
 
     @classmethod
-    def from_table(cls, table, *, ax=None):
+    def from_table(cls, table: ComparisonTable, *, ax: "Axes | None" = None) -> Self:
         """Plot a table that `skrf.theory.compare` returned.
 
         Parameters
@@ -303,7 +355,9 @@ class ComparisonDisplay:
         return cls(table).plot(ax)
 
     @classmethod
-    def from_data(cls, X, Y=None, *, ax=None, **params):
+    def from_data(
+        cls, X: Array, Y: Array | None = None, *, ax: "Axes | None" = None, **params: Any
+    ) -> Self:
         """Compare mechanisms on data, and plot the result.
 
         Parameters
@@ -324,7 +378,7 @@ class ComparisonDisplay:
         """
         return cls(compare(X, Y, **params)).plot(ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> Self:
         """Draw a bar for the measured error of every mechanism, and a mark for the predicted one.
 
         Parameters

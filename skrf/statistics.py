@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
+from ._typing import Array
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
@@ -34,6 +36,15 @@ class Moments:
         Smallest entry of every column.
     mean_absolute : ndarray of shape (d,)
         Weighted mean of the absolute values of every column.
+
+    See Also
+    --------
+    PairStatistics : Those of queries and keys.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+
+    References
+    ----------
+    Ours: weighted means about an origin, which merge without loss.
     """
 
     weight: float
@@ -44,7 +55,9 @@ class Moments:
     mean_absolute: np.ndarray
 
     @classmethod
-    def of(cls, X, sample_weight=None, *, full=False, sizes=True):
+    def of(
+        cls, X: Array, sample_weight: Array | None = None, *, full: bool = False, sizes: bool = True
+    ) -> Self:
         """Return the moments of the rows of X in one pass of row blocks.
 
         With ``sizes=False`` minimum and mean absolute value are left out: NaN.
@@ -61,7 +74,7 @@ class Moments:
         with np.errstate(over="ignore"):
             return replace(found, weight=float(np.ldexp(found.weight, exponent)))
 
-    def merge(self, other):
+    def merge(self, other: "Moments") -> "Moments":
         """Return the moments of the union of two disjoint sets of rows."""
         weight = self.weight + other.weight
         apart = other.origin - self.origin + (other.step - self.step)
@@ -78,18 +91,18 @@ class Moments:
         )
 
     @property
-    def mean(self):
+    def mean(self) -> np.ndarray:
         """Weighted mean, shape (d,)."""
         return self.origin + self.step
 
     @property
-    def variances(self):
+    def variances(self) -> np.ndarray:
         """Variance of every column, shape (d,)."""
         found = np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
         # Rounding makes a variance negative where one row has nearly all of the weight.
         return np.maximum(found, 0.0)
 
-    def mapped(self, matrix):
+    def mapped(self, matrix: np.ndarray) -> "Moments":
         """Return the moments of matrix @ x; needs moments made with ``full=True``.
 
         Minimum and mean absolute value of a linear image are not known: NaN.
@@ -100,7 +113,7 @@ class Moments:
         return Moments(self.weight, *places, covariance, unknown, unknown)
 
     @property
-    def entry_variance(self):
+    def entry_variance(self) -> float:
         """Variance of all entries taken together, whatever their column."""
         return float(np.mean(self.variances) + np.var(self.mean))
 
@@ -197,18 +210,35 @@ class PairStatistics:
     ----------
     queries, keys : Moments
         The two sets, in units of the input.
+
+    See Also
+    --------
+    Moments : Those of one side.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+
+    References
+    ----------
+    Parameters as functions of such means: Likhosherstov et al., Chefs' random tables (2022),
+    theorem 3.3.
     """
 
     queries: Moments
     keys: Moments
 
     @classmethod
-    def of(cls, X, keys=None, sample_weight=None, key_weight=None, **options):
+    def of(
+        cls,
+        X: Array,
+        keys: Array | None = None,
+        sample_weight: Array | None = None,
+        key_weight: Array | None = None,
+        **options: bool,
+    ) -> Self:
         """Return the weighted statistics of queries X and keys (X itself by default)."""
         queries = Moments.of(X, sample_weight, **options)
         return cls(queries, queries if keys is None else Moments.of(keys, key_weight, **options))
 
-    def merge(self, other):
+    def merge(self, other: "PairStatistics") -> "PairStatistics":
         """Return the statistics of both sets of pairs; associative to rounding."""
         queries = self.queries.merge(other.queries)
         if self.keys is self.queries and other.keys is other.queries:
@@ -216,20 +246,20 @@ class PairStatistics:
         return PairStatistics(queries, self.keys.merge(other.keys))
 
     @property
-    def midpoint(self):
+    def midpoint(self) -> np.ndarray:
         """Shift c = (mean x + mean y) / 2 that minimises the mean of |x + y - 2c|^2."""
         return (self.queries.mean + self.keys.mean) / 2
 
-    def mean_squared_sum(self, offset=0.0, sign=1):
+    def mean_squared_sum(self, offset: float | np.ndarray = 0.0, sign: int = 1) -> float:
         """Return the mean over all pairs of |(x - offset) + sign (y - offset)|^2."""
         total = self.queries.mean - offset + sign * (self.keys.mean - offset)
         return float(np.sum(self.queries.variances + self.keys.variances) + total @ total)
 
-    def mean_outer_sum(self, offset=0.0):
+    def mean_outer_sum(self, offset: float | np.ndarray = 0.0) -> np.ndarray:
         """Return the mean over all pairs of z z', z = (x - offset) + (y - offset)."""
         total = self.queries.mean + self.keys.mean - 2 * offset
         return self.queries.covariance + self.keys.covariance + np.outer(total, total)
 
-    def mapped(self, query_map, key_map):
+    def mapped(self, query_map: np.ndarray, key_map: np.ndarray) -> "PairStatistics":
         """Return the statistics of query_map @ x and key_map @ y."""
         return PairStatistics(self.queries.mapped(query_map), self.keys.mapped(key_map))

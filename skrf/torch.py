@@ -1,13 +1,15 @@
 """Attention with random features as a module of torch, in the place of exact attention."""
 
 from contextlib import contextmanager
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import nn
 
+from ._typing import RandomState, Transformer
 from ._validation import check_integer, draw_seed
-from .attention import ApproxKernelAttention, ToeplitzMask
+from .attention import ApproxKernelAttention, NearField, ToeplitzMask
 from .attention._record import record_of_fit, restore_fit
 
 __all__ = ["RandomFeatureAttention"]
@@ -53,6 +55,11 @@ class RandomFeatureAttention(nn.Module):
     n_calls : int
         Calls while training since the last redraw.
 
+    See Also
+    --------
+    skrf.attention.ApproxKernelAttention : The operator of each direction.
+    skrf.attention.ToeplitzMask : Masks whose weights train.
+
     Notes
     -----
     All that outputs depend on is in ``state_dict``: the seed, the count of calls, and of a fit the
@@ -61,6 +68,10 @@ class RandomFeatureAttention(nn.Module):
     dtype in ``half()`` and the like; they are a record that calls do not read.
 
     Sums are in float32 or better, also under autocast. Calls are no part of a compiled graph.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with Performers (2021).
 
     Examples
     --------
@@ -75,17 +86,17 @@ class RandomFeatureAttention(nn.Module):
 
     def __init__(
         self,
-        feature_map=None,
+        feature_map: Transformer | Literal["none"] | None = None,
         *,
-        is_causal=False,
-        near="auto",
-        n_groups="auto",
-        scale=None,
-        mask=None,
-        dropout=0.0,
-        redraw_every=None,
-        random_state=None,
-    ):
+        is_causal: bool = False,
+        near: NearField | Literal["auto"] | None = "auto",
+        n_groups: int | Literal["auto"] = "auto",
+        scale: float | None = None,
+        mask: Any = None,
+        dropout: float = 0.0,
+        redraw_every: int | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__()
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
@@ -133,7 +144,15 @@ class RandomFeatureAttention(nn.Module):
         finally:
             operator.mask = None
 
-    def fit(self, query, key, value, *, key_padding_mask=None, is_causal=None):
+    def fit(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+        is_causal: bool | None = None,
+    ) -> Self:
         """Take the statistics that all later calls in a direction use.
 
         Parameters
@@ -165,7 +184,7 @@ class RandomFeatureAttention(nn.Module):
         self._register()
         return self
 
-    def redraw(self, random_state=None):
+    def redraw(self, random_state: RandomState = None) -> Self:
         """Draw the random numbers anew; statistics stay.
 
         Parameters
@@ -190,7 +209,15 @@ class RandomFeatureAttention(nn.Module):
 
     # ---------------------------------------------------------------- calls
 
-    def forward(self, query, key, value, *, key_padding_mask=None, is_causal=None):
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+        is_causal: bool | None = None,
+    ) -> torch.Tensor:
         """Return the attention of queries to keys.
 
         Parameters
@@ -246,7 +273,7 @@ class RandomFeatureAttention(nn.Module):
                 )
         return is_causal, list(inputs.values())
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return what stands between the brackets of the module's name.
 
         Returns

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
@@ -33,8 +34,9 @@ def layers():
 # Imports run downwards, and parts of one layer do not import each other. Parts that do not exist
 # yet have their place already.
 LAYERS = layers()
-# These import nothing of the package. Any part may use the exceptions, none the data sets.
-FREE = ("exceptions", "datasets")
+# These import nothing of the package but names of types. Any part may use all but the data sets.
+SMALL = ("exceptions", "_links", "_progress", "_typing")
+FREE = (*SMALL, "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # What uses features sees feature maps, the way to get them, and those that it takes by default.
 CONSUMERS = ("regression", "attention", "graphical", "operators")
@@ -117,7 +119,9 @@ def violations(path):
     part = part_of(path)
     for line, other, names in imported_parts(path):
         where = f"{path.relative_to(PACKAGE)}:{line}: {part} imports {other}"
-        if other == part or (other == "exceptions" and part not in FREE):
+        if other in (part, "_typing") or (
+            other in ("exceptions", "_links", "_progress") and part not in FREE
+        ):
             continue
         if part in FREE or other in FREE:
             yield f"{where}: a part that stands alone"
@@ -408,6 +412,27 @@ def test_functions_are_documented(name):
     assert parts[""].strip()
     assert "Returns" in parts
     assert_describes(function.__doc__, arguments(function), name)
+
+
+def reference():
+    """Return the names that docs/api.rst lists."""
+    text = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+    return re.findall(r"^   ([A-Za-z_.]+)$", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", reference())
+def test_entries_of_the_reference_say_what_is_related_and_where_it_comes_from(name):
+    if (optional := name.partition(".")[0]) in OPTIONAL:
+        pytest.importorskip(optional)
+    home, _, own = f"skrf.{name}".rpartition(".")
+    parts = sections(getattr(import_module(home), own).__doc__)
+    related = re.findall(r"^([\w.]+) : .+\.$", parts["See Also"], flags=re.MULTILINE)
+    assert 2 <= len(related) == len(parts["See Also"].split("\n")[1:-1]) <= 4
+    for other in related:
+        full = {f"{home}.{other}", other} - {f"skrf.{name}"}  # its own module may be left out
+        listed = not full.isdisjoint(f"skrf.{public}" for public in reference())
+        assert listed or any(map(pydoc.locate, full)), other
+    assert parts["References"].strip()
 
 
 def test_every_mechanism_begins_with_the_meaning_of_sigma():

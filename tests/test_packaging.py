@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def test_one_version():
 def test_what_the_source_distribution_names_exists():
     included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert [name for name in included if not (ROOT / name.removeprefix("/")).exists()] == []
+
+
+def test_type_checkers_find_the_hints_in_what_is_installed():
+    """Both files lie in the folder that the wheel holds, and git keeps them: so does hatchling."""
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["skrf"]}
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    for name in ("py.typed", "__init__.pyi"):
+        assert (ROOT / "skrf" / name).is_file()
+        assert not any(fnmatch(name, pattern) for pattern in ignored)
 
 
 def test_groups_that_make_installs_exist():

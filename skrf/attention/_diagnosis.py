@@ -1,11 +1,13 @@
 """What is told of attention's error."""
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
 from .._arrays import largest_entry
+from ..exceptions import FeatureCollapseWarning
 from ._shapes import unit_for
 
 TOLERATED = 0.3  # relative error that is no collapse
@@ -27,6 +29,16 @@ class AttentionDiagnosis:
         Relative errors at a sample of queries, measured: of the output ("attention"), the "exact
         part" alone where there is a near field, the "mean" of the values, and an exact "window" of
         as many keys as the output costs. None with a mask and for generalised attention.
+
+    See Also
+    --------
+    ApproxKernelAttention.diagnose : Makes it.
+    recommend_attention : Operators that may do better.
+    skrf.exceptions.FeatureCollapseWarning : The warning of a call.
+
+    References
+    ----------
+    Ours.
     """
 
     relative_error: float
@@ -34,7 +46,7 @@ class AttentionDiagnosis:
     sampled_errors: dict | None = None
 
     @property
-    def has_collapsed(self):
+    def has_collapsed(self) -> bool:
         """Whether the mean of the values is closer to softmax attention than the output."""
         errors = self.sampled_errors
         return errors is not None and errors["attention"] > max(errors["mean"], TOLERATED)
@@ -58,3 +70,15 @@ def spread(outputs, n_groups):
     size = np.sum(mean**2) - of_one / len(outputs)
     variance = of_one / max(n_groups, 1)
     return math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
+
+
+def warn_of_lost(n_lost, groups):
+    """Warn of queries whose weights sum to 0, called by what the user calls."""
+    if n_lost:
+        warnings.warn(
+            f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
+            f"{math.prod(groups.q.shape[:-1])} queries): the features of feature_map have signs "
+            "or zeros. Use a positive map, such as OptimalPositiveRF, or more features.",
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )

@@ -143,6 +143,31 @@ def check_real(name, array):
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
 
 
+def check_gradient(grad_out, groups):
+    """Return the gradient with respect to the output like the queries, in a unit, and the unit."""
+    gradient = as_array("grad_out", grad_out)
+    check_real("grad_out", gradient)
+    shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
+    if gradient.shape != shape:
+        raise ValueError(f"grad_out must have the output's shape {shape}, got {gradient.shape}.")
+    with np.errstate(over="ignore"):
+        gradient = gradient.astype(groups.q.dtype)
+    unit = unit_for(check_finite("grad_out", gradient))
+    gradient = gradient.reshape(*groups.q.shape[:-1], -1)
+    return (gradient if unit == 1 else gradient / unit), unit
+
+
+def check_gradients(gradients):
+    """Raise where a gradient with respect to q, k, v or the mask has left the range of floats."""
+    for name, own in zip(("q", "k", "v", "mask")[: len(gradients)], gradients, strict=True):
+        for array in own if isinstance(own, list) else [own]:
+            if not np.isfinite(largest_entry(array)):
+                raise ValueError(
+                    f"the gradient with respect to {name} is beyond the range of "
+                    f"{array.dtype}: scale v or grad_out, or pass float64."
+                )
+
+
 def check_flag(name, value):
     """Raise unless a parameter is True or False."""
     if not isinstance(value, (bool, np.bool_)):

@@ -21,6 +21,16 @@ class AttentionState:
         Sets of keys, their width, features, width of values and the near field.
     is_double : bool, default=False
         Whether values were too large or too small for sums in float32.
+
+    See Also
+    --------
+    ApproxKernelAttention.init_state : Makes the first one.
+    ApproxKernelAttention.step : Makes the next one.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 3.3;
+    logarithms beside the sums, which keep them in range, are ours.
     """
 
     heads: tuple

@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from .._arrays import constant, to_host
 from .._tables import Table
+from .._typing import Array, RandomState
 from .._validation import check_integer, draw_seed
 from ..exceptions import FeatureCollapseWarning
 from ..features import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF
@@ -51,10 +52,19 @@ class AttentionCandidate:
         Units a query: multiplications over the sum of the widths of keys and values.
     error : float
         Mean over heads of the relative error of the output, at rows that were not fitted.
+
+    See Also
+    --------
+    recommend_attention : Makes them.
+    AttentionTable : All of them.
+
+    References
+    ----------
+    Ours.
     """
 
     name: str
-    operator: object = field(repr=False)
+    operator: ApproxKernelAttention | None = field(repr=False)
     n_features: int
     n_groups: int
     block: int
@@ -63,13 +73,22 @@ class AttentionCandidate:
     error: float
 
 
-class AttentionTable(Table):
+class AttentionTable(Table[AttentionCandidate]):
     """The rows of `recommend_attention`, a list that prints as a table.
 
     Parameters
     ----------
     iterable : iterable of AttentionCandidate, default=()
         The rows.
+
+    See Also
+    --------
+    recommend_attention : Makes it.
+    AttentionCandidate : A row.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------
@@ -92,18 +111,27 @@ class AttentionAdvice:
         All candidates and the two simple answers, the least error first.
     operator : ApproxKernelAttention
         The best candidate, fitted to all rows.
+
+    See Also
+    --------
+    recommend_attention : Makes it.
+    AttentionTable : Its table.
+
+    References
+    ----------
+    Ours.
     """
 
     table: AttentionTable
     operator: ApproxKernelAttention
 
     @property
-    def best(self):
+    def best(self) -> AttentionCandidate:
         """Row of the table that `operator` belongs to."""
         return next(row for row in self.table if row.operator is not None)
 
     @property
-    def simpler(self):
+    def simpler(self) -> AttentionCandidate | None:
         """Row of a simple answer that is better than every candidate, or None."""
         return None if self.table[0] is self.best else self.table[0]
 
@@ -118,7 +146,16 @@ class AttentionAdvice:
         return "\n".join(lines)
 
 
-def recommend_attention(q, k, v, *, budget=256, causal=False, scale=None, random_state=None):
+def recommend_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    budget: int = 256,
+    causal: bool = False,
+    scale: float | None = None,
+    random_state: RandomState = None,
+) -> AttentionAdvice:
     """Rank attention operators of equal cost by their error at rows they were not fitted to.
 
     Candidates are features alone, exact keys alone (a `NearField`) and both together, with three
@@ -158,6 +195,16 @@ def recommend_attention(q, k, v, *, budget=256, causal=False, scale=None, random
     ValueError
         Where shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
         or a parameter is not allowed.
+
+    See Also
+    --------
+    AttentionAdvice : What it returns.
+    ApproxKernelAttention.diagnose : The error of one operator.
+    skrf.theory.recommend : The same for other tasks.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------

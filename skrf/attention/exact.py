@@ -1,11 +1,14 @@
 """Softmax attention computed exactly, block by block: the reference for everything approximate."""
 
+from typing import Any
+
 import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 
 from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, namespace, to_host
 from .._sums import peaked, transposed
+from .._typing import Array
 from .._validation import check_integer
 from ._heads import Output, blocks
 from ._shapes import as_array, check_qkv, check_scale
@@ -16,8 +19,16 @@ _LARGEST_SINGLE_LOGIT = 256.0
 
 
 def exact_attention(
-    q, k, v, *, causal=False, mask=None, scale=None, key_padding_mask=None, block_size=1024
-):
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    mask: Any = None,
+    scale: float | None = None,
+    key_padding_mask: Array | None = None,
+    block_size: int = 1024,
+) -> Array:
     """Compute softmax attention exactly, in memory linear in the number of keys.
 
     Output i is the mean of the values with weights proportional to
@@ -63,6 +74,15 @@ def exact_attention(
         negative, or a parameter is not allowed.
     TypeError
         Where an input is not made of real numbers, or the padding not of booleans.
+
+    See Also
+    --------
+    ApproxKernelAttention : Linear in the length.
+    skrf.plotting.AttentionMatrixDisplay : Both matrices side by side.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 2.2.2.
 
     Examples
     --------

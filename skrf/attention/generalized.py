@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -17,10 +18,19 @@ from .._arrays import (
     like,
     namespace,
 )
+from .._links import Documented
 from .._sums import Rows
+from .._typing import Array, RandomState
 from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
-from ..projections import COUPLINGS, Coupling, DenseProjection, Projection, coupling_of
+from ..projections import (
+    COUPLINGS,
+    Coupling,
+    CouplingLike,
+    DenseProjection,
+    Projection,
+    coupling_of,
+)
 
 
 def _relu(z):
@@ -65,7 +75,7 @@ _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
 
 
-class GeneralizedMap(BaseEstimator):
+class GeneralizedMap(Documented, BaseEstimator):
     """Features g(w.x) of generalised attention, for `ApproxKernelAttention`.
 
     The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or
@@ -109,6 +119,11 @@ class GeneralizedMap(BaseEstimator):
     n_features_in_ : int
         Width of the inputs, set by attention.
 
+    See Also
+    --------
+    ApproxKernelAttention : The operator that takes it.
+    skrf.OptimalPositiveRF : Features that estimate softmax attention.
+
     References
     ----------
     Choromanski et al., Rethinking attention with Performers (2021), section 2.2. The identity with
@@ -148,17 +163,17 @@ class GeneralizedMap(BaseEstimator):
 
     def __init__(
         self,
-        n_components=256,
+        n_components: int = 256,
         *,
-        nonlinearity="relu",
-        functions=None,
-        derivative=None,
-        epsilon=0.0,
-        projection="random",
-        coupling="orthogonal",
-        sigma=1.0,
-        random_state=None,
-    ):
+        nonlinearity: Literal["relu", "elu", "square", "exp"] | Callable = "relu",
+        functions: tuple[Callable, Callable] | None = None,
+        derivative: Callable | tuple[Callable, Callable] | None = None,
+        epsilon: float = 0.0,
+        projection: Literal["random", "hadamard", "identity"] = "random",
+        coupling: CouplingLike = "orthogonal",
+        sigma: float = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.nonlinearity = nonlinearity
         self.functions = functions
@@ -175,7 +190,7 @@ class GeneralizedMap(BaseEstimator):
         params["random_state"] = clone(params["random_state"], safe=False)
         return type(self)(**params)
 
-    def fit_without_data(self, n_features):
+    def fit_without_data(self, n_features: int) -> Self:
         """Draw the projections for rows of a width.
 
         Parameters
@@ -194,12 +209,12 @@ class GeneralizedMap(BaseEstimator):
         self.seed_ = draw_seed(self.random_state)
         return self.redraw(self.seed_)
 
-    def adapted(self, X, keys=None):
+    def adapted(self, X: Array, keys: Array | None = None) -> Self:
         """Return the map itself: it learns nothing of data.
 
         Parameters
         ----------
-        X, keys : ndarray
+        X, keys : array
             Ignored.
 
         Returns
@@ -209,7 +224,7 @@ class GeneralizedMap(BaseEstimator):
         """
         return self
 
-    def redraw(self, random_state=None):
+    def redraw(self, random_state: RandomState = None) -> Self:
         """Draw the projections anew, as attention's `diagnose` does.
 
         Parameters
@@ -274,17 +289,17 @@ class GeneralizedMap(BaseEstimator):
                 )
 
     @property
-    def sigma_(self):
+    def sigma_(self) -> float:
         """The multiplier of the inputs."""
         return self.sigma
 
     @property
-    def n_components_(self):
+    def n_components_(self) -> int:
         """The number of features."""
         return self.feature_maps_[0].n_columns
 
     @property
-    def is_positive(self):
+    def is_positive(self) -> bool:
         """Whether features are known by their logarithms."""
         return self.nonlinearity == "exp"
 

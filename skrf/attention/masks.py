@@ -1,7 +1,9 @@
 """Masks that multiply the attention matrix: relative positions on grids; the check of all."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import array_api_compat
 import numpy as np
@@ -9,6 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import beside, cast, constant, is_array_api, namespace, to_host
+from .._typing import Array
 from .._validation import check_integer
 from ._products import DenseMask, GridMask, OperatorMask, SparseMask
 from ._shapes import as_array
@@ -54,6 +57,12 @@ class ToeplitzMask:
     See Also
     --------
     ToeplitzMask.from_function : Weights given by a function of the offsets.
+    ApproxKernelAttention : Takes one as ``mask``.
+    skrf.torch.RandomFeatureAttention : Trains its weights.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 4.5.3.
 
     Examples
     --------
@@ -74,7 +83,9 @@ class ToeplitzMask:
            [1., 2., 5.]])
     """
 
-    def __init__(self, weights, shape=None, n_extra=0):
+    def __init__(
+        self, weights: Array, shape: tuple[int, ...] | None = None, n_extra: int = 0
+    ) -> None:
         host = _checked(weights, "weights")
         if not is_array_api(weights):
             weights = host.astype(np.float64)
@@ -99,7 +110,9 @@ class ToeplitzMask:
         self.n_positions = math.prod(self.shape) + self.n_extra
 
     @classmethod
-    def from_function(cls, function, shape, n_extra=0):
+    def from_function(
+        cls, function: Callable[..., Array], shape: tuple[int, ...], n_extra: int = 0
+    ) -> Self:
         """Return the mask whose weights are a function of the offsets.
 
         Parameters
@@ -130,7 +143,7 @@ class ToeplitzMask:
         offsets = np.meshgrid(*(np.arange(1 - n, n) for n in shape), indexing="ij")
         return cls(np.broadcast_to(function(*offsets), offsets[0].shape), n_extra=n_extra)
 
-    def toarray(self):
+    def toarray(self) -> np.ndarray:
         """Return the mask as a matrix, for small grids.
 
         Returns

@@ -5,6 +5,7 @@ from numbers import Integral
 
 import numpy as np
 
+from .._typing import Array
 from .._validation import check_integer
 
 
@@ -29,6 +30,15 @@ class NearField:
     ValueError
         Where `block` is less than 1, or an anchor or their number is negative.
 
+    See Also
+    --------
+    ApproxKernelAttention : Takes one as ``near``.
+    recommend_attention : Chooses block and anchors.
+
+    References
+    ----------
+    Ours.
+
     Examples
     --------
     Positions on a curve, which see their neighbours most:
@@ -48,7 +58,7 @@ class NearField:
     """
 
     block: int = 32
-    anchors: int | tuple = 64
+    anchors: int | Array = 64
 
     def __post_init__(self):
         check_integer("block", self.block)
@@ -65,11 +75,11 @@ class NearField:
         object.__setattr__(self, "anchors", tuple(np.unique(positions).tolist()))
 
     @property
-    def n_anchors(self):
+    def n_anchors(self) -> int:
         """The largest number of anchors."""
         return len(self.anchors) if isinstance(self.anchors, tuple) else self.anchors
 
-    def n_exact(self, *, causal=False):
+    def n_exact(self, *, causal: bool = False) -> int:
         """Return how many keys a query sees exactly, at most.
 
         Parameters

@@ -4,18 +4,21 @@ import math
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from .._arrays import is_array_api, largest_entry, like, namespace, take, to_host
+from .._arrays import is_array_api, like, namespace, take, to_host
+from .._links import Documented
 from .._threads import run_all
+from .._typing import Array, RandomState, Transformer
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
 from ..features import OptimalPositiveRF, prepared
 from . import _backward, _linear, _position
 from ._backward import Gradients
-from ._diagnosis import TOLERATED, AttentionDiagnosis, spread
+from ._diagnosis import TOLERATED, AttentionDiagnosis, spread, warn_of_lost
 from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
 from ._near import NearAttention
@@ -37,8 +40,9 @@ from ._shapes import (
     as_array,
     check_finite,
     check_flag,
+    check_gradient,
+    check_gradients,
     check_qkv,
-    check_real,
     check_scale,
     unit_for,
 )
@@ -58,7 +62,7 @@ _JUDGED_QUERIES = 16  # by every call, one of every set of keys at least
 _STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
 
 
-class ApproxKernelAttention(NestedParameters, BaseEstimator):
+class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns the estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are taken out
@@ -100,6 +104,13 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
     shrink_ : ndarray of shape (n_query_heads,)
         After `fit`: what the features of far keys count beside exact keys, from 0 to 1.
 
+    See Also
+    --------
+    exact_attention : What it is an estimate of.
+    recommend_attention : The best operator for given queries, keys and values.
+    NearField : Exact keys beside the features.
+    skrf.torch.RandomFeatureAttention : The same as a module of torch.
+
     Notes
     -----
     Random numbers are drawn once for every width of the inputs and kept, so that all methods
@@ -134,15 +145,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     def __init__(
         self,
-        feature_map=None,
+        feature_map: Transformer | Literal["none"] | None = None,
         *,
-        causal=False,
-        mask=None,
-        scale=None,
-        near="auto",
-        n_groups="auto",
-        block_size=None,
-    ):
+        causal: bool = False,
+        mask: Any = None,
+        scale: float | None = None,
+        near: NearField | Literal["auto"] | None = "auto",
+        n_groups: int | Literal["auto"] = "auto",
+        block_size: int | None = None,
+    ) -> None:
         self.feature_map = feature_map
         self.causal = causal
         self.mask = mask
@@ -222,7 +233,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
         return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
 
-    def redraw(self, random_state=None):
+    def redraw(self, random_state: RandomState = None) -> Self:
         """Draw the random numbers anew; statistics and `shrink_` stay.
 
         Parameters
@@ -289,7 +300,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         run = map if is_array_api(groups.q) else run_all
         return list(run(lambda rows: plan.maps([adapted(plan, *rows)]), samples))
 
-    def fit(self, q, k, v=None, *, key_padding_mask=None):
+    def fit(
+        self, q: Array, k: Array, v: Array | None = None, *, key_padding_mask: Array | None = None
+    ) -> Self:
         """Take the statistics that all later calls use: one set for every head.
 
         Parameters
@@ -310,7 +323,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         """
         return self._fit(q, k, v, key_padding_mask)
 
-    def partial_fit(self, q, k, *, key_padding_mask=None):
+    def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
         """Merge the statistics of more queries and keys with those before; `shrink_` stays.
 
         Parameters
@@ -411,7 +424,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     # ---------------------------------------------------------------- calls
 
-    def __call__(self, q, k, v, *, key_padding_mask=None):
+    def __call__(
+        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+    ) -> Array:
         """Return the attention of queries to keys.
 
         Parameters
@@ -453,7 +468,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         sets = self._sets(groups, n_heads)
         n_judged = max(1, _JUDGED_QUERIES // len(sets)) if self._is_softmax else 0
         found = self._attend(groups, sets, n_judged=n_judged)
-        _warn_of_lost(found.n_lost, groups)
+        warn_of_lost(found.n_lost, groups)
         # Distances, and not their squares, which a single query can decide.
         error, of_mean, size = found.errors[1]
         if error > of_mean and error > TOLERATED * size:
@@ -542,7 +557,16 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             n_lost += _linear.count_lost(own, earlier, output, self.causal)
         return tuple(after), n_lost
 
-    def backward(self, q, k, v, grad_out, *, key_padding_mask=None, with_mask=False):
+    def backward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        grad_out: Array,
+        *,
+        key_padding_mask: Array | None = None,
+        with_mask: bool = False,
+    ) -> tuple[Any, ...]:
         """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
 
         Parameters
@@ -579,18 +603,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
                 "differentiate a call."
             )
         sets = self._sets(groups, n_heads)
-        gradient = as_array("grad_out", grad_out)
-        check_real("grad_out", gradient)
-        shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
-        if gradient.shape != shape:
-            raise ValueError(
-                f"grad_out must have the output's shape {shape}, got {gradient.shape}."
-            )
-        with np.errstate(over="ignore"):
-            gradient = gradient.astype(groups.q.dtype)
-        gradient_unit = unit_for(check_finite("grad_out", gradient))
-        gradient = gradient.reshape(*groups.q.shape[:-1], -1)
-        gradient = gradient if gradient_unit == 1 else gradient / gradient_unit
+        gradient, gradient_unit = check_gradient(grad_out, groups)
         arrays = tuple(np.empty_like(part) for part in (groups.q, groups.k, groups.v))
         check_flag("with_mask", with_mask)
         if with_mask and self.mask is None:
@@ -611,13 +624,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             by_q, by_k, by_v = (array.astype(groups.dtype, copy=False) for array in arrays)
             found = groups.ungroup(by_q), by_k.reshape(np.shape(k)), by_v.reshape(np.shape(v))
             found += (masks.gradients(by_masks, groups.dtype),) if with_mask else ()
-        for name, own in zip(("q", "k", "v", "mask")[: len(found)], found, strict=True):
-            for array in own if isinstance(own, list) else [own]:
-                if not np.isfinite(largest_entry(array)):
-                    raise ValueError(
-                        f"the gradient with respect to {name} is beyond the range of "
-                        f"{array.dtype}: scale v or grad_out, or pass float64."
-                    )
+        check_gradients(found)
         return found
 
     def _sweep(self, unit, plan, gradient, found):
@@ -641,7 +648,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
 
     # ---------------------------------------------------------------- streaming
 
-    def init_state(self):
+    def init_state(self) -> AttentionState:
         """Return the state before the first position, for `step`.
 
         Returns
@@ -661,7 +668,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             )
         return AttentionState(())
 
-    def step(self, q, k, v, state, *, key_padding_mask=None):
+    def step(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        state: AttentionState,
+        *,
+        key_padding_mask: Array | None = None,
+    ) -> tuple[Array, AttentionState]:
         """Return causal attention of the next positions, and the state after them.
 
         Chunks of any sizes give the one-shot result to rounding, in memory that does not grow.
@@ -705,13 +720,15 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         is_double = state.is_double or unit_for(largest) != 1
         heads, is_joint = arranged(state.heads, groups, sets)
         found = self._attend(groups, sets, heads, is_double, is_joint=is_joint)
-        _warn_of_lost(found.n_lost, groups)
+        warn_of_lost(found.n_lost, groups)
         state = AttentionState(tuple(found.states), shape, is_double)
         return groups.ungroup(found.out), state
 
     # ---------------------------------------------------------------- looking at it
 
-    def attention_matrix(self, q, k, *, key_padding_mask=None):
+    def attention_matrix(
+        self, q: Array, k: Array, *, key_padding_mask: Array | None = None
+    ) -> Array:
         """Return the matrix that multiplies the values; quadratic, for small inputs.
 
         Parameters
@@ -737,7 +754,9 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             warnings.simplefilter("ignore", FeatureCollapseWarning)
             return self(q, k, unit, key_padding_mask=key_padding_mask)
 
-    def diagnose(self, q, k, v, *, key_padding_mask=None):
+    def diagnose(
+        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+    ) -> AttentionDiagnosis:
         """Return how far the output can be trusted, and whether something simpler is better.
 
         The error of all outputs is estimated from how far the groups of features are apart, or
@@ -829,15 +848,3 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
         if self.mask is None:
             return None
         return as_masks(self.mask, groups, self.causal, is_trained)
-
-
-def _warn_of_lost(n_lost, groups):
-    """Warn of queries whose weights sum to 0, called by what the user calls."""
-    if n_lost:
-        warnings.warn(
-            f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
-            f"{math.prod(groups.q.shape[:-1])} queries): the features of feature_map have signs "
-            "or zeros. Use a positive map, such as OptimalPositiveRF, or more features.",
-            FeatureCollapseWarning,
-            stacklevel=3,
-        )

@@ -9,6 +9,7 @@ chunk before.
 import copy
 import math
 from numbers import Integral
+from typing import Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +20,7 @@ from sklearn.utils import check_random_state
 
 from .._sums import Sums
 from .._threads import run_all
+from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..features import OptimalPositiveRF
 from . import _backward, _linear
@@ -89,6 +91,11 @@ class Performer:
     ValueError
         Where a parameter is not allowed.
 
+    See Also
+    --------
+    ApproxKernelAttention : Its attention, one layer alone.
+    skrf.torch.RandomFeatureAttention : Attention for models of torch.
+
     References
     ----------
     Likhosherstov, Choromanski, Davis, Song, Weller: Sub-linear memory (2021).
@@ -118,20 +125,20 @@ class Performer:
 
     def __init__(
         self,
-        n_tokens,
+        n_tokens: int,
         *,
-        n_layers=2,
-        width=64,
-        n_heads=4,
-        n_hidden=None,
-        feature_map=None,
-        near=None,
-        mask=None,
-        norm="pre",
-        dtype="float64",
-        redraw_every=None,
-        random_state=None,
-    ):
+        n_layers: int = 2,
+        width: int = 64,
+        n_heads: int = 4,
+        n_hidden: int | None = None,
+        feature_map: Transformer | Literal["none"] | None = None,
+        near: NearField | None = None,
+        mask: Any = None,
+        norm: Literal["pre", "post"] = "pre",
+        dtype: Literal["float64", "float32"] = "float64",
+        redraw_every: int | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         n_hidden = 4 * width if n_hidden is None else n_hidden
         sizes = {"n_tokens": n_tokens, "n_layers": n_layers, "width": width}
         for name, size in (sizes | {"n_heads": n_heads, "n_hidden": n_hidden}).items():
@@ -198,7 +205,7 @@ class Performer:
 
     # ---------------------------------------------------------------- features
 
-    def fit_features(self, tokens):
+    def fit_features(self, tokens: Array) -> Self:
         """Fit the features of every layer and head to the queries and keys that it has of texts.
 
         All methods use them from then on. Layers are fitted one after the other, each on what the
@@ -246,7 +253,7 @@ class Performer:
         self._sets = draft._sets
         return self
 
-    def redraw(self, random_state=None):
+    def redraw(self, random_state: RandomState = None) -> Self:
         """Draw the features of all layers anew; parameters and statistics stay.
 
         Parameters
@@ -281,7 +288,9 @@ class Performer:
 
     # ---------------------------------------------------------------- public
 
-    def loss_and_grad(self, tokens, chunk_size=None):
+    def loss_and_grad(
+        self, tokens: Array, chunk_size: int | None = None
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """Return the mean next-token cross-entropy, in nats, and its gradient.
 
         Parameters
@@ -329,7 +338,7 @@ class Performer:
         self._n_calls += 1
         return loss, gradients
 
-    def loss(self, tokens, chunk_size=None):
+    def loss(self, tokens: Array, chunk_size: int | None = None) -> float:
         """Return the mean next-token cross-entropy in nats.
 
         Parameters
@@ -352,7 +361,9 @@ class Performer:
             loss += _cross_entropy(logits, targets[:, chunk], targets.size)[0]
         return loss
 
-    def generate(self, prompt, n, *, temperature=1.0, random_state=None):
+    def generate(
+        self, prompt: Array, n: int, *, temperature: float = 1.0, random_state: RandomState = None
+    ) -> np.ndarray:
         """Return n tokens drawn one after the other, each at the same cost unless there is a mask.
 
         Parameters

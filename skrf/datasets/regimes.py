@@ -1,17 +1,26 @@
 """Four regimes of queries and keys, on which the papers compare variances."""
 
 from numbers import Integral, Real
+from typing import Literal
 
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.utils import check_random_state
+
+from .._typing import RandomState
 
 __all__ = ["REGIMES", "make_regime"]
 
 REGIMES = ("normal", "sphere", "shifted", "digits")
 
 
-def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
+def make_regime(
+    regime: Literal["normal", "sphere", "shifted", "digits"],
+    n_samples: int = 256,
+    *,
+    sigma: float = 1.0,
+    random_state: RandomState = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return queries and keys of 64 columns, drawn as in the papers' study of variances.
 
     Parameters
@@ -38,6 +47,11 @@ def make_regime(regime, n_samples=256, *, sigma=1.0, random_state=None):
         If the regime is not one of the four, or another parameter is not allowed.
     TypeError
         If ``n_samples`` is not an integer or ``sigma`` not a real number.
+
+    See Also
+    --------
+    load_uci : Real rows with labels.
+    skrf.theory.compare : Errors of mechanisms on such pairs.
 
     References
     ----------

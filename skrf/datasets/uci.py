@@ -10,7 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from os import PathLike
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -62,7 +64,14 @@ def _datasets():
     return {name: _Dataset(name, **table) for name, table in tables.items()}
 
 
-def load_uci(name, *, data_dir=None, return_X_y=False, as_frame=False, download=False):
+def load_uci(
+    name: Literal["abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess"],
+    *,
+    data_dir: str | PathLike[str] | None = None,
+    return_X_y: bool = False,
+    as_frame: bool = False,
+    download: bool = False,
+) -> Any:
     r"""Load one of the eight UCI classification sets of the random-feature papers.
 
     The file ``<name>.csv`` (comma-separated, no header line, the label in the last column) is
@@ -141,6 +150,11 @@ def load_uci(name, *, data_dir=None, return_X_y=False, as_frame=False, download=
     UserWarning
         If what OpenML sends has the right shape but differs from the UCI file in the value of a
         cell or the order of the rows.
+
+    See Also
+    --------
+    make_regime : Synthetic pairs.
+    sklearn.datasets.fetch_openml : What downloads.
 
     Notes
     -----

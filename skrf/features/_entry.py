@@ -7,6 +7,7 @@ consumer needs and a map does not have is named in an error.
 
 import inspect
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -20,13 +21,23 @@ from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import is_array_api, like, to_host
 from .._sums import Rows
+from .._typing import Transformer
 from .._validation import draw_seed, validate_rows
 from ._map import FeatureMap, in_range
 
 _RANGE = 1e100  # features of other packages between this and its inverse need no scale
 
 
-def prepared(feature_map, *, owner, reserved=(), hint=None, is_deep=False, seed=None, **settings):
+def prepared(
+    feature_map: Transformer,
+    *,
+    owner: str,
+    reserved: Sequence[str] = (),
+    hint: str | None = None,
+    is_deep: bool = False,
+    seed: Callable | None = None,
+    **settings: Any,
+) -> Transformer:
     """Return an unfitted copy of a map with parameters that its consumer sets.
 
     Parameters
@@ -58,6 +69,15 @@ def prepared(feature_map, *, owner, reserved=(), hint=None, is_deep=False, seed=
         Where `feature_map` is not an instance with ``fit`` and ``transform``, or ``feature_maps_``.
     ValueError
         Where it lacks a parameter, or a reserved one was set.
+
+    See Also
+    --------
+    fit_to : Fits what it returns.
+    as_feature_map : Reads what was fitted.
+
+    References
+    ----------
+    Ours, with ``clone`` and ``set_params`` of scikit-learn.
     """
     is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "adapted")
     if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
@@ -119,7 +139,7 @@ def fitted_at(feature_map, sigmas, X, y=None, **weights):
     return (clone(own).set_params(sigma=sigma).fit(X, y, **weights) for sigma in sigmas)
 
 
-def fit_to(feature_map, X, keys):
+def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:
     """Fit a transformer to queries and keys, or to all rows where it knows of no keys.
 
     Parameters
@@ -133,6 +153,15 @@ def fit_to(feature_map, X, keys):
     -------
     transformer
         The fitted transformer.
+
+    See Also
+    --------
+    prepared : What to fit.
+    as_feature_map : Reads what was fitted.
+
+    References
+    ----------
+    Ours.
     """
     if keys is X:
         return feature_map.fit(X)
@@ -148,7 +177,7 @@ def _last(feature_map):
     return feature_map
 
 
-def as_feature_map(transformer, *, keys=False):
+def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMap:
     """Return the fitted feature map of one side of a transformer.
 
     Parameters
@@ -162,6 +191,15 @@ def as_feature_map(transformer, *, keys=False):
     -------
     FeatureMap
         The map.
+
+    See Also
+    --------
+    prepared : The unfitted copy before it.
+    mapped : Features of many rows.
+
+    References
+    ----------
+    Ours: the one way in for transformers of any origin.
 
     Examples
     --------

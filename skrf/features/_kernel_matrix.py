@@ -6,6 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, is_array_api, like, namespace, scaled_squares
 from .._sums import log_estimate, signed_product
+from .._typing import Array
 from .._validation import validate_rows, warn_once_a_place
 from ._map import as_dtype, in_range, mapped, needs_double
 
@@ -15,7 +16,7 @@ _STANDARD = 1.01  # mean square of the entries of standardised inputs, with room
 class KernelMatrixMixin:
     """The public methods that return a matrix for all pairs of rows."""
 
-    def exact_kernel(self, X, Y=None, *, log=False):
+    def exact_kernel(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the kernel that the features estimate.
 
         Parameters
@@ -44,7 +45,7 @@ class KernelMatrixMixin:
             logs = cast(logs, X.dtype) if is_array_api(logs) else like(logs, X)
         return logs if log else self._flagged(_exp(logs), "Kernel values overflowed")
 
-    def approximate_kernel(self, X, Y=None):
+    def approximate_kernel(self, X: Array, Y: Array | None = None) -> Array:
         """Return the estimate of the kernel made of the features of X and Y.
 
         Parameters
@@ -76,7 +77,7 @@ class KernelMatrixMixin:
             values = sign * _exp(logs)
         return self._flagged(as_dtype(values, X.dtype), "Kernel estimates overflowed")
 
-    def kernel_variance(self, X, Y=None, *, log=False):
+    def kernel_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
 
         Parameters
@@ -103,7 +104,9 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
-    def term_range(self, X, Y=None, *, log=False, upper=False):
+    def term_range(
+        self, X: Array, Y: Array | None = None, *, log: bool = False, upper: bool = False
+    ) -> Array:
         """Return the length of an interval that holds every independent term of the estimate.
 
         `approximate_kernel` is the mean of ``n_projections_`` terms, one of each projection.
@@ -133,7 +136,7 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_term_range", upper)
         return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
 
-    def term_variance(self, X, Y=None, *, log=False):
+    def term_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the variance of one of the terms that `term_range` speaks of.
 
         Parameters
@@ -158,7 +161,7 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_term_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
-    def block_moment(self, X, Y=None, *, log=False):
+    def block_moment(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
         """Return the sum of the second moments of the independent parts that the estimate is of.
 
         Every block of projections makes one part, its share of the mean; none is negative.
@@ -188,7 +191,7 @@ class KernelMatrixMixin:
         return logs if log else self._flagged(_exp(logs), "Second moments overflowed")
 
     @property
-    def kernel_variance_is_exact_(self):
+    def kernel_variance_is_exact_(self) -> bool:
         """Whether `kernel_variance` is the variance itself and not an upper bound."""
         fitted = self._known
         middle = fitted.statistics.queries.mean[None, :]

@@ -7,21 +7,32 @@ logarithms, the others features on a log scale of their row.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 
 from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
+from .._typing import Array
 
 _PRECISE_NORM2 = 256.0  # exponents from which on float32 rows are mapped in float64 for digits
 _SMALL = 2**16  # entries below which threads cost more than they save
 
 
-def signed_rows(values, log_amplitude):
+def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
     Values are numbers of at most about 1, exponents of shape (n, M), or (n,), one for each row.
+
+    See Also
+    --------
+    FeatureMap : Returns such rows.
+    mapped : Calls a map with many rows.
+
+    References
+    ----------
+    Ours.
     """
     if log_amplitude.ndim == 1:
         log_amplitude = log_amplitude[:, None]
@@ -45,6 +56,16 @@ class FeatureMap(ABC):
         Whether features are known by their logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
+
+    See Also
+    --------
+    as_feature_map : Reads one from anything fitted.
+    mapped : Calls one with many rows.
+    BaseRandomFeatures : What makes them.
+
+    References
+    ----------
+    Ours: features with a scale per row, as exact stabilisation takes them.
     """
 
     is_parallel = True
@@ -52,23 +73,25 @@ class FeatureMap(ABC):
     columns_per_projection = 1
 
     @property
-    def n_features(self):
+    def n_features(self) -> int:
         """Width of the rows, of maps with a projection."""
         return self.projection.n_features
 
     @property
-    def n_columns(self):
+    def n_columns(self) -> int:
         """Number of features, of maps with a projection."""
         return self.projection.n_projections * self.columns_per_projection
 
     @abstractmethod
-    def __call__(self, X):
+    def __call__(self, X: Array) -> Rows:
         """Return the `Rows` of X of shape (n, n_features), in its library and dtype.
 
         NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
         """
 
-    def write(self, X, out, room, lower=None):
+    def write(
+        self, X: Array, out: np.ndarray, room: Callable, lower: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """Write the values of rows of the host into `out`, and return their scale.
 
         Parameters
@@ -93,7 +116,7 @@ class FeatureMap(ABC):
             out -= lower.astype(out.dtype)
         return scale
 
-    def parts(self, X):
+    def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
         """Return rows of the host in parts that see some of the columns alone.
 
         Maps with `n_parts` have it; sums then leave out what is zero.
@@ -106,7 +129,7 @@ class FeatureMap(ABC):
         everything = np.arange(X.shape[0]), np.arange(self.n_columns)
         return [(*everything, self)]
 
-    def write_plain(self, X, out, room):
+    def write_plain(self, X: Array, out: np.ndarray, room: Callable) -> None:
         """Write the features themselves into `out`; they may overflow."""
         scale = self.write(X, out, room)
         if self.is_positive:
@@ -114,7 +137,7 @@ class FeatureMap(ABC):
         else:
             out *= np.exp(scale)
 
-    def pull_back(self, X, by_values):
+    def pull_back(self, X: Array, by_values: Array) -> Array:
         """Return the gradient with respect to X, given that with respect to values.
 
         Scales are constants.
@@ -129,12 +152,12 @@ class FeatureMap(ABC):
             "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 
-    def exponent_bound(self, X):
+    def exponent_bound(self, X: Array) -> float:
         """Return a number of the size of the largest exponent that rows of X make, 0 if unknown."""
         return 0.0
 
 
-def needs_double(feature_map, X, name="X"):
+def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     """Tell whether rows must be float64 for the exponents that they make.
 
     That is where logarithms in float32 would be off by more than 1e-4 or so.
@@ -152,6 +175,15 @@ def needs_double(feature_map, X, name="X"):
     ------
     ValueError
         Where exponents leave the range of float64.
+
+    See Also
+    --------
+    in_range : Converts the rows.
+    FeatureMap : Bounds the exponents.
+
+    References
+    ----------
+    Ours.
     """
     flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
     bound = feature_map.exponent_bound(flat)
@@ -165,8 +197,18 @@ def needs_double(feature_map, X, name="X"):
     return bound >= _PRECISE_NORM2
 
 
-def in_range(feature_map, X, name="X"):
-    """Return rows in the precision that their exponents need; see `needs_double`."""
+def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
+    """Return rows in the precision that their exponents need; see `needs_double`.
+
+    See Also
+    --------
+    needs_double : The question it asks.
+    mapped : What comes next.
+
+    References
+    ----------
+    Ours.
+    """
     is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
 
@@ -177,7 +219,9 @@ def as_dtype(features, dtype):
         return cast(features, dtype)
 
 
-def mapped(feature_map, X, *, plain=False, look=None):
+def mapped(
+    feature_map: FeatureMap, X: Array, *, plain: bool = False, look: Callable | None = None
+) -> Rows | Array:
     """Return the `Rows` of X, or its plain features, with the dtype of X.
 
     Rows of the host go in blocks on the threads that are allowed: beside the output no more is
@@ -193,6 +237,15 @@ def mapped(feature_map, X, *, plain=False, look=None):
         Whether to return features and no `Rows`.
     look : callable, default=None
         Called with every block of features of the host.
+
+    See Also
+    --------
+    in_range : Rows in the precision they need.
+    signed_rows : Makes what a map with signs returns.
+
+    References
+    ----------
+    Ours.
     """
     if is_array_api(X):
         rows = feature_map(X)

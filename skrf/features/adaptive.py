@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from types import SimpleNamespace
+from typing import Literal, Self
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -18,8 +19,9 @@ from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from .._sums import log_sum_exp
+from .._typing import Array, Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
-from ..projections import DenseProjection
+from ..projections import CouplingLike, DenseProjection
 from ._clusters import (
     centers_of_classes,
     class_labels,
@@ -162,6 +164,12 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
         labels.
 
+    See Also
+    --------
+    DenseExponentialRF : The proposal without clusters, which learns from batches.
+    ClusterNystroem : Cluster centres as landmarks; neither positive nor unbiased.
+    KernelRegressionClassifier : Takes this map by default.
+
     Notes
     -----
     Labels move projections to where each class lives, which makes kernel regression more accurate;
@@ -197,19 +205,19 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        centers="auto",
-        n_centers=None,
-        tau="auto",
-        share="auto",
-        asymmetric=False,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="simplex",
-        center=True,
-        random_state=None,
-    ):
+        centers: Literal["auto", "classes", "kmeans", "random", "none"] = "auto",
+        n_centers: int | None = None,
+        tau: float | Literal["auto"] = "auto",
+        share: float | Literal["auto"] = "auto",
+        asymmetric: bool = False,
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "simplex",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.centers = centers
         self.n_centers = n_centers
@@ -222,7 +230,14 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    def fit(self, X, y=None, sample_weight=None, *, keys=None):
+    def fit(
+        self,
+        X: Array,
+        y: Array | None = None,
+        sample_weight: Array | None = None,
+        *,
+        keys: Array | None = None,
+    ) -> Self:
         """Fit the dense proposal, choose the mixture, and draw.
 
         Weights count as repetitions: of two equal rows and one of weight 2 the same is made.

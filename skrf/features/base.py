@@ -8,12 +8,14 @@ immutable `Fitted`. Consumers hold the feature maps.
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper, wraps
 from inspect import signature
 from numbers import Integral, Real
 from operator import attrgetter
 from types import MethodType, SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import (
@@ -28,6 +30,8 @@ from sklearn.utils.validation import check_is_fitted
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
+from .._links import Documented
+from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     StrOptions,
@@ -241,10 +245,21 @@ class BaseRandomFeatures(
     TakesBatches,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
+    Documented,
     BaseEstimator,
     ABC,
 ):
-    """Base class of all random-feature mechanisms."""
+    """Base class of all random-feature mechanisms.
+
+    See Also
+    --------
+    gaussian.GaussianRandomFeatures : Mechanisms with Gaussian projections.
+    FeatureMap : What `fit` leaves behind.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
+    """
 
     # A class names the constraints that it adds; those of its constructor's parameters count.
     _allowed = _parameter_constraints = {
@@ -374,7 +389,7 @@ class BaseRandomFeatures(
         return self if self._fitted is None else self._fitted.spec
 
     @property
-    def is_positive(self):
+    def is_positive(self) -> bool:
         """Whether no feature is negative.
 
         They are 0 only in blocks of clusters that do not see a row.
@@ -382,19 +397,26 @@ class BaseRandomFeatures(
         return self._is_positive if self._fitted is None else self._fitted.queries.is_positive
 
     @property
-    def is_unbiased(self):
+    def is_unbiased(self) -> bool:
         """Whether the mean of the estimate is the kernel."""
         return self._spec._is_unbiased
 
     @property
-    def is_symmetric(self):
+    def is_symmetric(self) -> bool:
         """Whether `transform` and `transform_keys` are the same function."""
         fitted = self._fitted
         return self._is_symmetric if fitted is None else fitted.queries is fitted.keys
 
     # ---------------------------------------------------------------- fitting
 
-    def fit(self, X, y=None, sample_weight=None, *, keys=None):
+    def fit(
+        self,
+        X: Array,
+        y: Any = None,
+        sample_weight: Array | None = None,
+        *,
+        keys: Array | None = None,
+    ) -> Self:
         """Compute the statistics of the data, the optimal parameters, and draw.
 
         Parameters
@@ -424,7 +446,14 @@ class BaseRandomFeatures(
         return self._fit(X, sample_weight, keys, before=None)
 
     @MergeableOnly
-    def partial_fit(self, X, y=None, sample_weight=None, *, keys=None):
+    def partial_fit(
+        self,
+        X: Array,
+        y: Any = None,
+        sample_weight: Array | None = None,
+        *,
+        keys: Array | None = None,
+    ) -> Self:
         """Add a batch to the statistics and update the parameters.
 
         Statistics and parameters equal those of `fit` on all batches together, to rounding. The
@@ -457,7 +486,7 @@ class BaseRandomFeatures(
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
     @partial(MergeableOnly, goes_on=False)
-    def fit_statistics(self, statistics):
+    def fit_statistics(self, statistics: PairStatistics) -> Self:
         """Fit to statistics of rows, which may be merged of those of parts, instead of the rows.
 
         Makes what `fit` makes of the rows, to rounding.
@@ -508,7 +537,7 @@ class BaseRandomFeatures(
         self._sizes()
         return (yield from fitted_to_survey(self, scope))
 
-    def learns_from(self, y):
+    def learns_from(self, y: Array) -> bool:
         """Tell whether `fit` makes something else of rows with this y than of the rows alone.
 
         Parameters
@@ -523,7 +552,13 @@ class BaseRandomFeatures(
         """
         return self._labels(y, slice(None), None) is not None
 
-    def fit_each(self, sigmas, X, y=None, sample_weight=None):
+    def fit_each(
+        self,
+        sigmas: Iterable[float],
+        X: Array,
+        y: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Iterator[Self]:
         """Yield a fitted copy for every sigma: of one draw, one set of statistics and of clusters.
 
         Each equals what `fit` makes at its sigma with the same seed, to rounding.
@@ -584,7 +619,7 @@ class BaseRandomFeatures(
         vars(self).update(fitted.attributes)
         return self
 
-    def redraw(self, random_state=None):
+    def redraw(self, random_state: RandomState = None) -> Self:
         """Draw the random numbers anew, the fitted parameters kept.
 
         Parameters
@@ -604,7 +639,7 @@ class BaseRandomFeatures(
         """
         return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
 
-    def drawn_as(self, other):
+    def drawn_as(self, other: "BaseRandomFeatures") -> Self:
         """Return a copy with the random numbers of another; faster than `redraw` with its seed.
 
         Parameters
@@ -628,7 +663,7 @@ class BaseRandomFeatures(
         """Return a copy that is fitted otherwise."""
         return copy.copy(self)._set(fitted)
 
-    def fit_without_data(self, n_features):
+    def fit_without_data(self, n_features: int) -> Self:
         """Fit the member of the family that needs no data: A = 0, no shift, no centres.
 
         Parameters
@@ -654,7 +689,7 @@ class BaseRandomFeatures(
         draft.n_features_in_ = n_features
         return commit(self, draft._set(fitted.redrawn(fitted.seed)))
 
-    def adapted(self, X, keys=None):
+    def adapted(self, X: Array, keys: Array | None = None) -> Self:
         """Return a copy that is fitted to other data, with the same random numbers.
 
         Parameters
@@ -692,38 +727,38 @@ class BaseRandomFeatures(
         return self._fitted
 
     @property
-    def feature_maps_(self):
+    def feature_maps_(self) -> tuple[FeatureMap, FeatureMap]:
         """The `FeatureMap` of queries and that of keys, which consumers hold."""
         fitted = self._known
         return fitted.queries, fitted.keys
 
     @property
-    def sigma_(self):
+    def sigma_(self) -> float:
         """Multiplier of the inputs: sigma = 1 / length_scale = sqrt(2 gamma)."""
         return self._known.learned.sigma
 
     @property
-    def gamma_(self):
+    def gamma_(self) -> float:
         """Gamma of the equivalent RBF kernel exp(-gamma |x - y|^2): sigma^2 / 2."""
         return self.sigma_**2 / 2
 
     @property
-    def length_scale_(self):
+    def length_scale_(self) -> float:
         """Length scale of the equivalent RBF kernel: 1 / sigma."""
         return 1 / self.sigma_
 
     @property
-    def n_components_(self):
+    def n_components_(self) -> int:
         """Number of output columns."""
         return self._known.queries.n_columns
 
     @property
-    def n_projections_(self):
+    def n_projections_(self) -> int:
         """Number of projections."""
         return self._known.learned.n_projections
 
     @property
-    def seed_(self):
+    def seed_(self) -> int:
         """The integer that was taken from ``random_state``."""
         return self._known.seed
 
@@ -736,7 +771,7 @@ class BaseRandomFeatures(
 
     # ---------------------------------------------------------------- maps
 
-    def transform(self, X):
+    def transform(self, X: Array) -> Array:
         """Return the query-side features of X.
 
         ``transform(X) @ transform_keys(Y).T`` estimates the kernel of X and Y.
@@ -758,7 +793,7 @@ class BaseRandomFeatures(
         """
         return self._features(X, keys=False, name="X")
 
-    def transform_keys(self, Y):
+    def transform_keys(self, Y: Array) -> Array:
         """Return the key-side features of Y; equal to `transform` where `is_symmetric`.
 
         Parameters
@@ -779,7 +814,7 @@ class BaseRandomFeatures(
         return self._features(Y, keys=True, name="Y")
 
     @available_if(attrgetter("is_positive"))
-    def log_transform(self, X):
+    def log_transform(self, X: Array) -> Array:
         """Return the logarithms of the query-side features, finite at every sigma.
 
         Mechanisms with positive features only. Those of clusters give -inf where a block of theirs
@@ -798,7 +833,7 @@ class BaseRandomFeatures(
         return self._logs(X, keys=False, name="X")
 
     @available_if(attrgetter("is_positive"))
-    def log_transform_keys(self, Y):
+    def log_transform_keys(self, Y: Array) -> Array:
         """Return the logarithms of the key-side features, finite at every sigma.
 
         Mechanisms with positive features only. Those of clusters give -inf where a block of theirs

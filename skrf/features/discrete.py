@@ -20,6 +20,7 @@ from sklearn.utils import gen_batches
 from .. import variances
 from .._arrays import like, namespace, squared_distances
 from .._sums import Rows, log_sum_exp
+from .._typing import Kernel, RandomState, Sigma
 from ..projections import DenseProjection
 from ._clusters import representatives
 from ._coordinates import Coordinates
@@ -118,15 +119,15 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        positive=False,
-        per_feature=True,
-        sigma=1.0,
-        kernel="gaussian",
-        center=True,
-        random_state=None,
-    ):
+        positive: bool = False,
+        per_feature: bool = True,
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.positive = positive
         self.per_feature = per_feature
@@ -175,7 +176,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- maps
 
     @property
-    def needs_data(self):
+    def needs_data(self) -> bool:  # type: ignore[override]
         """Whether no member of the family does without statistics of data."""
         return self.positive
 
@@ -255,9 +256,14 @@ class PoissonRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    GeometricRF : Counts of a geometric law.
+    DiscreteRF : Counts of the law of least mean second moment.
+
     References
     ----------
-    Likhosherstov et al., Chefs' random tables (2022), section 4.1; a rate per column is ours.
+    Likhosherstov et al., Chefs' random tables (2022), section 3.2.1; a rate per column is ours.
 
     Examples
     --------
@@ -324,9 +330,14 @@ class GeometricRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    PoissonRF : Counts of a Poisson law.
+    DiscreteRF : Counts of the law of least mean second moment.
+
     References
     ----------
-    Likhosherstov et al., Chefs' random tables (2022), section 4.2; one p per column is ours.
+    Likhosherstov et al., Chefs' random tables (2022), section 3.2.2; one p per column is ours.
 
     Examples
     --------
@@ -448,6 +459,12 @@ class DiscreteRF(DiscreteRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    PoissonRF : Counts of a Poisson law.
+    GeometricRF : Counts of a geometric law.
+    OptimalPositiveRF : Gaussian projections in place of powers.
+
     Notes
     -----
     With A_k = E[exp(-x^2) x^(2k)] of queries and B_k of keys, the law is proportional to
@@ -457,7 +474,7 @@ class DiscreteRF(DiscreteRandomFeatures):
 
     References
     ----------
-    Ours; the features are those of Likhosherstov et al., Chefs' random tables (2022), section 4.
+    Ours; features of this form: Likhosherstov et al., Chefs' random tables (2022), section 3.2.
 
     Examples
     --------

@@ -1,11 +1,14 @@
 """Exponential features exp(A |w|^2 + B w.x + C |x|^2) with parameters fitted to the data."""
 
 import math
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
 
 from .. import variances
+from .._typing import Kernel, RandomState, Sigma
+from ..projections import CouplingLike
 from ._docs import document
 from .base import PHASE, rng_of
 from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
@@ -66,6 +69,12 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     ------
     ValueError
         By `fit`, where a parameter is not allowed.
+
+    See Also
+    --------
+    GeneralizedExponentialRF : The same with the parameter in view, real or complex.
+    DenseExponentialRF : A matrix of parameters, for inputs whose columns differ.
+    AdaptiveRF : Projections near the data.
 
     References
     ----------
@@ -184,6 +193,11 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     ------
     ValueError
         By `fit`, where a parameter is not allowed.
+
+    See Also
+    --------
+    OptimalPositiveRF : The best real parameter: positive features.
+    DenseExponentialRF : A matrix in place of the one number A.
 
     References
     ----------
@@ -325,6 +339,11 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         By `fit`, where a parameter is not allowed, or ``asymmetric=True`` meets the Gaussian
         kernel.
 
+    See Also
+    --------
+    OptimalPositiveRF : One number in place of the matrix.
+    AdaptiveRF : Projections near the data, with this proposal among others.
+
     References
     ----------
     Likhosherstov et al., FAVOR#: Sharp attention kernel approximations via new classes of
@@ -345,16 +364,16 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        asymmetric=False,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        asymmetric: bool = False,
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.asymmetric = asymmetric
         self.sigma = sigma

@@ -182,7 +182,17 @@ class GaussianMap(FeatureMap):
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):
-    """Base of the mechanisms that map products omega.x with a nonlinearity."""
+    """Base of the mechanisms that map products omega.x with a nonlinearity.
+
+    See Also
+    --------
+    skrf.features.positive.CenteredRandomFeatures : Those whose error depends on the origin.
+    skrf.projections.Coupling : How projections are drawn.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
+    """
 
     _parameter_constraints = {
         "coupling": [StrOptions(set(COUPLINGS)), Coupling],
@@ -213,7 +223,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self.projection == "dense"
 
     @property
-    def columns_per_projection(self):
+    def columns_per_projection(self) -> int:  # type: ignore[override]
         """Number of columns that a projection makes."""
         return self._nonlinearity().columns_per_projection
 

@@ -8,18 +8,21 @@ it is built in O(nd + md + mn) per row.
 
 import inspect
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from numbers import Integral, Real
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 
 from .. import variances
 from .._arrays import cast, columns, namespace
 from .._sums import Rows
+from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions, check_positive, draft_of
-from ..projections import Coupling, DenseProjection, Projection
+from ..projections import Coupling, CouplingLike, DenseProjection, Projection
 from ._clustered import Clustered
 from ._coefficients import Angular, Gaussian
 from ._coordinates import Coordinates
@@ -299,6 +302,12 @@ class HybridRF(CenteredRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    theory.hybrid_max_error : Largest relative error of the angular form.
+    OptimalPositiveRF : Accurate where the kernel is small.
+    RFFSampler : Accurate where the kernel is large.
+
     References
     ----------
     Choromanski et al., Hybrid random features (2022), definition 2; the angular weights of more
@@ -343,22 +352,22 @@ class HybridRF(CenteredRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        base=("positive", "trigonometric"),
-        coefficients="angular",
-        n_coefficients=None,
-        tau="median",
-        shared=True,
-        n_clusters=2,
-        recenter=True,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        base: Sequence[str | BaseRandomFeatures] = ("positive", "trigonometric"),
+        coefficients: Literal["angular", "gaussian", "clustered"] = "angular",
+        n_coefficients: int | None = None,
+        tau: float | Sequence[float] | Literal["median"] = "median",
+        shared: bool = True,
+        n_clusters: int = 2,
+        recenter: bool = True,
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.base = base
         self.coefficients = coefficients
@@ -470,7 +479,7 @@ class HybridRF(CenteredRandomFeatures):
         return variances.Exponential()
 
     @property
-    def columns_per_projection(self):
+    def columns_per_projection(self) -> int:  # type: ignore[override]
         """Number of columns that a projection makes in the first base."""
         return next((own.columns_per_projection for own in self._bases()), 1)
 
@@ -483,7 +492,7 @@ class HybridRF(CenteredRandomFeatures):
         return all(own._variance_is_exact(part) for own, part in self._parts(learned))
 
     @property
-    def needs_data(self):
+    def needs_data(self) -> bool:  # type: ignore[override]
         """Whether no member of the family does without statistics of data."""
         return self.coefficients == "clustered" or any(own.needs_data for own in self._bases())
 

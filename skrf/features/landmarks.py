@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import cast, like, namespace, squared_distances
+from .._typing import Array, RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
 from ._clusters import (
@@ -109,6 +111,12 @@ class ClusterNystroem(BaseRandomFeatures):
         By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
         labels.
 
+    See Also
+    --------
+    AdaptiveRF : Positive and unbiased features that know of clusters.
+    ApproxKernelRidge : Ridge regression on these features.
+    sklearn.kernel_approximation.Nystroem : Landmarks that are rows drawn at random.
+
     Notes
     -----
     The landmarks do not depend on sigma. `fit` costs a k-means and O(n_components^3), `transform`
@@ -137,13 +145,27 @@ class ClusterNystroem(BaseRandomFeatures):
     _looks_at_rows = needs_data = True
     kernel = "gaussian"
 
-    def __init__(self, n_components=100, *, centers="auto", sigma="scale", random_state=None):
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
+        sigma: Sigma = "scale",
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.centers = centers
         self.sigma = sigma
         self.random_state = random_state
 
-    def fit(self, X, y=None, sample_weight=None, *, keys=None):
+    def fit(
+        self,
+        X: Array,
+        y: Array | None = None,
+        sample_weight: Array | None = None,
+        *,
+        keys: Array | None = None,
+    ) -> Self:
         """Find the landmarks. Weights count as repetitions.
 
         Parameters

@@ -1,9 +1,13 @@
 """Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
 
+from typing import Literal
+
 import numpy as np
 
 from .. import variances
+from .._typing import Kernel, RandomState, Sigma
 from .._validation import StrOptions
+from ..projections import CouplingLike
 from ._docs import document
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import Exponential, Hyperbolic, Regularized
@@ -17,21 +21,32 @@ _VARIANTS = {
 
 
 class CenteredRandomFeatures(GaussianRandomFeatures):
-    """Base of the maps whose variance depends on the origin: they shift it to the midpoint."""
+    """Base of the maps whose variance depends on the origin: they shift it to the midpoint.
+
+    See Also
+    --------
+    skrf.features.gaussian.GaussianRandomFeatures : Those that are not shifted.
+    skrf.OptimalPositiveRF : An example.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with Performers (2021), lemma 1; the shift to the
+    midpoint is ours.
+    """
 
     _parameter_constraints = {"center": ["boolean"]}
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.sigma = sigma
         self.kernel = kernel
@@ -81,6 +96,11 @@ class PositiveRF(CenteredRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    OptimalPositiveRF : The same with the parameter of least variance.
+    SimplexRF : The same in simplex blocks.
+
     References
     ----------
     Choromanski et al., Rethinking attention with performers (2021), lemma 1.
@@ -99,16 +119,16 @@ class PositiveRF(CenteredRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        variant="exponential",
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        variant: Literal["exponential", "hyperbolic", "regularized"] = "exponential",
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.variant = variant
         self.sigma = sigma
@@ -170,6 +190,12 @@ class SimplexRF(PositiveRF):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    SimplexRFPlus : Directions that also depend on the norms.
+    PositiveRF : The same features under the other couplings.
+    theory.expected_conformity : What of a coupling decides the error.
+
     References
     ----------
     Reid et al., Simplex random features (2023), section 3.
@@ -189,15 +215,15 @@ class SimplexRF(PositiveRF):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        variant="exponential",
-        sigma=1.0,
-        kernel="gaussian",
-        projection="dense",
-        center=True,
-        random_state=None,
-    ):
+        variant: Literal["exponential", "hyperbolic", "regularized"] = "exponential",
+        sigma: Sigma = 1.0,
+        kernel: Kernel = "gaussian",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.variant = variant
         self.sigma = sigma
@@ -239,9 +265,14 @@ class SimplexRFPlus(SimplexRF):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    SimplexRF : Directions that do not depend on the norms, with a closed-form variance.
+    PositiveRF : The same features under the other couplings.
+
     References
     ----------
-    Reid et al., Simplex random features (2023), section 4, with fresh norms in every block.
+    Reid et al., Simplex random features (2023), section 3.2, with fresh norms in every block.
 
     Examples
     --------

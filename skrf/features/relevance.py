@@ -2,6 +2,7 @@
 
 import math
 from numbers import Integral
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,7 +13,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import largest_entry, like, to_host
 from .._batches import TakesBatches
+from .._links import Documented
 from .._sums import peaked
+from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     check_labels,
@@ -34,7 +37,9 @@ _PENALTY, _STEPS = 0.01, 20
 _FARTHEST = 10.0  # of log multipliers from each other; the penalty keeps them far within
 
 
-class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RelevanceScaler(
+    TakesBatches, OneToOneFeatureMixin, TransformerMixin, Documented, BaseEstimator
+):
     """Multiply every column by what it says about the target.
 
     The kernels of this library see all columns alike. This finds one multiplier per column for
@@ -64,6 +69,12 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
     ------
     ValueError
         By `fit`, where a parameter, X, y or the weights are not allowed.
+
+    See Also
+    --------
+    KernelRegressionClassifier : What the multipliers are chosen for.
+    DenseExponentialRF : A map that knows of principal axes, not of targets.
+    sklearn.preprocessing.StandardScaler : One multiplier per column without a target.
 
     Notes
     -----
@@ -95,11 +106,11 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         "random_state": ["random_state"],
     }
 
-    def __init__(self, n_samples=500, random_state=None):
+    def __init__(self, n_samples: int = 500, random_state: RandomState = None) -> None:
         self.n_samples = n_samples
         self.random_state = random_state
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Find the multipliers.
 
         Parameters
@@ -148,7 +159,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         self._validate_params()
         return (yield from fitted_to_survey(self, scope))
 
-    def transform(self, X):
+    def transform(self, X: Array) -> Array:
         """Return X with every column multiplied.
 
         Parameters
@@ -164,7 +175,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Base
         check_is_fitted(self)
         return self._multiplied(X, self.relevance_)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Array) -> Array:
         """Return X with every column divided by its multiplier.
 
         Parameters

@@ -1,12 +1,14 @@
 """Sine-cosine features of Gaussian projections (random Fourier features)."""
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from .. import variances
+from .._typing import RandomState, Sigma
 from .._validation import StrOptions
-from ..projections import DenseProjection
+from ..projections import CouplingLike, DenseProjection
 from ._coordinates import Coordinates
 from ._docs import document
 from .base import PHASE, SPECTRUM, rng_of
@@ -49,6 +51,12 @@ class RFFSampler(GaussianRandomFeatures):
     ValueError
         By `fit`, where a parameter is not allowed.
 
+    See Also
+    --------
+    OptimalPositiveRF : Positive features, for ratios of sums such as attention.
+    theory.compare : Errors of mechanisms on data, side by side.
+    sklearn.kernel_approximation.RBFSampler : Independent cosines with random phases.
+
     References
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007). Variance: MSE of
@@ -70,14 +78,14 @@ class RFFSampler(GaussianRandomFeatures):
 
     def __init__(
         self,
-        n_components=100,
+        n_components: int = 100,
         *,
-        sigma=1.0,
-        kernel="gaussian",
-        coupling="orthogonal",
-        projection="dense",
-        random_state=None,
-    ):
+        sigma: Sigma = 1.0,
+        kernel: str = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        random_state: RandomState = None,
+    ) -> None:
         self.n_components = n_components
         self.sigma = sigma
         self.kernel = kernel

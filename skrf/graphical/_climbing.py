@@ -8,6 +8,8 @@ import scipy.optimize
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
+from .._links import Documented
+from .._progress import Progress
 from .._validation import Interval
 
 _ENDS = {  # by the status of the optimiser; None where it met something that is not finite
@@ -20,7 +22,7 @@ _ENDS = {  # by the status of the optimiser; None where it met something that is
 }
 
 
-class Climber(BaseEstimator):
+class Climber(Documented, BaseEstimator):
     """Estimators that learn by `climb`."""
 
     _parameter_constraints = {
@@ -36,14 +38,14 @@ class Climber(BaseEstimator):
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
 
     @property
-    def n_iter_(self):
+    def n_iter_(self) -> int:
         """Iterations that `fit` took."""
         if not hasattr(self, "history_"):
             raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")
         return len(self.history_)
 
 
-def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):
+def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="fit"):
     """Return where L-BFGS ends, the log likelihoods on the way there, and what went wrong.
 
     Parameters
@@ -60,6 +62,8 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):
         Gain, as a share of the log likelihood, below which to stop.
     verbose : bool, default=False
         Whether to print every iteration.
+    name : str, default="fit"
+        What these lines begin with.
 
     Returns
     -------
@@ -71,6 +75,7 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):
         Why it ended, where it did not converge.
     """
     history, latest, reached = [], [], [vector]
+    progress = Progress(verbose, name)
 
     def loss(vector):
         # NaN would end L-BFGS as if it had converged.
@@ -83,8 +88,7 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False):
     def keep(vector):
         history.extend(latest)
         reached[:] = [vector.copy()]
-        if verbose:
-            print(f"Iteration {len(history)}, log likelihood {history[-1]:.6f}")
+        progress(f"iteration {len(history)}: log likelihood {history[-1]:.6f}")
 
     # No step gains more than the whole: all tolerances from 1 on are the same.
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}

@@ -34,6 +34,15 @@ class ErrorReport:
         Estimate of the exact kernel's log partition function.
     lower, upper : float
         Bounds of the exact kernel's log partition function, certain up to rounding.
+
+    See Also
+    --------
+    ChainMRF.report : Makes it.
+    skrf.exceptions.FeatureCollapseWarning : Where the bounds exclude the estimate.
+
+    References
+    ----------
+    Ours.
     """
 
     error: float

@@ -70,7 +70,11 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
         with naming("n_init"):
             starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
     limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
-    ends = [climb(objective, vector, n_symbols, **limits) for vector in starts]
+    names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
+    ends = [
+        climb(objective, vector, n_symbols, name=name if n_init > 1 else "fit", **limits)
+        for vector, name in zip(starts, names, strict=True)
+    ]
     # Not by histories, which are empty where a start is a maximum already.
     vector, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
     return model_at(vector, first.dtype), history, trouble

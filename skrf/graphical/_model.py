@@ -1,6 +1,7 @@
 """What chains and trees share as estimators: their embeddings, potentials and learning."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -143,7 +144,7 @@ class FieldModel(Climber):
         return replace(model, maps=maps)
 
     @property
-    def feature_map_(self):
+    def feature_map_(self) -> Any:
         """What potentials are made of: "exact", or the fitted mechanism."""
         maps = self._model.maps
         return maps if isinstance(maps, str) else maps.mechanism

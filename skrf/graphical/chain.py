@@ -1,10 +1,14 @@
 """Chains of variables with potentials exp(x_t . y_{t+1}), with or without evidence."""
 
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
 import numpy as np
 
 from .._sums import log_columns, log_product, log_sum_exp
+from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draft_of, naming
-from ._error import estimate
+from ._error import ErrorReport, estimate
 from ._model import FieldModel, check_states, stacked
 from ._potentials import as_array, as_generator
 
@@ -53,6 +57,16 @@ class ChainMRF(FieldModel):
     converged_ : bool
         Whether `fit` ended by `tol`; else it warned of the reason.
 
+    See Also
+    --------
+    TreeMRF : Trees of variables.
+    KernelHMM : Directed, with symbols that are observed.
+    ErrorReport : The error of features, bounded.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 2.
+
     Examples
     --------
     >>> import numpy as np
@@ -69,16 +83,16 @@ class ChainMRF(FieldModel):
 
     def __init__(
         self,
-        embeddings,
-        later=None,
+        embeddings: Array | Sequence[Array],
+        later: Array | Sequence[Array] | None = None,
         *,
-        unary=None,
-        feature_map=None,
-        max_iter=100,
-        tol=1e-6,
-        verbose=False,
-        random_state=None,
-    ):
+        unary: Array | Sequence[Array] | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        verbose: int = False,
+        random_state: RandomState = None,
+    ) -> None:
         self.embeddings = embeddings
         self.later = later
         self.unary = unary
@@ -145,7 +159,7 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- sums over all paths
 
-    def log_partition(self, length=None):
+    def log_partition(self, length: int | Array | None = None) -> float | np.ndarray:
         """Return the logarithm of the sum of the products of potentials over all paths.
 
         Parameters
@@ -188,7 +202,7 @@ class ChainMRF(FieldModel):
                 last = matrix.product(last)
         return float(log_sum_exp(first + last))
 
-    def log_prob(self, paths):
+    def log_prob(self, paths: Array | Sequence[Array]) -> float | np.ndarray:
         """Return the log probability of paths.
 
         Parameters
@@ -206,7 +220,7 @@ class ChainMRF(FieldModel):
             return np.array([self.log_prob(path) for path in paths])
         return self._field(length=paths.shape[-1]).log_prob(paths)
 
-    def report(self, length=None, *, n_products=9):
+    def report(self, length: int | None = None, *, n_products: int = 9) -> ErrorReport:
         """Estimate and bound how far log_partition is from that of the exact kernel.
 
         A product with the exact matrix costs O(n^2 d) and is made in blocks of rows. It makes
@@ -256,7 +270,7 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- marginals and samples
 
-    def marginals(self, length=None):
+    def marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
         """Return the distribution of every variable.
 
         Parameters
@@ -271,7 +285,7 @@ class ChainMRF(FieldModel):
         """
         return stacked(self._field(length=self._length(length)).marginals())
 
-    def edge_marginals(self, length=None, position=0):
+    def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray:
         """Return the joint distribution of two neighbours; quadratic in the states.
 
         Parameters
@@ -291,7 +305,7 @@ class ChainMRF(FieldModel):
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
         return self._field(length=length).edge_marginals(position + 1)
 
-    def decode(self, length=None):
+    def decode(self, length: int | None = None) -> tuple[float, np.ndarray]:
         """Return the most probable path.
 
         The maximum does not factor through features: this is quadratic in the states, in blocks of
@@ -311,7 +325,7 @@ class ChainMRF(FieldModel):
         """
         return self._field(length=self._length(length)).decode()
 
-    def max_marginals(self, length=None):
+    def max_marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
 
         Quadratic in the states, as `decode`.
@@ -328,7 +342,9 @@ class ChainMRF(FieldModel):
         """
         return stacked(self._field(length=self._length(length)).max_marginals())
 
-    def sample(self, length=None, n=1, *, random_state=None):
+    def sample(
+        self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
+    ) -> np.ndarray:
         """Draw paths, exactly from the model of the approximate potentials.
 
         Parameters
@@ -350,7 +366,7 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- learning
 
-    def log_partition_gradient(self, length=None):
+    def log_partition_gradient(self, length: int | None = None) -> dict[str, Any]:
         """Return the gradient of `log_partition`, the feature maps held.
 
         Parameters
@@ -366,7 +382,7 @@ class ChainMRF(FieldModel):
         """
         return self._log_partition_gradient(self._field(length=self._length(length)))
 
-    def log_prob_gradient(self, paths):
+    def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over paths, the feature maps held.
 
         Parameters
@@ -385,7 +401,7 @@ class ChainMRF(FieldModel):
         _, by_states, by_pairs = self._log_likelihood(self._model, [np.atleast_2d(paths)])
         return self._shaped(self._model.gradients(by_pairs), by_states)
 
-    def fit(self, paths, *, learn_unary=False):
+    def fit(self, paths: Array | Sequence[Array], *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from paths by maximum likelihood, the draw of features kept.
 
         The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given

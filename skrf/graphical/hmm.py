@@ -5,11 +5,13 @@ from collections import deque
 from dataclasses import dataclass
 from numbers import Integral, Real
 from operator import attrgetter
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from .._sums import log_sum_exp, peaked
+from .._typing import Array, RandomState, Transformer
 from .._validation import (
     Interval,
     StrOptions,
@@ -44,6 +46,15 @@ class FilterState:
     upper : ndarray of shape (n_sequences, n_states), default=None
         What the posterior would be with all that may have underflowed so far, where embeddings are
         so large that it may count.
+
+    See Also
+    --------
+    KernelHMM.filter_step : Makes the next one.
+    KernelHMM.predict_next : The next symbol after it.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 3.
     """
 
     posterior: np.ndarray
@@ -111,6 +122,15 @@ class KernelHMM(Climber):
     feature_map_ : dict
         What is taken for ``"transition"`` and for ``"emission"``.
 
+    See Also
+    --------
+    ChainMRF : Undirected, without symbols.
+    FilterState : What the online filter keeps.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), sections 3 and 5.
+
     Examples
     --------
     >>> import numpy as np
@@ -137,21 +157,21 @@ class KernelHMM(Climber):
 
     def __init__(
         self,
-        states,
-        symbols,
+        states: Array,
+        symbols: Array,
         *,
-        targets=None,
-        emitters=None,
-        start_embedding=None,
-        start_prob=None,
-        feature_map=None,
-        normalization="local",
-        max_iter=100,
-        tol=1e-6,
-        n_init=1,
-        random_state=None,
-        verbose=False,
-    ):
+        targets: Array | None = None,
+        emitters: Array | None = None,
+        start_embedding: Array | None = None,
+        start_prob: Array | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        normalization: Literal["local", "global"] = "local",
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        n_init: int = 1,
+        random_state: RandomState = None,
+        verbose: int = False,
+    ) -> None:
         self.states = states
         self.symbols = symbols
         self.targets = targets
@@ -175,7 +195,16 @@ class KernelHMM(Climber):
         return BaseEstimator.__repr__(short, N_CHAR_MAX)
 
     @classmethod
-    def from_random(cls, n_states, n_symbols, width=16, *, scale=0.5, random_state=None, **params):
+    def from_random(
+        cls,
+        n_states: int,
+        n_symbols: int,
+        width: int = 16,
+        *,
+        scale: float = 0.5,
+        random_state: RandomState = None,
+        **params: Any,
+    ) -> Self:
         """Return a model with normal embeddings of its own for every role, as a start for `fit`.
 
         Parameters
@@ -280,24 +309,24 @@ class KernelHMM(Climber):
         )
 
     @property
-    def feature_map_(self):
+    def feature_map_(self) -> dict[str, Any]:
         """What the model takes for transitions and emissions: "exact" or the fitted mechanism."""
         made = (getattr(maps, "mechanism", maps) for maps in self._model.maps)
         return dict(zip(("transition", "emission"), made, strict=True))
 
     @property
-    def startprob_(self):
+    def startprob_(self) -> np.ndarray:
         """Distribution of the first state, of shape (n_states,)."""
         self._check_local("startprob_")
         return np.exp(self._model.log_start)
 
     @property
-    def transmat_(self):
+    def transmat_(self) -> np.ndarray:
         """Distributions of the next state, of shape (n_states, n_states)."""
         return self._table("transmat_", self._model.transition)
 
     @property
-    def emissionprob_(self):
+    def emissionprob_(self) -> np.ndarray:
         """Distributions of the symbol, of shape (n_states, n_symbols)."""
         return self._table("emissionprob_", self._model.emission)
 
@@ -320,7 +349,7 @@ class KernelHMM(Climber):
 
     # ---------------------------------------------------------------- inference
 
-    def score(self, X, lengths=None):
+    def score(self, X: Array, lengths: Array | None = None) -> float:
         """Return the log probability of the symbols, summed over sequences.
 
         Parameters
@@ -338,7 +367,7 @@ class KernelHMM(Climber):
         model = self._model
         return model.log_prob(_check_sequences(model, X, lengths))
 
-    def score_samples(self, X, lengths=None):
+    def score_samples(self, X: Array, lengths: Array | None = None) -> tuple[float, np.ndarray]:
         """Return the log probability of the symbols, and the posterior of every sample.
 
         Parameters
@@ -357,7 +386,7 @@ class KernelHMM(Climber):
         """
         return self.score(X, lengths), self.predict_proba(X, lengths)
 
-    def aic(self, X, lengths=None):
+    def aic(self, X: Array, lengths: Array | None = None) -> float:
         """Return Akaike's information criterion: the lower, the better.
 
         Parameters
@@ -376,7 +405,7 @@ class KernelHMM(Climber):
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
-    def bic(self, X, lengths=None):
+    def bic(self, X: Array, lengths: Array | None = None) -> float:
         """Return the Bayesian information criterion: the lower, the better.
 
         Parameters
@@ -400,7 +429,9 @@ class KernelHMM(Climber):
         arrays = self._model.embeddings.values()
         return sum({id(value): value.size for value in arrays if value is not None}.values())
 
-    def predict_proba(self, X, lengths=None, *, filtered=False):
+    def predict_proba(
+        self, X: Array, lengths: Array | None = None, *, filtered: bool = False
+    ) -> np.ndarray:
         """Return the posterior distribution of the state at every sample.
 
         Parameters
@@ -430,7 +461,7 @@ class KernelHMM(Climber):
             start += len(sequence)
         return out
 
-    def predict_next(self, X=None, state=None):
+    def predict_next(self, X: Array | None = None, state: FilterState | None = None) -> np.ndarray:
         """Return the distribution of the next symbol.
 
         Parameters
@@ -468,7 +499,13 @@ class KernelHMM(Climber):
         shares = model.emitted(model.predicted(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
 
-    def predict(self, X, lengths=None, *, algorithm="posterior"):
+    def predict(
+        self,
+        X: Array,
+        lengths: Array | None = None,
+        *,
+        algorithm: Literal["posterior", "viterbi"] = "posterior",
+    ) -> np.ndarray:
         """Return the state of largest posterior for every sample; hmmlearn's `predict` is Viterbi.
 
         Parameters
@@ -488,7 +525,12 @@ class KernelHMM(Climber):
         model = self._model
         return _decoded(model, _check_sequences(model, X, lengths), algorithm)[1]
 
-    def decode(self, X, lengths=None, algorithm=None):
+    def decode(
+        self,
+        X: Array,
+        lengths: Array | None = None,
+        algorithm: Literal["viterbi", "posterior"] | None = None,
+    ) -> tuple[float, np.ndarray]:
         """Return a state for every sample, and how probable these states are with the symbols.
 
         Parameters
@@ -525,7 +567,7 @@ class KernelHMM(Climber):
         logs, states = _decoded(model, sequences, algorithm)
         return logs - model.log_normaliser(sequences), states
 
-    def filter_step(self, symbol, state=None):
+    def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
         """Take in the next symbol of one or several streams, in memory that does not grow.
 
         Parameters
@@ -561,7 +603,9 @@ class KernelHMM(Climber):
             return FilterState(posterior[0], float(log_prob[0]), upper)
         return FilterState(posterior, log_prob, upper)
 
-    def sample(self, n_samples=1, *, random_state=None):
+    def sample(
+        self, n_samples: int = 1, *, random_state: RandomState = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draw one sequence.
 
         Parameters
@@ -584,7 +628,9 @@ class KernelHMM(Climber):
             symbols, states = model.sample(n_samples, rng)
         return symbols[:, None], states
 
-    def report(self, n_states=200, *, random_state=None):
+    def report(
+        self, n_states: int = 200, *, random_state: RandomState = None
+    ) -> dict[str, np.ndarray]:
         """Return how far transitions and emissions are from those of the exact kernel.
 
         Parameters
@@ -615,7 +661,7 @@ class KernelHMM(Climber):
 
     # ---------------------------------------------------------------- learning
 
-    def fit(self, X, lengths=None):
+    def fit(self, X: Array, lengths: Array | None = None) -> Self:
         """Learn the embeddings: gradient ascent on the exact likelihood of the low-rank model.
 
         The features are drawn and fitted once, at the given embeddings, and kept; L-BFGS moves the

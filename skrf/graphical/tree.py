@@ -1,7 +1,11 @@
 """Trees of variables, each with its own embeddings, unary potentials and number of states."""
 
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
 import numpy as np
 
+from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draft_of
 from ._model import FieldModel, check_states
 from ._potentials import as_array, as_generator
@@ -57,6 +61,15 @@ class TreeMRF(FieldModel):
         By every method, where the edges are not a tree (cycles, parts that are not connected,
         unknown variables) or shapes do not fit.
 
+    See Also
+    --------
+    ChainMRF : Chains, which may be of any length.
+    KernelHMM : Hidden states with observed symbols.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 4.
+
     Examples
     --------
     >>> import numpy as np
@@ -71,17 +84,17 @@ class TreeMRF(FieldModel):
 
     def __init__(
         self,
-        edges,
-        embeddings,
-        unary=None,
+        edges: Array,
+        embeddings: Array | Sequence[Array],
+        unary: Array | Sequence[Array] | None = None,
         *,
-        later=None,
-        feature_map=None,
-        max_iter=100,
-        tol=1e-6,
-        verbose=False,
-        random_state=None,
-    ):
+        later: Array | Sequence[Array] | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        verbose: int = False,
+        random_state: RandomState = None,
+    ) -> None:
         self.edges = edges
         self.embeddings = embeddings
         self.unary = unary
@@ -135,7 +148,7 @@ class TreeMRF(FieldModel):
 
     # ---------------------------------------------------------------- public
 
-    def log_partition(self):
+    def log_partition(self) -> float:
         """Return the logarithm of the sum over all assignments.
 
         Returns
@@ -145,7 +158,7 @@ class TreeMRF(FieldModel):
         """
         return self._field().log_partition
 
-    def log_prob(self, assignments):
+    def log_prob(self, assignments: Array) -> float | np.ndarray:
         """Return the log probability of assignments.
 
         Parameters
@@ -160,7 +173,7 @@ class TreeMRF(FieldModel):
         """
         return self._field().log_prob(self._check_states(assignments))
 
-    def marginals(self):
+    def marginals(self) -> list[np.ndarray]:
         """Return the distribution of every variable.
 
         Returns
@@ -170,7 +183,7 @@ class TreeMRF(FieldModel):
         """
         return self._field().marginals()
 
-    def edge_marginals(self, i, j):
+    def edge_marginals(self, i: int, j: int) -> np.ndarray:
         """Return the joint distribution of two neighbours; quadratic in the states.
 
         Parameters
@@ -193,7 +206,7 @@ class TreeMRF(FieldModel):
                 return joint if parent == i else joint.T
         raise ValueError(f"i and j must have an edge; there is no edge between {i!r} and {j!r}.")
 
-    def decode(self):
+    def decode(self) -> tuple[float, np.ndarray]:
         """Return the most probable assignment.
 
         The maximum does not factor through features: this is quadratic in the states, in blocks of
@@ -208,7 +221,7 @@ class TreeMRF(FieldModel):
         """
         return self._field().decode()
 
-    def max_marginals(self):
+    def max_marginals(self) -> list[np.ndarray]:
         """Return, for every state, the log probability of the best assignment that has it.
 
         Quadratic in the states, as `decode`.
@@ -220,7 +233,7 @@ class TreeMRF(FieldModel):
         """
         return self._field().max_marginals()
 
-    def sample(self, n=1, *, random_state=None):
+    def sample(self, n: int = 1, *, random_state: RandomState = None) -> np.ndarray:
         """Draw assignments, exactly from the model of the approximate potentials.
 
         Parameters
@@ -240,7 +253,7 @@ class TreeMRF(FieldModel):
 
     # ---------------------------------------------------------------- learning
 
-    def log_partition_gradient(self):
+    def log_partition_gradient(self) -> dict[str, Any]:
         """Return the gradient of `log_partition`, the feature maps held.
 
         Returns
@@ -251,7 +264,7 @@ class TreeMRF(FieldModel):
         """
         return self._log_partition_gradient(self._field())
 
-    def log_prob_gradient(self, assignments):
+    def log_prob_gradient(self, assignments: Array) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over assignments, the feature maps held.
 
         Parameters
@@ -268,7 +281,7 @@ class TreeMRF(FieldModel):
         _, by_states, by_pairs = self._log_likelihood(self._model, [states])
         return self._shaped(self._model.gradients(by_pairs), by_states)
 
-    def fit(self, assignments, *, learn_unary=False):
+    def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from assignments by maximum likelihood, the draw of features kept.
 
         The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given

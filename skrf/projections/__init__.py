@@ -1,5 +1,7 @@
 """How omega is drawn: couplings of Gaussian rows and the projections they make."""
 
+from typing import Literal, TypeAlias
+
 from .base import Coupling, DenseProjection, Projection
 from .blocks import NormCoupled, Orthogonal, haar_rows
 from .hadamard import HadamardIndependent, HadamardOrthogonal, HadamardProjection, HadamardSimplex
@@ -14,6 +16,10 @@ COUPLINGS = {
     "sobol": Sobol(),
     "norm-coupled": NormCoupled(),
 }
+
+CouplingLike: TypeAlias = (
+    Literal["iid", "orthogonal", "simplex", "simplex+", "sobol", "norm-coupled"] | Coupling
+)
 
 # The couplings that every way to hold a projection has.
 PROJECTIONS = {
@@ -43,6 +49,7 @@ __all__ = [
     "COUPLINGS",
     "PROJECTIONS",
     "Coupling",
+    "CouplingLike",
     "DenseProjection",
     "HadamardProjection",
     "Independent",

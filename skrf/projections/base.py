@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from .._arrays import Kept, is_array_api, like
+from .._typing import Array
 
 
 class Projection(ABC):
@@ -21,29 +22,38 @@ class Projection(ABC):
         Width d of the inputs.
     squared_norms : ndarray of shape (n_projections,)
         Squared lengths of the rows, float64.
+
+    See Also
+    --------
+    DenseProjection : One that is held as a matrix.
+    Coupling : Draws them.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
 
     @abstractmethod
-    def dense(self):
+    def dense(self) -> np.ndarray:
         """Return the matrix, shape (n_projections, n_features), float64."""
 
     @abstractmethod
-    def multiply(self, X):
+    def multiply(self, X: Array) -> Array:
         """Return X @ dense().T in the library, device and dtype of X (dense result)."""
 
-    def pull_back(self, by_products):
+    def pull_back(self, by_products: Array) -> Array:
         """Return by_products @ dense(): the gradient of `multiply` (dense arrays)."""
         return by_products @ like(self.dense(), by_products)
 
     @abstractmethod
-    def after(self, matrix):
+    def after(self, matrix: np.ndarray) -> "Projection":
         """Return the projection that multiplies matrix @ x for every input x."""
 
     @abstractmethod
-    def with_norms(self, norm):
+    def with_norms(self, norm: float) -> "Projection":
         """Return the projection whose rows keep their directions and have one given length."""
 
-    def scaled(self, factor):
+    def scaled(self, factor: float) -> "Projection":
         """Return the projection with all rows times a number."""
         return self.after(factor * np.eye(self.n_features))
 
@@ -55,54 +65,74 @@ class DenseProjection(Projection):
     ----------
     matrix : ndarray of shape (n_projections, n_features)
         The rows, float64.
+
+    See Also
+    --------
+    Projection : The contract.
+    Coupling : Draws them.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
 
-    def __init__(self, matrix):
+    def __init__(self, matrix: np.ndarray) -> None:
         self.matrix = matrix
         self.n_projections, self.n_features = matrix.shape
         self.squared_norms = np.einsum("ij,ij->i", matrix, matrix)
         self._kept = Kept()
 
-    def dense(self):
+    def dense(self) -> np.ndarray:
         """Return the matrix itself."""
         return self.matrix
 
-    def multiply(self, X, out=None):
+    def multiply(self, X: Array, out: np.ndarray | None = None) -> Array:
         """Return X @ matrix.T, written into `out` where that is given (dense NumPy input)."""
         matrix = self._kept.like(X, lambda: self.matrix).T
         if out is not None:
             return np.matmul(X, matrix, out=out)
         return X @ matrix if is_array_api(X) else np.asarray(X @ matrix)
 
-    def pull_back(self, by_products):
+    def pull_back(self, by_products: Array) -> Array:
         """Return by_products @ matrix."""
         return by_products @ self._kept.like(by_products, lambda: self.matrix)
 
-    def after(self, matrix):
+    def after(self, matrix: np.ndarray) -> "DenseProjection":
         """Return the projection with the matrix multiplied in."""
         return DenseProjection(self.matrix @ matrix)
 
-    def with_norms(self, norm):
+    def with_norms(self, norm: float) -> "DenseProjection":
         """Return the projection whose rows keep their directions and have one given length."""
         return DenseProjection(self.matrix * (norm / np.sqrt(self.squared_norms))[:, None])
 
-    def scaled(self, factor):
+    def scaled(self, factor: float) -> "DenseProjection":
         """Return the projection with all rows times a number."""
         return DenseProjection(factor * self.matrix)
 
 
 class Coupling(ABC):
-    """A joint law of the rows of a projection; every single row is N(0, I_d)."""
+    """A joint law of the rows of a projection; every single row is N(0, I_d).
+
+    See Also
+    --------
+    Projection : What it draws.
+    skrf.theory.expected_conformity : What of it decides the error.
+
+    References
+    ----------
+    Yu et al., Orthogonal random features (2016); Reid et al., Variance-reducing couplings for
+    random features (2024).
+    """
 
     @abstractmethod
-    def draw(self, n_projections, n_features, rng):
+    def draw(self, n_projections: int, n_features: int, rng: np.random.Generator) -> Projection:
         """Return a `Projection` drawn with the NumPy Generator `rng`."""
 
-    def blocks(self, n_projections, n_features):
+    def blocks(self, n_projections: int, n_features: int) -> dict[int, int]:
         """Return {rows in a block: number of such blocks}; blocks are independent."""
         return {1: n_projections}
 
-    def pair_cosine(self, block_rows):
+    def pair_cosine(self, block_rows: int) -> float | None:
         """Return the cosine between two rows of a block when it and the norms follow the block law.
 
         The law: norms independent chi_d, every pair of directions at one fixed cosine, uniformly

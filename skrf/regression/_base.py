@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Number
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
+from .._links import Documented
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
 from .._validation import (
@@ -387,7 +388,7 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     return sums, weights, suits or reference is None
 
 
-class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
+class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstimator):
     """Base of the estimators that divide sums of features."""
 
     _default_map = AdaptiveRF(256)
@@ -477,7 +478,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, BaseEstimator):
         return passes(self, classes, scope)
 
     @available_if(attrgetter("_takes_batches"))
-    def merge(self, other):
+    def merge(self, other: Self) -> Self:
         """Return a model of the rows of both, which were fitted with the same map.
 
         Fit a map once, to some rows or by `fit_statistics`, and give it to both in a

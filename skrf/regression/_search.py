@@ -11,6 +11,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from .._arrays import to_host
+from .._progress import Progress
 from .._sums import Memory, Rows
 from .._threads import Scratch, block_rows, run_rows
 from ..features import (
@@ -232,6 +233,14 @@ def judged_apart(feature_map, data, tests, sigmas, judge):
             yield judge(fitted, train, test)
 
     return zip(*map(run, tests), strict=True)
+
+
+def told(runs, sigmas, verbose, score_of):
+    """Yield the runs of sigmas, and print a line for each with its score where that is wanted."""
+    progress = Progress(verbose)
+    for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
+        progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score_of(run):.4g}")
+        yield run
 
 
 # ---------------------------------------------------------------- what is searched

@@ -1,6 +1,7 @@
 """Classification by kernel regression, in time linear in the number of rows."""
 
 from operator import attrgetter
+from typing import Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -9,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import check_classes, check_labels, drop_zero_weights, naming
 from ._base import BaseKernelRegression, Data
 
@@ -94,6 +96,12 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressionClassifierCV : The same with sigma chosen by cross-validation.
+    ApproxKernelRidgeClassifier : Ridge classification on the same features.
+    KernelRegressor : The same for numbers.
+
     Notes
     -----
     X may be an array of CuPy or torch: products with features stay in its library and on its
@@ -116,10 +124,16 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | Literal["auto", "loo"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(feature_map, sigma=sigma, random_state=random_state)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map and sum the key features of each class.
 
         Parameters
@@ -139,7 +153,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         return self._add(X, y, sample_weight, forget=True)
 
     @available_if(attrgetter("_takes_batches"))
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
+    ) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters
@@ -201,7 +217,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         self.class_weight_ = sums.weights.copy()
         return super()._hold(sums)
 
-    def predict(self, X):
+    def predict(self, X: Array) -> Array:
         """Return the most probable class; ties go to the first class.
 
         Where no score is positive, which happens with maps that are not positive, that is the
@@ -234,7 +250,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         labels = self.classes_[to_host(best)]
         return beside(labels, best) if labels.dtype.kind in "biuf" else labels
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
         """Return the accuracy of `predict`, computed on the host.
 
         Parameters
@@ -256,7 +272,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
         return accuracy_score(y, predicted, sample_weight=weights)
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Array) -> Array:
         """Return the shares of the positive parts of the scores.
 
         Parameters
@@ -285,7 +301,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         shares = like(self._fitted.shares, scores)
         return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Array) -> Array:
         """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
 
         Parameters
@@ -330,7 +346,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         logs[rows] = np.where(is_lost[rows], exact, logs[rows])
         return logs
 
-    def decision_function(self, X):
+    def decision_function(self, X: Array) -> Array:
         """Return log probabilities (for two classes their difference), always finite.
 
         Parameters

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Literal, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -9,6 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import check_targets, drop_zero_weights, warn_once_a_place
 from ._base import BaseKernelRegression, Data, exponents_of
 
@@ -95,6 +97,12 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
         where sigma is to be searched under the softmax kernel, or where the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressorCV : The same with sigma chosen by cross-validation.
+    ApproxKernelRidge : Ridge regression on the same features.
+    KernelRegressionClassifier : The same for labels.
+
     Notes
     -----
     X may be an array of CuPy or torch: products with features stay in its library and on its
@@ -117,10 +125,16 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | Literal["auto", "loo"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(feature_map, sigma=sigma, random_state=random_state)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map and sum the key features times the targets.
 
         Parameters
@@ -146,7 +160,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return self._add(X, y, sample_weight, forget=True)
 
     @available_if(attrgetter("_takes_batches"))
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters
@@ -230,7 +244,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         self.target_mean_ = sums.targets.mean
         return super()._hold(sums)
 
-    def predict(self, X):
+    def predict(self, X: Array) -> Array:
         """Return the weighted means of the training targets.
 
         Parameters
@@ -268,7 +282,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         means = self._query(X, means_of)
         return namespace(means).reshape(means, (means.shape[0], *targets.shape))
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
         """Return the coefficient of determination of `predict`, computed on the host.
 
         Parameters

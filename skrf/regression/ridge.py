@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from numbers import Integral, Real
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, namespace, to_host
 from .._sums import Memory
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
@@ -46,6 +48,7 @@ from ._search import (
     rounds_of,
     table_of,
     tests_of,
+    told,
 )
 from .classifier import classes_of_batch, coded
 
@@ -207,7 +210,7 @@ class _Plain(_BaseRidge):
 
     noise_variance = None
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map, sum products of features in one pass, and solve.
 
         Parameters
@@ -253,24 +256,27 @@ class _Search(_BaseRidge):
         "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
         "alphas": ["array-like"],
         "cv": ["cv_object"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
         self,
-        feature_map=None,
+        feature_map: Transformer | None = None,
         *,
-        sigmas=10,
-        alphas=(1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
-        cv=5,
-        random_state=None,
-    ):
+        sigmas: int | Array | None = 10,
+        alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 5,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.alphas = alphas
         self.cv = cv
         self.random_state = random_state
+        self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Sum products of features for every sigma, score all alphas, and solve for the best.
 
         Parameters
@@ -303,7 +309,9 @@ class _Search(_BaseRidge):
         else:
             fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
             runs = _judged_together(fits, data, tests, alphas)
-        own, moments = draft._choose(runs, sigmas, data.values.unit, len(tests))
+        unit = data.values.unit
+        runs = told(runs, sigmas, self.verbose, partial(_score, unit=unit.max()))
+        own, moments = draft._choose(runs, sigmas, unit, len(tests))
         if own is None:
             arguments = data.fit_arguments(feature_map)
             (own,) = fitted_at(feature_map, np.array([draft.sigma_]), **arguments)
@@ -423,6 +431,12 @@ def _judge_apart(alphas):
     return judge
 
 
+def _score(run, unit):
+    """Return the score of the best alpha of a run, for errors of targets in a unit."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return -np.mean(run[0], axis=0).min() * unit * unit
+
+
 def _errors(train, test, alphas):
     """Return the mean squared error of a test for every alpha, from moments."""
     coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
@@ -435,7 +449,7 @@ def _errors(train, test, alphas):
 class _OnHost:
     """Scores, which scikit-learn computes on the host."""
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
         """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
 
         Parameters
@@ -470,7 +484,7 @@ class _Regression(_OnHost, RegressorMixin):
     def _for_map(self, targets, y):
         return y
 
-    def predict(self, X, return_std=False):
+    def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions, and the standard deviations of targets.
 
         Parameters
@@ -536,7 +550,7 @@ class _Classification(_OnHost, ClassifierMixin):
         # Floats that are labels: a map could take them for targets.
         return targets.values if y.dtype.kind == "f" else y
 
-    def decision_function(self, X):
+    def decision_function(self, X: Array) -> Array:
         """Return the ridge regressions of -1 and 1.
 
         Parameters
@@ -553,7 +567,7 @@ class _Classification(_OnHost, ClassifierMixin):
         found = self._of_features(X, self._fitted.ridge.means)
         return found if len(self.classes_) > 2 else found[:, 0]
 
-    def predict(self, X):
+    def predict(self, X: Array) -> Array:
         """Return the class of the largest decision.
 
         Parameters
@@ -624,6 +638,12 @@ class ApproxKernelRidge(_Regression, _Plain):
         By `fit`, where a parameter or the data are not allowed, or features with signs leave the
         range of floats.
 
+    See Also
+    --------
+    ApproxKernelRidgeCV : The same with sigma and alpha chosen by cross-validation.
+    KernelRegressor : Weighted means of targets, with positive maps.
+    sklearn.kernel_ridge.KernelRidge : The exact kernel, in time cubic in the rows.
+
     Notes
     -----
     Rows of float32 are mapped and multiplied in float32, and summed in float64. Where alpha is so
@@ -654,15 +674,21 @@ class ApproxKernelRidge(_Regression, _Plain):
     }
 
     def __init__(
-        self, feature_map=None, *, sigma=None, alpha=1.0, noise_variance=None, random_state=None
-    ):
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        noise_variance: float | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.alpha = alpha
         self.noise_variance = noise_variance
         self.random_state = random_state
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters
@@ -721,6 +747,17 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the input features, where X had any.
 
+    See Also
+    --------
+    ApproxKernelRidgeClassifierCV : The same with sigma and alpha chosen by cross-validation.
+    KernelRegressionClassifier : Weighted votes, with probabilities.
+    ApproxKernelRidge : The regression.
+
+    References
+    ----------
+    Rahimi and Recht, Random features for large-scale kernel machines (2007). The regression is that
+    of `ApproxKernelRidge`, the targets those of scikit-learn's RidgeClassifier.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits
@@ -733,13 +770,22 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
 
-    def __init__(self, feature_map=None, *, sigma=None, alpha=1.0, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.alpha = alpha
         self.random_state = random_state
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
+    ) -> Self:
         """Add a batch; the first batch alone sets the feature map's statistics.
 
         Parameters
@@ -792,6 +838,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
         ``sigmas=None``.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -821,6 +869,15 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     ------
     ValueError
         By `fit`, where a parameter, the splits or the data are not allowed.
+
+    See Also
+    --------
+    ApproxKernelRidge : The model that is chosen.
+    KernelRegressorCV : The search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidge`; that folds are scored from merged sums is ours.
 
     Examples
     --------
@@ -855,6 +912,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -878,6 +937,16 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the input features, where X had any.
+
+    See Also
+    --------
+    ApproxKernelRidgeClassifier : The model that is chosen.
+    KernelRegressionClassifierCV : The search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidgeClassifier`; that folds are scored from merged sums is
+    ours.
 
     Examples
     --------

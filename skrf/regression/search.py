@@ -1,13 +1,16 @@
 """Kernel regression whose sigma is searched by cross-validation, in one pass for all folds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
+from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
 from ._batches import searches
@@ -20,6 +23,7 @@ from ._search import (
     resolved,
     table_of,
     tests_of,
+    told,
     wide_grid,
 )
 from .classifier import KernelRegressionClassifier
@@ -35,11 +39,12 @@ class _Search:
         "cv": ["cv_object"],
         "scoring": [str, callable, None],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
     _takes_batches = False
     _scores_rows, _sums_tests = True, False
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Score every sigma on every fold, and keep the sums of all rows at the best.
 
         Parameters
@@ -68,9 +73,11 @@ class _Search:
         is_apart = learns_from(feature_map, data)
         if is_apart:
             apart = draft._judge_apart(judge)
-            scores = list(judged_apart(feature_map, data, tests, sigmas, apart))
+            runs = judged_apart(feature_map, data, tests, sigmas, apart)
+            scores = list(told(runs, sigmas, self.verbose, np.mean))
         else:
             runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
+            runs = told(runs, sigmas, self.verbose, lambda run: np.mean(run[0]))
             scores, maps, sums = zip(*runs, strict=True)
         best = draft._choose(sigmas, scores)
         if is_apart:
@@ -157,6 +164,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         made once more, for the scores.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -187,6 +196,11 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         By `fit`, where a training set is not the complement of its test set, the map has no
         ``sigma`` or the softmax kernel, or the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressionClassifier : The model that is chosen.
+    ApproxKernelRidgeClassifierCV : The search for ridge classification.
+
     Notes
     -----
     The parameters that a map learns from X alone, such as its centre, are learnt from all rows,
@@ -194,6 +208,10 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     are fitted to the training rows of every fold, where their clusters are found once for all
     sigmas. Features are kept while scores are computed where those of one sigma take at most
     256 MiB, and are made twice where they take more.
+
+    References
+    ----------
+    The model is that of `KernelRegressionClassifier`; that sums of folds are merged is ours.
 
     Examples
     --------
@@ -205,12 +223,22 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
+        self.verbose = verbose
 
 
 class KernelRegressorCV(_Search, KernelRegressor):
@@ -231,6 +259,8 @@ class KernelRegressorCV(_Search, KernelRegressor):
         What is maximised, as in GridSearchCV; None is the coefficient of determination.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+    verbose : int, default=0
+        1 lets `fit` print a line for every sigma.
 
     Attributes
     ----------
@@ -259,6 +289,15 @@ class KernelRegressorCV(_Search, KernelRegressor):
         By `fit`, where a training set is not the complement of its test set, the map has no
         ``sigma`` or the softmax kernel, or the data are not allowed.
 
+    See Also
+    --------
+    KernelRegressor : The model that is chosen.
+    ApproxKernelRidgeCV : The search for ridge regression.
+
+    References
+    ----------
+    The model is that of `KernelRegressor`; that sums of folds are merged is ours.
+
     Examples
     --------
     >>> import numpy as np
@@ -272,9 +311,19 @@ class KernelRegressorCV(_Search, KernelRegressor):
     True
     """
 
-    def __init__(self, feature_map=None, *, sigmas=10, cv=5, scoring=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
         self.feature_map = feature_map
         self.sigmas = sigmas
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
+        self.verbose = verbose

@@ -1,7 +1,9 @@
 """Which mechanism to take for a task."""
 
 import warnings
+from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -10,8 +12,9 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
+from .._typing import Array, Kernel, Sigma
 from .._validation import check_integer
-from ..features import RFFSampler, fitted_at
+from ..features import BaseRandomFeatures, RFFSampler, fitted_at
 from ..regression import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
@@ -35,18 +38,18 @@ _FINER = np.logspace(-0.25, 0.25, 5)  # over the best of these
 
 
 def recommend(
-    X,
-    y=None,
+    X: Array,
+    y: Array | None = None,
     *,
-    keys=None,
-    task="kernel_regression",
-    positive=False,
-    n_components=100,
-    sigma=None,
-    kernel="gaussian",
-    mechanisms=None,
-    random_state=0,
-):
+    keys: Array | None = None,
+    task: Literal["kernel_regression", "ridge", "kernel"] = "kernel_regression",
+    positive: bool = False,
+    n_components: int = 100,
+    sigma: Sigma | None = None,
+    kernel: Kernel = "gaussian",
+    mechanisms: Mapping[str, BaseRandomFeatures] | None = None,
+    random_state: int = 0,
+) -> BaseRandomFeatures:
     """Return the unfitted mechanism that does best at a task, or has the least error for it.
 
     Parameters
@@ -87,6 +90,16 @@ def recommend(
     ValueError
         Where no positive mechanism is among those to try, where the second argument has rows of
         keys, and for parameters that are not allowed or not together.
+
+    See Also
+    --------
+    compare : The errors that it decides by where there are no targets.
+    default_mechanisms : What it tries.
+    skrf.attention.recommend_attention : The same for attention.
+
+    References
+    ----------
+    Ours.
 
     Examples
     --------

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from sklearn.base import clone
 
 from .._sums import log_estimate
 from .._tables import Table
+from .._typing import Array, Kernel, Sigma
 from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
+    BaseRandomFeatures,
     ClusterNystroem,
     DenseExponentialRF,
     GeneralizedExponentialRF,
@@ -24,7 +27,9 @@ _N_DRAWS = 50
 _LOG_ROWS = 100
 
 
-def kernel_variance(mechanism, X, Y=None, *, log=False):
+def kernel_variance(
+    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
+) -> Array:
     """Return the closed-form variance of a fitted mechanism's estimate of the kernel.
 
     Parameters
@@ -41,6 +46,18 @@ def kernel_variance(mechanism, X, Y=None, *, log=False):
     ndarray of shape (n_x, n_y)
         As ``mechanism.kernel_variance(X, Y, log=log)``.
 
+    See Also
+    --------
+    n_components_for : The number of columns that an error takes.
+    chebyshev_bound : A bound on the probability of an error.
+    skrf.RFFSampler.kernel_variance : The same as a method.
+
+    References
+    ----------
+    Variances in closed form: Likhosherstov et al., Chefs' random tables (2022), theorems 3.1, 3.2
+    and 4.1; Reid et al., Simplex random features (2023), section 3; Choromanski et al., Hybrid
+    random features (2022), theorem 3.1.
+
     Examples
     --------
     >>> import numpy as np
@@ -54,7 +71,9 @@ def kernel_variance(mechanism, X, Y=None, *, log=False):
     return mechanism.kernel_variance(X, Y, log=log)
 
 
-def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
+def default_mechanisms(
+    n_components: int = 100, *, sigma: Sigma = 1.0, kernel: Kernel = "gaussian"
+) -> dict[str, BaseRandomFeatures]:
     """Return the mechanisms that `compare` and `recommend` try.
 
     Parameters
@@ -71,6 +90,15 @@ def default_mechanisms(n_components=100, *, sigma=1.0, kernel="gaussian"):
     dict of str to mechanism
         Unfitted mechanisms by name. With the softmax kernel asymmetric ones are among them; with
         the Gaussian kernel landmarks are.
+
+    See Also
+    --------
+    compare : Their errors on data.
+    recommend : The best of them for a task.
+
+    References
+    ----------
+    Each class names its own source.
 
     Examples
     --------
@@ -125,10 +153,19 @@ class Comparison:
         Whether the fitted features are positive.
     cost : int
         Multiplications of one row by projections.
+
+    See Also
+    --------
+    compare : Makes them.
+    ComparisonTable : All of them.
+
+    References
+    ----------
+    The errors are those of `compare`.
     """
 
     name: str
-    mechanism: object = field(repr=False)
+    mechanism: BaseRandomFeatures = field(repr=False)
     predicted: float
     is_exact: bool
     measured: float
@@ -138,13 +175,23 @@ class Comparison:
     cost: int
 
 
-class ComparisonTable(Table):
+class ComparisonTable(Table[Comparison]):
     """The rows of `compare`, a list that prints as a table.
 
     Parameters
     ----------
     iterable : iterable of Comparison, default=()
         The rows.
+
+    See Also
+    --------
+    compare : Makes it.
+    Comparison : A row.
+    skrf.plotting.ComparisonDisplay : Draws it.
+
+    References
+    ----------
+    The errors are those of `compare`.
 
     Examples
     --------
@@ -163,16 +210,16 @@ _CRITERIA = {"log": "log_error", "frobenius": "measured", "sums": "sum_error"}
 
 
 def compare(
-    X,
-    Y=None,
+    X: Array,
+    Y: Array | None = None,
     *,
-    n_components=100,
-    sigma=1.0,
-    kernel="gaussian",
-    mechanisms=None,
-    criterion="log",
-    random_state=0,
-):
+    n_components: int = 100,
+    sigma: Sigma = 1.0,
+    kernel: Kernel = "gaussian",
+    mechanisms: Mapping[str, BaseRandomFeatures] | None = None,
+    criterion: Literal["log", "frobenius", "sums"] = "log",
+    random_state: int = 0,
+) -> ComparisonTable:
     """Return predicted and measured errors of the kernel matrix for several mechanisms.
 
     Parameters
@@ -204,6 +251,17 @@ def compare(
     ------
     ValueError
         If the criterion is not one of these.
+
+    See Also
+    --------
+    recommend : The best mechanism alone, also for a task.
+    skrf.plotting.ComparisonDisplay : The table as a plot.
+    kernel_variance : Predictions for single pairs.
+
+    References
+    ----------
+    Ours. Likhosherstov et al., Chefs' random tables (2022), section 5.1, compares variances in
+    closed form.
 
     Examples
     --------

@@ -1,12 +1,15 @@
 """Tail bounds: how likely an estimate is off by more than a given amount."""
 
 import math
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
 from .._arrays import to_host
+from .._typing import Array
 from .._validation import check_positive
+from ..features import BaseRandomFeatures
 from ._sample import check_mechanism
 from .size import ComponentCount
 
@@ -14,7 +17,9 @@ _SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its 
 _LARGEST_EXPONENT = 650.0  # nats of an exponent, in which numbers are still floats
 
 
-def chebyshev_bound(mechanism, X, Y=None, *, error):
+def chebyshev_bound(
+    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
+) -> np.ndarray:
     """Return an upper bound on P(|estimate - mean| >= error) from the closed-form variance.
 
     Parameters
@@ -36,6 +41,16 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     ValueError
         Where ``error`` is not a positive number.
 
+    See Also
+    --------
+    bernstein_bound : Exponential in the number of columns, for bounded maps.
+    left_tail_bound : For estimates that are too small.
+    kernel_variance : The variance it is made of.
+
+    References
+    ----------
+    Chebyshev's inequality with the variance of `kernel_variance`.
+
     Examples
     --------
     >>> import numpy as np
@@ -51,7 +66,14 @@ def chebyshev_bound(mechanism, X, Y=None, *, error):
     return np.exp(np.minimum(logs, 0.0))
 
 
-def hoeffding_bound(mechanism, X, Y=None, *, error, side="two"):
+def hoeffding_bound(
+    mechanism: BaseRandomFeatures,
+    X: Array,
+    Y: Array | None = None,
+    *,
+    error: float,
+    side: Literal["two", "upper"] = "two",
+) -> np.ndarray:
     """Return Hoeffding's bound on P(|estimate - mean| >= error), which falls exponentially in m.
 
     Parameters
@@ -82,6 +104,12 @@ def hoeffding_bound(mechanism, X, Y=None, *, error, side="two"):
         Where ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
         not a mean of bounded, independent terms.
 
+    See Also
+    --------
+    bernstein_bound : Knows the variance, and is less where that is small.
+    chebyshev_bound : For every closed-form variance.
+    uniform_bound : For all pairs of a ball at once.
+
     References
     ----------
     Hoeffding (1963); Likhosherstov et al., Chefs' random tables (2022), theorem 4.2, with the
@@ -105,7 +133,14 @@ def hoeffding_bound(mechanism, X, Y=None, *, error, side="two"):
     return _on_sides(exponent, side)
 
 
-def bernstein_bound(mechanism, X, Y=None, *, error, side="two"):
+def bernstein_bound(
+    mechanism: BaseRandomFeatures,
+    X: Array,
+    Y: Array | None = None,
+    *,
+    error: float,
+    side: Literal["two", "upper"] = "two",
+) -> np.ndarray:
     """Return Bernstein's bound on P(|estimate - mean| >= error), which knows the variance.
 
     Smaller than Hoeffding's where the variance is far below the squared range, as it is for
@@ -132,6 +167,11 @@ def bernstein_bound(mechanism, X, Y=None, *, error, side="two"):
     ------
     ValueError
         As in `hoeffding_bound`.
+
+    See Also
+    --------
+    hoeffding_bound : Knows the range alone.
+    chebyshev_bound : For every closed-form variance.
 
     References
     ----------
@@ -172,7 +212,9 @@ def _on_sides(exponent, side):
     return np.minimum((2 if side == "two" else 1) * np.exp(exponent), 1.0)
 
 
-def left_tail_bound(mechanism, X, Y=None, *, error):
+def left_tail_bound(
+    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
+) -> np.ndarray:
     """Return a bound on P(estimate <= mean - error) for features that are never negative.
 
     It needs no bounded terms: what is never negative is seldom far below its mean.
@@ -204,6 +246,11 @@ def left_tail_bound(mechanism, X, Y=None, *, error):
     ValueError
         Where ``error`` is not a positive number, or parts are not independent or may be negative.
 
+    See Also
+    --------
+    bernstein_bound : For estimates that are too large as well.
+    chebyshev_bound : For every closed-form variance.
+
     References
     ----------
     Maurer, A bound on the deviation probability for sums of non-negative random variables (2003).
@@ -225,7 +272,7 @@ def left_tail_bound(mechanism, X, Y=None, *, error):
         return np.exp(-np.exp(2 * math.log(error) - logs) / 2)
 
 
-def uniform_bound(mechanism, *, error, radius):
+def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float) -> float:
     """Return a bound on the probability that any estimate within a ball is off by `error` or more.
 
     A statement about all pairs of queries and keys at once, with every constant; no advice on
@@ -253,10 +300,20 @@ def uniform_bound(mechanism, *, error, radius):
     ValueError
         Where ``error`` or ``radius`` is not a positive number, or the mechanism is another.
 
+    See Also
+    --------
+    n_components_uniform : The number of columns for a probability.
+    hoeffding_bound : For one pair.
+
     Notes
     -----
     The first term is Hoeffding's bound at the points of a net that leaves no pair farther away
     than c; the second one Markov's inequality for the square of the Lipschitz constant.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, proves uniform convergence for
+    attention; the constants are ours.
 
     Examples
     --------
@@ -280,7 +337,9 @@ def uniform_bound(mechanism, *, error, radius):
     return math.exp(min(float(found.fun), 0.0))
 
 
-def n_components_uniform(mechanism, *, error, radius, probability=0.05):
+def n_components_uniform(
+    mechanism: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
+) -> ComponentCount:
     """Return the number of columns at which `uniform_bound` comes down to a probability.
 
     For d = 4, R = 1 and an error of 0.1 that is 5e7, where `n_components_for` says some thousands.
@@ -305,6 +364,16 @@ def n_components_uniform(mechanism, *, error, radius, probability=0.05):
     ------
     ValueError
         As in `uniform_bound`, or where ``probability`` is not between 0 and 1.
+
+    See Also
+    --------
+    uniform_bound : The bound.
+    n_components_for : The number of columns for given data.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, proves uniform convergence for
+    attention; the constants are ours.
 
     Examples
     --------

@@ -5,9 +5,12 @@ the mean over pairs of projections of E exp((omega_i + omega_j).z) over a random
 better. Source: Reid et al., Simplex random features (2023), section 3.
 """
 
+from typing import Literal
+
 import numpy as np
 from sklearn.utils import check_array
 
+from .._typing import Array
 from .._validation import check_integer, naming
 from ..projections import COUPLINGS
 from ..variances._hypergeometric import log_hyp0f1
@@ -16,7 +19,13 @@ from ..variances.coupling import exponential_pair
 _LONGEST = 1e4  # of what is exponentiated: the result is infinite long before
 
 
-def expected_conformity(coupling, sum2, *, n_projections, n_features):
+def expected_conformity(
+    coupling: Literal["iid", "orthogonal", "simplex"],
+    sum2: float | Array,
+    *,
+    n_projections: int,
+    n_features: int,
+) -> float | np.ndarray:
     """Return the mean conformity of a coupling.
 
     Parameters
@@ -32,13 +41,22 @@ def expected_conformity(coupling, sum2, *, n_projections, n_features):
 
     Returns
     -------
-    ndarray
+    float or ndarray
         exp(sum2) for independent rows, less for the others.
 
     Raises
     ------
     ValueError
         For a coupling without a closed form, or a single projection.
+
+    See Also
+    --------
+    sample_conformity : The same for projections that were drawn.
+    skrf.SimplexRF : The coupling of least conformity.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3.1.
 
     Examples
     --------
@@ -66,7 +84,7 @@ def expected_conformity(coupling, sum2, *, n_projections, n_features):
         return np.exp(sum2) * (1 + excess / (n_projections * (n_projections - 1)))
 
 
-def sample_conformity(omega, sum2):
+def sample_conformity(omega: Array, sum2: float) -> float:
     """Return the conformity of drawn projections.
 
     Parameters
@@ -87,6 +105,15 @@ def sample_conformity(omega, sum2):
     ValueError
         Where there are fewer than two projections, or a number is not finite, or ``sum2`` is
         negative.
+
+    See Also
+    --------
+    expected_conformity : The mean over all draws.
+    skrf.projections.Coupling : How projections are drawn.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3.1.
 
     Examples
     --------

@@ -12,7 +12,9 @@ _LONGEST = 1e6  # a radius, whose fourth power still has its digits
 _N_ANGLES = 2000
 
 
-def hybrid_max_error(radius, *, n_projections, n_coefficients, log=False):
+def hybrid_max_error(
+    radius: float, *, n_projections: int, n_coefficients: int, log: bool = False
+) -> float:
     """Return the largest relative error of angular hybrid features on a sphere.
 
     That is the largest root mean squared error of the estimate of exp(x.y), over exp(x.y), for rows
@@ -41,6 +43,11 @@ def hybrid_max_error(radius, *, n_projections, n_coefficients, log=False):
     ------
     ValueError
         Where a number is out of its range.
+
+    See Also
+    --------
+    skrf.HybridRF : The features.
+    kernel_variance : The error at given pairs.
 
     References
     ----------

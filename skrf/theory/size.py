@@ -3,11 +3,14 @@
 import math
 from functools import cache
 from numbers import Real
+from typing import Self
 
 import numpy as np
 from sklearn.base import clone
 
+from .._typing import Array
 from .._validation import check_positive
+from ..features import BaseRandomFeatures
 from ._sample import check_mechanism, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
@@ -28,6 +31,15 @@ class ComponentCount(int):
     how : str, default="closed form"
         The source, and the rows that decide where few of them do.
 
+    See Also
+    --------
+    n_components_for : Returns one.
+    n_components_uniform : Returns one.
+
+    References
+    ----------
+    Ours.
+
     Examples
     --------
     >>> from skrf.theory import ComponentCount
@@ -36,7 +48,7 @@ class ComponentCount(int):
     (64 (measured), 128, '64')
     """
 
-    def __new__(cls, count, how="closed form"):
+    def __new__(cls, count: int, how: str = "closed form") -> Self:
         """Return the integer."""
         self = super().__new__(cls, count)
         self.how = how
@@ -50,7 +62,14 @@ class ComponentCount(int):
         return format(int(self), spec)
 
 
-def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
+def n_components_for(
+    mechanism: BaseRandomFeatures,
+    X: Array,
+    Y: Array | None = None,
+    *,
+    rel_error: float,
+    quantile: float | None = 0.5,
+) -> ComponentCount:
     """Return the least number of columns whose predicted error is small enough.
 
     Parameters
@@ -63,7 +82,7 @@ def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
         Keys; None takes X.
     rel_error : float
         Wanted root mean squared error of a value of the kernel, relative to that value.
-    quantile : float, default=0.5
+    quantile : float or None, default=0.5
         Share of the pairs of queries and keys that shall have at most this error. None takes
         the error of the whole kernel matrix, root mean squared error over root mean square: a
         mean that a single pair can decide.
@@ -84,6 +103,16 @@ def n_components_for(mechanism, X, Y=None, *, rel_error, quantile=0.5):
         For landmarks, whose error does not follow a law.
     ValueError
         Where ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
+
+    See Also
+    --------
+    compare : Errors at one number of columns.
+    n_components_uniform : A number that holds for all pairs of a ball at once.
+    skrf.plotting.KernelErrorDisplay : Errors against numbers of columns.
+
+    References
+    ----------
+    Ours, by the variances of `kernel_variance`.
 
     Examples
     --------

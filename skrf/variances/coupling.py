@@ -9,17 +9,28 @@ a of density proportional to sin(a)^(d - 1) on (0, pi). Sources: Reid et al., Si
 features, section 3, and Likhosherstov et al., Chefs' random tables, for the exponents.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.polynomial.legendre import leggauss
 from scipy.special import gammaln, hyp1f1
 
+if TYPE_CHECKING:
+    from .gaussian import PairGeometry
+
 _TABLE_ENTRIES = 2**21
 
 
-def log_mean_squared_error(law, geometry, n_projections, blocks, cosine):
+def log_mean_squared_error(
+    law: Any,
+    geometry: "PairGeometry",
+    n_projections: int,
+    blocks: dict[int, int],
+    cosine: Callable[[int], float | None],
+) -> np.ndarray:
     """Return the log of the mean squared error of the average over coupled projections.
 
     Parameters
@@ -40,6 +51,16 @@ def log_mean_squared_error(law, geometry, n_projections, blocks, cosine):
     -------
     ndarray
         log MSE for every pair; -inf where the estimate is exact.
+
+    See Also
+    --------
+    PairGeometry : What closed forms are functions of.
+    skrf.theory.kernel_variance : The variance for a fitted mechanism.
+
+    References
+    ----------
+    Reid et al., Simplex random features (2023), section 3; exponents: Likhosherstov et al., Chefs'
+    random tables (2022).
     """
     log_own = law.log_own(geometry) - np.log(n_projections)
     # Pair terms in units of the own term: neither an enormous nor a tiny variance is lost.

@@ -42,6 +42,15 @@ class PairGeometry:
         |x + y|^2 and |x - y|^2.
     weighted_sum2 : ndarray of shape (n_x, n_y) or None
         A quadratic form of x + y, for the laws that need one.
+
+    See Also
+    --------
+    log_mean_squared_error : The error of a closed form for it.
+    skrf.theory.kernel_variance : The variance for a fitted mechanism.
+
+    References
+    ----------
+    Likhosherstov et al., Chefs' random tables (2022), theorems 3.1 and 3.2.
     """
 
     n_features: int
@@ -51,7 +60,7 @@ class PairGeometry:
     weighted_sum2: np.ndarray | None = None
 
     @classmethod
-    def of(cls, X, Y, axes=None):
+    def of(cls, X: np.ndarray, Y: np.ndarray, axes: np.ndarray | None = None) -> "PairGeometry":
         """Return the geometry of all pairs of rows of two dense float64 arrays.
 
         Parameters
