@@ -87,7 +87,8 @@ def _known(kind, params, X):
 
 def as_rst():
     """Return the table as reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
+    widths = "   :widths: 30 11 10 10 14 9 9 7"
+    lines = [".. list-table::", "   :header-rows: 1", widths, "   :class: wide", ""]
     for row in [COLUMNS, *table()]:
         lines += [f"   * - {row[0]}", *(f"     - {cell}" for cell in row[1:])]
     return "\n".join(lines) + "\n"
