@@ -582,7 +582,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", type=parts_of, default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--docs", action="store_true", help="write table and plot into docs/benchmarks")
+    parser.add_argument(
+        "--docs", action="store_true", help="write table and plot into docs/benchmarks"
+    )
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:

@@ -103,10 +103,16 @@ html_show_sourcelink = False
 html_sidebars = dict.fromkeys(
     ("install", "quickstart", "choosing", "migrating", "faq", "changelog", "references"), []
 )
+# Pages with wide pictures or two columns have no list of their sections beside them.
+WIDE = ["index", "choosing", "migrating"]
+WIDE += [f"benchmarks/{path.stem}" for path in sorted((HERE / "benchmarks").glob("*.rst"))]
 html_theme_options = {
     "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": [], "choosing": [], "migrating": []},
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **dict.fromkeys(WIDE, []),
+    },
     "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": [],

@@ -22,7 +22,8 @@ needs_docs = pytest.mark.skipif(not GUIDE.is_dir(), reason="no docs/ in this cop
 
 _MARKDOWN = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _REST = re.compile(
-    r"^(?P<margin> *)\.\. code-block:: python\n\n(?P<code>(?:(?:(?P=margin) {3}.*)?\n)+)", re.MULTILINE
+    r"^(?P<margin> *)\.\. code-block:: python\n\n(?P<code>(?:(?:(?P=margin) {3}.*)?\n)+)",
+    re.MULTILINE,
 )
 
 
