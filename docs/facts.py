@@ -87,7 +87,7 @@ def _known(kind, params, X):
 
 def as_rst():
     """Return the table as reStructuredText."""
-    widths = "   :widths: 30 11 10 10 14 9 9 7"
+    widths = "   :widths: 28 10 9 10 14 10 12 7"
     lines = [".. list-table::", "   :header-rows: 1", widths, "   :class: wide", ""]
     for row in [COLUMNS, *table()]:
         lines += [f"   * - {row[0]}", *(f"     - {cell}" for cell in row[1:])]
