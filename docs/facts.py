@@ -87,8 +87,8 @@ def _known(kind, params, X):
 
 def as_rst():
     """Return the table as reStructuredText, answers of yes or no as lists of what is so."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 31 23 23 23", "   :class: wide"]
-    lines.append("")
+    options = ("header-rows: 1", "widths: 31 23 23 23", "class: wide")
+    lines = [".. list-table::", *(f"   :{option}" for option in options), ""]
     rows = [("mechanism", "features are", COLUMNS[4], "fits to")]
     for mechanism, *answers in table():
         kind = _listed(("symmetric", "positive", "unbiased"), answers[:3])
