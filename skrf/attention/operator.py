@@ -460,7 +460,7 @@ class ApproxKernelAttention(NestedParameters, BaseEstimator):
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
                 f"is {error / size:.2g}, that of the mean of the values "
-                f"{of_mean / size:.2g}. Take a near field or a larger one (near), more "
+                f"{of_mean / size:.2g}. Use a near field or a larger one (near), more "
                 "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
                 FeatureCollapseWarning,
                 stacklevel=2,
@@ -837,7 +837,7 @@ def _warn_of_lost(n_lost, groups):
         warnings.warn(
             f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
             f"{math.prod(groups.q.shape[:-1])} queries): the features of feature_map have signs "
-            "or zeros. Take a positive map, such as OptimalPositiveRF, or more features.",
+            "or zeros. Use a positive map, such as OptimalPositiveRF, or more features.",
             FeatureCollapseWarning,
             stacklevel=3,
         )
