@@ -15,7 +15,8 @@ from sklearn.base import (
 from sphinx_gallery.sorting import ExplicitOrder
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+for folder in (HERE.parent, HERE):
+    sys.path.insert(0, str(folder))
 
 import facts  # noqa: E402
 import inventories  # noqa: E402
