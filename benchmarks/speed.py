@@ -582,7 +582,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", type=parts_of, default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--docs", action="store_true", help="write table and plot into docs/guide")
+    parser.add_argument(
+        "--docs", action="store_true", help="write table and plot into docs/benchmarks"
+    )
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -600,7 +602,7 @@ def main():
     where = f"{os.cpu_count()} cores, {threads} threads, load {os.getloadavg()[0]:.1f} at the end"
     folder = RESULTS
     if options.docs:
-        folder = Path(__file__).parent.parent / "docs" / "guide"
+        folder = Path(__file__).parent.parent / "docs" / "benchmarks"
     folder.mkdir(exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
     found = {"where": where, "notes": NOTES, "promises": PROMISES}

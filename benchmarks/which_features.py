@@ -2,7 +2,7 @@
 
 python benchmarks/which_features.py [--uci]
 
-Writes tables and a plot for the page "Which random features should I use?" of the documentation.
+Writes tables and a plot for the pages "Choosing" and "Mechanisms compared" of the documentation.
 With --uci it checks `recommend` on the eight UCI sets instead (where SKRF_UCI_DIR says they are)
 and prints what it sees.
 """
@@ -27,7 +27,7 @@ N_COMPONENTS = 128
 SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 SHOWN_SIGMAS = (0.1, 0.3, 0.5, 1.0)
 UCI = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
-GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 MEASURED_SEED = 1000  # draws and rows that recommend has not seen
 
 MORE = {
@@ -126,22 +126,24 @@ def write_tables(records):
                     mark = "**" if row["recommended"] else ""
                     lines.append(f"     - {mark}{row['error']:.2g}{mark}")
         lines.append("")
-    (GUIDE / "_which_features.txt").write_text("\n".join(lines))
+    (DOCS / "_which_features.txt").write_text("\n".join(lines))
 
 
 def plot(records):
     """Draw mean log variances, as in the figure of the paper."""
-    figure, axes = plt.subplots(1, 4, figsize=(13, 4), sharex=True, layout="constrained")
-    for axis, regime in zip(axes, REGIMES, strict=True):
+    figure, axes = plt.subplots(2, 2, figsize=(8, 6.5), sharex=True, layout="constrained")
+    for axis, regime in zip(axes.flat, REGIMES, strict=True):
         for name in dict.fromkeys(r["mechanism"] for r in records):
             own = [r for r in records if r["regime"] == regime and r["mechanism"] == name]
             values = [r["log_variance"] for r in own]
             if np.isfinite(values).all():
                 axis.plot([r["sigma"] for r in own], values, label=name, marker=".")
-        axis.set(title=regime, xlabel="sigma")
-    axes[0].set_ylabel("mean log variance")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(GUIDE / "which_features.png", dpi=110)
+        axis.set(title=regime)
+    figure.supxlabel("sigma")
+    figure.supylabel("mean log variance")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    figure.savefig(DOCS / "which_features.png", dpi=110)
 
 
 def main():

@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -13,15 +14,19 @@ from sklearn.base import (
 )
 from sphinx_gallery.sorting import ExplicitOrder
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+for folder in (HERE.parent, HERE):
+    sys.path.insert(0, str(folder))
 
 import facts  # noqa: E402
+import inventories  # noqa: E402
+import requirements  # noqa: E402
 
 import skrf  # noqa: E402 (the working tree, installed or not)
 
-Path(__file__).with_name("guide").joinpath("_facts.txt").write_text(facts.as_rst())
+# Pages include what is asked of the library and of pyproject.toml.
+(HERE / "guide" / "_facts.txt").write_text(facts.as_rst(), encoding="utf-8")
+(HERE / "_requirements.txt").write_text(requirements.as_rst(), encoding="utf-8")
 
 project = "scikit-random-features"
 author = "The scikit-random-features developers"
@@ -31,7 +36,9 @@ version = release = skrf.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_design",
@@ -40,6 +47,7 @@ extensions = [
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "**sg_execution_times.rst"]
+intersphinx_mapping = inventories.mapping(HERE / "_build" / "inventories")
 
 # A name in single backticks is a link where it names something documented here.
 default_role = "py:obj"
@@ -104,21 +112,33 @@ sphinx_gallery_conf = {
     "show_signature": False,
 }
 bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year"
 copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "pydata_sphinx_theme"
-html_title = f"scikit-random-features {version}"
+html_title = "scikit-random-features"
 html_show_sourcelink = False
 # Pages without neighbours on their level need no list of them.
-html_sidebars = {page: [] for page in ("getting_started", "example", "faq", "changelog")}
+html_sidebars = dict.fromkeys(
+    ("install", "quickstart", "choosing", "migrating", "faq", "changelog", "references"), []
+)
+# Pages with wide pictures or two columns have no list of their sections beside them.
+WIDE = ["index", "choosing", "migrating"]
+WIDE += [f"benchmarks/{path.stem}" for path in sorted((HERE / "benchmarks").glob("*.rst"))]
 html_theme_options = {
+    "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **dict.fromkeys(WIDE, []),
+    },
+    "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": [],
 }
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["site.css"]
 
 
 def escape_notation(app, what, name, obj, options, lines):
@@ -136,11 +156,13 @@ def escape_notation(app, what, name, obj, options, lines):
 
 
 def markdown_to_rest(app, relative_path, parent_docname, content):
-    """Turn the little Markdown that the changelog uses into reST, where it is included."""
-    if relative_path.name != "CHANGELOG.md":
+    """Turn the little Markdown that the repository's own files use into reST, where included."""
+    if relative_path.suffix != ".md":
         return
-    text = re.sub(r"`([^`]+)`", r"``\1``", content[0])
-    text = re.sub(r"\[([^]]+)\]\(([^)]+)\)", r"`\1 <\2>`__", text)
+    text = re.sub(r"^```(\w+)\n(.*?)^```$", _code_block, content[0], flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``", text)
+    text = re.sub(r"\[([^]]+)\]\(([^)]+)\)", _link, text)
+    text = text.replace("|", r"\|")
     for marks, underline in (("###", "~"), ("##", "-"), ("#", "=")):
         text = re.sub(
             rf"^{marks} \[?(.*?)\]?( - .*)?$",
@@ -153,7 +175,45 @@ def markdown_to_rest(app, relative_path, parent_docname, content):
     content[0] = text
 
 
+def _code_block(match):
+    lines = match[2].splitlines()
+    return "\n".join([f".. code-block:: {match[1]}", "", *(f"   {line}" for line in lines)])
+
+
+def _link(match):
+    """Link to pages of the documentation and to addresses; name files of the repository."""
+    text, target = match.groups()
+    if target.startswith("docs/"):
+        return f":doc:`{text} </{target.removeprefix('docs/').removesuffix('.rst')}>`"
+    return f"`{text} <{target}>`__" if "://" in target else f"{text} (``{target}``)"
+
+
+def link_figures(app, doctree):
+    """Show figures as wide as the text, with a link to the file in its own size."""
+    for figure in doctree.findall(nodes.figure):
+        for image in figure.findall(nodes.image):
+            image.setdefault("width", "100%")
+
+
+def find_by_last_name(app, env, node, contnode):
+    """Link to a class or function that a docstring of another module calls by its own name."""
+    domain, target = env.domains.python_domain, node.get("reftarget", "")
+    found = [
+        name
+        for name, entry in domain.objects.items()
+        if name.endswith(f".{target}")
+        and (entry.objtype in ("class", "exception", "function") or "." in target)
+        and not entry.aliased
+    ]
+    if node.get("refdomain") != "py" or len(found) != 1:
+        return None
+    document = node.get("refdoc", env.docname)
+    return domain.resolve_xref(env, document, app.builder, "obj", found[0], node, contnode)
+
+
 def setup(app):
-    """Connect the two translations above."""
+    """Connect the translations above."""
+    app.connect("missing-reference", find_by_last_name)
     app.connect("autodoc-process-docstring", escape_notation)
     app.connect("include-read", markdown_to_rest)
+    app.connect("doctree-read", link_figures)

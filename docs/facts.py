@@ -86,8 +86,19 @@ def _known(kind, params, X):
 
 
 def as_rst():
-    """Return the table as reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
-    for row in [COLUMNS, *table()]:
+    """Return the table as reStructuredText, answers of yes or no as lists of what is so."""
+    options = ("header-rows: 1", "widths: 31 23 23 23", "class: wide")
+    lines = [".. list-table::", *(f"   :{option}" for option in options), ""]
+    rows = [("mechanism", "features are", COLUMNS[4], "fits to")]
+    for mechanism, *answers in table():
+        kind = _listed(("symmetric", "positive", "unbiased"), answers[:3])
+        takes = _listed(("batches", "weights", "sparse rows"), answers[4:])
+        rows.append((mechanism, kind, answers[3], takes))
+    for row in rows:
         lines += [f"   * - {row[0]}", *(f"     - {cell}" for cell in row[1:])]
     return "\n".join(lines) + "\n"
+
+
+def _listed(names, answers):
+    pairs = zip(names, answers, strict=True)
+    return ", ".join(name for name, answer in pairs if answer == "yes")

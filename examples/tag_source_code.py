@@ -67,14 +67,14 @@ def windows(text):
 
 def draw(text, panels):
     """Save some lines of code, the letters coloured by tag."""
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Figure(figsize=(8, 10), layout="constrained")
     lines = text.splitlines()
-    for axis, (title, tags) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+    for axis, (title, tags) in zip(figure.subplots(len(panels)), panels.items(), strict=True):
         at = 0
         for row, line in enumerate(lines):
             for column, letter in enumerate(line):
                 colour = COLOURS[tags[at]]
-                axis.text(column, -row, letter, color=colour, family="monospace", fontsize=7)
+                axis.text(column, -row, letter, color=colour, family="monospace", fontsize=8)
                 at += 1
             at += 1  # the end of the line
         axis.set(xlim=(0, max(map(len, lines)) + 1), ylim=(-len(lines), 1), title=title)
@@ -83,7 +83,7 @@ def draw(text, panels):
         figure.axes[0].plot([], [], "s", color=colour, label=tag)[0]
         for tag, colour in list(zip(TAGS, COLOURS, strict=True))[1:]
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     OUTPUT.mkdir(exist_ok=True)
     figure.savefig(OUTPUT / "tag_source_code.png", dpi=110)
 

@@ -24,8 +24,8 @@ ROOT = PACKAGE.parent
 
 
 def layers():
-    """Return the layers of docs/guide/architecture.rst, the lowest first."""
-    text = (ROOT / "docs" / "guide" / "architecture.rst").read_text(encoding="utf-8")
+    """Return the layers of docs/architecture.rst, the lowest first."""
+    text = (ROOT / "docs" / "architecture.rst").read_text(encoding="utf-8")
     table = text[text.index("\nLayers\n") : text.index("stand beside these layers")]
     rows = re.findall(r"^   \* - (``.*``)$", table, flags=re.MULTILINE)
     return [tuple(re.findall(r"``(\w+)``", row)) for row in reversed(rows)]

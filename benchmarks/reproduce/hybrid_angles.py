@@ -481,16 +481,16 @@ def tail_experiment(n_draws):
 def plot(found):
     """Draw quantile bands and relative errors."""
     figure, axes = plt.subplots(
-        len(RADII),
         len(WITH_BANDS) + 1,
-        figsize=(18.5, 6.4),
-        width_ratios=[1] * len(WITH_BANDS) + [1.5],
+        len(RADII),
+        figsize=(10, 14),
+        height_ratios=[1] * len(WITH_BANDS) + [2],
         sharex=True,
         layout="constrained",
     )
     names = list(dict.fromkeys(name for _, name in found))
     degrees = np.degrees(ANGLES)
-    for line, r in zip(axes, RADII, strict=True):
+    for line, r in zip(axes.T, RADII, strict=True):
         x, rows = points(r)
         exact = np.exp((x @ rows.T)[0])
         top = 1.6 * exact[0]
@@ -508,14 +508,14 @@ def plot(found):
             axis.set_ylim(-0.35 * top, top)
             m, n, _ = sizes(mechanism, name)
             count = f"m = {m}" + (f", n = {n}" if n else "")
-            axis.set_title(f"{name}, r = {r}\n{count}", fontsize=10)
-        line[0].set_ylabel("exp(x.y), 5 % to 95 % of the estimates")
-        line[-1].set_title(f"relative error, r = {r}\ndotted: closed form", fontsize=10)
+            axis.set_title(f"{name}, r = {r}, {count}", fontsize=10)
+        line[-1].set_title(f"relative error, r = {r}, dotted: closed form", fontsize=10)
         line[-1].set_yscale("log")
         line[-1].set_ylim(0.01, 1.5 * largest)
         line[-1].yaxis.set_minor_formatter(NullFormatter())
         line[-1].grid(alpha=0.3)
-    figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    figure.supylabel("exp(x.y), 5 % to 95 % of the estimates")
+    figure.legend(*axes[-1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     for axis in axes[-1]:
         axis.set_xlabel("angle in degrees")
         axis.set_xticks([0, 45, 90, 135, 180])
