@@ -69,21 +69,22 @@ def test_every_key_that_a_page_cites_has_an_entry():
     assert len(cited) >= 10 and cited <= entries
 
 
-def authors_by_year():
-    """Return {year: surnames} of the entries of references.bib."""
+def sources_by_year():
+    """Return {year: surnames, or titles of works without authors} of references.bib."""
     found = {}
     for entry in (DOCS / "references.bib").read_text(encoding="utf-8").split("\n@"):
         year = re.search(r"year = \{(\d+)\}", entry)
         if year:
-            names = re.search(r"author = \{(.+)\}", entry)[1]
-            surnames = {name.split(",")[0] for name in names.split(" and ")}
-            found[year[1]] = found.get(year[1], set()) | surnames
+            authors = re.search(r"author = \{(.+)\}", entry)
+            title = re.search(r"title = \{(.+)\}", entry)[1]
+            names = authors[1].split(" and ") if authors else [title]
+            found.setdefault(year[1], set()).update(name.split(",")[0] for name in names)
     return found
 
 
 def test_papers_of_docstrings_have_entries():
-    """What stands before a year in parentheses, under References, names one of its authors."""
-    known, missing, n_papers = authors_by_year(), [], 0
+    """What stands before a year in parentheses, under References, names an author or the work."""
+    known, missing, n_papers = sources_by_year(), [], 0
     for path in sorted((ROOT / "skrf").glob("**/*.py")):
         text = path.read_text(encoding="utf-8")
         for section in re.findall(r"^ +References\n +-+\n(.*?)(?:\n\n|\"\"\")", text, re.M | re.S):
