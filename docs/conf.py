@@ -11,6 +11,7 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sphinx_gallery.sorting import ExplicitOrder
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -46,7 +47,7 @@ smartquotes = False  # quotation marks are mostly those of string parameters
 toc_object_entries_show_parents = "hide"
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
-autodoc_mock_imports = ["dask", "torch"]  # no requirements of the docs
+autodoc_mock_imports = ["torch"]  # no requirement of the docs
 numpydoc_show_class_members = False
 
 # The methods that scikit-learn gives to every estimator. Class pages name them and leave their
@@ -72,12 +73,30 @@ autosummary_context = {
     "own_after_all": {"skrf.graphical.KernelHMM": ["score"]},
 }
 
+_gallery = [
+    "rbf_sampler",
+    "svc",
+    "error_in_advance",
+    "noisy_sine",
+    "labels",
+    "which_map",
+    "couplings",
+    "stream",
+    "uncertainty",
+    "drift",
+    "attention_matrices",
+    "near_anchors_features",
+    "tree_denoising",
+    "filter",
+]
+
 # What does not begin with plot_ takes longer than a page may, and is run by hand.
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"^(?!plot_)",
+    "within_subsection_order": ExplicitOrder([f"plot_{name}.py" for name in _gallery]),
     "abort_on_example_error": True,
     "doc_module": ("skrf",),
     "backreferences_dir": "generated/backreferences",

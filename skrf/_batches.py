@@ -166,7 +166,7 @@ class InTurn:
         if self.is_once and not step.is_last:
             raise TypeError(
                 f"batches={self.batches!r:.60} is an iterator, which can be read once, but this "
-                f"fit needs several passes: what later ones do depends on {step.name}. Give a "
+                f"fit needs several passes: what later ones do depends on {step.name}. Pass a "
                 "list, another iterable that can be read again, or a callable that returns a new "
                 "iterator. A single pass is enough for a map that is fitted, in a FrozenEstimator, "
                 "and where a classifier is told its classes."
@@ -176,7 +176,8 @@ class InTurn:
         if self.lengths not in (None, self.seen):
             raise ValueError(
                 f"batches gave {len(self.lengths)} batches in the first pass and {len(self.seen)} "
-                "in the next, or others: it must give the same ones in the same order every time."
+                "in the next, or different ones: every pass must give the same batches in the same "
+                "order."
             )
         self.lengths = self.seen
         if self.verbose == 1:

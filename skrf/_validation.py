@@ -69,8 +69,8 @@ def validate_rows(estimator, X, *, reset, name="X"):
     """
     if type(X).__module__.partition(".")[0] in ("dask", "dask_expr"):
         raise TypeError(
-            f"{name} belongs to Dask ({type(X).__name__}): take skrf.dask.fit(estimator, X, y) and "
-            f"skrf.dask.apply(fitted, X, method) for {type(estimator).__name__}, or give "
+            f"{name} belongs to Dask ({type(X).__name__}): use skrf.dask.fit(estimator, X, y) and "
+            f"skrf.dask.apply(fitted, X, method) for {type(estimator).__name__}, or pass "
             f"{name}.compute()."
         )
     if is_array_api(X):
@@ -421,7 +421,7 @@ class NestedParameters:
         if nested and not hasattr(feature_map, "set_params"):
             raise ValueError(
                 f"{nested[0]}={params[nested[0]]!r} cannot be set, because feature_map="
-                f"{feature_map!r} has no parameters. Give the map that None stands for, "
+                f"{feature_map!r} has no parameters. Pass the map that None stands for, "
                 f"feature_map={self._default_map!r}, or another one."
             )
         return super().set_params(**params)

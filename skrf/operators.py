@@ -142,7 +142,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
             Where the operator is not square.
         """
         if self.shape[0] != self.shape[1]:
-            raise ValueError(f"The trace is that of a square operator, got shape {self.shape}.")
+            raise ValueError(f"trace needs a square operator, got shape {self.shape}.")
         return self.diagonal().sum()
 
     def eigsh(self, k: int = 6, **options: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +225,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     def _check_symmetric(self, what):
         if not self.is_symmetric:
             raise ValueError(
-                f"{what} need a symmetric operator: leave Y=None and take a feature_map that maps "
+                f"{what} need a symmetric operator: leave Y=None and use a feature_map that maps "
                 "both sides alike (is_symmetric)."
             )
 

@@ -58,7 +58,7 @@ def test_gradients_are_those_of_differences(name, params, keys):
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in DIFFERENTIABLE])
 def test_unknown_gradients_are_said_to_be(name):
     mechanism = make(name, n_components=24, random_state=0).fit(X)
-    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+    with pytest.raises(NotImplementedError, match="No gradients are available"):
         mechanism.feature_maps_[0].pull_back(X, mechanism.transform(X))
 
 

@@ -344,7 +344,7 @@ def test_gradients_through_attention_are_those_of_torch(coefficients, causal):
 
 def test_a_base_without_gradients_is_named():
     own = hybrid((PoissonRF(), RFFSampler())).fit(X)
-    with pytest.raises(NotImplementedError, match="Gradients are not known.*DiscreteMap"):
+    with pytest.raises(NotImplementedError, match="No gradients are available.*DiscreteMap"):
         own.feature_maps_[0].pull_back(X, own.transform(X))
 
 

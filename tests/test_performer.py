@@ -483,5 +483,5 @@ def test_tokens_are_checked():
     with pytest.raises(ValueError, match="temperature must be > 0"):
         performer.generate([0], 1, temperature=0)
     discrete = Performer(7, width=8, n_heads=2, feature_map=PoissonRF(8), random_state=0)
-    with pytest.raises(NotImplementedError, match="Gradients are not known"):
+    with pytest.raises(NotImplementedError, match="No gradients are available"):
         discrete.loss_and_grad(TOKENS)

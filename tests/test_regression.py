@@ -521,7 +521,7 @@ def test_features_beyond_the_range_count_as_zero_and_are_told(value):
         (KernelRegressionClassifier(made), [[0.2, 0.8], [0.25, 0.75]]),
         (KernelRegressor(made), [0.8, 0.75]),
     ):
-        with pytest.warns(RuntimeWarning, match="feature_map made features that are infinite"):
+        with pytest.warns(RuntimeWarning, match="feature_map made infinite or NaN features"):
             model.fit(rows, labels)
         predict = getattr(model, "predict_proba", model.predict)
         with pytest.warns(FeatureCollapseWarning), pytest.warns(RuntimeWarning, match="count as 0"):

@@ -120,7 +120,7 @@ def test_targets_have_no_units(factor):
 def test_rows_that_leave_the_range_are_named(convert):
     scaler = RelevanceScaler(random_state=0).fit(X, LABELS)
     assert scaler.relevance_.max() > 1.1
-    with pytest.raises(ValueError, match="X times relevance_ leaves the range of float64"):
+    with pytest.raises(ValueError, match="X times relevance_ exceeds the range of float64"):
         scaler.transform(convert(np.full((2, 4), 1.7e308)))
 
 

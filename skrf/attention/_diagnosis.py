@@ -78,7 +78,7 @@ def warn_of_lost(n_lost, groups):
         warnings.warn(
             f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
             f"{math.prod(groups.q.shape[:-1])} queries): the features of feature_map have signs "
-            "or zeros. Take a positive map, such as OptimalPositiveRF, or more features.",
+            "or zeros. Use a positive map, such as OptimalPositiveRF, or more features.",
             FeatureCollapseWarning,
             stacklevel=3,
         )

@@ -160,6 +160,6 @@ def _redrawn(mechanism, seed):
     if not hasattr(mechanism, "redraw"):
         raise ValueError(
             "groups, redraw and diagnose need a feature_map that can be drawn anew, got "
-            f"{mechanism!r}: take a mechanism of skrf."
+            f"{mechanism!r}: use a mechanism of skrf."
         )
     return copy.copy(mechanism).redraw(seed)

@@ -430,7 +430,7 @@ class OperatorMask(Mask):
             raise ValueError(
                 "mask: this LinearOperator has no adjoint (rmatvec or rmatmat). Gradients need it, "
                 "and so do rows whose keys weigh so little beside the others that products with "
-                "all of them are not exact. Give it one, or give a sparse matrix or an array."
+                "all of them are not exact. Give it one, or pass a sparse matrix or an array."
             ) from error
         return found.T.reshape(*columns.shape[:-1], -1)
 

@@ -43,8 +43,8 @@ def _check_once():
     """Raise where gradients are to be differentiated: of this, autograd would know a part only."""
     if torch.is_grad_enabled():
         raise NotImplementedError(
-            "Second derivatives (create_graph=True) of causal attention, and of a near field, are "
-            "not known."
+            "Second derivatives (create_graph=True) of causal attention and of near fields are not "
+            "available."
         )
 
 

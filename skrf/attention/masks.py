@@ -309,7 +309,7 @@ def _operator(mask, causal, X):
     if causal:
         raise ValueError(
             "mask: a LinearOperator cannot be made causal, because its entries are not known. "
-            "Give one that is zero above its diagonal together with causal=False, or a "
+            "Pass one that is zero above its diagonal together with causal=False, or a "
             "ToeplitzMask, a sparse matrix or an array."
         )
     return OperatorMask(mask)

@@ -475,7 +475,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
                 f"is {error / size:.2g}, that of the mean of the values "
-                f"{of_mean / size:.2g}. Take a near field or a larger one (near), more "
+                f"{of_mean / size:.2g}. Use a near field or a larger one (near), more "
                 "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
                 FeatureCollapseWarning,
                 stacklevel=2,

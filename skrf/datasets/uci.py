@@ -257,7 +257,7 @@ def _find_file(name, data_dir):
         path = Path(folder).expanduser() / f"{name}.csv"
         if path.is_file():
             return path, places
-        places.append(f"{origin} gives {str(path)!r}, which is no file")
+        places.append(f"{origin} gives {str(path)!r}, which is not a file")
     return None, places
 
 
@@ -313,7 +313,7 @@ def _fetch(spec):
     if spec.openml_id is None:
         raise ValueError(
             f"download=True is not possible for name={spec.name!r}: no OpenML dataset is verified "
-            f"to hold it. Take the file from https://doi.org/{spec.doi}, save it as "
+            f"to hold it. Download the file from https://doi.org/{spec.doi}, save it as "
             f"{spec.name}.csv, and pass its folder as data_dir or set the environment variable "
             f"{_VARIABLE}. {spec.file_format}"
         )

@@ -201,7 +201,7 @@ def class_labels(centers, y, kept, keys, most, name):
         raise ValueError(
             f"centers='classes' needs discrete class labels y, at most {most} ({name}) different "
             f"ones, and keys=None; got y={y!r:.60} and keys {'None' if keys is None else 'given'}. "
-            "Or take centers='kmeans'."
+            "Or use centers='kmeans'."
         )
     return labels
 

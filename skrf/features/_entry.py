@@ -95,7 +95,7 @@ def prepared(
         if name not in params or isinstance(held, FrozenEstimator):
             raise ValueError(
                 f"{owner} got {name}={value!r}, but feature_map={feature_map!r} has no parameter "
-                f"{name!r}. {hint or f'Leave {name}=None or take a feature map that has it'}."
+                f"{name!r}. {hint or f'Leave {name}=None or use a feature map that has it'}."
             )
         if name in reserved and params[name] not in (signature[name].default, value):
             raise ValueError(
@@ -274,8 +274,8 @@ class TransformerMap(FeatureMap):
             is_finite = np.isfinite(largest)
             if not is_finite.all():
                 warnings.warn(
-                    "feature_map made features that are infinite or NaN of some rows: all features "
-                    "of these rows count as 0. Take smaller rows.",
+                    "feature_map made infinite or NaN features for some rows: all features of "
+                    "these rows count as 0. Scale the rows down.",
                     RuntimeWarning,
                     stacklevel=2,
                 )

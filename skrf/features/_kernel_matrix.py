@@ -237,7 +237,7 @@ class KernelMatrixMixin:
             advice.append("log_transform, which stays finite")
         warn_once_a_place(
             f"{what} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row should "
-            f"not be above 10 or so. Take {', '.join(advice[:-1])} or {advice[-1]}."
+            f"not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}."
         )
 
 

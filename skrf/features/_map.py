@@ -148,7 +148,7 @@ class FeatureMap(ABC):
             Where gradients are not known.
         """
         raise NotImplementedError(
-            f"Gradients are not known for this feature_map, a {type(self).__name__}. Known: the "
+            f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
             "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 

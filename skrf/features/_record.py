@@ -113,7 +113,7 @@ def _as_array(mechanism, name, value):
         return np.zeros(0, bool)
     if type(value) in _NUMBERS or (isinstance(value, np.ndarray) and value.ndim):
         return np.array(value)
-    raise ValueError(_refusal(mechanism, f"learns {name}={value!r:.60}, which is no array"))
+    raise ValueError(_refusal(mechanism, f"learns {name}={value!r:.60}, which is not an array"))
 
 
 def _grown(tree):

@@ -219,7 +219,7 @@ class MergeableOnly:
             name = type(mechanism).__name__
             raise AttributeError(
                 f"{name} has no {self.fn.__name__} here: it learns {obstacle}, which cannot be "
-                "had batch by batch. Call fit on all rows or on a sample of them, or take a "
+                "computed batch by batch. Call fit on all rows or on a sample of them, or use a "
                 "mechanism that learns from sums alone, such as DenseExponentialRF(sigma='scale')."
             )
         return MethodType(self.fn, mechanism)
@@ -233,7 +233,7 @@ def _telling_of_gamma(init):
         if "gamma" in params and "gamma" not in signature(init).parameters:
             raise TypeError(
                 f"{type(self).__name__} has no parameter 'gamma', got gamma={params['gamma']!r}. "
-                "Give sigma = sqrt(2 gamma) instead."
+                "Pass sigma = sqrt(2 gamma) instead."
             )
         init(self, *args, **params)
 

@@ -198,7 +198,7 @@ class RelevanceScaler(
             out = X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
         if not math.isfinite(largest_entry(out)):
             raise ValueError(
-                f"X times relevance_ leaves the range of {X.dtype}: its largest entry is "
+                f"X times relevance_ exceeds the range of {X.dtype}: its largest entry is "
                 f"{largest_entry(X):.4g}."
             )
         return out

@@ -84,7 +84,7 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
         warnings.warn(
             "Random features are too few or have collapsed: the log partition function is "
             f"{log_partition:.6g}, that of the exact kernel lies from {lower:.6g} to {upper:.6g}. "
-            'Take feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
+            'Use feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
             FeatureCollapseWarning,
             stacklevel=3,
         )

@@ -291,7 +291,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
         feature_map,
         owner="a graphical model",
         reserved=("sigma", "kernel"),
-        hint="Scale the embeddings, and take a positive mechanism of skrf",
+        hint="Scale the embeddings, and use a positive mechanism of skrf",
         is_deep=True,
         seed=lambda own: draw_seed(rng) if own is None else own,
         sigma=1.0,
@@ -301,7 +301,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     maps = Maps(own, tuple(as_feature_map(own, keys=keys) for keys in (False, True)))
     if not maps.sides[0].is_positive:
         raise ValueError(
-            f"feature_map={feature_map!r} is not positive: potentials must be. Take a positive "
+            f"feature_map={feature_map!r} is not positive: potentials must be. Use a positive "
             "mechanism, such as OptimalPositiveRF or AdaptiveRF."
         )
     return maps

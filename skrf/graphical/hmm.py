@@ -275,7 +275,7 @@ class KernelHMM(Climber):
         found["start_embedding"] = None
         if self.start_embedding is not None:
             if self.start_prob is not None:
-                raise ValueError("Give start_embedding or start_prob, not both.")
+                raise ValueError("Pass start_embedding or start_prob, not both.")
             start = np.atleast_2d(as_array("start_embedding", self.start_embedding, np.float64))
             found["start_embedding"] = check_embeddings(start, "start_embedding", width)
             if len(start) != 1:
@@ -489,7 +489,7 @@ class KernelHMM(Climber):
         model = self._model
         if X is not None:
             if state is not None:
-                raise ValueError("Give X or state, not both.")
+                raise ValueError("Pass X or state, not both.")
             _, last = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
             return model.emitted(model.predicted(last.astype(model.dtype, copy=False)))
         if state is None:
@@ -596,7 +596,7 @@ class KernelHMM(Climber):
             raise FloatingPointError(
                 f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
                 "of the distribution is left, at once or over several symbols. Score the whole "
-                "sequence instead, or take smaller embeddings."
+                "sequence instead, or use smaller embeddings."
             )
         log_prob = log_prob + log_norms
         if np.ndim(symbol) == 0:
@@ -763,7 +763,7 @@ def _check_state(model, state, n_streams=None):
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
     n_streams = len(posterior) if n_streams is None else n_streams
     if len(posterior) != n_streams:
-        raise ValueError(f"state is of {len(posterior)} streams, symbol of {n_streams}.")
+        raise ValueError(f"state has {len(posterior)} streams, symbol has {n_streams}.")
     shape = n_streams, len(model.start)
     upper_shape = shape if state.upper is None else np.shape(state.upper)
     is_fit = [posterior.shape, log_prob.shape, upper_shape] == [shape, shape[:1], shape]

@@ -39,7 +39,7 @@ def coupling_of(coupling, projection="dense"):
     allowed = PROJECTIONS[projection]
     if coupling not in allowed:
         raise ValueError(
-            f"coupling={coupling!r} cannot be had with projection={projection!r}. "
+            f"coupling={coupling!r} is not available with projection={projection!r}. "
             f"Allowed: {', '.join(map(repr, allowed))}."
         )
     return allowed[coupling]

@@ -430,7 +430,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         if isinstance(sigma, str) and sigma == "loo":
             raise ValueError(
                 "sigma='loo' is for feature_map='exact', whose best sigma is another than that of "
-                f"features; got feature_map={self.feature_map!r}. Take sigma='auto'."
+                f"features; got feature_map={self.feature_map!r}. Use sigma='auto'."
             )
         if self._searches_sigma():
             sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
@@ -566,7 +566,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         if any(lost) and self._warns:
             warnings.warn(
                 "Some rows of X are predicted by the class shares or the mean target alone: the "
-                "features of feature_map are 0 there, or beyond the range of floats. Take a "
+                "features of feature_map are 0 there, or beyond the range of floats. Use a "
                 "positive map, such as OptimalPositiveRF, or smaller inputs.",
                 FeatureCollapseWarning,
                 stacklevel=3,

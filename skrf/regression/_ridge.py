@@ -65,7 +65,7 @@ def check_range(values):
     """Raise where features with signs have left the range of floats."""
     if not bool(namespace(values).all(namespace(values).isfinite(values))):
         raise ValueError(
-            "Features of X, or their products, leave the range of floats: take a smaller sigma, "
+            "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
             "rows of float64, or a map with positive features, whose rows are normalised."
         )
 

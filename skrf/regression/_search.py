@@ -270,7 +270,7 @@ def tests_of(cv, y, data):
             raise ValueError(
                 "cv must give training sets that are the complements of their test sets, but row "
                 f"{row} is {times[row]} times in split {number}. Sums of all folds are shared: "
-                "for other splits take GridSearchCV."
+                "for other splits use GridSearchCV."
             )
         test = place[test]
         tests.append(test[test >= 0])
@@ -351,8 +351,8 @@ def check_gaussian(feature_map):
     """Raise for the softmax kernel, which does not smooth."""
     if getattr(feature_map, "kernel", None) == "softmax":
         raise ValueError(
-            "sigma cannot be searched for kernel='softmax', which is no function of distances; got "
-            f"feature_map={feature_map!r}. Give sigma, or take kernel='gaussian'."
+            "sigma cannot be searched for kernel='softmax', which is not a function of distances; "
+            f"got feature_map={feature_map!r}. Pass sigma, or use kernel='gaussian'."
         )
 
 

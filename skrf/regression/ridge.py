@@ -320,7 +320,7 @@ class _Search(_BaseRidge):
         return self._finish(draft, replace(draft._before(maps_of(own), data), moments=moments))
 
     def _map_at(self, sigma):
-        return self._prepared(sigma, hint="Take sigmas=None")
+        return self._prepared(sigma, hint="Use sigmas=None")
 
     def _settle(self, sigmas, trains, tests, scores):
         """Take the best sigma and alpha of a search in batches."""
@@ -512,7 +512,7 @@ class _Regression(_OnHost, RegressorMixin):
             raise ValueError(
                 f"return_std=True needs a variance of the noise, which cannot be estimated with "
                 f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
-                "than the degrees of freedom. Give noise_variance, or a larger alpha."
+                "than the degrees of freedom. Pass noise_variance, or a larger alpha."
             )
         functions = (ridge.means, ridge.deviations) if return_std else (ridge.means,)
 

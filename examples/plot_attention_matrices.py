@@ -1,0 +1,57 @@
+"""
+What an attention matrix looks like with features
+=================================================
+
+Random features never form the matrix of attention weights, but it can be looked at. With as many
+features, maps that are fitted to queries and keys show much more of it.
+"""
+
+# %%
+# Queries and keys walk on a circle, so that a position attends to those that were at the same
+# place. They are shifted against each other, as those of trained models are.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.base import clone
+
+from skrf import AdaptiveRF, PositiveRF
+from skrf.attention import ApproxKernelAttention, exact_attention
+from skrf.plotting import AttentionMatrixDisplay
+
+length, width = 96, 16
+rng = np.random.default_rng(0)
+angles = np.linspace(0, 3 * np.pi, length)
+walk = np.stack([np.cos(angles), np.sin(angles)], axis=1) @ rng.normal(size=(2, width))
+q = 1.5 * walk + 0.3 * rng.normal(size=(length, width)) + 0.5
+k = walk + 0.3 * rng.normal(size=(length, width)) - 0.5
+
+# %%
+# 128 features: those of the Performer (FAVOR+), and adaptive ones, which balance queries against
+# keys and stand where the two meet. The share of the weight that goes to wrong keys is half the sum
+# of the absolute differences of a row; here are means over rows and ten draws.
+
+maps = {
+    "Performer's features": PositiveRF(128),
+    "adaptive features": AdaptiveRF(128, asymmetric=True),
+}
+exact = exact_attention(q, k, np.eye(length))
+wrong = {}
+for name, feature_map in maps.items():
+    draws = [
+        ApproxKernelAttention(clone(feature_map).set_params(random_state=s)) for s in range(10)
+    ]
+    differences = [attention.attention_matrix(q, k) - exact for attention in draws]
+    wrong[name] = np.mean(np.abs(differences).sum(axis=2)) / 2
+    print(f"{name:22s} {wrong[name]:.2f} of the weight at wrong keys")
+
+# %%
+# `skrf.plotting.AttentionMatrixDisplay` draws exact and approximate weights on one scale.
+
+figure, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
+for row, (name, feature_map) in zip(axes, maps.items(), strict=True):
+    attention = ApproxKernelAttention(feature_map.set_params(random_state=0))
+    AttentionMatrixDisplay.from_estimator(attention, q, k, ax=row)
+    row[1].set_title(name)
+plt.show()
+
+assert wrong["adaptive features"] < 0.7 * wrong["Performer's features"]

@@ -1,0 +1,99 @@
+"""
+Rows that arrive in batches
+===========================
+
+A model that is a sum learns from a stream what it would learn from all rows at once, in any order.
+Features that look at the data must see all of it first, though: with fit_batches, or on Dask.
+"""
+
+# %%
+# Images of digits arrive in batches of 50. Ridge regression on `skrf.RFFSampler` and kernel
+# regression on `skrf.AdaptiveRF` learn by ``partial_fit``, the first also from a stream that is
+# sorted by digit. After every batch their accuracy on other images is taken.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from skrf import AdaptiveRF, ApproxKernelRidgeClassifier, KernelRegressionClassifier, RFFSampler
+
+X, y = load_digits(return_X_y=True)
+X, X_test, y, y_test = train_test_split(X / 16, y, test_size=497, random_state=0)
+ridge = ApproxKernelRidgeClassifier(RFFSampler(256, sigma="scale"), random_state=0)
+smooth = KernelRegressionClassifier(AdaptiveRF(256), sigma=5.0, random_state=0)
+
+
+def in_batches(order):
+    """Return batches of 50 rows."""
+    return [(X[rows], y[rows]) for rows in np.split(order, range(50, len(order), 50))]
+
+
+def accuracies(model, order):
+    """Return the accuracy on other images after every batch."""
+    model, found = clone(model), []
+    for batch in in_batches(order):
+        model.partial_fit(*batch, classes=range(10))
+        found.append(model.score(X_test, y_test))
+    return found
+
+
+as_they_come, by_digit = np.arange(len(y)), np.argsort(y, kind="stable")
+streams = {
+    "ridge on RFFSampler": accuracies(ridge, as_they_come),
+    "ridge on RFFSampler, sorted by digit": accuracies(ridge, by_digit),
+    "kernel regression on AdaptiveRF": accuracies(smooth, as_they_come),
+}
+for name, found in streams.items():
+    print(f"{name:38s} accuracy after the last batch {found[-1]:.3f}")
+
+# %%
+# Frequencies of `skrf.RFFSampler` do not depend on the data, and ``partial_fit`` ends where ``fit``
+# does. `skrf.AdaptiveRF` has put its projections near the first 50 images and never moves them.
+# ``fit_batches`` reads all batches twice, first for the features and then for the sums, and makes
+# the model that ``fit`` makes of all rows, in whatever order they come.
+
+fitted = {"ridge": clone(ridge).fit(X, y), "kernel regression": clone(smooth).fit(X, y)}
+scores = {name: model.score(X_test, y_test) for name, model in fitted.items()}
+others = []
+for name, model in fitted.items():
+    others.append((model, clone(model).fit_batches(in_batches(by_digit))))
+    print(f"{name:18s} accuracy of fit_batches {others[-1][1].score(X_test, y_test):.3f}")
+
+# %%
+# `skrf.dask.fit` does the same where the batches are chunks of a Dask collection, on as many
+# machines as there are.
+
+try:
+    import dask.array as da
+
+    import skrf.dask
+except ImportError:
+    print("Dask is not installed: pip install 'scikit-random-features[dask]'")
+else:
+    chunks = da.from_array(X, chunks=(200, 64)), da.from_array(y, chunks=200)
+    others += [(model, skrf.dask.fit(model, *chunks)) for model in fitted.values()]
+differences = [
+    abs(other.decision_function(X_test) - model.decision_function(X_test)).max()
+    for model, other in others
+]
+print(f"largest difference from fit: {max(differences):.0e}")
+
+# %%
+# Dashed: ``fit``, ``fit_batches`` and Dask.
+
+figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
+seen = [50 * (i + 1) for i in range(len(y) // 50)]
+looks = (("C0", "o-"), ("0.5", "^-"), ("C1", "s-"))
+for (name, found), (color, style) in zip(streams.items(), looks, strict=True):
+    axis.plot(seen, found, style, color=color, markersize=4, label=name)
+for score, color in zip(scores.values(), ("C0", "C1"), strict=True):
+    axis.axhline(score, color=color, linestyle="--", linewidth=1)
+axis.set(xlabel="rows seen", ylabel="accuracy on other rows", ylim=(0, 1.02))
+axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.05))
+plt.show()
+
+mixed, in_order, adaptive = (found[-1] for found in streams.values())
+assert abs(mixed - scores["ridge"]) < 0.01 and abs(in_order - scores["ridge"]) < 0.01
+assert adaptive < scores["kernel regression"] - 0.1 and max(differences) < 1e-6
