@@ -783,7 +783,7 @@ def test_batches_of_other_lengths_in_the_next_pass():
         calls.append(None)
         return cut(X, Y)[: -1 if len(calls) == 1 else None] + [(X[:10], Y[:10])] * (len(calls) == 1)
 
-    with pytest.raises(ValueError, match="the same ones in the same order every time"):
+    with pytest.raises(ValueError, match="the same batches in the same order"):
         KernelRegressionClassifier(POSITIVE).fit_batches(batches)
 
 
