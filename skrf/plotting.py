@@ -379,7 +379,7 @@ class ComparisonDisplay:
         return cls(compare(X, Y, **params)).plot(ax)
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw a bar for the measured error of every mechanism, and a mark for the predicted one.
+        """Draw a point for the measured error of every mechanism, and a mark for the predicted one.
 
         Parameters
         ----------
@@ -391,10 +391,12 @@ class ComparisonDisplay:
         ComparisonDisplay
             The display.
         """
+        from matplotlib.ticker import LogLocator, NullLocator
+
         (axis,) = _axes(self, ax)
         places = np.arange(len(self.table))
-        axis.barh(places, [row.measured for row in self.table], color="0.75", label="measured")
-        for is_exact, mark, label in ((True, "|", "predicted"), (False, ">", "bound")):
+        axis.plot([row.measured for row in self.table], places, "o", label="measured")
+        for is_exact, mark, label in ((True, "|", "predicted"), (False, "<", "bound")):
             known = [i for i in places if self.table[i].is_exact == is_exact]
             values = np.array([self.table[i].predicted for i in known])
             if np.isfinite(values).any():
@@ -402,5 +404,9 @@ class ComparisonDisplay:
         axis.set_yticks(places, [row.name for row in self.table])
         axis.invert_yaxis()
         axis.set(xscale="log", xlabel="relative error of the kernel matrix")
-        axis.legend()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.grid(color="0.9")
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         return self
