@@ -322,19 +322,23 @@ neither):
 """
 
 
-def plot(accuracies, methods, sets):
-    """Draw a panel a set and one of the averages, a line a method."""
+def plot(accuracies, methods, sets, panels):
+    """Draw a panel per set, or one of the averages, with a line per method."""
+    width = 7 if panels == ["average"] else 2.5 + 1.7 * len(panels)
     figure, axes = plt.subplots(
         1,
-        len(sets) + 1,
-        figsize=(2.5 + 1.7 * (len(sets) + 1), 1.6 + 0.28 * len(methods)),
+        len(panels),
+        figsize=(width, 1.6 + 0.28 * len(methods)),
         sharey=True,
+        squeeze=False,
         layout="constrained",
     )
+    axes = axes[0]
     lines = np.arange(len(methods))
     own = np.array([own_results(accuracies, method, sets) for method in methods])
     known = [i for i, method in enumerate(methods) if method in PUBLISHED]
-    for i, (axis, title) in enumerate(zip(axes, [*sets, "average"], strict=True)):
+    for axis, title in zip(axes, panels, strict=True):
+        i = [*sets, "average"].index(title)
         axis.errorbar(
             own[:, i, 0], lines, xerr=own[:, i, 1], fmt="o", color="#0072B2", label="measured"
         )
@@ -391,8 +395,9 @@ def main():
         n_tests = {name: len(parts_of(name, 0)[2]) for name in sets}
         is_constant = {name: oscillates(name, n_seeds, arguments.cache) for name in sets}
         text += _uci_published.report(found, at_chosen_sigma, shares, n_tests, is_constant, methods)
-    figure = plot(accuracies, methods, sets)
-    save_figure(figure, arguments.results, stem, docs=arguments.docs)
+    for name, panels in ((stem, ["average"]), (f"{stem}_sets", [*sets])):
+        figure = plot(accuracies, methods, sets, panels)
+        save_figure(figure, arguments.results, name, docs=arguments.docs)
     save_report(text, arguments.results, stem)
 
 
