@@ -26,7 +26,7 @@ ROOT = PACKAGE.parent
 def layers():
     """Return the layers of docs/architecture.rst, the lowest first."""
     text = (ROOT / "docs" / "architecture.rst").read_text(encoding="utf-8")
-    table = text[text.index("\nLayers\n") : text.index("stand beside these layers")]
+    table = text[text.index("\nLayers\n") : text.index("stand beside these")]
     rows = re.findall(r"^   \* - (``.*``)$", table, flags=re.MULTILINE)
     return [tuple(re.findall(r"``(\w+)``", row)) for row in reversed(rows)]
 
