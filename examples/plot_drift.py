@@ -63,8 +63,8 @@ for name, found in (("features", alarms), ("columns", by_column)):
 print(f"first alarm of the features: batch {first}, correlation {correlations[first]:.2f}")
 
 # %%
-# Tests of single columns find nothing, because no column changes by itself. The mean features cross
-# the threshold soon after the drift begins.
+# Tests of single columns find nothing, because no column changes by itself. The distance of the
+# mean features grows as the correlation falls, and crosses the threshold.
 
 figure, axis = plt.subplots(figsize=(8, 3.8), layout="constrained")
 axis.axvspan(start, n_batches, color="0.92")

@@ -84,8 +84,8 @@ for name, error in off.items():
 print(f"a step takes {1e3 * exact_seconds:.0f} ms exactly, {1e3 * seconds:.0f} ms with features")
 
 # %%
-# On the map, both filters follow the walk. The remaining error comes from the small number of
-# beacons; the exact filter has it, too.
+# On the map, both filters take nearly the same path near the walk. The remaining error comes from
+# the small number of beacons; the exact filter has it, too.
 
 
 def on_map(points):
