@@ -2,13 +2,13 @@
 What an attention matrix looks like with features
 =================================================
 
-Random features never form the matrix of attention weights, but it can be looked at. With as many
-features, maps that are fitted to queries and keys show much more of it.
+Attention with random features never forms the matrix of weights, but you can plot it. With the same
+number of features, maps that are fitted to queries and keys show much more of it.
 """
 
 # %%
-# Queries and keys walk on a circle, so that a position attends to those that were at the same
-# place. They are shifted against each other, as those of trained models are.
+# Queries and keys walk on a circle, so a position attends to others that were at the same place.
+# Queries and keys are shifted against each other, as in trained models.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,9 +26,9 @@ q = 1.5 * walk + 0.3 * rng.normal(size=(length, width)) + 0.5
 k = walk + 0.3 * rng.normal(size=(length, width)) - 0.5
 
 # %%
-# 128 features: those of the Performer (FAVOR+), and adaptive ones, which balance queries against
-# keys and stand where the two meet. The share of the weight that goes to wrong keys is half the sum
-# of the absolute differences of a row; here are means over rows and ten draws.
+# Compare 128 features of the Performer (FAVOR+) with 128 adaptive features, which balance queries
+# against keys and are placed where the two meet. The share of the weight at wrong keys is half the
+# sum of the absolute differences in a row. The code below prints its mean over rows and ten draws.
 
 maps = {
     "Performer's features": PositiveRF(128),
@@ -45,7 +45,8 @@ for name, feature_map in maps.items():
     print(f"{name:22s} {wrong[name]:.2f} of the weight at wrong keys")
 
 # %%
-# `skrf.plotting.AttentionMatrixDisplay` draws exact and approximate weights on one scale.
+# `skrf.plotting.AttentionMatrixDisplay` draws exact and approximate weights on one scale. The bands
+# of the exact matrix are clearer with adaptive features.
 
 figure, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 for row, (name, feature_map) in zip(axes, maps.items(), strict=True):

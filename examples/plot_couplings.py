@@ -2,8 +2,8 @@
 Couplings: how projections share the sphere
 ===========================================
 
-Random features need random directions, but not independent ones. Directions at right angles, or
-in simplices, cover the sphere more evenly, and the error falls at no cost.
+Random features need random directions, but not independent ones. Directions at right angles, or in
+simplices, cover the sphere more evenly and reduce the error at no cost.
 """
 
 # %%
@@ -23,8 +23,8 @@ mechanisms = {RFFSampler: 24, OptimalPositiveRF: 12}  # columns of twelve projec
 sigmas = np.geomspace(0.25, 2.5, 10)
 
 # %%
-# The errors below are root mean squares over all pairs of 60 rows, from closed forms. A few are
-# measured as well, in 200 draws.
+# The errors below are root mean squares over all pairs of 60 rows, from closed forms. At sigma 0.5
+# they are also measured, with 200 draws.
 
 predicted, measured = {}, {}
 for mechanism, n_components in mechanisms.items():
@@ -43,8 +43,9 @@ for (mechanism, coupling), error in measured.items():
     print(f"{mechanism.__name__:18s}{coupling:11s} at sigma 0.5: {ratio:.2f} of the error of iid")
 
 # %%
-# Sines and cosines are best at right angles, positive features in simplices. In narrow kernels (a
-# large sigma) no coupling helps much.
+# The upper row shows three directions of each coupling, the lower row the error as a multiple of
+# that of independent directions (points are measured). Sines and cosines are best at right angles,
+# positive features in simplices. For narrow kernels (a large sigma) no coupling helps much.
 
 figure = plt.figure(figsize=(9, 6.4), layout="constrained")
 above, below = figure.subfigures(2, 1)

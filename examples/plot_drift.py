@@ -2,13 +2,14 @@
 Drift that no column shows
 ==========================
 
-The mean of random features says how rows are distributed, not only where their mean is. Its
-distance between a batch and a reference (the maximum mean discrepancy) finds drift in linear time.
+The mean of random features describes the whole distribution of the rows, not only their mean. The
+distance between the mean features of a batch and of a reference (the maximum mean discrepancy)
+detects drift in linear time.
 """
 
 # %%
-# A stream of two columns, in batches of 200 rows. Each column is standard normal from the beginning
-# to the end. From batch 40 on, their correlation goes down from 0.6 to -0.6.
+# A stream has two columns and arrives in batches of 200 rows. Each column is standard normal
+# throughout. From batch 40 on, the correlation of the columns falls from 0.6 to -0.6.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,9 +32,9 @@ reference = rows(2000, 0.6)
 batches = [rows(size, correlation) for correlation in correlations]
 
 # %%
-# All that is kept of the reference is the mean of 256 features. The threshold comes from
-# permutations: of batches that are drawn from the reference, one in a hundred is farther from its
-# other rows. The plain alternative is a Kolmogorov-Smirnov test of each column, at the same level.
+# Only the mean of 256 features is kept of the reference. The threshold comes from permutations: of
+# batches that are drawn from the reference, one in a hundred is farther from the other rows. The
+# simple alternative is a Kolmogorov-Smirnov test of each column, at the same level.
 
 features = RFFSampler(256, sigma="median", random_state=0).fit(reference)
 mapped = features.transform(reference)
@@ -62,7 +63,8 @@ for name, found in (("features", alarms), ("columns", by_column)):
 print(f"first alarm of the features: batch {first}, correlation {correlations[first]:.2f}")
 
 # %%
-# Columns alone say nothing, for nothing happens to them. The means of features cross the threshold.
+# Tests of single columns find nothing, because no column changes by itself. The distance of the
+# mean features grows as the correlation falls, and crosses the threshold.
 
 figure, axis = plt.subplots(figsize=(8, 3.8), layout="constrained")
 axis.axvspan(start, n_batches, color="0.92")

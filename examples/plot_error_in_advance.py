@@ -3,13 +3,14 @@ The error, known in advance
 ===========================
 
 How many columns does an error of 10 % need? The variance of random features has a closed form, so
-the answer costs no features. Here it stands beside the errors that were then measured.
+you can find out without computing features. This example compares the prediction with measured
+errors.
 """
 
 # %%
-# `skrf.theory.n_components_for` asks the closed form for the number of columns that gives half of
-# all pairs of rows a root mean square error of at most 10 % of the kernel. The rows are images of
-# digits. Then come forty draws of that many columns, and the errors that they really have.
+# `skrf.theory.n_components_for` finds, from the closed form, the number of columns for which half
+# of all pairs of rows have a root mean square error of at most 10 % of the kernel. The rows are
+# images of digits. Forty draws with this number of columns then show the actual errors.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,8 +34,8 @@ for mechanism in (RFFSampler, OptimalPositiveRF):
 # %%
 # `skrf.plotting.KernelErrorDisplay` shows the same for a range of columns: on the left the
 # estimates of one draw, on the right the relative error of the whole kernel matrix, measured (the
-# median of five draws, and their range) and predicted. The bend is at 128 columns: a cosine and a
-# sine of 64 frequencies, as many as there can be at right angles to each other.
+# median and range of five draws) and predicted. The bend is at 128 columns, which are the cosines
+# and sines of 64 frequencies. No more than 64 can be at right angles to each other.
 
 features = RFFSampler(256, sigma="scale", random_state=0).fit(X)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")

@@ -2,13 +2,13 @@
 A filter with 5,000 states
 ==========================
 
-A walk on the sphere is heard through forty beacons. A hidden Markov model of 5,000 places tracks
-it with 256 features as closely as the exact filter does, in a fraction of the time.
+Forty beacons observe a walk on the sphere. A hidden Markov model with 5,000 places and 256 features
+tracks it as closely as the exact filter, in a fraction of the time.
 """
 
 # %%
-# The walk takes small steps on the sphere. Each time one beacon is heard, mostly one that is near.
-# All is drawn from the exact probabilities, not from those of the features.
+# The walk takes small steps on the sphere. After each step one beacon is heard, usually a near one.
+# Everything is drawn from the exact probabilities, not from those of the features.
 
 import time
 
@@ -48,7 +48,7 @@ walk = places[states]
 
 # %%
 # ``filter_step`` takes one symbol and returns the distribution over places. With the exact kernel
-# it multiplies with a matrix of 5,000 by 5,000, with features by two of 5,000 by 256.
+# it multiplies by a matrix of 5,000 by 5,000, with features by two matrices of 5,000 by 256.
 
 
 def tracked(feature_map):
@@ -84,7 +84,8 @@ for name, error in off.items():
 print(f"a step takes {1e3 * exact_seconds:.0f} ms exactly, {1e3 * seconds:.0f} ms with features")
 
 # %%
-# What remains of the error is due to the few beacons: the exact filter has it, too.
+# On the map, both filters take nearly the same path near the walk. The remaining error comes from
+# the small number of beacons; the exact filter has it, too.
 
 
 def on_map(points):

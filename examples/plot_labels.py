@@ -2,15 +2,15 @@
 Projections that know the classes
 =================================
 
-AdaptiveRF draws its projections where the data are. Given labels, as a classifier gives them, it
-draws them where each class is: a clear gain where there are only a few columns.
+AdaptiveRF draws its projections where the data are. Given labels, which a classifier passes on, it
+draws them where each class is. With only a few columns this is a clear gain.
 """
 
 # %%
-# Two moons, and kernel regression with six columns of features. Fitted within classes
-# (``centers="classes"``), every projection stands in one of the moons. Fitted to the points alone
-# (``"kmeans"``), some stand between the moons and speak for both. Accuracies are means over 40 data
-# sets, each with a draw of its own, with their standard errors.
+# Kernel regression with six feature columns classifies two moons. If centres are found within
+# classes (``centers="classes"``), every projection lies in one of the moons. If they are found from
+# the points alone (``"kmeans"``), some lie between the moons and represent both. Accuracies are
+# means over 40 data sets, each with its own draw, with their standard errors.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,11 +37,12 @@ for n_components in (6, 24):
         print(f"{n_components:3d} columns, {centers:8s} {np.mean(found):.3f} +- {error:.3f}")
 
 # %%
-# With six columns labels are worth about two points. With 24 there are projections everywhere, and
-# they are worth half a point.
+# With six columns labels gain about two points. With 24 columns there are projections everywhere,
+# and labels gain half a point.
 #
-# A projection :math:`\omega` of positive features sees the rows around
-# :math:`\omega / 2\sigma + \text{offset}`. These places are the crosses.
+# A projection :math:`\omega` of positive features responds most to the rows around
+# :math:`\omega / 2\sigma + \text{offset}`. Crosses mark these places, and the shading is the
+# predicted probability.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)
 X, y = make_moons(400, noise=0.2, random_state=0)

@@ -2,15 +2,15 @@
 Near keys, anchors and features
 ===============================
 
-Linear attention has three parts: keys nearby exactly, a few anchors exactly, and random features
-for all others. Which of them pays depends on how attention is spread.
+Linear attention has three parts: exact nearby keys, a few exact anchors, and random features for
+all other keys. Which of them pays off depends on how attention is spread.
 """
 
 # %%
-# Queries and keys of 768 positions are made of a topic, which changes every 16 positions, of the
-# place in the sequence, and of noise. Where attention is spread, topics decide, and a hundred keys
-# share the weight of a query. Where it is sharp, the keys nearby hold most of it, and six others
-# that all queries look at.
+# Queries and keys of 768 positions combine a topic, which changes every 16 positions, the place in
+# the sequence, and noise. If attention is spread, topics dominate, and a hundred keys share the
+# weight of a query. If it is sharp, most of the weight lies on nearby keys and on six others that
+# all queries attend to.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,9 +40,9 @@ def inputs(topic, place, sink):
 
 
 # %%
-# Costs are numbers of keys: a feature costs as much as two exact keys, a near field of blocks of 16
-# with 16 anchors as much as 64. The simple answers are the mean of all values, which costs nothing,
-# and an exact window of the same cost (the first four keys and the nearest).
+# Costs are measured in keys. A feature costs as much as two exact keys, and a near field of blocks
+# of 16 with 16 anchors as much as 64. The simple alternatives are the mean of all values, which
+# costs nothing, and an exact window of the same cost (the first four keys and the nearest).
 
 costs = [64, 128, 256, 512]
 looks = {
@@ -94,10 +94,10 @@ for case, found in cases.items():
         print(f"  {name:22s}" + "".join(f"{value:7.3f}" for value in values))
 
 # %%
-# Where attention is spread, features alone are better than an exact window of the same cost, and
-# all three together are the best at every cost. Where it is sharp, features alone are worse than
-# the window, anchors are what counts, and features beside them gain nothing. Trained models are
-# closer to the second case: see :doc:`/guide/attention` for the errors on two of them.
+# If attention is spread, features alone are better than an exact window of the same cost, and all
+# three parts together are best at every cost. If it is sharp, features alone are worse than the
+# window, anchors matter most, and features gain nothing on top of them. Trained models are closer
+# to the second case: see :doc:`/guide/attention` for the errors on two of them.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained", sharey=True)
 for axis, (case, found) in zip(axes, cases.items(), strict=True):

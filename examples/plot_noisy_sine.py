@@ -3,13 +3,13 @@ Why positive features: a noisy sine
 ===================================
 
 Kernel regression predicts the mean of the targets, weighted by the kernel. With sines and cosines
-the estimated weights are negative in places, their sum comes close to zero, and the quotient leaves
-the data. Positive features cannot do that.
+some estimated weights are negative, their sum comes close to zero, and the quotient leaves the
+data. With positive features this cannot happen.
 """
 
 # %%
-# Four hundred noisy values of a sine, and kernel regression with all pairs of rows or with 32
-# columns of features in place of them. All three use the same kernel.
+# The data are four hundred noisy values of a sine. Kernel regression uses either all pairs of rows
+# or 32 feature columns instead. All three models use the same kernel.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,8 +38,8 @@ for name, error in errors.items():
     print(f"{name:26s} root mean square error {error:.3f}")
 
 # %%
-# The curve of the adaptive features is close to that of the exact kernel. The other leaves the data
-# wherever the sum of its weights comes close to zero.
+# The curve of the adaptive features is close to that of the exact kernel. The curve of
+# ``RBFSampler`` leaves the data wherever the sum of its weights comes close to zero.
 
 figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
 axis.plot(X[:, 0], y, ".", color="0.75", markersize=4, label="data")

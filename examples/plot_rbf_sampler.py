@@ -2,14 +2,15 @@
 Half the error of RBFSampler
 ============================
 
-RFFSampler has half the error of scikit-learn's RBFSampler at the kernel width that SVC takes by
-default, and as many columns. For wider kernels the gain is larger, for narrow ones there is none.
+With the same number of columns, and at the default kernel width of SVC, RFFSampler has half the
+error of scikit-learn's RBFSampler. For wider kernels the gain is larger, for narrow ones there is
+none.
 """
 
 # %%
-# ``RBFSampler`` makes a cosine with a random phase of every frequency. `skrf.RFFSampler` makes a
-# cosine and a sine of half as many frequencies, which removes the noise of the phase, and draws
-# these frequencies at right angles to each other, or as simplices.
+# For every frequency ``RBFSampler`` computes a cosine with a random phase. `skrf.RFFSampler`
+# computes a cosine and a sine of half as many frequencies, which removes the noise of the phase. It
+# draws these frequencies at right angles to each other, or as simplices.
 #
 # Here both estimate the Gaussian kernel of 150 images of digits (64 pixels) with 256 columns. The
 # error is the root mean square over all pairs of images and ten draws.
@@ -51,12 +52,12 @@ for coupling, found in ratios.items():
     print(f"{coupling:15s}" + "".join(f"{ratio:8.2f}" for ratio in found))
 
 # %%
-# Pairs of cosine and sine are exact where two rows are equal, so they gain most in wide kernels.
-# Orthogonal frequencies, the default, take away nearly half of what is left, or more, unless the
-# kernel is narrow: then all estimates have nearly the same error.
+# Pairs of cosine and sine are exact for equal rows, so they gain most in wide kernels. Orthogonal
+# frequencies, the default, remove nearly half of the remaining error, or more, unless the kernel is
+# narrow. Then all estimates have nearly the same error.
 #
-# Behind a model that has coefficients of its own, with few columns, twice as many frequencies may
-# be worth more than a better kernel: see :ref:`few-columns`.
+# For a model that fits its own coefficients to few columns, twice as many frequencies may be worth
+# more than a better kernel: see :ref:`few-columns`.
 
 figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 axis.axhline(1, color="black", linestyle="--", label="RBFSampler")

@@ -2,14 +2,14 @@
 Rows that arrive in batches
 ===========================
 
-A model that is a sum learns from a stream what it would learn from all rows at once, in any order.
-Features that look at the data must see all of it first, though: with fit_batches, or on Dask.
+A model that is a sum over rows learns the same from a stream, in any order, as from all rows at
+once. Features that depend on the data must see all of it first, though: use fit_batches or Dask.
 """
 
 # %%
 # Images of digits arrive in batches of 50. Ridge regression on `skrf.RFFSampler` and kernel
-# regression on `skrf.AdaptiveRF` learn by ``partial_fit``, the first also from a stream that is
-# sorted by digit. After every batch their accuracy on other images is taken.
+# regression on `skrf.AdaptiveRF` learn with ``partial_fit``, and ridge regression also from a
+# stream that is sorted by digit. After every batch their accuracy on other images is measured.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -49,10 +49,10 @@ for name, found in streams.items():
     print(f"{name:38s} accuracy after the last batch {found[-1]:.3f}")
 
 # %%
-# Frequencies of `skrf.RFFSampler` do not depend on the data, and ``partial_fit`` ends where ``fit``
-# does. `skrf.AdaptiveRF` has put its projections near the first 50 images and never moves them.
-# ``fit_batches`` reads all batches twice, first for the features and then for the sums, and makes
-# the model that ``fit`` makes of all rows, in whatever order they come.
+# The frequencies of `skrf.RFFSampler` do not depend on the data, so ``partial_fit`` ends where
+# ``fit`` does. `skrf.AdaptiveRF` places its projections near the first 50 images and never moves
+# them. ``fit_batches`` reads all batches twice, first for the features and then for the sums, and
+# gives the same model as ``fit`` on all rows, whatever their order.
 
 fitted = {"ridge": clone(ridge).fit(X, y), "kernel regression": clone(smooth).fit(X, y)}
 scores = {name: model.score(X_test, y_test) for name, model in fitted.items()}
@@ -62,8 +62,7 @@ for name, model in fitted.items():
     print(f"{name:18s} accuracy of fit_batches {others[-1][1].score(X_test, y_test):.3f}")
 
 # %%
-# `skrf.dask.fit` does the same where the batches are chunks of a Dask collection, on as many
-# machines as there are.
+# `skrf.dask.fit` does the same for the chunks of a Dask collection, on any number of machines.
 
 try:
     import dask.array as da
@@ -81,7 +80,8 @@ differences = [
 print(f"largest difference from fit: {max(differences):.0e}")
 
 # %%
-# Dashed: ``fit``, ``fit_batches`` and Dask.
+# Dashed lines show ``fit``, ``fit_batches`` and Dask. Ridge regression reaches its line from either
+# stream; kernel regression stays below, because its projections fit only the first batch.
 
 figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
 seen = [50 * (i + 1) for i in range(len(y) // 50)]

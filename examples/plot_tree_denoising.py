@@ -3,14 +3,15 @@ Denoising an image on trees
 ===========================
 
 Two pixels in five have lost their colour. On a tree that spans the pixels, the posterior of every
-colour is computed without iterations; the mean over a few random trees is a cleaned image.
+colour is computed without iterations. The mean over a few random trees gives a clean image.
 """
 
 # %%
-# Part of a photograph that comes with scikit-learn, 28 by 28 pixels. A pixel has one of 1,331
-# colours, and neighbours on a tree like similar ones: their potential is a Gaussian kernel of the
-# two colours. That is the exponential of a product, as `skrf.graphical.TreeMRF` takes it, times a
-# factor for each of the two pixels, which goes to the evidence.
+# The image is a part of a photograph that comes with scikit-learn, 28 by 28 pixels. A pixel has one
+# of 1,331 colours, and neighbours on a tree prefer similar ones: their potential is a Gaussian
+# kernel of the two colours. This kernel is the exponential of a product, which
+# `skrf.graphical.TreeMRF` expects, times a factor for each of the two pixels, which goes into the
+# evidence.
 
 import time
 
@@ -61,7 +62,7 @@ def error(estimate):
 
 
 # %%
-# The plain alternative is a median filter, of the size that is best for this image.
+# The simple alternative is a median filter, with the size that is best for this image.
 
 start = time.perf_counter()
 one_exact = cleaned("exact")
@@ -83,9 +84,10 @@ for name in ("observed", "median filter", "three trees"):
     print(f"{name:23s} error {error(panels[name]):.3f}")
 
 # %%
-# A tree keeps edges that a median filter blurs, and ignores most neighbours, which leaves stripes;
-# the mean over trees has fewer. With 1,331 states features are about as fast as the exact kernel,
-# and as accurate. With twice as many they take twice as long, and the exact kernel four times.
+# A tree keeps edges that a median filter blurs. It ignores most neighbours, which leaves stripes;
+# the mean over trees has fewer of them. With 1,331 states features are about as fast as the exact
+# kernel, and as accurate. With twice as many states features take twice as long, and the exact
+# kernel four times as long.
 
 figure, axes = plt.subplots(1, 5, figsize=(10, 2.6), layout="constrained")
 for axis, (name, panel) in zip(axes, panels.items(), strict=True):

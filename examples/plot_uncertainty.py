@@ -2,15 +2,15 @@
 Error bars, and when to trust them
 ==================================
 
-Ridge regression on random features is a Gaussian process, and has its error bars in linear time.
-With too few columns the bars are too narrow, most of all where there are no data.
+Ridge regression on random features is a Gaussian process, and gives error bars in linear time. With
+too few columns the bars are too narrow, most of all where there are no data.
 """
 
 # %%
 # Thirty functions are drawn from a Gaussian process, and 200 noisy values of each are known, with a
-# gap in the middle. The exact process is scikit-learn's; its time grows with the cube of the rows.
-# Kernel and noise are those of the truth in all models. So bars of two deviations should hold the
-# truth in 95 % of the cases.
+# gap in the middle. The exact process is scikit-learn's; its time grows with the cube of the number
+# of rows. All models use the true kernel and noise. So bars of two standard deviations should
+# contain the truth in 95 % of the cases.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -59,11 +59,11 @@ for name, parts in found.items():
     print(f"{is_within[:, beside].mean():.2f} beside it")
 
 # %%
-# A model of 24 columns has 24 coefficients. 200 rows tell them all, so its bars are narrow
-# everywhere, and wrong: worst where there are no data. As a check, double the number of columns:
-# deviations must not grow.
+# A model with 24 columns has 24 coefficients. 200 rows determine them all, so its bars are narrow
+# everywhere, and wrong, most of all where there are no data. As a check, double the number of
+# columns: deviations must not grow.
 #
-# One of the functions, and in the titles how often bars hold the truth in the gap:
+# The figure shows one of the functions. The titles say how often bars contain the truth in the gap:
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
 for axis, (name, parts) in zip(axes, found.items(), strict=True):

@@ -2,14 +2,16 @@
 Which features for my data?
 ===========================
 
-Two functions answer. One says which features are closest to the kernel, the other tries them at the
-task. The second is worth asking: features that see the data, or the labels, win there.
+Two functions answer this. One says which features are closest to the kernel, the other tries them
+at the task. Use the second if you have a task: features that see the data, or the labels, win
+there.
 """
 
 # %%
-# Images of digits, and 64 columns. On the left are errors of the kernel matrix, at the width that
-# ``SVC`` takes by default, from `skrf.theory.compare`. On the right are accuracies of kernel
-# regression on other images, where every map has found a width of its own (``sigma="auto"``).
+# The rows are images of digits, and all maps have 64 columns. On the left of the figure are errors
+# of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the right
+# are accuracies of kernel regression on other images, where every map has chosen its own width
+# (``sigma="auto"``).
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,9 +38,9 @@ for row in table:
     print(f"{row.name:26s} error {row.measured:.3f}, accuracy {scores[row.name]:.3f}")
 
 # %%
-# `skrf.ClusterNystroem` and `skrf.AdaptiveRF` put their columns near the data, and near each class
-# where they get labels. So they serve narrower kernels, which tell more digits apart: that counts
-# for more than the error at one width. `skrf.theory.recommend`, given labels, takes one of them.
+# `skrf.ClusterNystroem` and `skrf.AdaptiveRF` place their columns near the data, or near each class
+# if they get labels. So they work with narrower kernels, which tell more digits apart. This matters
+# more than the error at one width. `skrf.theory.recommend`, given labels, picks one of them.
 
 best = recommend(X, y, task="kernel_regression", n_components=64, random_state=0)
 recommended = accuracy(best)
