@@ -1,4 +1,4 @@
-"""The one way in for feature maps: how consumers set, fit and read whatever they are given.
+"""The single entry point for feature maps: how consumers set, fit and read whatever they are given.
 
 A mechanism is read by its attribute ``feature_maps_``; a FrozenEstimator by what it holds, a
 Pipeline by its last step after the others, any other transformer through an adapter. What a
@@ -199,7 +199,7 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
 
     References
     ----------
-    Ours: the one way in for transformers of any origin.
+    Ours: a single entry point for transformers of any origin.
 
     Examples
     --------
