@@ -19,7 +19,7 @@ _NAMESPACES = {}  # of types: to ask costs as much as a small operation
 
 
 def is_array_api(X):
-    """Tell whether X is an array of a library other than NumPy (and not sparse)."""
+    """Return whether X is an array of a library other than NumPy (and not sparse)."""
     return namespace(X) is not np
 
 
@@ -245,7 +245,7 @@ class Recorded(Pure):
 
 
 def _is_shared(X):
-    """Tell whether a torch tensor is a view; never in inference mode."""
+    """Return whether a torch tensor is a view; never in inference mode."""
     return X._base is not None
 
 

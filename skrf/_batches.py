@@ -137,7 +137,7 @@ def n_rows_of(batch):
 
 
 def has_weight(weights):
-    """Tell whether some row counts."""
+    """Return whether some row counts."""
     return weights is None or bool(np.any(np.asarray(to_host(weights))))
 
 
@@ -235,9 +235,9 @@ class TakesBatches:
         Raises
         ------
         TypeError
-            Where `batches` is an iterator, which can be read once, and once is not enough.
+            If `batches` is an iterator, which can be read once, and once is not enough.
         ValueError
-            Where batches do not go together or do not hold what `fit` takes.
+            If batches do not go together or do not hold what `fit` takes.
         """
         draft = driven(self._passes(classes, Scope()), InTurn(batches, verbose))
         return commit(self, draft)

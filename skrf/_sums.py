@@ -413,7 +413,7 @@ def transposed(matrices):
 
 
 def is_inside(totals, dtype, room=0.5):
-    """Tell whether totals on a scale that was guessed are far inside the range of a dtype."""
+    """Return whether totals on a scale that was guessed are far inside the range of a dtype."""
     room = np.exp(room * _ROOM[dtype])
     return bool(totals.min() > 1 / room and totals.max() < room)
 
@@ -496,7 +496,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
 
 
 def _pays_in_parts(feature_map, X):
-    """Tell whether there are zeros in the features of rows that are worth leaving out."""
+    """Return whether there are zeros in the features of rows that are worth leaving out."""
     if feature_map.n_parts == 1 or is_array_api(X):
         return False
     return X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES

@@ -90,7 +90,7 @@ def validate_rows(estimator, X, *, reset, name="X"):
 
 
 def _is_plain(estimator, X):
-    """Tell whether X is a matrix of floats of the width, and nobody knows of names."""
+    """Return whether X is a matrix of floats of the width, and nobody knows of names."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
@@ -337,7 +337,7 @@ def freeze(value):
 
 
 def _is_ours(part):
-    """Tell whether an object is a record of this library; estimators hold what users gave."""
+    """Return whether an object is a record of this library; estimators hold what users gave."""
     ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
     return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")
 
@@ -414,7 +414,7 @@ class NestedParameters:
         Raises
         ------
         ValueError
-            Where a parameter of the map is set and there is no map.
+            If a parameter of the map is set and there is no map.
         """
         nested = [name for name in params if name.startswith("feature_map__")]
         feature_map = params.get("feature_map", self.feature_map)
@@ -448,7 +448,7 @@ def check_integer(name, value, least=1):
 
 
 def same(one, other):
-    """Tell whether two values hold the same, bit for bit."""
+    """Return whether two values hold the same, bit for bit."""
     if one is other:
         return True
     # Written twice: what is read back shares its names and lays out its arrays in one way.

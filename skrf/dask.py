@@ -70,7 +70,7 @@ def fit(
         Labels or targets, in the chunks of X. An array is cut as X is, where that is a dask array
         of known chunks.
     sample_weight : as y, default=None
-        Weights, at least 0; a row of weight 0 counts as removed.
+        Weights, at least 0; rows of weight 0 are dropped.
     classes : array-like of shape (n_classes,), default=None
         All labels that a classifier will meet; None finds them.
     sample_rows : int, default=100_000
@@ -84,9 +84,9 @@ def fit(
     Raises
     ------
     TypeError
-        Where a parameter is of another type.
+        If a parameter is of another type.
     ValueError
-        Where parts do not go together, and as `fit`.
+        If parts do not go together, and as `fit`.
 
     See Also
     --------
@@ -148,9 +148,9 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
     Raises
     ------
     TypeError
-        Where `X` is of another type.
+        If `X` is of another type.
     ValueError
-        Where the estimator has no such method.
+        If the estimator has no such method.
 
     See Also
     --------
@@ -246,7 +246,7 @@ def _like_rows(name, own, X):
 
 
 def _is_of_delayed(own):
-    """Tell whether chunks are given one by one."""
+    """Return whether chunks are given one by one."""
     return isinstance(own, list) and bool(own) and all(isinstance(part, Delayed) for part in own)
 
 

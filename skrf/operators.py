@@ -50,9 +50,9 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     Raises
     ------
     NotFittedError
-        Where `feature_map` is not fitted.
+        If `feature_map` is not fitted.
     ValueError
-        Where the widths of X, Y and the map differ.
+        If the widths of X, Y and the map differ.
 
     See Also
     --------
@@ -139,7 +139,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Raises
         ------
         ValueError
-            Where the operator is not square.
+            If the operator is not square.
         """
         if self.shape[0] != self.shape[1]:
             raise ValueError(f"trace needs a square operator, got shape {self.shape}.")
@@ -165,7 +165,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Raises
         ------
         ValueError
-            Where the operator is not symmetric.
+            If the operator is not symmetric.
         """
         self._check_symmetric("Eigenvalues")
         if check_integer("k", k) >= self.shape[0]:
@@ -195,12 +195,12 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Raises
         ------
         ValueError
-            Where the operator is not symmetric, or `ridge` is negative.
+            If the operator is not symmetric, or `ridge` is negative.
 
         Warns
         -----
         ConvergenceWarning
-            Where the iterations end before the tolerance is reached.
+            If the iterations end before the tolerance is reached.
         """
         self._check_symmetric("Conjugate gradients")
         if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= ridge < np.inf:

@@ -40,12 +40,12 @@ class Plan:
 
 
 def needs_data(feature_map):
-    """Tell whether a map can only be fitted to data."""
+    """Return whether a map can only be fitted to data."""
     return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
 
 
 def is_none(feature_map):
-    """Tell whether far keys are left out."""
+    """Return whether far keys are left out."""
     return isinstance(feature_map, str) and feature_map == "none"
 
 

@@ -23,7 +23,7 @@ def record_of_fit(attention):
     Raises
     ------
     ValueError
-        Where a mechanism learnt something else than arrays and numbers.
+        If a mechanism learnt something else than arrays and numbers.
     """
     record = {
         "lengths": np.array(attention._fitted_lengths),

@@ -85,9 +85,9 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
     Raises
     ------
     ValueError
-        Where shapes do not fit, an axis is empty, or a value is NaN or infinite.
+        If shapes do not fit, an axis is empty, or a value is NaN or infinite.
     TypeError
-        Where an input is not made of real numbers, or the padding not of booleans.
+        If an input is not made of real numbers, or the padding not of booleans.
     """
     (q, k, v), dtype = _as_floats({"q": q, "k": k, "v": v})
     _check_fit(q, k, v)

@@ -193,7 +193,7 @@ def recommend_attention(
     Raises
     ------
     ValueError
-        Where shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
+        If shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
         or a parameter is not allowed.
 
     See Also

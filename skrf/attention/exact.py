@@ -70,10 +70,10 @@ def exact_attention(
     Raises
     ------
     ValueError
-        Where shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
+        If shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
         negative, or a parameter is not allowed.
     TypeError
-        Where an input is not made of real numbers, or the padding not of booleans.
+        If an input is not made of real numbers, or the padding not of booleans.
 
     See Also
     --------

@@ -240,7 +240,7 @@ def as_masks(mask, groups, causal, is_trained=False):
 
 
 def _is_whole(mask):
-    """Tell whether something is a mask, and not a list of numbers or of masks."""
+    """Return whether something is a mask, and not a list of numbers or of masks."""
     kinds = ToeplitzMask, LinearOperator, np.ndarray
     return isinstance(mask, kinds) or sp.issparse(mask) or is_array_api(mask)
 

@@ -28,7 +28,7 @@ class NearField:
     Raises
     ------
     ValueError
-        Where `block` is less than 1, or an anchor or their number is negative.
+        If `block` is less than 1, or an anchor or their number is negative.
 
     See Also
     --------

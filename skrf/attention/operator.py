@@ -165,7 +165,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     # ---------------------------------------------------------------- what is exact, what is not
 
     def _has_near_field(self):
-        """Tell whether calls have a near field, where their shapes allow one."""
+        """Return whether calls have a near field, where their shapes allow one."""
         is_default = self.feature_map is None or is_none(self.feature_map)
         if isinstance(self.near, str) and self.near == "auto":
             return is_default
@@ -341,7 +341,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         AttributeError
-            Where the map has no `partial_fit`, as `AdaptiveRF`, which looks at single rows.
+            If the map has no `partial_fit`, as `AdaptiveRF`, which looks at single rows.
         """
         return self._fit(q, k, None, key_padding_mask, vars(self).get("_fitted_sets"))
 
@@ -452,15 +452,15 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         ValueError
-            Where shapes do not fit or contents are not finite; the message names the input.
+            If shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            Where an input is not made of real numbers, inputs are of different libraries, or the
+            If an input is not made of real numbers, inputs are of different libraries, or the
             `mask` is a LinearOperator and they are not NumPy arrays.
 
         Warns
         -----
         FeatureCollapseWarning
-            Where the mean of the values would be closer to softmax attention, checked at a few
+            If the mean of the values would be closer to softmax attention, checked at a few
             queries; not looked for under a mask. With maps that are not positive, where the
             weights of a query sum to 0, so that its output is 0.
         """
@@ -659,7 +659,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         ValueError
-            Where the operator is not causal, or has a mask.
+            If the operator is not causal, or has a mask.
         """
         if not self.causal or self.mask is not None:
             raise ValueError(
@@ -700,7 +700,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         ValueError
-            Where the state was made for other widths or heads, or the largest entry of v is
+            If the state was made for other widths or heads, or the largest entry of v is
             neither 0 nor from 1e-100 to 1e100: its sums must serve values to come.
         """
         if not isinstance(state, AttentionState):

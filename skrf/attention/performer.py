@@ -89,7 +89,7 @@ class Performer:
     Raises
     ------
     ValueError
-        Where a parameter is not allowed.
+        If a parameter is not allowed.
 
     See Also
     --------
@@ -225,7 +225,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or more than a mask is for.
+            If tokens are not integers of the vocabulary, or more than a mask is for.
 
         Examples
         --------
@@ -269,7 +269,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where there are no features before `fit_features`.
+            If there are no features before `fit_features`.
         """
         sets = [own for layer in self._known_sets() for own in layer]
         seed = draw_seed(self._seeds if random_state is None else random_state)
@@ -313,7 +313,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or there are fewer than two, or more
+            If tokens are not integers of the vocabulary, or there are fewer than two, or more
             than a mask is for; where there is a mask and `chunk_size` is not None.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)

@@ -268,7 +268,7 @@ class Clustered:
 
     @staticmethod
     def is_positive(spec):
-        """Tell whether the clusters are recentred."""
+        """Return whether the clusters are recentred."""
         # The complex diagonal needs two columns; a single one cannot hold them.
         return spec.recenter or spec.n_components == 1
 

@@ -211,7 +211,7 @@ class Model:
         return after, upper, np.log(total[:, 0]) + top
 
     def _is_little(self, upper, sums):
-        """Tell whether what has underflowed is a negligible share of sums, given upper bounds."""
+        """Return whether what has underflowed is a negligible share of sums, given upper bounds."""
         return upper - sums <= _SHARE[self.dtype] * sums
 
     def emissions(self, symbols):

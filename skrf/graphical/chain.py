@@ -245,7 +245,7 @@ class ChainMRF(FieldModel):
         Warns
         -----
         FeatureCollapseWarning
-            Where the bounds exclude the approximate log partition function, by more than 0.1.
+            If the bounds exclude the approximate log partition function, by more than 0.1.
 
         Examples
         --------
@@ -428,7 +428,7 @@ class ChainMRF(FieldModel):
         Warns
         -----
         ConvergenceWarning
-            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
         paths = draft_of(self)._check_paths(paths)

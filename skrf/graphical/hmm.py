@@ -688,7 +688,7 @@ class KernelHMM(Climber):
         Warns
         -----
         ConvergenceWarning
-            Where the best start did not converge: it reached `max_iter`, its line search failed, or
+            If the best start did not converge: it reached `max_iter`, its line search failed, or
             a gradient was not finite.
         """
         self._validate_params()

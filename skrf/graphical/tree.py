@@ -307,7 +307,7 @@ class TreeMRF(FieldModel):
         Warns
         -----
         ConvergenceWarning
-            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
         return self._fit([np.atleast_2d(draft_of(self)._check_states(assignments))], learn_unary)

@@ -416,7 +416,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         return prepared(own, owner=owner, random_state=self.random_state)
 
     def _searches_sigma(self):
-        """Tell whether sigma is what predicts best."""
+        """Return whether sigma is what predicts best."""
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
         return isinstance(sigma, str) and sigma == "auto"
 
@@ -498,9 +498,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         Raises
         ------
         TypeError
-            Where `other` is of another class.
+            If `other` is of another class.
         ValueError
-            Where parameters, columns, classes, targets or maps differ; the message says which.
+            If parameters, columns, classes, targets or maps differ; the message says which.
         """
         check_is_fitted(self)
         if type(other) is not type(self):

@@ -70,7 +70,7 @@ def refined(sigmas, evaluate):
 
 
 def is_constant(data):
-    """Tell whether there is nothing to learn: one class, or one target."""
+    """Return whether there is nothing to learn: one class, or one target."""
     return all((part == part[0]).all() for part in (data.groups, data.values))
 
 
@@ -357,7 +357,7 @@ def check_gaussian(feature_map):
 
 
 def learns_from(feature_map, data):
-    """Tell whether a map learns from the targets; of those that do not say so it is assumed."""
+    """Return whether a map learns from the targets; of those that do not say so it is assumed."""
     return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
 
 

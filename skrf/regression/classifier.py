@@ -88,7 +88,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         y : array-like of shape (n_samples,)
             Class labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -177,7 +177,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Raises
         ------
         ValueError
-            Where the first call lacks ``classes``, a later one gives others, or a label is none
+            If the first call lacks ``classes``, a later one gives others, or a label is none
             of them.
         """
         classes = classes_of_batch(self, classes)
@@ -289,7 +289,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Warns
         -----
         FeatureCollapseWarning
-            Where all scores of a row are 0, because its features are, or because those that
+            If all scores of a row are 0, because its features are, or because those that
             another package made of it are infinite or NaN.
         """
         return self._query(X, lambda sums, _: self._probabilities(sums))

@@ -89,7 +89,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
@@ -144,7 +144,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Warns
         -----
         RuntimeWarning
-            Where targets of an output are more than 2^500 times apart: the small ones may count
+            If targets of an output are more than 2^500 times apart: the small ones may count
             as 0.
         """
         return self._add(X, y, sample_weight, forget=True)
@@ -180,7 +180,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Raises
         ------
         ValueError
-            Where y has not as many outputs as in the first call.
+            If y has not as many outputs as in the first call.
 
         Warns
         -----
@@ -262,7 +262,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Warns
         -----
         FeatureCollapseWarning
-            Where all weights of a row are 0, because its features are, or because those that
+            If all weights of a row are 0, because its features are, or because those that
             another package made of it are infinite or NaN.
         """
         check_is_fitted(self)

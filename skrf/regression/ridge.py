@@ -220,7 +220,7 @@ class _Plain(_BaseRidge):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -286,7 +286,7 @@ class _Search(_BaseRidge):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -504,7 +504,7 @@ class _Regression(_OnHost, RegressorMixin):
         Raises
         ------
         ValueError
-            Where the rows were too few to estimate the noise.
+            If the rows were too few to estimate the noise.
         """
         check_is_fitted(self)
         ridge, shape = self._fitted.ridge, self._fitted.shape
@@ -630,7 +630,7 @@ class ApproxKernelRidge(_Regression, _Plain):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
@@ -708,7 +708,7 @@ class ApproxKernelRidge(_Regression, _Plain):
         Raises
         ------
         ValueError
-            Where y has not as many outputs as in the first call, or a parameter has changed.
+            If y has not as many outputs as in the first call, or a parameter has changed.
         """
         return self._add(X, y, sample_weight, forget=False)
 
@@ -745,7 +745,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     See Also
     --------
@@ -807,7 +807,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Raises
         ------
         ValueError
-            Where the first call lacks ``classes``, a later one gives others, a label is none of
+            If the first call lacks ``classes``, a later one gives others, a label is none of
             them, or a parameter has changed.
         """
         classes = classes_of_batch(self, classes)
@@ -863,7 +863,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
@@ -936,7 +936,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     See Also
     --------

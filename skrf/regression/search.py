@@ -188,7 +188,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
@@ -281,7 +281,7 @@ class KernelRegressorCV(_Search, KernelRegressor):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------

@@ -88,7 +88,7 @@ def recommend(
     Raises
     ------
     ValueError
-        Where no positive mechanism is among those to try, where the second argument has rows of
+        If no positive mechanism is among those to try, where the second argument has rows of
         keys, and for parameters that are not allowed or not together.
 
     See Also

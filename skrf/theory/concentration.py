@@ -39,7 +39,7 @@ def chebyshev_bound(
     Raises
     ------
     ValueError
-        Where ``error`` is not a positive number.
+        If ``error`` is not a positive number.
 
     See Also
     --------
@@ -101,7 +101,7 @@ def hoeffding_bound(
     Raises
     ------
     ValueError
-        Where ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
+        If ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
         not a mean of bounded, independent terms.
 
     See Also
@@ -242,9 +242,9 @@ def left_tail_bound(
     Raises
     ------
     NotImplementedError
-        Where the second moment of a block is not known.
+        If the second moment of a block is not known.
     ValueError
-        Where ``error`` is not a positive number, or parts are not independent or may be negative.
+        If ``error`` is not a positive number, or parts are not independent or may be negative.
 
     See Also
     --------
@@ -298,7 +298,7 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     Raises
     ------
     ValueError
-        Where ``error`` or ``radius`` is not a positive number, or the mechanism is another.
+        If ``error`` or ``radius`` is not a positive number, or the mechanism is another.
 
     See Also
     --------

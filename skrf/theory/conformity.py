@@ -103,7 +103,7 @@ def sample_conformity(omega: Array, sum2: float) -> float:
     Raises
     ------
     ValueError
-        Where there are fewer than two projections, or a number is not finite, or ``sum2`` is
+        If there are fewer than two projections, or a number is not finite, or ``sum2`` is
         negative.
 
     See Also

@@ -42,7 +42,7 @@ def hybrid_max_error(
     Raises
     ------
     ValueError
-        Where a number is out of its range.
+        If a number is out of its range.
 
     See Also
     --------

@@ -102,7 +102,7 @@ def n_components_for(
     NotImplementedError
         For landmarks, whose error does not follow a law.
     ValueError
-        Where ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
+        If ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
 
     See Also
     --------
