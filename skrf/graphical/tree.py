@@ -313,7 +313,7 @@ class TreeMRF(FieldModel):
 
 
 def _rooted(edges):
-    """Return the parent of every variable but 0, in an order from it."""
+    """Return the parent of every variable except 0, ordered from 0."""
     edges = as_array("edges", edges)
     if edges.size == 0:
         return {}
