@@ -1,8 +1,7 @@
 """Which array library an input belongs to, and the few operations that depend on it.
 
 NumPy arrays and SciPy sparse matrices share one path; every other library that follows the array
-API standard (CuPy, torch) goes through its own namespace, so that the output lives where the input
-lived.
+API standard (CuPy, torch) uses its own namespace, so that the output lives where the input does.
 """
 
 import math
@@ -12,19 +11,19 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
-LARGEST = 1e150  # its square still is a float
+LARGEST = 1e150  # its square is still a float
 _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more than 3 digits
-_PAIRS = 2**12  # pairs of sparse rows that are subtracted at a time
-_NAMESPACES = {}  # of types: to ask costs as much as a small operation
+_PAIRS = 2**12  # pairs of sparse rows subtracted at once
+_NAMESPACES = {}  # by type, because a lookup costs as much as a small operation
 
 
 def is_array_api(X):
-    """Tell whether X is an array of a library other than NumPy (and not sparse)."""
+    """Return whether X is an array of a library other than NumPy (and not sparse)."""
     return namespace(X) is not np
 
 
 def namespace(X):
-    """Return the array-API namespace of X; NumPy for NumPy, sparse input, and all else."""
+    """Return the array-API namespace of X; NumPy for NumPy, sparse input, and anything else."""
     kind = type(X)
     if kind not in _NAMESPACES:
         is_other = (
@@ -32,7 +31,7 @@ def namespace(X):
             and not sp.issparse(X)
             and array_api_compat.is_array_api_obj(X)
             and not array_api_compat.is_numpy_array(X)
-            and not array_api_compat.is_dask_array(X)  # which is no place for rows
+            and not array_api_compat.is_dask_array(X)  # which cannot hold rows
         )
         _NAMESPACES[kind] = array_api_compat.array_namespace(X) if is_other else np
     return _NAMESPACES[kind]
@@ -66,7 +65,7 @@ def like(values, X):
 
 
 def cast(X, dtype):
-    """Return X in a dtype of its library; X itself where it has that."""
+    """Return X in a dtype of its library, or X itself if it has that dtype."""
     if X.dtype == dtype:
         return X
     return namespace(X).astype(X, dtype) if is_array_api(X) else X.astype(dtype)
@@ -81,7 +80,7 @@ def take(X, rows):
 
 
 def constant(X):
-    """Return X as a number that no gradient flows through; only torch has gradients."""
+    """Return X as a constant without gradients, which only torch has."""
     return X.detach() if array_api_compat.is_torch_array(X) else X
 
 
@@ -100,9 +99,9 @@ def squared_norms(X):
 def squared_distances(X, Y, sign=-1):
     """Return |x + sign y|^2 for every pair of rows, in float64 on the host.
 
-    Rows are subtracted before they are squared: the usual expansion loses all digits where two
-    rows nearly agree, and closed-form variances are asked for exactly there. Of sparse rows that
-    holds for the pairs that need it.
+    Rows are subtracted before squaring: the usual expansion loses all digits if two rows nearly
+    agree, which is exactly where closed-form variances are needed. For sparse rows this is done
+    only for the pairs that need it.
     """
     X, Y = to_host(X), to_host(Y)
     if not (sp.issparse(X) or sp.issparse(Y)):
@@ -121,8 +120,8 @@ def squared_distances(X, Y, sign=-1):
 def scaled_squares(X, Y, sigma):
     """Return |sigma (x - y)|^2 for every pair of rows, in float64 on the host.
 
-    Rows are scaled by a power of 2, which rounds nothing: what they share cancels, and squares of
-    rows of any size are floats.
+    Rows are scaled by a power of 2, which rounds nothing, so that equal parts cancel, and squares
+    of rows of any size are floats.
     """
     unit = math.ldexp(1.0, math.frexp(sigma)[1] - 1)
     X, Y = (cast(Z, namespace(Z).float64) * unit for Z in (X, Y))
@@ -130,14 +129,14 @@ def scaled_squares(X, Y, sigma):
 
 
 def less_offset(X, offset):
-    """Return sparse rows less an offset; the columns in which it is not 0 become dense.
+    """Return sparse rows minus an offset; columns with a nonzero offset become dense.
 
     Parameters
     ----------
     X : csr matrix of shape (n, d)
         Rows.
     offset : ndarray of shape (d,)
-        What is subtracted, in the dtype of X.
+        The offset, in the dtype of X.
     """
     columns = np.flatnonzero(offset)
     if not len(columns):
@@ -156,11 +155,11 @@ def less_offset(X, offset):
 
 
 def largest_norm2(X):
-    """Return the largest squared norm of a row of a dense array, inf only where it is that large.
+    """Return the largest squared norm of a row of a dense array, inf only if it is that large.
 
-    Rows are put in units of the largest entry first: squares of float32 may leave their range.
+    Rows are first divided by the largest entry, because squares may leave the range of float32.
     """
-    if is_array_api(X):  # one pass without a temporary array, where it neither over- nor underflows
+    if is_array_api(X):  # one pass without a temporary array, unless it over- or underflows
         xp = namespace(X)
         norm = float(xp.max(xp.linalg.vector_norm(constant(X), axis=-1)))
         if 1e-15 < norm < 1e15:
@@ -174,7 +173,7 @@ def largest_norm2(X):
 
 
 def largest_entry(X):
-    """Return the largest absolute value, NaN where there is a NaN, without a temporary array."""
+    """Return the largest absolute value, or NaN if there is a NaN, without a temporary array."""
     xp, X = namespace(X), constant(X)
     low, high = float(xp.min(X)), float(xp.max(X))
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
@@ -197,7 +196,7 @@ class InPlace:
 
 
 class Pure:
-    """The same arithmetic without a change of anything, for libraries that differentiate."""
+    """The same arithmetic without changing operands, for libraries that differentiate."""
 
     add = staticmethod(lambda X, Y: X + Y)
     subtract = staticmethod(lambda X, Y: X - Y)
@@ -212,9 +211,9 @@ class Pure:
 
 
 class Recorded(Pure):
-    """The same for torch, in place: X must be nobody else's, and no output that its maker saved.
+    """The same for torch, in place: X must be unshared, and not an output saved for gradients.
 
-    Views are spared, because what autograd then records costs copies.
+    Views are not changed, because autograd would then record costly copies.
     """
 
     @staticmethod
@@ -234,7 +233,7 @@ class Recorded(Pure):
 
     @staticmethod
     def fill(X, where, value):
-        """Return logarithms with entries that count nothing: behind exp, their gradients are 0."""
+        """Return logarithms with some entries replaced; after exp, their gradients are 0."""
         with namespace(X).no_grad():
             return X.masked_fill_(where, value)
 
@@ -245,14 +244,14 @@ class Recorded(Pure):
 
 
 def _is_shared(X):
-    """Tell whether a torch tensor is a view; never in inference mode."""
+    """Return whether a torch tensor is a view; never in inference mode."""
     return X._base is not None
 
 
 def arithmetic(X):
-    """Return the version that serves X: a temporary array that may be overwritten where possible.
+    """Return the version for X, a temporary array that may be overwritten if possible.
 
-    NumPy's and torch's come in place: a fresh array costs as much as the operation.
+    NumPy and torch work in place, because a new array costs as much as the operation.
     """
     if not is_array_api(X):
         return InPlace
@@ -260,14 +259,14 @@ def arithmetic(X):
 
 
 class Kept(dict):
-    """Values that are made once for a dtype, library and device; copies and pickles begin empty."""
+    """Values computed once per dtype, library and device; copies and pickles start empty."""
 
     def like(self, X, make):
-        """Return what `make()` returns on the host, in the library, device and dtype of X."""
+        """Return the host result of `make()` in the library, device and dtype of X."""
         if not is_array_api(X):
             key = X.dtype
         elif array_api_compat.is_torch_array(X) and namespace(X).is_inference_mode_enabled():
-            return like(make(), X)  # such tensors cannot be used where gradients are wanted
+            return like(make(), X)  # such tensors cannot be used where gradients are needed
         else:
             key = namespace(X).__name__, str(X.dtype), str(array_api_compat.device(X))
         if key not in self:

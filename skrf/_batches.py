@@ -1,9 +1,9 @@
-"""Fits whose rows come in batches: what a pass over them makes, and what drives the passes.
+"""Fits to rows that come in batches: the passes over them, and what drives the passes.
 
-A fit is a generator of passes. A pass makes a record of every batch and merges the records two by
-two, in a tree whose shape depends on the number of batches alone; what came out is sent back to
-the generator, which returns the fitted estimator at the end. An engine only says where the work is
-done: `InTurn` here, Dask in `skrf.dask`. The same batches make the same bits.
+A fit is a generator of passes. A pass makes a record of every batch and merges the records in
+pairs, in a tree whose shape depends only on the number of batches; the result is sent back to the
+generator, which finally returns the fitted estimator. An engine only decides where the work is
+done: `InTurn` here, Dask in `skrf.dask`. The same batches give the same bits.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,18 +21,18 @@ _SPARE = 6  # standard deviations of the number of rows below a key
 
 
 class Scope(NamedTuple):
-    """What is looked at before a map is fitted.
+    """What to collect before a map is fitted.
 
     Parameters
     ----------
     n_rows : int, default=100_000
-        Number of rows that are drawn at random.
+        Number of rows to draw at random.
     most_key : float, default=inf
-        Rows whose random numbers lie above are not kept: an upper bound, to send less.
+        Upper bound on the random numbers of rows to keep, so that less is sent.
     full : bool, default=False
         Whether statistics have covariances.
     seed : int, default=0
-        Decides with the number of a batch which rows: an engine may look at it again.
+        Selects the rows together with the index of a batch, so that an engine may repeat a batch.
     """
 
     n_rows: int = SAMPLE_ROWS
@@ -42,7 +42,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def among(cls, n_rows, total):
-        """Return the scope of draws among a known number of rows: keys are uniform from 0 to 1."""
+        """Return the scope of draws from a known number of rows; keys are uniform from 0 to 1."""
         return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / max(total, 1))
 
 
@@ -52,13 +52,13 @@ class Pass(NamedTuple):
     Parameters
     ----------
     name : str
-        What it makes, for those who watch.
+        What it computes, for progress lines.
     of_batch : callable
-        Returns the record of a batch, given its number, too; None where it has no row that counts.
+        Returns the record of a batch, given the batch and its index; None if no row counts.
     merge : callable
-        Returns the record of two parts, the first of which comes first.
+        Returns the record of two consecutive parts.
     is_last : bool
-        Whether no other pass follows.
+        Whether this is the last pass.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Pass(NamedTuple):
 
 
 def driven(passes, engine):
-    """Return what a generator of passes returns, each pass being worked on by an engine."""
+    """Run each pass of a generator on an engine, and return the generator's result."""
     found = None
     while True:
         try:
@@ -81,7 +81,7 @@ def driven(passes, engine):
 
 
 def merged(records, merge):
-    """Return the record of all, merged in a binary tree; as many are held as it has levels."""
+    """Return all records merged in a binary tree, holding one per level at a time."""
     waiting = []  # (level, record), levels falling
     for record in records:
         level = 0
@@ -104,7 +104,7 @@ NO_ROWS = "batches must hold at least one row of positive weight, got none."
 
 
 def unpacked(batch, *, weightless=False):
-    """Return the rows of a batch, targets and weights, None where it has none of them.
+    """Return the rows, targets and weights of a batch, with None for missing ones.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def unpacked(batch, *, weightless=False):
     Returns
     -------
     tuple or None
-        None where no row counts.
+        None if no row counts.
     """
     parts = batch if isinstance(batch, tuple) else (batch,)
     if not 1 <= len(parts) <= 3:
@@ -137,19 +137,19 @@ def n_rows_of(batch):
 
 
 def has_weight(weights):
-    """Tell whether some row counts."""
+    """Return whether any row counts."""
     return weights is None or bool(np.any(np.asarray(to_host(weights))))
 
 
 class InTurn:
-    """Works on one batch after the other, in this process.
+    """Engine that processes one batch after the other, in this process.
 
     Parameters
     ----------
     batches : iterable or callable
         As in `TakesBatches.fit_batches`.
     verbose : int
-        Whether to print a line for every pass, from 2 on for every batch.
+        Whether to print a line for every pass, and from 2 on for every batch.
     """
 
     def __init__(self, batches, verbose):
@@ -206,26 +206,26 @@ class TakesBatches:
         classes: Array | None = None,
         verbose: int = 0,
     ) -> Self:
-        """Fit to rows that come in batches, and need not be in memory together.
+        """Fit to rows in batches, which need not be in memory together.
 
-        Equals `fit` on all rows, to rounding: the first pass over the batches takes statistics,
-        from which the feature map is made, the next one sums. (The map of `partial_fit` is that of
-        the first batch.) What cannot be learnt from statistics is learnt from 100,000 rows drawn
-        at random, or all where they are fewer: ``sigma="auto"`` and ``"median"``, maps that look
-        at single rows, such as `AdaptiveRF`, transformers of other packages.
+        Equals `fit` on all rows, to rounding: the first pass over the batches collects statistics,
+        to which the feature map is fitted, and the next one sums. (`partial_fit` fits the map to
+        the first batch.) What cannot be learned from statistics is learned from 100,000 rows drawn
+        at random, or from all if there are fewer: ``sigma="auto"`` and ``"median"``, maps that look
+        at single rows, such as `AdaptiveRF`, and transformers of other packages.
 
         Parameters
         ----------
         batches : iterable or callable
-            What gives batches, the same ones in the same order every time: a list, another
-            iterable that is no iterator, or a callable that returns one. A batch is X, or a tuple
-            ``(X, y)`` or ``(X, y, sample_weight)`` of what `fit` takes, tables of pandas, polars
-            and pyarrow among them. Batches without rows are skipped.
+            Source of the same batches in the same order every time: a list or another iterable
+            that is not an iterator, or a callable that returns an iterable. A batch is X, or a
+            tuple ``(X, y)`` or ``(X, y, sample_weight)``, in any form that `fit` accepts, including
+            pandas, polars and pyarrow tables. Batches without rows are skipped.
         classes : array-like of shape (n_classes,), default=None
-            All labels that a classifier will meet; None finds them in the first pass. Others
-            ignore it.
+            All labels that a classifier will see; None finds them in the first pass. Other
+            estimators ignore it.
         verbose : int, default=0
-            1 prints a line for every pass, 2 for every batch.
+            1 prints a line per pass, 2 also one per batch.
 
         Returns
         -------
@@ -235,9 +235,9 @@ class TakesBatches:
         Raises
         ------
         TypeError
-            Where `batches` is an iterator, which can be read once, and once is not enough.
+            If `batches` is an iterator, which can be read only once, and more passes are needed.
         ValueError
-            Where batches do not go together or do not hold what `fit` takes.
+            If batches do not match or are not what `fit` accepts.
         """
         draft = driven(self._passes(classes, Scope()), InTurn(batches, verbose))
         return commit(self, draft)

@@ -1,26 +1,26 @@
-"""Where the documentation of an estimator is, for scikit-learn's diagrams in notebooks."""
+"""Links to the documentation of estimators for scikit-learn's diagrams in notebooks."""
 
 from functools import cache
 from importlib import metadata
 
-_AT_THE_TOP = ("features", "regression")  # what docs/api.rst lists without the part
+_AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
 
 
 @cache
 def address():
-    """Return the address of the documentation that pyproject.toml gives, "" where it gives none."""
+    """Return the address of the documentation in pyproject.toml, or "" if there is none."""
     try:
         urls = metadata.metadata("scikit-random-features").get_all("Project-URL", [])
-    except metadata.PackageNotFoundError:  # run from a folder, not installed
+    except metadata.PackageNotFoundError:  # running from a folder without installation
         urls = []
     named = dict(url.split(", ", 1) for url in urls)
     return named.get("Documentation", "").rstrip("/")
 
 
 class Documented:
-    """Mixin of estimators: their diagrams link to the page of the class, where there is an address.
+    """Mixin of estimators whose diagrams link to the page of their class, if there is an address.
 
-    It stands before BaseEstimator, whose link leads to scikit-learn.
+    It must come before BaseEstimator, whose link leads to scikit-learn.
     """
 
     _doc_link_module = "skrf"

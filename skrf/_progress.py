@@ -1,17 +1,17 @@
-"""Lines that tell how far a long fit has come."""
+"""Lines that report the progress of a long fit."""
 
 import time
 
 
 class Progress:
-    """Prints what was done, with the seconds since it was made.
+    """Prints what was done, with the seconds since this object was created.
 
     Parameters
     ----------
     verbose : int
         0 prints nothing.
     name : str, default="fit"
-        What a line begins with.
+        Prefix of every line.
     """
 
     def __init__(self, verbose, name="fit"):

@@ -1,13 +1,13 @@
-"""Sums of features on a log scale: the one place where exponents are added up.
+"""Sums of features on a log scale: the only place where exponents are added up.
 
-Positive maps give logarithms, the others numbers with log scales (`Rows`). Sums over keys keep the
-largest exponent of every feature apart (one for all, where rows have one scale), and a query takes
-the largest exponent of its row out: nothing overflows, no epsilon is added, and with a positive map
-a row that has a key has a denominator of at least 1. Features that are zero have the logarithm -inf
-and are left out; -inf is never subtracted from -inf.
+Positive maps return logarithms, the others numbers with log scales (`Rows`). Sums over keys store
+the largest exponent of every feature separately (one for all if rows share a scale), and queries
+factor out the largest exponent of their row: nothing overflows, no epsilon is added, and with a
+positive map a row that has a key has a denominator of at least 1. Zero features have the logarithm
+-inf and are left out; -inf is never subtracted from -inf.
 
-Everything is plain array-API code. On NumPy the arrays of the size of the features are overwritten
-(`_arrays.arithmetic`); nothing else is.
+Everything is plain array-API code. With NumPy, arrays of the size of the features are overwritten
+(`_arrays.arithmetic`), but nothing else.
 """
 
 from dataclasses import dataclass
@@ -31,29 +31,29 @@ from ._arrays import (
 )
 from ._threads import Scratch
 
-_SMALL_RISE = 30.0  # of exponents, that no dtype minds
-_TINY = -690.0  # logs of sums below this have lost digits, or all of them
-_SURE = 1e-280  # sums above this lose none, of however many terms
+_SMALL_RISE = 30.0  # of exponents, harmless in every dtype
+_TINY = -690.0  # logs of sums below this have lost some or all digits
+_SURE = 1e-280  # sums above this lose none, however many terms they have
 _LOG_SURE = np.log(_SURE)
 _BLOCK = 2**22  # entries of a temporary array
-# Half of the range of a dtype on the log scale: where sums on a scale that was guessed lie that far
-# inside of it, what has left the range does not count.
+# Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
+# whatever has left the range does not matter.
 _ROOM = {np.dtype(np.float32): 46.0, np.dtype(np.float64): 300.0}
-_PART_ENTRIES = 2**18  # features from which on leaving out zeros saves more than Python's time
+_PART_ENTRIES = 2**18  # features above which skipping zeros saves more than it costs in Python
 _RISES = {"float32": 40.0, "float64": 300.0}
 
 
 class Rows(NamedTuple):
-    """Features of rows: ``exp(values)`` of positive maps, else ``values * exp(scale)``.
+    """Features of rows: ``exp(values)`` for positive maps, otherwise ``values * exp(scale)``.
 
     Parameters
     ----------
     values : array of shape (..., n, M)
-        Logarithms of positive maps, -inf where a feature is 0; of the others numbers of at most
+        Logarithms for positive maps, -inf where a feature is 0; for others, numbers of at most
         about 1.
     scale : array of shape (..., n, 1) or (..., n, M), or None
-        Log scales of rows, or of single features, of maps that are not positive. Constants: no
-        gradient flows through them.
+        Log scales of rows or of single features, for maps that are not positive. They are
+        constants, through which no gradient flows.
     """
 
     values: Any
@@ -61,17 +61,17 @@ class Rows(NamedTuple):
 
     @property
     def exponents(self):
-        """What sums take the largest of: logarithms, or the scale."""
+        """Exponents that sums take the maximum of: the logarithms or the scale."""
         return self.values if self.scale is None else self.scale
 
     def part(self, rows):
-        """Return some of the rows: a slice, a view of them; numbers, new arrays (NumPy only)."""
+        """Return some of the rows: views for a slice, new arrays for indices (NumPy only)."""
         if isinstance(rows, slice) and rows == slice(0, self.values.shape[-2]):
             return self  # torch would copy the gradient of a part
         return self.map(lambda array: array[..., rows, :])
 
     def map(self, function):
-        """Return a function of the values, and of the scale where there is one."""
+        """Apply a function to the values, and to the scale if there is one."""
         return Rows(function(self.values), None if self.scale is None else function(self.scale))
 
     def plain(self):
@@ -86,7 +86,7 @@ class Rows(NamedTuple):
 
 
 def finite(top):
-    """Return exponents with 0 for those of features that are zero, which nothing may subtract."""
+    """Return exponents with 0 in place of -inf, which must not be subtracted."""
     return namespace(top).where(top > -np.inf, top, like(0.0, top))
 
 
@@ -96,7 +96,7 @@ def differences(low, high):
 
 
 def log_sum_exp(logs, axis=-1):
-    """Return log(sum(exp(logs))) along an axis; -inf where all are."""
+    """Return log(sum(exp(logs))) along an axis, -inf where all entries are."""
     xp = namespace(logs)
     top = finite(constant(xp.max(logs, axis=axis, keepdims=True)))
     with np.errstate(divide="ignore"):
@@ -124,10 +124,10 @@ def signed_product(queries, keys):
 
 
 def log_estimate(queries, keys, *, is_exact=True):
-    """Return the log of the absolute value of all products of two `Rows` of the host, and signs.
+    """Return the log absolute values of all products of two `Rows` on the host, and signs.
 
-    Where not `is_exact`, those that are tiny beside the largest of a row or a column may have lost
-    their digits, or be -inf: taking them again costs more than all others.
+    Unless `is_exact`, products that are tiny compared with the largest of a row or a column may
+    have lost their digits or be -inf, because recomputing them costs more than all others.
     """
     if queries.scale is None:
         return log_product(queries.values, keys.values.T, is_exact=is_exact), 1.0
@@ -147,10 +147,10 @@ def log_estimate(queries, keys, *, is_exact=True):
 
 
 def log_product(A, B, *, is_exact=True):
-    """Return log(exp(A) @ exp(B)), the largest exponents of rows and columns taken out.
+    """Return log(exp(A) @ exp(B)), computed with the largest exponents factored out.
 
-    Sums that lie so far below the largest of their row and column that digits are lost are taken
-    again, term by term, where `is_exact`.
+    If `is_exact`, sums so far below the largest of their row and column that digits are lost are
+    recomputed term by term.
     """
     xp = namespace(A)
     top_a = finite(constant(xp.max(A, axis=1, keepdims=True)))
@@ -231,7 +231,7 @@ def lowered(rows, top):
     Returns
     -------
     factors : array of shape (..., n, M)
-        What is multiplied with values.
+        Factors of the values.
     slopes : array of shape (..., n, M) or (..., n, 1)
         Derivatives of the factors with respect to the values of the features.
     """
@@ -241,9 +241,9 @@ def lowered(rows, top):
 
 
 def lifted(rows, top):
-    """Return query features as factors of sums at `top`, and their slopes, the largest of a row 1.
+    """Return query features as factors of sums at `top`, with row maxima of 1, and their slopes.
 
-    NumPy's are overwritten. A scale of a whole row drops out of its quotient.
+    NumPy arrays are overwritten. The scale of a whole row cancels in its quotient.
     """
     if rows.scale is not None and rows.scale.shape[-1] == 1:
         return rows.values, namespace(rows.scale).ones_like(rows.scale)
@@ -255,7 +255,7 @@ def lifted(rows, top):
 
 
 def levelled(rows, top):
-    """Return query features as `lifted` does, and the log of what their rows were divided by.
+    """Return query features as `lifted` does, and the logs of the divisors of their rows.
 
     `top` has the axes of the exponents. Where it is -inf throughout, factors are 0 and the log is
     -inf.
@@ -268,7 +268,7 @@ def levelled(rows, top):
 
 
 def peaked(logs):
-    """Return exponentials of logarithms, the largest of a row 1; NumPy's are overwritten."""
+    """Return exponentials of logarithms with row maxima of 1; NumPy arrays are overwritten."""
     do = arithmetic(logs)
     top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
     return do.exp(do.subtract(logs, finite(top)))
@@ -292,10 +292,10 @@ class Sums:
     Parameters
     ----------
     sums : array of shape (..., M, c)
-        Float64 whatever the features. The first value of a row is its weight.
+        Always float64. The first value of a row is its weight.
     top : array of shape (..., M) or (..., 1)
-        Exponents: of every feature, or one for all where rows have one scale; -inf before the
-        first key. A constant: nothing depends on it but rounding.
+        Exponents of every feature, or one for all if rows share a scale; -inf before the first
+        key. They are constants that affect only rounding.
     """
 
     sums: Any
@@ -314,7 +314,7 @@ class Sums:
 
     @classmethod
     def stack(cls, parts):
-        """Return sums of several groups with a leading axis for them; None if they are."""
+        """Return sums of several groups with a leading axis for the groups, or None for None."""
         if parts[0] is None:
             return None
         xp = namespace(parts[0].sums)
@@ -339,7 +339,7 @@ class Sums:
     def balanced(self, weights=slice(0, 1)):
         """Return the sums of a positive map on scales where every feature's weight is 1.
 
-        Then a denominator is at least 1, whatever scale the sums were made on. `weights` tells
+        Denominators are then at least 1, whatever the original scale of the sums. `weights` says
         which values are weights.
         """
         xp = namespace(self.sums)
@@ -358,9 +358,9 @@ class Sums:
         return xp.maximum(self.top, cast(highest, xp.float64))
 
     def rise(self, rows, end):
-        """Return how far exponents rise between a first row and `end`, inf where that had none.
+        """Return how far exponents rise from a first row to `end`, inf if that row had none.
 
-        At times an upper bound: the rise from before the first row, where that is small.
+        May be an upper bound: the rise from before the first row, if that is small.
         """
         xp = namespace(self.top)
         bound = float(xp.max(-differences(self.top, end)))
@@ -382,25 +382,25 @@ class Sums:
     def weigh(self, rows):
         """Return sums weighted by query features (..., n, M), up to a factor for each row.
 
-        NumPy's features are overwritten. Of positive maps the largest term of a row is 1.
+        NumPy arrays are overwritten. For positive maps the largest term of a row is 1.
         """
         factors, _ = lifted(rows, self.top)
         return factors @ cast(self.sums, factors.dtype)
 
     def log_weigh(self, logs):
-        """Return the log of the weight that log features (..., n, M) of queries see."""
+        """Return the log weights seen by log features (..., n, M) of queries."""
         with np.errstate(divide="ignore"):
             own = self.top + namespace(self.top).log(self.sums[..., 0])
         return log_sum_exp(logs + cast(own[..., None, :], logs.dtype))
 
 
 def added(sums, rows, values):
-    """Return sums after more keys, as `Sums.add`; None stands for none before."""
+    """Return sums after more keys, like `Sums.add`; None means no earlier keys."""
     return (Sums.before(rows, values) if sums is None else sums).add(rows, values)
 
 
 def product(factors, values):
-    """Return factors' @ values in float64, made in the dtype of the factors."""
+    """Return factors' @ values in float64, computed in the dtype of the factors."""
     made = transposed(factors) @ cast(values, factors.dtype)
     return cast(made, namespace(made).float64)
 
@@ -413,7 +413,7 @@ def transposed(matrices):
 
 
 def is_inside(totals, dtype, room=0.5):
-    """Tell whether totals on a scale that was guessed are far inside the range of a dtype."""
+    """Return whether totals on a guessed scale are far inside the range of a dtype."""
     room = np.exp(room * _ROOM[dtype])
     return bool(totals.min() > 1 / room and totals.max() < room)
 
@@ -422,20 +422,20 @@ def is_inside(totals, dtype, room=0.5):
 
 
 class Memory:
-    """What blocks are worked on in: the same memory for every block of a thread."""
+    """Scratch memory for blocks, reused for every block of a thread."""
 
     def __init__(self):
         self.features, self.room = Scratch(), Scratch()
 
     def rows(self, feature_map, X, lower=None):
-        """Return the features of a block, positive ones less `lower`, a number for each column.
+        """Return the features of a block; positive ones minus `lower`, a number per column.
 
         Parameters
         ----------
         feature_map : FeatureMap
             The map.
         X : array or sparse matrix of shape (n, d) or (..., n, d)
-            Rows; more than two axes are for dense ones.
+            Rows; only dense ones may have more than two axes.
         lower : array of shape (M,), default=None
             On the host or in the library of X.
         """
@@ -447,7 +447,7 @@ class Memory:
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
         if feature_map.n_columns is None:
-            # What a transformer returns may be its own, or its input: it is not overwritten.
+            # A transformer may return its own array or its input, so do not overwrite it.
             return feature_map(X).map(np.array)
         out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
@@ -465,19 +465,19 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     values : array of shape (n, c)
         Their values, the weight first.
     memory : Memory
-        What to work in.
+        Scratch memory.
     bounds : list of int
         Where groups of rows begin and end.
     reference : ndarray of shape (M,), default=None
-        Exponents of about the size of those of the keys; positive maps of NumPy only. They spare a
-        pass for the largest ones. Tried first, and left where any sum is far from it.
+        Exponents close to those of the keys, only for positive maps with NumPy. They save the pass
+        that finds the maxima. They are tried first, and dropped if any sum is far from them.
 
     Returns
     -------
     sums : Sums
-        With a leading axis for groups.
+        Sums with a leading axis for groups.
     suits : bool
-        Whether the reference was kept.
+        Whether the reference was used.
     """
     if _pays_in_parts(feature_map, X):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
@@ -496,14 +496,14 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
 
 
 def _pays_in_parts(feature_map, X):
-    """Tell whether there are zeros in the features of rows that are worth leaving out."""
+    """Return whether features of rows have enough zeros to be worth skipping."""
     if feature_map.n_parts == 1 or is_array_api(X):
         return False
     return X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES
 
 
 def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
-    """Return what `sums_of_block` does, each part of the rows by the columns that it sees."""
+    """Do the same as `sums_of_block`, using for each part of the rows only its columns."""
     n_groups, M = len(bounds) - 1, feature_map.n_columns
     total = Sums(np.zeros((n_groups, M, values.shape[1])), np.full((n_groups, M), -np.inf))
     suits = reference is not None
@@ -518,7 +518,7 @@ def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
 
 
 def _lowered_sums(rows, values, groups, reference):
-    """Return the sums of groups of lowered log features, or None where the reference is bad."""
+    """Return the sums of groups of lowered log features, or None if the reference is bad."""
     own = values.astype(rows.values.dtype, copy=False)
     weights = np.array([values[group, 0].sum() for group in groups])
     some = weights > 0
@@ -526,7 +526,7 @@ def _lowered_sums(rows, values, groups, reference):
         factors = np.exp(rows.values, out=rows.values)
         sums = np.stack([factors[group].T @ own[group] for group in groups]).astype(np.float64)
         means = sums[some, :, 0] / weights[some, None]
-    # Values beside the weight may be small as well: they are left more room.
+    # Values besides the weight may be small as well, so they get more room.
     room = 1.0 if own.shape[1] == 1 else 0.5
     if not (means.size and is_inside(means, factors.dtype, room) and np.isfinite(sums).all()):
         return None
@@ -534,16 +534,16 @@ def _lowered_sums(rows, values, groups, reference):
 
 
 class Readout:
-    """What queries read of sums over keys, prepared once for all blocks of queries.
+    """Sums over keys in the form that queries read, prepared once for all blocks of queries.
 
     Parameters
     ----------
     sums : Sums
-        Sums of shape (M, c) or (..., M, c) of another library than NumPy.
+        Sums of shape (M, c), or (..., M, c) for libraries other than NumPy.
     is_positive : bool
         Whether features are logarithms.
     n_values : int, default=None
-        Number of values of a group, the weight first; None is one group.
+        Number of values per group, the weight first; None means one group.
     """
 
     def __init__(self, sums, is_positive, n_values=None):
@@ -551,19 +551,19 @@ class Readout:
         self._given, self._by_part = (sums, n_values), {}
         if is_positive:
             even = sums.balanced(self.weights)
-            # The size of the largest exponents stays, for totals that are about 1.
+            # Keep the size of the largest exponents, so that totals are about 1.
             rise = namespace(even.top).max(differences(even.top, sums.top), axis=-1, keepdims=True)
             sums = Sums(even.sums, even.top - finite(rise))
         self.sums, self.is_positive = sums, is_positive
-        # Values beyond the room that float32 leaves would overflow.
+        # Values outside the safe range of float32 would overflow.
         self._is_level = is_positive and largest_entry(sums.sums) < 1e15
         self._kept = Kept()
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (..., n, d), up to factors of rows.
 
-        Of positive maps first with the exponents as they are: that spares two passes, and is right
-        where all totals come out far inside the range of the dtype.
+        Positive maps first try the exponents as they are, which saves two passes and is correct if
+        all totals are far inside the range of the dtype.
         """
         if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
@@ -581,7 +581,7 @@ class Readout:
         return peaked(self._raised(feature_map, X, memory)) @ matrix
 
     def _read_parts(self, feature_map, X, memory):
-        """Return the same, each part of the rows by the columns that it sees."""
+        """Return the same, using for each part of the rows only its columns."""
         flat = X.reshape(-1, X.shape[-1]) if X.ndim > 2 else X
         found = np.empty((flat.shape[0], self.sums.sums.shape[-1]), X.dtype)
         sums, n_values = self._given

@@ -1,4 +1,4 @@
-"""Results side by side: lists of dataclasses that print as tables and become data frames."""
+"""Results side by side: lists of dataclasses that print as tables and convert to data frames."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -10,12 +10,12 @@ Row = TypeVar("Row")
 
 
 class Table(list[Row], Generic[Row]):
-    """Rows, each of the dataclass `row_type` with a field ``name``; a list that prints as a table.
+    """A list of rows of the dataclass `row_type`, with a field ``name``, that prints as a table.
 
     Parameters
     ----------
     iterable : iterable of row_type, default=()
-        The rows. Fields that are no part of their repr are not printed.
+        The rows. Fields that are not part of their repr are not printed.
     """
 
     row_type = None
@@ -29,12 +29,12 @@ class Table(list[Row], Generic[Row]):
         return "\n".join(map("  ".join, zip(*padded, strict=True)))
 
     def to_frame(self) -> "DataFrame":
-        """Return a pandas DataFrame, with the names as its index.
+        """Return a pandas DataFrame with the names as its index.
 
         Returns
         -------
         DataFrame
-            All fields of every row; needs pandas.
+            All fields of every row; requires pandas.
         """
         from pandas import DataFrame
 

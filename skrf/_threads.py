@@ -1,7 +1,7 @@
-"""The one place where threads come from: plain threads, BLAS held to one thread meanwhile.
+"""The only source of threads: plain threads, with BLAS limited to one thread meanwhile.
 
-As many threads are used as BLAS was allowed when the call came in, so the limits of joblib, of
-threadpoolctl and of the environment are all obeyed. Nothing is changed for longer than the call.
+The number of threads is what BLAS was allowed when the call came in, so the limits of joblib,
+threadpoolctl and the environment all apply. Nothing stays changed after the call.
 """
 
 import math
@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-# Smaller blocks spend their time between operations and not in them, larger ones leave the cache.
+# Smaller blocks spend their time between operations rather than in them; larger ones leave the
+# cache.
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
-_PARTS = 16  # of an input of middle size, so that more threads than two find work
+_PARTS = 16  # of a medium-sized input, so that more than two threads find work
 
 _lock = threading.Lock()
 _own = threading.local()
@@ -27,9 +28,9 @@ _allowed = 1
 
 @contextmanager
 def serial_blas():
-    """Hold BLAS to one thread and yield how many it was allowed; concurrent users share a limit.
+    """Limit BLAS to one thread and yield how many it was allowed; concurrent users share a limit.
 
-    A thread that is alone by `one_thread` leaves BLAS as it is: others decide.
+    A thread restricted by `one_thread` leaves BLAS as it is, for others to decide.
     """
     global _controller, _limit, _users, _allowed
     if getattr(_own, "is_alone", False):
@@ -55,7 +56,7 @@ def serial_blas():
 
 @contextmanager
 def one_thread():
-    """Keep what the calling thread does to this thread: others have work of their own."""
+    """Run the work of the calling thread on this thread alone, because others are busy."""
     before, _own.is_alone = getattr(_own, "is_alone", False), True
     try:
         yield
@@ -64,16 +65,16 @@ def one_thread():
 
 
 class Scratch:
-    """Memory to work in: called like `numpy.empty`, but a thread gets the same memory every time.
+    """Scratch memory, called like `numpy.empty`, that gives a thread the same memory every time.
 
-    Memory that is asked for anew in every block costs more than the arithmetic on it.
+    Allocating memory again for every block costs more than the arithmetic on it.
     """
 
     def __init__(self):
         self._local = threading.local()
 
     def __call__(self, shape, dtype):
-        """Return an array with whatever the last use left in it."""
+        """Return an array that still holds the content of its last use."""
         dtype = np.dtype(dtype)
         n_bytes = math.prod(shape) * dtype.itemsize
         kept = getattr(self._local, "kept", None)
@@ -83,21 +84,21 @@ class Scratch:
 
 
 def block_rows(n_rows, n_columns):
-    """Return how many rows make a block: a part of them, for threads to share, within limits."""
+    """Return the number of rows per block, small enough for threads to share but within limits."""
     least, most = (max(1, entries // n_columns) for entries in (_LEAST_ENTRIES, _MOST_ENTRIES))
     return min(max(-(-n_rows // _PARTS), least), most)
 
 
 def run_all(function, items):
-    """Return [function(item), ...], each called exactly once, on the threads that are allowed.
+    """Return [function(item), ...], each called exactly once, on the threads allowed.
 
     Parameters
     ----------
     function : callable
-        Calls must not touch the same memory.
+        Its calls must not touch the same memory.
     items : sequence
-        Shares of the work, of similar size. A single one leaves the threads to BLAS, or to calls
-        inside of it; a call inside one of several is serial.
+        Parts of the work of similar size. A single part leaves the threads to BLAS or to nested
+        calls; a call nested in one of several parts is serial.
     """
     if len(items) <= 1 or getattr(_own, "is_worker", False):
         return [function(item) for item in items]
@@ -115,18 +116,19 @@ def _begin_worker():
 def run_rows(function, n_rows, size):
     """Call function(rows) for slices of `size` rows that cover n_rows.
 
-    Every thread walks one contiguous share in blocks that stay in its cache, and touches that part
-    of the output first. A thread that is done takes blocks from the far ends of the other shares:
-    the cores are never equally free, least of all after a call of BLAS, whose threads spin on.
+    Every thread works through one contiguous share in blocks that fit its cache, and touches that
+    part of the output first. A thread that is done takes blocks from the far ends of the other
+    shares, because cores are never equally free, especially after a BLAS call, whose threads keep
+    spinning.
 
     Parameters
     ----------
     function : callable
-        Writes its results itself; calls must not touch the same memory.
+        Writes its results itself; its calls must not touch the same memory.
     n_rows : int
         Number of rows.
     size : int
-        Rows of a slice, but for the last one.
+        Number of rows per slice, except for the last one.
     """
     blocks = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
     with serial_blas() as n_threads:
@@ -143,7 +145,7 @@ def run_rows(function, n_rows, size):
                 for rows in _taken(shares, own):
                     function(rows)
             except BaseException:
-                # The others stop after the block they have.
+                # The others stop after their current block.
                 for share in shares:
                     share.clear()
                 raise
@@ -153,9 +155,9 @@ def run_rows(function, n_rows, size):
 
 
 def _taken(shares, own):
-    """Yield what is left of shares[own] from its near end, then of the others from their far ends.
+    """Yield blocks of shares[own] from its near end, then of the others from their far ends.
 
-    Every block goes to one thread: to take one is atomic, and none is ever put back.
+    Every block goes to exactly one thread: taking one is atomic, and none is ever put back.
     """
     for k in range(own, own + len(shares)):
         share = shares[k % len(shares)]

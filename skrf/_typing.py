@@ -1,11 +1,11 @@
-"""Names for what public signatures take and return; nothing is checked by them at run time."""
+"""Names for types in public signatures; they check nothing at run time."""
 
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-# Dense and sparse arrays of every library, tables and nested lists have no type in common, and
-# scikit-learn has no types of its own. These names are for readers.
+# Dense and sparse arrays of every library, tables and nested lists share no common type, and
+# scikit-learn defines none. These names are for readers.
 Array: TypeAlias = Any
 Estimator: TypeAlias = Any
 Transformer: TypeAlias = Any

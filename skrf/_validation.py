@@ -1,4 +1,4 @@
-"""Checks at the public edge: inputs, weights and the wording of their errors."""
+"""Checks at the public interface: inputs, weights and the wording of their errors."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 
-# Private names of scikit-learn are imported here only.
+# Private names of scikit-learn are imported only here.
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions  # noqa: F401
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
@@ -38,7 +38,7 @@ _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
 
 @contextmanager
 def naming(name):
-    """Put the name of the input in front of errors that do not tell it."""
+    """Prepend the name of the input to errors that do not mention it."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, IndexError) as error:
@@ -54,13 +54,13 @@ def validate_rows(estimator, X, *, reset, name="X"):
     Parameters
     ----------
     estimator : BaseEstimator
-        Owner of ``n_features_in_`` and ``feature_names_in_``.
+        Holder of ``n_features_in_`` and ``feature_names_in_``.
     X : array-like, sparse matrix, CuPy array or torch tensor of shape (n, d)
         The rows.
     reset : bool
-        Whether X sets the number and names of the features, or is compared with them.
+        Whether X sets the number and names of the features rather than being checked against them.
     name : str, default="X"
-        What error messages call the input.
+        Name of the input in error messages.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def validate_rows(estimator, X, *, reset, name="X"):
     if is_array_api(X):
         return _validate_array_api(estimator, X, reset=reset, name=name)
     if not reset and _is_plain(estimator, X):
-        # What check_array asks of such an array, without what it asks of others.
+        # The checks of check_array that apply to such an array.
         assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
         return X
     if name == "X":
@@ -90,7 +90,7 @@ def validate_rows(estimator, X, *, reset, name="X"):
 
 
 def _is_plain(estimator, X):
-    """Tell whether X is a matrix of floats of the width, and nobody knows of names."""
+    """Return whether X is a matrix of floats with the right width, and no names are known."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
@@ -102,7 +102,7 @@ def _is_plain(estimator, X):
 
 
 def _canonical(rows):
-    """Return sparse rows with every entry stored once: squares of its parts would be wrong."""
+    """Return sparse rows with every entry stored once, without which squares would be wrong."""
     if sp.issparse(rows) and not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -141,7 +141,7 @@ def _same_width(estimator, rows, name):
 
 
 def check_range(name, rows):
-    """Raise unless all entries are finite and statistics of their squares can be had."""
+    """Raise unless all entries are finite and statistics of their squares can be computed."""
     largest = largest_entry(rows)
     if not math.isfinite(largest):
         raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
@@ -153,7 +153,7 @@ def check_range(name, rows):
 
 
 def drop_zero_weights(sample_weight, X, *others):
-    """Validate weights and leave out the rows of weight zero: they count as removed.
+    """Validate weights and drop the rows of weight zero.
 
     Parameters
     ----------
@@ -162,17 +162,17 @@ def drop_zero_weights(sample_weight, X, *others):
     X : array of shape (n, d)
         The rows.
     *others : array of shape (n, ...)
-        Arrays of as many rows that are cut alike.
+        Arrays with the same number of rows, from which the same rows are dropped.
 
     Returns
     -------
     tuple
-        The positive weights (None where none were given), X and the others.
+        The positive weights (None if none were given), X and the others.
     """
     if sample_weight is None:
         return (None, X, *others)
     with naming("sample_weight"):
-        # Of X it reads the number of rows: those of other libraries stay where they are.
+        # It reads only the number of rows of X, so arrays of other libraries stay where they are.
         rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
         weights = to_host(sample_weight)
         weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
@@ -189,7 +189,7 @@ def drop_zero_weights(sample_weight, X, *others):
 
 
 def draw_seed(random_state):
-    """Return the one integer that is taken from a ``random_state``."""
+    """Return the one integer drawn from a ``random_state``."""
     with naming("random_state"):
         return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
@@ -198,11 +198,11 @@ _SHOWN = set()  # texts and places
 
 
 def warn_once_a_place(text):
-    """Give a RuntimeWarning that points at the line which called skrf, itself or by scikit-learn.
+    """Issue a RuntimeWarning for the line that called skrf, directly or through scikit-learn.
 
-    Where the filter in force is "default" a text is shown once for a line. Python sees to that
-    itself, but forgets what it has shown whenever somebody enters `warnings.catch_warnings`, as
-    scikit-learn does in every validation: a search would repeat the text for every fit.
+    If the active filter is "default", a text is shown once per line. Python does that itself, but
+    forgets what it has shown whenever `warnings.catch_warnings` is entered, as scikit-learn does in
+    every validation, so a search would repeat the text for every fit.
     """
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _package(frame) in ("skrf", "sklearn", "joblib"):
@@ -220,7 +220,7 @@ def _package(frame):
 
 
 def _action(text, frame):
-    """Return what the filters in force do with a RuntimeWarning that points at a frame."""
+    """Return the action of the active filters for a RuntimeWarning that points at a frame."""
     name = frame.f_globals.get("__name__", "")
     for action, message, category, module, line in warnings.filters:
         if (
@@ -235,7 +235,7 @@ def _action(text, frame):
 
 # ---------------------------------------------------------------- fitting, all or nothing
 
-_STATE = "_fitted"  # what estimators call their private fitted state
+_STATE = "_fitted"  # name of the estimators' private fitted state
 
 
 def draft_of(estimator, *, forget=True):
@@ -244,7 +244,7 @@ def draft_of(estimator, *, forget=True):
     Parameters
     ----------
     estimator : BaseEstimator
-        What will be fitted. Its private fitted state is in ``_fitted``.
+        The estimator to fit. Its private fitted state is in ``_fitted``.
     forget : bool, default=True
         Whether the copy is unfitted.
     """
@@ -263,7 +263,7 @@ def commit(estimator, draft):
 
 
 def check_unchanged(estimator, before, what="partial_fit goes on where it began"):
-    """Raise unless parameters are those of a dict, for a fit that goes on."""
+    """Raise unless parameters equal those of a dict, for a fit that continues."""
     changed = ", ".join(
         f"{name}={value!r} was {before.get(name)!r}"
         for name, value in estimator.get_params().items()
@@ -274,18 +274,19 @@ def check_unchanged(estimator, before, what="partial_fit goes on where it began"
 
 
 def remembered(owner, slot, given, make):
-    """Return make(), or what it returned when parameters and array contents were the same.
+    """Return make(), or its earlier result for the same parameters and array contents.
 
     Parameters
     ----------
     owner : object
-        Where the value is kept.
+        Object that keeps the value.
     slot : str
         Name of the private attribute that keeps it.
     given : tuple
-        All that the value depends on: numbers, texts, arrays, estimators, and sequences of them.
+        Everything that the value depends on: numbers, texts, arrays, estimators, and sequences of
+        them.
     make : callable
-        Makes the value.
+        Computes the value.
     """
     content, (earlier, value) = _content(given), vars(owner).get(slot, (None, None))
     if earlier != content:
@@ -295,7 +296,7 @@ def remembered(owner, slot, given, make):
 
 
 def _content(value):
-    """Return what equals itself later only if the value still holds the same, bit for bit."""
+    """Return a snapshot that later equals another one only if the value is the same bit for bit."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -309,7 +310,7 @@ def _content(value):
         names = tuple(value.get_params(deep=False))
         if len(names) < 2:
             return kind, _content([getattr(value, name) for name in names])
-        _PARAMETERS[kind] = attrgetter(*names)  # to read a signature takes long
+        _PARAMETERS[kind] = attrgetter(*names)  # reading a signature is slow
         return _content(value)
     if hasattr(value, "__array__"):
         value = np.asarray(value)
@@ -318,7 +319,7 @@ def _content(value):
 
 
 def freeze(value):
-    """Make all arrays read-only that an object of this library holds, and return it."""
+    """Make all arrays of an object of this library read-only, and return it."""
     waiting, seen = [value], set()
     while waiting:
         part = waiting.pop()
@@ -337,13 +338,13 @@ def freeze(value):
 
 
 def _is_ours(part):
-    """Tell whether an object is a record of this library; estimators hold what users gave."""
+    """Return whether an object is a record of this library, unlike estimators with user data."""
     ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
     return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")
 
 
 def check_present(name, values):
-    """Raise where a value of an array of objects or dates is missing: None, NaN, NaT or NA."""
+    """Raise if a value in an array of objects or dates is missing: None, NaN, NaT or NA."""
     if values.dtype.kind not in "OmM":
         return
     missing = np.flatnonzero([_is_missing(value) for value in values.ravel()])
@@ -355,7 +356,7 @@ def check_present(name, values):
 
 
 def check_targets(X, y):
-    """Return the targets of rows as float64, or raise naming what is wrong or missing."""
+    """Return the targets of rows as float64, or raise and name what is wrong or missing."""
     with naming("y"):
         y = np.asarray(to_host(y))
         check_present("y", y)
@@ -367,7 +368,7 @@ def check_targets(X, y):
 
 
 def check_labels(name, values):
-    """Return labels as a flat array, or raise naming what is wrong or missing."""
+    """Return labels as a flat array, or raise and name what is wrong or missing."""
     with naming(name):
         labels = column_or_1d(to_host(values), warn=True)
         check_present(name, labels)
@@ -376,7 +377,7 @@ def check_labels(name, values):
 
 
 def check_classes(X, y, classes=None):
-    """Return labels of rows, a flat array; classes that are named say themselves what they are."""
+    """Return labels of rows as a flat array; given classes need not look like classes."""
     y = check_labels("y", y)
     with naming("y"), np.errstate(invalid="ignore"):  # scikit-learn compares floats with integers
         check_consistent_length(X, y)
@@ -394,17 +395,17 @@ def _is_missing(value):
 
 
 class NestedParameters:
-    """What estimators share that take a default map where ``feature_map=None``."""
+    """Mixin of estimators that use a default map if ``feature_map=None``."""
 
     _default_map = None  # an instance
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, as every estimator of scikit-learn does.
+        """Set parameters, like every scikit-learn estimator.
 
         Parameters
         ----------
         **params : dict
-            Values by name; those of a map that was given are ``feature_map__<name>``.
+            Values by name; those of a given map are ``feature_map__<name>``.
 
         Returns
         -------
@@ -414,7 +415,7 @@ class NestedParameters:
         Raises
         ------
         ValueError
-            Where a parameter of the map is set and there is no map.
+            If a parameter of the map is set and there is no map.
         """
         nested = [name for name in params if name.startswith("feature_map__")]
         feature_map = params.get("feature_map", self.feature_map)
@@ -428,7 +429,7 @@ class NestedParameters:
 
 
 def check_positive(name, value):
-    """Return a finite number > 0 as a float, or raise naming it."""
+    """Return a finite number > 0 as a float, or raise and name it."""
     is_real = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     try:
         number = float(value) if is_real else np.nan
@@ -441,16 +442,16 @@ def check_positive(name, value):
 
 
 def check_integer(name, value, least=1):
-    """Return an integer of at least `least` as an int, or raise naming it."""
+    """Return an integer of at least `least` as an int, or raise and name it."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {value!r}.")
     return int(value)
 
 
 def same(one, other):
-    """Tell whether two values hold the same, bit for bit."""
+    """Return whether two values hold the same, bit for bit."""
     if one is other:
         return True
-    # Written twice: what is read back shares its names and lays out its arrays in one way.
+    # Pickled twice, because what is read back shares its names and lays out arrays uniformly.
     texts = [pickle.dumps(pickle.loads(pickle.dumps(value))) for value in (one, other)]
     return texts[0] == texts[1]

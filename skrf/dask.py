@@ -1,9 +1,8 @@
-"""Fits to collections of Dask, on any of its schedulers, and predictions that are made when asked.
+"""Fits to Dask collections on any Dask scheduler, and lazy predictions.
 
-Dask only says where the work is done: what is done with a chunk, and how sums are merged, is what
-`fit_batches` does. Chunks become sums of fixed size where they are, and these are merged in a tree
-whose shape depends on the number of chunks alone: the same chunks give the same bits, whichever
-workers came and went.
+Dask only decides where work is done; chunks are processed and sums merged as in `fit_batches`.
+Chunks become sums of fixed size where they are, and these are merged in a tree whose shape depends
+only on the number of chunks, so the same chunks give the same bits, whichever workers come and go.
 """
 
 import copy
@@ -39,7 +38,7 @@ __all__ = ["apply", "fit"]
 Own = TypeVar("Own")
 
 _METHODS = ("predict", "decision_function", "transform", "inverse_transform", "log_transform")
-_FAN_IN = 8  # records that a task merges, a power of 2: the tree is that of pairs
+_FAN_IN = 8  # records that a task merges: a power of 2, which keeps the tree of pairs
 
 
 def fit(
@@ -51,12 +50,12 @@ def fit(
     classes: Array | None = None,
     sample_rows: int = SAMPLE_ROWS,
 ) -> Own:
-    """Fit an estimator to collections of Dask; the result is a plain one, which needs no Dask.
+    """Fit an estimator to Dask collections; the result is a plain estimator that needs no Dask.
 
-    Equals `fit` on all rows, to rounding, as `fit_batches` does, with the same passes: statistics,
-    sums, and for the searches of kernel regression scores. A lazy collection is computed in every
-    pass: ``persist`` it where that takes long and memory suffices. The scheduler is the one that
-    Dask finds: a `distributed.Client` where there is one, else threads. A task works on one thread.
+    Like `fit_batches`, equals `fit` on all rows, to rounding, with the same passes: statistics,
+    sums, and for searches of kernel regression, scores. A lazy collection is computed in every
+    pass: ``persist`` it if that takes long and memory suffices. The scheduler is the one that Dask
+    finds: a `distributed.Client` if there is one, otherwise threads. Each task uses one thread.
 
     Parameters
     ----------
@@ -64,17 +63,17 @@ def fit(
         A mechanism, `RelevanceScaler`, kernel regression, ridge regression, or one of their
         searches; it is not changed.
     X : dask array, dask DataFrame or list of Delayed
-        Rows, in chunks of at most some 100,000: dense or sparse matrices, or tables. Without `y`,
-        a Delayed of a list may be a tuple (X, y) or (X, y, sample_weight).
+        Rows, in chunks of at most about 100,000: dense or sparse matrices, or tables. Without `y`,
+        each Delayed in a list may be a tuple (X, y) or (X, y, sample_weight).
     y : dask array, dask Series or DataFrame, list of Delayed, or array-like, default=None
-        Labels or targets, in the chunks of X. An array is cut as X is, where that is a dask array
-        of known chunks.
+        Labels or targets, in the chunks of X. An array is split like X if X is a dask array with
+        known chunks.
     sample_weight : as y, default=None
-        Weights, at least 0; a row of weight 0 counts as removed.
+        Weights, at least 0; rows of weight 0 are dropped.
     classes : array-like of shape (n_classes,), default=None
-        All labels that a classifier will meet; None finds them.
+        All labels that a classifier will see; None finds them.
     sample_rows : int, default=100_000
-        Number of rows, drawn at random, for what cannot be learnt from statistics.
+        Number of rows, drawn at random, for what cannot be learned from statistics.
 
     Returns
     -------
@@ -84,9 +83,9 @@ def fit(
     Raises
     ------
     TypeError
-        Where a parameter is of another type.
+        If a parameter has the wrong type.
     ValueError
-        Where parts do not go together, and as `fit`.
+        If collections do not match, and as in the estimator's `fit`.
 
     See Also
     --------
@@ -119,7 +118,7 @@ def fit(
         )
     scope = Scope(sample_rows)
     is_known = isinstance(X, da.Array) and not np.isnan(X.shape[0])
-    if is_known and sample_weight is None:  # else some rows may not count
+    if is_known and sample_weight is None:  # otherwise some rows may be dropped
         scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     names = [name for name, own in given.items() if own is not None]
@@ -128,29 +127,29 @@ def fit(
 
 
 def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
-    """Return what a method of a fitted estimator makes of the rows of a collection, lazily.
+    """Return a method's result for the rows of a collection, lazily.
 
     Parameters
     ----------
     estimator : estimator
-        Fitted, with `fit` of this module or without.
+        Fitted, with or without `fit` of this module.
     X : dask array, dask DataFrame or list of Delayed
         Rows, as in `fit`.
     method : str, default="predict"
-        Name of a method that returns an array with a row for every row of X, such as
-        "predict_proba" or "transform".
+        Name of a method that returns an array with one row per row of X, such as "predict_proba"
+        or "transform".
 
     Returns
     -------
     dask array
-        In the chunks of X; their lengths are unknown where those of X are.
+        The result in the chunks of X, with unknown lengths where those of X are unknown.
 
     Raises
     ------
     TypeError
-        Where `X` is of another type.
+        If `X` has the wrong type.
     ValueError
-        Where the estimator has no such method.
+        If the estimator has no such method.
 
     See Also
     --------
@@ -168,13 +167,13 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
         )
     check_is_fitted(estimator)
     batches, collections = _aligned({"X": X})
-    with warnings.catch_warnings():  # of names, that rows which stand for others do not have
+    with warnings.catch_warnings():  # about feature names, which the example rows lack
         warnings.simplefilter("ignore")
         example = _called(method, estimator, _example(estimator, X), None)[:0]
     name = _new_name(method)
-    own = copy.copy(estimator)  # which a later fit does not change
+    own = copy.copy(estimator)  # so that a later fit does not change it
     of, tail = {f"{name}-of": own, f"{name}-example": example}, (0,) * (example.ndim - 1)
-    # Keys of arguments and not the arguments: they are sent once and not with every task.
+    # Pass keys instead of the arguments, which are then sent once and not with every task.
     tasks = {
         (name, k, *tail): (partial(_called, method), f"{name}-of", *keys, f"{name}-example")
         for k, keys in enumerate(batches)
@@ -187,14 +186,14 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
 
 @contextmanager
 def _task():
-    """Work on one thread, with compiled kernels: what ran here before must not change a bit."""
+    """Use one thread and compiled kernels, so that earlier work here does not affect results."""
     _kernels.load(np.empty(0), _kernels.MANY_SINES)
     with one_thread():
         yield
 
 
 def _called(method, estimator, X, example):
-    """Return what a method makes of a chunk, in the dtype of an example."""
+    """Return a method's result for a chunk, in the dtype of an example."""
     if example is not None and X.shape[0] == 0:
         return example
     with _task():
@@ -213,12 +212,12 @@ def _example(estimator, X):
 
 
 def _aligned(given):
-    """Return the keys of the chunks, a tuple for each, and the collections that they are from."""
+    """Return the keys of the chunks, a tuple for each, and the collections they come from."""
     X = given["X"]
     given = {name: own for name, own in given.items() if own is not None}
     if isinstance(X, da.Array):
         given = {name: _like_rows(name, own, X) for name, own in given.items()}
-        # Together: what two of them are made of is made once.
+        # Together, so that shared inputs are computed once.
         arrays = {name: own for name, own in given.items() if isinstance(own, da.Array)}
         given |= dict(zip(arrays, dask.optimize(*arrays.values()), strict=True))
     keys, collections = {}, []
@@ -238,7 +237,7 @@ def _like_rows(name, own, X):
             return own
         own = da.from_array(np.asarray(own), chunks=-1)
     whole = {axis: -1 for axis in range(1, own.ndim)}
-    if np.isnan([X.shape[0], own.shape[0]]).any():  # nobody knows: numbers of chunks must do
+    if np.isnan([X.shape[0], own.shape[0]]).any():  # unknown, so compare numbers of chunks
         return own.rechunk(whole) if whole else own
     if own.shape[0] != X.shape[0]:
         raise ValueError(f"{name} has {own.shape[0]} rows, but X has {X.shape[0]}.")
@@ -246,12 +245,12 @@ def _like_rows(name, own, X):
 
 
 def _is_of_delayed(own):
-    """Tell whether chunks are given one by one."""
+    """Return whether chunks are given individually."""
     return isinstance(own, list) and bool(own) and all(isinstance(part, Delayed) for part in own)
 
 
 def _chunks(name, own):
-    """Return the keys of the chunks of a collection, and what they are from."""
+    """Return the keys of the chunks of a collection, and the collection they come from."""
     if isinstance(own, da.Array):
         return list(flatten(own.__dask_keys__())), [own]
     if hasattr(own, "to_delayed") and not isinstance(own, Delayed):
@@ -277,7 +276,7 @@ def _scheduled(batches, collections, names, step):
     """Return the record of all chunks, on the scheduler that Dask finds."""
     name = _new_name(step.name)
     level = [f"{name}-{number}" for number in range(len(batches))]
-    # The key of the function and not the function: it is sent once and not with every task.
+    # Pass the key of the function, which is then sent once and not with every task.
     graph = {f"{name}-of": step.of_batch}
     for number, (key, keys) in enumerate(zip(level, batches, strict=True)):
         graph[key] = partial(_record, names, number), f"{name}-of", *keys
@@ -287,14 +286,14 @@ def _scheduled(batches, collections, names, step):
         for key, group in zip(level, groups, strict=True):
             graph[key] = partial(_merged, step.merge), group
     graph = HighLevelGraph.from_collections(name, graph, dependencies=collections)
-    # Of the threads of this process there is one for a task; other processes see to it themselves.
+    # In this process, each task gets one thread; other processes limit their threads themselves.
     with serial_blas():
         return dask.compute(Delayed(level[0], graph, layer=name))[0]
 
 
 def _record(names, number, of_batch, *parts):
     given = dict(zip(names, parts, strict=True))
-    # Of a list of Delayed: all parts may be in the first.
+    # With a list of Delayed, the first may hold all parts.
     batch = tuple(map(given.get, ("X", "y", "sample_weight")))
     is_whole = len(parts) == 1 and isinstance(parts[0], tuple)
     with _task():

@@ -1,17 +1,17 @@
-"""Warnings of this library that a program may want to catch by name."""
+"""Warnings of this library that programs can catch by name."""
 
 __all__ = ["FeatureCollapseWarning"]
 
 
 class FeatureCollapseWarning(UserWarning):
-    """Says that the random features of a query have collapsed onto one or two of them.
+    """Warning that the random features of a query have collapsed onto one or two of them.
 
     Positive features are exponentials. When the inputs are large compared with the kernel's
-    width, one or two of them hold nearly all of the weight, and an average over the others adds
-    nothing: the kernel estimate is then that of a map with one or two features, however many
-    were asked for. A smaller ``sigma``, centring, or a mechanism of lower variance helps; more
-    features of the same kind hardly do. A chain says so where the exact partition function is
-    certain to be another.
+    width, one or two of them hold nearly all of the weight, and averaging over the others adds
+    nothing: the kernel estimate is as poor as with one or two features, however many there are. A
+    smaller ``sigma``, centring, or a mechanism of lower variance helps; more features of the same
+    kind hardly do. A chain warns if the exact partition function certainly differs from the
+    approximate one.
 
     See Also
     --------

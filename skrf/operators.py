@@ -15,15 +15,15 @@ from ._typing import Array, Transformer
 from ._validation import check_integer, naming
 from .features import as_feature_map, in_range, mapped, maps_sides_alike
 
-# Exponents of products up to which no scale is taken out.
+# Exponents of products up to which no scale is factored out.
 _RANGE = {np.dtype(np.float64): 600.0, np.dtype(np.float32): 60.0}
 
 
 class KernelOperator(scipy.sparse.linalg.LinearOperator):
-    """The approximate kernel matrix of queries and keys, as an operator of SciPy.
+    """The approximate kernel matrix of queries and keys as a SciPy operator.
 
-    It holds the features and multiplies by them: a product costs O((n_x + n_y) M) with M columns,
-    and the matrix is never made. All of SciPy that takes a ``LinearOperator`` takes it.
+    It stores the features and multiplies by them: a product costs O((n_x + n_y) M) with M columns,
+    and the matrix is never formed. It works wherever SciPy accepts a ``LinearOperator``.
 
     Parameters
     ----------
@@ -39,26 +39,26 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     shape : tuple of int
         (n_x, n_y).
     dtype : numpy.dtype
-        float32 where X and Y are, else float64.
+        float32 if X and Y are, otherwise float64.
     log_scale : float
-        The operator is the matrix times exp(-log_scale): 0 unless values would leave the range of
-        the dtype.
+        The operator is the matrix times exp(-log_scale), where log_scale is 0 unless values would
+        leave the range of the dtype.
     is_symmetric : bool
-        Whether it is symmetric, and then positive semi-definite: Y is None and both sides are
-        mapped alike. `eigsh` and `cg` need that.
+        Whether the operator is symmetric, and hence positive semi-definite: Y is None and both
+        sides are mapped alike. `eigsh` and `cg` require it.
 
     Raises
     ------
     NotFittedError
-        Where `feature_map` is not fitted.
+        If `feature_map` is not fitted.
     ValueError
-        Where the widths of X, Y and the map differ.
+        If the widths of X, Y and the map differ.
 
     See Also
     --------
     ApproxKernelRidge : Ridge regression without an operator.
     features.as_feature_map : How features are read.
-    scipy.sparse.linalg.LinearOperator : What solvers take.
+    scipy.sparse.linalg.LinearOperator : The interface that solvers accept.
 
     References
     ----------
@@ -93,7 +93,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
             sides.append(_rows(maps[1], "Y", given[-1]))
         queries, keys = sides[0], sides[-1]
         tops = [side.exponents.max(axis=0).astype(np.float64) for side in (queries, keys)]
-        levels = tops[0] + tops[1]  # -inf where a feature is 0 on one side: it adds nothing
+        levels = tops[0] + tops[1]  # -inf where a feature is 0 on one side and adds nothing
         self.log_scale = float(finite(levels.max()))
         if abs(self.log_scale) <= _RANGE[dtype]:
             self.log_scale = 0.0
@@ -139,7 +139,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Raises
         ------
         ValueError
-            Where the operator is not square.
+            If the operator is not square.
         """
         if self.shape[0] != self.shape[1]:
             raise ValueError(f"trace needs a square operator, got shape {self.shape}.")
@@ -151,26 +151,26 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Parameters
         ----------
         k : int, default=6
-            How many, less than n_x.
+            Number of eigenvalues, less than n_x.
         **options : dict
             Passed to `scipy.sparse.linalg.eigsh`.
 
         Returns
         -------
         values : ndarray of shape (k,)
-            Ascending.
+            Eigenvalues in ascending order.
         vectors : ndarray of shape (n_x, k)
             One column per eigenvalue.
 
         Raises
         ------
         ValueError
-            Where the operator is not symmetric.
+            If the operator is not symmetric.
         """
         self._check_symmetric("Eigenvalues")
         if check_integer("k", k) >= self.shape[0]:
             raise ValueError(f"k must be less than {self.shape[0]}, the number of rows, got {k}.")
-        # A start of its own: the same result in every call.
+        # Use a fixed start, so that every call gives the same result.
         start = np.random.default_rng(0).uniform(-1, 1, self.shape[0]).astype(self.dtype)
         return scipy.sparse.linalg.eigsh(self, k, **{"v0": start, **options})
 
@@ -182,8 +182,8 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         b : array-like of shape (n_x,)
             Right-hand side.
         ridge : float, default=0.0
-            At least 0. Without one the operator has as many positive eigenvalues as features at
-            most, and most right-hand sides have no solution.
+            At least 0. With 0, the operator has at most as many positive eigenvalues as features,
+            and most right-hand sides have no solution.
         **options : dict
             Passed to `scipy.sparse.linalg.cg`, such as ``rtol``, ``maxiter`` and ``M``.
 
@@ -195,12 +195,12 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         Raises
         ------
         ValueError
-            Where the operator is not symmetric, or `ridge` is negative.
+            If the operator is not symmetric, or `ridge` is negative.
 
         Warns
         -----
         ConvergenceWarning
-            Where the iterations end before the tolerance is reached.
+            If the iterations end before the tolerance is reached.
         """
         self._check_symmetric("Conjugate gradients")
         if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= ridge < np.inf:
@@ -244,12 +244,12 @@ def _checked(feature_map, name, X):
 
 def _rows(feature_map, name, X):
     X = in_range(feature_map, X, name)
-    # Transformers of other packages do not tell their columns, and make blocks of their own.
+    # Transformers of other packages do not state their columns, and split rows themselves.
     return feature_map(X) if feature_map.n_columns is None else mapped(feature_map, X)
 
 
 def _factor(rows, level, dtype):
-    """Return features times exp(-level), of which there is one per column or for all."""
+    """Return features times exp(-level), with a level per column or one for all."""
     factor = np.exp(rows.exponents - level)
     if rows.scale is not None:
         factor = rows.values * factor

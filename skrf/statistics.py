@@ -11,7 +11,7 @@ from sklearn.utils import gen_batches
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
 from ._typing import Array
 
-_BLOCK_ROWS = 1024  # a float64 copy of a block stays in the cache
+_BLOCK_ROWS = 1024  # a float64 copy of a block fits in the cache
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
 
 
@@ -25,13 +25,13 @@ class Moments:
     Parameters
     ----------
     weight : float
-        Sum of the weights of the rows; where that is infinite, nothing can be merged.
+        Sum of the weights of the rows; if it is infinite, nothing can be merged.
     origin : ndarray of shape (d,)
-        A point near the rows, float64. Far from zero the mean alone would not hold their digits.
+        A float64 point near the rows. Far from zero, the mean alone would lose their digits.
     step : ndarray of shape (d,)
-        Weighted mean less the origin.
+        Weighted mean minus the origin.
     covariance : ndarray of shape (d, d) or (d,)
-        Weighted mean of the outer products of deviations from the mean, or of their squares alone.
+        Weighted mean of the outer products of deviations from the mean, or only of their squares.
     minimum : ndarray of shape (d,)
         Smallest entry of every column.
     mean_absolute : ndarray of shape (d,)
@@ -39,7 +39,7 @@ class Moments:
 
     See Also
     --------
-    PairStatistics : Those of queries and keys.
+    PairStatistics : Moments of queries and keys.
     skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
 
     References
@@ -60,11 +60,11 @@ class Moments:
     ) -> Self:
         """Return the moments of the rows of X in one pass of row blocks.
 
-        With ``sizes=False`` minimum and mean absolute value are left out: NaN.
+        With ``sizes=False`` minimum and mean absolute value are not computed but NaN.
         """
         weights, exponent = sample_weight, 0
         if weights is not None:
-            # A common factor, taken out as a power of two, neither overflows nor underflows.
+            # Factor out a power of two to avoid overflow and underflow.
             exponent = np.frexp(weights.max())[1]
             weights = np.ldexp(weights, -exponent)
         if sp.issparse(X):
@@ -99,13 +99,13 @@ class Moments:
     def variances(self) -> np.ndarray:
         """Variance of every column, shape (d,)."""
         found = np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
-        # Rounding makes a variance negative where one row has nearly all of the weight.
+        # Rounding may make a variance negative if one row has nearly all of the weight.
         return np.maximum(found, 0.0)
 
     def mapped(self, matrix: np.ndarray) -> "Moments":
-        """Return the moments of matrix @ x; needs moments made with ``full=True``.
+        """Return the moments of matrix @ x; requires moments computed with ``full=True``.
 
-        Minimum and mean absolute value of a linear image are not known: NaN.
+        Minimum and mean absolute value of a linear image are unknown and set to NaN.
         """
         unknown = np.full_like(self.step, np.nan)
         covariance = matrix @ self.covariance @ matrix.T
@@ -114,7 +114,7 @@ class Moments:
 
     @property
     def entry_variance(self) -> float:
-        """Variance of all entries taken together, whatever their column."""
+        """Variance of all entries of all columns taken together."""
         return float(np.mean(self.variances) + np.var(self.mean))
 
 
@@ -128,7 +128,7 @@ def _dense(X, weights, full, sizes):
         total, squares = sums(X, shift, weights, blocks, full)
         step = total / weight
         covariance = squares / weight - (np.outer(step, step) if full else step * step)
-        # Digits are lost where the shift is far from the mean: then again with the mean itself.
+        # Digits are lost if the shift is far from the mean; then repeat with the mean itself.
         spread = np.diagonal(covariance) if full else covariance
         if (step * step <= _FAR * spread).all():
             break
@@ -158,7 +158,7 @@ def _sums_about(X, shift, weights, blocks, full):
 
 
 def _sums_elsewhere(X, shift, weights, blocks, full):
-    """Return the same of rows of another library and without weights: only sums are copied."""
+    """Do the same for unweighted rows of another library, copying only sums."""
     xp, total, squares = namespace(X), 0.0, 0.0
     shift = beside(shift, X)
     for block in blocks:
@@ -175,7 +175,7 @@ def _sparse(X, weights, full):
     stored, total = (
         sum(_column_sums(X[block], weights[block], power) for block in blocks) for power in (0, 1)
     )
-    # In columns that hold most of the weight the mean may be far beyond the spread.
+    # In columns with most of the weight the mean may be far larger than the spread.
     weight = weights.sum()
     origin = np.where(stored > weight / 2, total / weight, 0.0)
     parts = (_sparse_block(X[block], weights[block], origin, full) for block in blocks)
@@ -191,7 +191,7 @@ def _sparse_block(X, weights, origin, full):
     if full:
         covariance = (X.multiply(weights[:, None] / weight).T @ X).toarray() - np.outer(step, step)
     else:
-        # Constant columns may miss 0 by rounding.
+        # Rounding may make constant columns slightly different from 0.
         covariance = np.maximum(_column_sums(X, weights, 2) / weight - step * step, 0.0)
     return Moments(weight, origin, step, covariance, minimum, mean_absolute)
 
@@ -213,7 +213,7 @@ class PairStatistics:
 
     See Also
     --------
-    Moments : Those of one side.
+    Moments : The moments of one side.
     skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
 
     References
@@ -234,7 +234,7 @@ class PairStatistics:
         key_weight: Array | None = None,
         **options: bool,
     ) -> Self:
-        """Return the weighted statistics of queries X and keys (X itself by default)."""
+        """Return the weighted statistics of queries X and keys (by default X itself)."""
         queries = Moments.of(X, sample_weight, **options)
         return cls(queries, queries if keys is None else Moments.of(keys, key_weight, **options))
 

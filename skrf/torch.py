@@ -1,4 +1,4 @@
-"""Attention with random features as a module of torch, in the place of exact attention."""
+"""Attention with random features as a torch module that replaces exact attention."""
 
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -16,44 +16,44 @@ __all__ = ["RandomFeatureAttention"]
 
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
-_RECORD = "record/"  # what names of buffers begin with
+_RECORD = "record/"  # prefix of the names of buffers
 
 
 class RandomFeatureAttention(nn.Module):
-    """Softmax attention with random features, for ``scaled_dot_product_attention``.
+    """Softmax attention with random features, in place of ``scaled_dot_product_attention``.
 
-    Takes queries, keys and values of the shape (batch, heads, length, width) and has no weights of
-    its own. Random numbers are functions of a seed; statistics are those of `fit`, or, without it,
-    as in `ApproxKernelAttention`: bidirectional calls take them from a sample of their inputs.
+    Takes queries, keys and values of shape (batch, heads, length, width) and has no weights of its
+    own. Random numbers are functions of a seed. Statistics come from `fit`; without it,
+    bidirectional calls take them from a sample of their inputs, as in `ApproxKernelAttention`.
 
     Parameters
     ----------
     feature_map : mechanism, GeneralizedMap or "none", default=None
         As in `ApproxKernelAttention`.
     is_causal : bool, default=False
-        Whether position i attends to positions up to i only, where a call does not say.
+        Whether position i attends only to positions up to i, unless a call says otherwise.
     near : NearField, "auto" or None, default="auto"
-        Keys that are taken exactly, as in `ApproxKernelAttention`.
+        Keys that are attended to exactly, as in `ApproxKernelAttention`.
     n_groups : int or "auto", default="auto"
         Groups of the features, as in `ApproxKernelAttention`.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(width).
     mask : mask of ApproxKernelAttention or callable, default=None
-        Multiplies the attention weights, which must not become negative. Of parameters, it is
-        trained; a callable, such as another module, returns the mask of every call.
+        Multiplies the attention weights, which must not become negative. A mask made of parameters
+        is trained; a callable, such as another module, returns the mask of each call.
     dropout : float, default=0.0
-        Share of the entries of values that are dropped while training.
+        Share of the entries of values that are dropped during training.
     redraw_every : int, default=None
-        Number of calls while training after which random numbers are drawn anew.
+        Number of training calls after which random numbers are redrawn.
     random_state : int, RandomState instance or None, default=None
-        Source of the seed; None takes that of `feature_map`.
+        Source of the seed; None uses that of `feature_map`.
 
     Attributes
     ----------
     seed : int
-        Of the random numbers in use; every redraw takes the next one, which this one decides.
+        Seed of the random numbers in use; it determines the seed of the next redraw.
     n_calls : int
-        Calls while training since the last redraw.
+        Training calls since the last redraw.
 
     See Also
     --------
@@ -62,12 +62,12 @@ class RandomFeatureAttention(nn.Module):
 
     Notes
     -----
-    All that outputs depend on is in ``state_dict``: the seed, the count of calls, and of a fit the
-    statistics, what was learnt from them, and the factors of the far keys, as buffers. A module of
-    the same arguments that loads it has the same outputs, bit for bit. These buffers keep their
-    dtype in ``half()`` and the like; they are a record that calls do not read.
+    Everything that outputs depend on is in ``state_dict`` as buffers: the seed, the count of calls
+    and, after a fit, the statistics, what was learned from them, and the factors of the far keys. A
+    module with the same arguments that loads it has the same outputs, bit for bit. These buffers
+    keep their dtype in ``half()`` and the like; they are a record that calls do not read.
 
-    Sums are in float32 or better, also under autocast. Calls are no part of a compiled graph.
+    Sums are in float32 or better, also under autocast. Compiled graphs do not include calls.
 
     References
     ----------
@@ -118,7 +118,7 @@ class RandomFeatureAttention(nn.Module):
     # ---------------------------------------------------------------- operators
 
     def _operator(self, is_causal, seed):
-        """Return the operator of a direction, not fitted."""
+        """Return the unfitted operator of a direction."""
         return ApproxKernelAttention(
             self.feature_map,
             causal=is_causal,
@@ -128,7 +128,7 @@ class RandomFeatureAttention(nn.Module):
         ).redraw(seed)
 
     def _forget(self):
-        """Set the operators of both directions to those that are not fitted."""
+        """Reset the operators of both directions to unfitted ones."""
         self._operators = {own: self._operator(own, self.seed) for own in _DIRECTIONS}
         self._records = {}
         self._register()
@@ -153,7 +153,7 @@ class RandomFeatureAttention(nn.Module):
         key_padding_mask: "torch.Tensor | None" = None,
         is_causal: bool | None = None,
     ) -> Self:
-        """Take the statistics that all later calls in a direction use.
+        """Compute the statistics that all later calls in a direction use.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class RandomFeatureAttention(nn.Module):
         key_padding_mask : Tensor of bool of shape (batch, length), default=None
             True where a key is padding and ignored.
         is_causal : bool, default=None
-            The direction; None is that of the module.
+            The direction; None is the module's own.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class RandomFeatureAttention(nn.Module):
         Raises
         ------
         ValueError
-            For a `feature_map` whose parameters cannot be held by buffers, such as `AdaptiveRF`.
+            For a `feature_map` whose parameters buffers cannot hold, such as `AdaptiveRF`.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         parts = [part.detach() for part in parts]
@@ -185,12 +185,12 @@ class RandomFeatureAttention(nn.Module):
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Draw the random numbers anew; statistics stay.
+        """Redraw the random numbers, keeping the statistics.
 
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
-            Source of the new seed; None takes the next one, which the seed in use decides.
+            Source of the new seed; None uses the next one, which the current seed determines.
 
         Returns
         -------
@@ -231,12 +231,12 @@ class RandomFeatureAttention(nn.Module):
         key_padding_mask : Tensor of bool of shape (batch, S), default=None
             True where a key is padding and ignored.
         is_causal : bool, default=None
-            Whether position i attends to positions up to i only; None is as the module says.
+            Whether position i attends only to positions up to i; None is the module's setting.
 
         Returns
         -------
         Tensor of shape (batch, heads, L, e)
-            In the dtype of the inputs.
+            Outputs in the dtype of the inputs.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         if self.training and self.dropout:
@@ -274,7 +274,7 @@ class RandomFeatureAttention(nn.Module):
         return is_causal, list(inputs.values())
 
     def extra_repr(self) -> str:
-        """Return what stands between the brackets of the module's name.
+        """Return the arguments to show in the module's representation.
 
         Returns
         -------
@@ -286,7 +286,7 @@ class RandomFeatureAttention(nn.Module):
     # ---------------------------------------------------------------- state
 
     def _arrays(self):
-        """Return all that outputs depend on, beside the arguments, by name."""
+        """Return everything besides the arguments that outputs depend on, by name."""
         arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
         for is_causal, own in self._records.items():
             direction = _DIRECTIONS[is_causal]
@@ -294,7 +294,7 @@ class RandomFeatureAttention(nn.Module):
         return arrays
 
     def _register(self):
-        """Write it into buffers."""
+        """Write the state into buffers."""
         device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         self._buffers.clear()
         for name, array in self._arrays().items():
@@ -302,7 +302,7 @@ class RandomFeatureAttention(nn.Module):
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
-        self._register()  # on their new device, but not in shorter floats
+        self._register()  # on the new device, but not in shorter floats
         return self
 
     def __getstate__(self):
@@ -321,7 +321,7 @@ class RandomFeatureAttention(nn.Module):
                 found[name.removeprefix(start)] = value.numpy(force=True)
         if {"seed", "n_calls"} <= set(found):
             self._restore(found)
-        # The buffers now are those of the state, and nothing is left to be missing.
+        # The buffers are now those of the state, so none can be missing.
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing, unexpected, errors
         )

@@ -1,4 +1,4 @@
-"""Attention in time and memory linear in length, its exact reference, and what it is made of."""
+"""Attention in time and memory linear in length, its exact reference, and its parts."""
 
 from ._diagnosis import AttentionDiagnosis
 from ._stream import AttentionState

@@ -1,4 +1,4 @@
-"""What a call of attention takes exactly, and which fitted maps it takes for the rest."""
+"""The exact part of an attention call, and the fitted maps for the rest."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -16,16 +16,16 @@ from .near import NearField
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a call takes exactly, and what its features are.
+    """The exact keys and the features of a call.
 
     Parameters
     ----------
     field : NearField or None
-        What is exact.
+        The keys to attend to exactly.
     n_groups : int
-        Groups of features.
+        Number of groups of features.
     prototypes : tuple of mechanisms
-        Those of all groups without data, or a single one that needs data; none without features.
+        Maps of all groups without data, or a single one that needs data; empty without features.
     """
 
     field: NearField | None
@@ -40,17 +40,17 @@ class Plan:
 
 
 def needs_data(feature_map):
-    """Tell whether a map can only be fitted to data."""
+    """Return whether a map can only be fitted to data."""
     return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
 
 
 def is_none(feature_map):
-    """Tell whether far keys are left out."""
+    """Return whether far keys are left out."""
     return isinstance(feature_map, str) and feature_map == "none"
 
 
 def share_of(feature_map, n_groups):
-    """Return the number of components of a group."""
+    """Return the number of components per group."""
     n_components = getattr(feature_map, "n_components", None)
     if not isinstance(n_components, Integral) or n_components % n_groups:
         raise ValueError(
@@ -79,7 +79,7 @@ def adapted(plan, queries, keys, before=None):
 def pooled(groups, numbers, own):
     """Return all queries of some query heads, and all keys, of some sets on the host."""
     width = groups.k.shape[-1]
-    numbers = numbers[0] if len(numbers) == 1 else numbers  # a single one is not copied
+    numbers = numbers[0] if len(numbers) == 1 else numbers  # no copy for a single set
     queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
     keys = groups.k[numbers].reshape(-1, width)
     if groups.padding is not None:
@@ -88,7 +88,7 @@ def pooled(groups, numbers, own):
 
 
 def rows_of_sets(groups, most):
-    """Return at most some queries and keys of every set, where they are."""
+    """Return a limited number of queries and keys of every set, in their library."""
     hidden = to_host(groups.padding)
     n_sets, n_heads, n_queries, _ = groups.q.shape
     queries = [_some(np.arange(n_heads * n_queries), most)] * n_sets
@@ -99,7 +99,7 @@ def rows_of_sets(groups, most):
 
 
 def _taken(X, places):
-    """Return rows of every set: numbers of them for each, taken in one copy."""
+    """Return rows of every set, given their indices per set, in one copy."""
     rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
     starts = np.arange(len(places)) * (rows.shape[0] // len(places))
     numbers = [start + own for start, own in zip(starts, places, strict=True)]
@@ -108,14 +108,14 @@ def _taken(X, places):
 
 
 def _some(rows, most):
-    """Return at most some rows, spread over all of them."""
+    """Return at most `most` rows, spread over all of them."""
     return rows[:: max(1, -(-len(rows) // most))]
 
 
 def in_groups(mechanism, n_groups, drawn=()):
-    """Return a fitted mechanism and others of the same parameters, drawn apart.
+    """Return a fitted mechanism and others with the same parameters, drawn separately.
 
-    Random numbers that groups of the same seed have `drawn` are not drawn again.
+    Random numbers that groups with the same seed have already `drawn` are reused.
     """
     if 1 < n_groups == len(drawn) and hasattr(mechanism, "drawn_as"):
         if drawn[0].seed_ == mechanism.seed_:
@@ -125,12 +125,12 @@ def in_groups(mechanism, n_groups, drawn=()):
 
 
 def seed_of(seed, group):
-    """Return the seed of a group: those of neighbouring seeds have none in common."""
+    """Return the seed of a group; neighbouring seeds have no group seeds in common."""
     return seed if group == 0 else int(np.random.default_rng([seed, group]).integers(2**31))
 
 
 def cost_of(maps, n_queries):
-    """Return what features cost a query, in exact keys; those of keys are shared by query heads."""
+    """Return the cost of features per query in exact keys; query heads share those of keys."""
     return sum(
         head.keys.n_columns * (1 / len(group) + 1 / n_queries)
         for group in maps.groups
@@ -139,9 +139,9 @@ def cost_of(maps, n_queries):
 
 
 def redrawn_sets(sets, seed):
-    """Return sets whose mechanisms have the same parameters and other draws.
+    """Return sets whose mechanisms have the same parameters but other draws.
 
-    `seed` returns the seed of a mechanism, given it and the number of its group.
+    `seed` returns the seed of a mechanism, given the mechanism and the index of its group.
     """
 
     def redrawn(own):

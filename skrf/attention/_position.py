@@ -136,7 +136,7 @@ class Window:
         return type(None), ()
 
     def is_next(self, n):
-        """Tell whether row n of the near keys may be written, and take it: nobody else has it."""
+        """Return whether row n of the near keys may be written, and take it: nobody else has it."""
         if _is_frozen(self._keys):
             return False
         with self._lock:
@@ -189,7 +189,7 @@ class Window:
 
 
 def _is_usual(unit, field, before):
-    """Tell whether a unit is a position as most are.
+    """Return whether a unit is a position as most are.
 
     Others are several, or begin a block, at which keys become far; are anchors, or padding; need
     float64 for single inputs; have features with signs, or of several query heads; or are tensors
@@ -210,7 +210,7 @@ def _is_usual(unit, field, before):
 
 
 def _can_go_on(state, field):
-    """Tell whether all anchors are there, and rows may be written behind those of a state."""
+    """Return whether all anchors are there, and rows may be written behind those of a state."""
     anchors = state.anchors
     n_anchors = anchors.keys.shape[-2]
     arrays = state.keys, state.values, anchors.keys, anchors.values, *(s.sums for s in state.sums)
@@ -223,11 +223,11 @@ def _can_go_on(state, field):
 
 
 def _is_differentiated(*arrays):
-    """Tell whether torch may differentiate what is made of any of these."""
+    """Return whether torch may differentiate what is made of any of these."""
     return any(getattr(own, "requires_grad", False) for own in arrays)
 
 
 def _is_frozen(array):
-    """Tell whether torch made an array in its inference mode, and no longer is in it."""
+    """Return whether torch made an array in its inference mode, and no longer is in it."""
     is_torch = array_api_compat.is_torch_array(array)
     return is_torch and array.is_inference() and not namespace(array).is_inference_mode_enabled()

@@ -59,7 +59,7 @@ class Mask:
         return 1.0 if X.dtype == namespace(X).float64 else self._unit
 
     def columns_pay(self, n_features, n_values):
-        """Tell whether products with all columns are faster than forming all entries.
+        """Return whether products with all columns are faster than forming all entries.
 
         The columns are the products of features with values (and 1). Entries cost the kernel and
         its product with the values, which is less wherever they are at hand.
@@ -190,7 +190,7 @@ class GridMask(Mask):
         self._cache = {}
 
     def columns_pay(self, n_features, n_values):
-        """Tell whether products with all columns are faster than forming all entries."""
+        """Return whether products with all columns are faster than forming all entries."""
         middle = np.arange(self.shape[0])
         ends = np.minimum(middle - self._least_lag, self.shape[0] - 1)
         n_entries = np.maximum(ends - np.maximum(middle - self._largest_lag, 0) + 1, 0).sum()

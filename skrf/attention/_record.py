@@ -1,4 +1,4 @@
-"""What a fitted operator learnt, as arrays by name, and the operator that they make again."""
+"""What a fitted operator learned, as arrays by name, and the operator restored from them."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from .generalized import GeneralizedMap
 
 
 def record_of_fit(attention):
-    """Return what a fitted operator learnt: all but its parameters and seed.
+    """Return what a fitted operator learned: everything but its parameters and seed.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def record_of_fit(attention):
     Raises
     ------
     ValueError
-        Where a mechanism learnt something else than arrays and numbers.
+        If a mechanism learned anything other than arrays and numbers.
     """
     record = {
         "lengths": np.array(attention._fitted_lengths),

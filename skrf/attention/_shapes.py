@@ -1,7 +1,7 @@
-"""What every attention call checks first: the shapes and contents of q, k, v and the padding.
+"""The first checks of every attention call: shapes and contents of q, k, v and the padding.
 
-Inside, attention has one layout: U sets of keys and values (batch times key heads), each read by a
-group of G query heads.
+Internally, attention has one layout: U sets of keys and values (batch times key heads), each read
+by a group of G query heads.
 """
 
 import math
@@ -20,7 +20,7 @@ _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 @dataclass(frozen=True, eq=False)
 class HeadGroups:
-    """Validated inputs of an attention call, float32 if none of them was longer, else float64.
+    """Validated inputs of an attention call, float64 if one of them is, otherwise float32.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ class HeadGroups:
     padding : ndarray of shape (U, S) or None
         True where a key is ignored.
     leading : tuple of int
-        Leading axes of the queries as they were given.
+        Leading axes of the given queries.
     dtype : dtype
-        Of results: that of the inputs where they are short floats, which are worked on in float32.
+        Type of results: that of the inputs if they are short floats, which are computed in float32.
     """
 
     q: np.ndarray
@@ -73,7 +73,7 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
         True where a key is ignored; shape (S,), or with the leading axes of k, with or without
         the last of them, its heads.
     causal : bool, default=False
-        Whether position i reads positions up to i only, which needs as many keys as queries.
+        Whether position i reads only positions up to i, which requires as many keys as queries.
     is_checked : bool, default=True
         Whether contents are checked here, or later, set by set on threads.
 
@@ -85,9 +85,9 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
     Raises
     ------
     ValueError
-        Where shapes do not fit, an axis is empty, or a value is NaN or infinite.
+        If shapes do not fit, an axis is empty, or a value is NaN or infinite.
     TypeError
-        Where an input is not made of real numbers, or the padding not of booleans.
+        If an input is not made of real numbers, or the padding not of booleans.
     """
     (q, k, v), dtype = _as_floats({"q": q, "k": k, "v": v})
     _check_fit(q, k, v)
@@ -101,13 +101,13 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)
     n_sets, xp, leading = math.prod(k.shape[:-2]), namespace(k), tuple(q.shape[:-2])
-    # The heads of a group lie side by side, so grouping splits an axis and moves nothing.
+    # The heads of a group are contiguous, so grouping splits an axis and moves nothing.
     q = xp.reshape(q, (n_sets, -1, *q.shape[-2:]))
     padding = _check_padding(to_host(key_padding_mask), k.shape)
     k, v = (xp.reshape(part, (n_sets, *part.shape[-2:])) for part in (k, v))
     if padding is not None:
         padding = beside(padding, k)
-        # Whatever stands there must not decide in which precision the others are worked on.
+        # Padded entries must not decide the precision used for the others.
         k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
     return HeadGroups(q, k, v, padding, leading, dtype)
 
@@ -131,7 +131,7 @@ def check_finite(name, array):
 
 
 def unit_for(largest):
-    """Return the power of 2 that numbers of a size are divided by: 1 where the size is usual."""
+    """Return the power of 2 to divide numbers of a size by, which is 1 for usual sizes."""
     if largest == 0 or 1 / _USUAL < largest < _USUAL:
         return 1.0
     return math.ldexp(1.0, math.frexp(largest)[1] - 1)
@@ -158,7 +158,7 @@ def check_gradient(grad_out, groups):
 
 
 def check_gradients(gradients):
-    """Raise where a gradient with respect to q, k, v or the mask has left the range of floats."""
+    """Raise if a gradient with respect to q, k, v or the mask has left the range of floats."""
     for name, own in zip(("q", "k", "v", "mask")[: len(gradients)], gradients, strict=True):
         for array in own if isinstance(own, list) else [own]:
             if not np.isfinite(largest_entry(array)):
@@ -195,13 +195,13 @@ def _as_floats(inputs):
     dtypes = [array.dtype for array in arrays.values()]
     is_single = all(xp.isdtype(t, "real floating") and xp.finfo(t).bits <= 32 for t in dtypes)
     dtype = xp.float32 if is_single else xp.float64
-    # Short floats of one kind come out as they came in.
+    # Short floats of one kind keep their dtype.
     given = dtypes[0] if is_single and all(t == dtypes[0] for t in dtypes) else dtype
     return tuple(cast(array, dtype) for array in arrays.values()), given
 
 
 def _common_namespace(inputs):
-    """Return the one library of all inputs, of which one at least is not NumPy's."""
+    """Return the one library of all inputs, at least one of which is not from NumPy."""
     try:
         if all(map(array_api_compat.is_array_api_obj, inputs.values())):
             return array_api_compat.array_namespace(*inputs.values())
@@ -212,7 +212,7 @@ def _common_namespace(inputs):
 
 
 def as_array(name, values):
-    """Return values as a NumPy array, or raise naming them."""
+    """Return values as a NumPy array, or raise and name them."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -240,7 +240,7 @@ def _check_fit(q, k, v):
 
 
 def _check_padding(mask, k_shape):
-    """Return the padding as (U, S), or None where no key is padded."""
+    """Return the padding as (U, S), or None if no key is padded."""
     if mask is None:
         return None
     mask = as_array("key_padding_mask", mask)

@@ -1,4 +1,4 @@
-"""What streaming attention remembers between calls, of every set of keys or of all together."""
+"""The state of streaming attention between calls, per set of keys or for all together."""
 
 from dataclasses import dataclass, fields
 
@@ -16,7 +16,7 @@ class AttentionState:
     Parameters
     ----------
     heads : tuple
-        What is remembered of every set of keys, or of all together; of a fixed size.
+        State of every set of keys, or of all together; of a fixed size.
     shape : tuple, default=()
         Sets of keys, their width, features, width of values and the near field.
     is_double : bool, default=False
@@ -24,8 +24,8 @@ class AttentionState:
 
     See Also
     --------
-    ApproxKernelAttention.init_state : Makes the first one.
-    ApproxKernelAttention.step : Makes the next one.
+    ApproxKernelAttention.init_state : Returns the first state.
+    ApproxKernelAttention.step : Returns the next state.
 
     References
     ----------
@@ -39,14 +39,14 @@ class AttentionState:
 
 
 def stream_shape(groups, sets, field):
-    """Return what a state must have been made for."""
+    """Return the shape that a state must match."""
     n_features = sum(head.keys.n_columns for head in sets[0].heads)  # of all groups
     library = "another library than NumPy" if is_array_api(groups.q) else "NumPy"
     return library, len(sets), groups.k.shape[-1], n_features, groups.v.shape[-1], field
 
 
 def check_state(state, shape):
-    """Raise unless a state has seen nothing, or what these inputs continue."""
+    """Raise unless a state is empty or these inputs can continue it."""
     if state.heads and state.shape != shape:
         raise ValueError(
             "state was made by {} for {} sets of keys of width {}, {} features, values of width {} "
@@ -75,7 +75,7 @@ def arranged(heads, groups, sets):
 
 
 def _joint(parts):
-    """Return what is remembered of several sets with a leading axis for them."""
+    """Return the states of several sets as one with a leading axis for them."""
     first = parts[0]
     if isinstance(first, np.ndarray):
         return np.stack(parts)
@@ -87,7 +87,7 @@ def _joint(parts):
 
 
 def _of_set(part, u):
-    """Return what is remembered of one of several sets."""
+    """Return the state of one of several sets."""
     if isinstance(part, np.ndarray):
         return part[u]
     if isinstance(part, tuple):
@@ -98,5 +98,5 @@ def _of_set(part, u):
 
 
 def _lasting(part):
-    """Return the names of what is remembered, without what is made of it for speed."""
+    """Return the names of what is remembered, without values derived from it for speed."""
     return [f.name for f in fields(part) if f.name != "window"]

@@ -49,7 +49,7 @@ def _check_once():
 
 
 def is_differentiated(inputs):
-    """Tell whether autograd records what is done with any of the inputs."""
+    """Return whether autograd records what is done with any of the inputs."""
     return torch.is_grad_enabled() and any(array.requires_grad for array in inputs)
 
 

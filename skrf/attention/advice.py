@@ -1,4 +1,4 @@
-"""Which attention operator to take for some inputs: what does best on rows it has not seen."""
+"""Which attention operator to use for given inputs: the best one on rows it has not seen."""
 
 import math
 import warnings
@@ -22,10 +22,10 @@ from .operator import ApproxKernelAttention
 
 _JUDGED = 128  # queries of every head
 _GROUPS = 1, 4
-_UNITS_BESIDE = 2  # of a feature: beside exact keys, every query head has features of its own
+_UNITS_BESIDE = 2  # cost of a feature with exact keys, when every query head has its own features
 _FEW_ANCHORS = 4
 _LEAST_BUDGET = 16
-_ANCHOR_SHARES = 0.0, 0.15, 0.5  # of what exact keys cost
+_ANCHOR_SHARES = 0.0, 0.15, 0.5  # shares of the cost of exact keys
 _FEATURE_SHARES = 0.5, 0.7, 0.25, 0.12  # the first is tried with all maps
 _MEAN, _WINDOW, _EXACT = "mean of the values", "exact window", "exact attention"
 
@@ -37,26 +37,26 @@ class AttentionCandidate:
     Parameters
     ----------
     name : str
-        Name of the feature map, or of what there is in place of features.
+        Name of the feature map, or of what replaces features.
     operator : ApproxKernelAttention or None
         The unfitted operator; None for the mean of the values and the exact window.
     n_features : int
-        Number of features, of all groups.
+        Number of features of all groups together.
     n_groups : int
-        Number of groups that they are divided into.
+        Number of groups that the features are divided into.
     block : int
-        Positions of a block of near keys.
+        Number of positions in a block of near keys.
     anchors : int
         Number of anchors.
     cost : int
-        Units a query: multiplications over the sum of the widths of keys and values.
+        Units per query: multiplications divided by the sum of the widths of keys and values.
     error : float
-        Mean over heads of the relative error of the output, at rows that were not fitted.
+        Relative error of the output at rows that were not fitted, averaged over heads.
 
     See Also
     --------
-    recommend_attention : Makes them.
-    AttentionTable : All of them.
+    recommend_attention : Returns them.
+    AttentionTable : A table of them.
 
     References
     ----------
@@ -83,7 +83,7 @@ class AttentionTable(Table[AttentionCandidate]):
 
     See Also
     --------
-    recommend_attention : Makes it.
+    recommend_attention : Returns it.
     AttentionCandidate : A row.
 
     References
@@ -103,18 +103,18 @@ class AttentionTable(Table[AttentionCandidate]):
 
 @dataclass(frozen=True, repr=False)
 class AttentionAdvice:
-    """What `recommend_attention` returns; it prints the table and what follows from it.
+    """Result of `recommend_attention`, which prints the table and the conclusion from it.
 
     Parameters
     ----------
     table : AttentionTable
-        All candidates and the two simple answers, the least error first.
+        All candidates and the two simple answers, smallest error first.
     operator : ApproxKernelAttention
         The best candidate, fitted to all rows.
 
     See Also
     --------
-    recommend_attention : Makes it.
+    recommend_attention : Returns it.
     AttentionTable : Its table.
 
     References
@@ -127,12 +127,12 @@ class AttentionAdvice:
 
     @property
     def best(self) -> AttentionCandidate:
-        """Row of the table that `operator` belongs to."""
+        """Row of the table for `operator`."""
         return next(row for row in self.table if row.operator is not None)
 
     @property
     def simpler(self) -> AttentionCandidate | None:
-        """Row of a simple answer that is better than every candidate, or None."""
+        """Row of a simple answer that beats every candidate, or None."""
         return None if self.table[0] is self.best else self.table[0]
 
     def __repr__(self):
@@ -156,49 +156,49 @@ def recommend_attention(
     scale: float | None = None,
     random_state: RandomState = None,
 ) -> AttentionAdvice:
-    """Rank attention operators of equal cost by their error at rows they were not fitted to.
+    """Rank attention operators of equal cost by their error on rows they were not fitted to.
 
     Candidates are features alone, exact keys alone (a `NearField`) and both together, with three
-    feature maps, one group or four, and different shares of the budget. Beside them stand the mean
-    of the values and an exact window of as many keys as the budget: the first 4 and the nearest.
-    Exact attention is computed for 128 queries of every head only. Of several sequences one half
-    is fitted and the other judged; of a single one, a random row of every two, or with `causal`
-    the first half.
+    feature maps, one group or four, and different shares of the budget. They are compared with the
+    mean of the values and with an exact window of as many keys as the budget: the first 4 and the
+    nearest. Exact attention is computed for only 128 queries per head. With several sequences,
+    operators are fitted to one half and judged on the other. With a single one, they are fitted to
+    a random one of every two rows, or with `causal` to the first half.
 
     Parameters
     ----------
     q : array-like of shape (..., L, d)
         Queries of one layer; the last leading axis is the heads, all others are sequences.
     k : array-like of shape (..., S, d)
-        Keys. Where there are not as many as queries, candidates are features alone.
+        Keys. If their number differs from that of queries, all candidates are features alone.
     v : array-like of shape (..., S, e)
         Values.
     budget : int, default=256
-        Largest cost of a candidate in units a query, at least 16. A unit is d + e multiplications:
-        what an exact key costs. A feature costs 1 + 1/r, where r query heads share a key head,
-        and 2 beside exact keys.
+        Largest cost of a candidate in units per query, at least 16. A unit is d + e
+        multiplications, the cost of an exact key. A feature costs 1 + 1/r if r query heads share a
+        key head, and 2 if combined with exact keys.
     causal : bool, default=False
-        Whether position i attends to positions up to i only.
+        Whether position i attends only to positions up to i.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
     random_state : int, RandomState or None, default=None
-        Seed of the draws and of what is fitted.
+        Seed of the draws and of the choice of rows to fit.
 
     Returns
     -------
     AttentionAdvice
-        The ``table`` of all candidates, the least error first, and the best ``operator``, fitted
-        to all rows. Printed, it says where the mean or the window is better.
+        The ``table`` of all candidates, smallest error first, and the best ``operator``, fitted to
+        all rows. When printed, it says if the mean or the window is better.
 
     Raises
     ------
     ValueError
-        Where shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
-        or a parameter is not allowed.
+        If shapes do not fit, contents are not finite, a single sequence has fewer than 4 rows,
+        or a parameter is invalid.
 
     See Also
     --------
-    AttentionAdvice : What it returns.
+    AttentionAdvice : The result.
     ApproxKernelAttention.diagnose : The error of one operator.
     skrf.theory.recommend : The same for other tasks.
 
@@ -242,7 +242,7 @@ _MAPS = {
 
 
 class _Candidates:
-    """Rows of candidates that cost at most a budget."""
+    """Rows of candidates within a budget."""
 
     def __init__(self, trial, budget, seed):
         self.trial, self.budget, self.seed = trial, budget, seed
@@ -265,11 +265,11 @@ class _Candidates:
         return self._row(name, n, n_groups, None, math.ceil(n * unit))
 
     def exact(self, share):
-        """Return the row of exact keys alone, of which a share is anchors."""
+        """Return the row of exact keys alone, with a share of anchors."""
         return self._row("exact keys alone", 0, 1, *self._near(self.budget, share))
 
     def combined(self, name, n_groups, of_features, of_anchors):
-        """Return the row of features beside exact keys."""
+        """Return the row of features combined with exact keys."""
         n = _whole(of_features * self.budget / _UNITS_BESIDE)
         field, cost = self._near(self.budget - _UNITS_BESIDE * n, of_anchors)
         return self._row(name, n, n_groups, field, cost + _UNITS_BESIDE * n)
@@ -296,12 +296,12 @@ class _Candidates:
 
 
 def _whole(n):
-    """Return the largest number of features up to n that the groups divide, at least one each."""
+    """Return the largest number of features up to n that groups divide, at least one per group."""
     return max(int(n) // max(_GROUPS), 1) * max(_GROUPS)
 
 
 class _Trial:
-    """Some rows to fit to, and exact attention of others."""
+    """Some rows to fit to, and exact attention for others."""
 
     def __init__(self, groups, leading, causal, scale, rng):
         (n_sets, self.n_sharing, n_queries), self.n_keys = groups.q.shape[:3], groups.k.shape[1]
@@ -331,14 +331,14 @@ class _Trial:
         self._places = sampled(is_judged, n)
 
     def _half(self, n, rng):
-        """Return the numbers of rows of a single sequence that are fitted."""
+        """Return the indices of the rows of a single sequence to fit to."""
         n = n // 2
         return np.arange(n) if self.causal else 2 * np.arange(n) + rng.integers(2, size=n)
 
     def error(self, operator):
-        """Return the error of an unfitted operator, fitted to the rows that are there for it."""
+        """Return the error of an unfitted operator after fitting it to the rows set aside."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FeatureCollapseWarning)  # the table says it
+            warnings.simplefilter("ignore", FeatureCollapseWarning)  # the table shows it
             out = clone(operator).fit(*self._fitted)(*self._judged)
         return self._errors([out])[0]
 
@@ -347,7 +347,7 @@ class _Trial:
         return self._errors([], window)
 
     def _errors(self, outputs, window=None):
-        """Return the errors of outputs, of the mean, and of a window: means over heads."""
+        """Return the errors of outputs, of the mean, and of a window, averaged over heads."""
         q, k, v = self._judged
         scale, errors = check_scale(self.scale, q.shape[-1]), []
         for h in range(q.shape[1]):

@@ -1,4 +1,4 @@
-"""Softmax attention computed exactly, block by block: the reference for everything approximate."""
+"""Softmax attention computed exactly, block by block: the reference for approximations."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ._heads import Output, blocks
 from ._shapes import as_array, check_qkv, check_scale
 from .masks import _checked
 
-# A float32 logit is off by up to 1e-5 here. Inputs that may go beyond are worked on in float64.
+# Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
 _LARGEST_SINGLE_LOGIT = 256.0
 
 
@@ -46,34 +46,34 @@ def exact_attention(
     v : array-like of shape (..., S, e)
         Values, with the leading axes of k.
     causal : bool, default=False
-        Position i reads positions up to i only; needs L = S.
+        Whether position i reads only positions up to i; requires L = S.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
         Multiplies the numerators of the softmax: entries >= 0, or booleans with True = keep.
         With `causal` both apply.
     scale : float, default=None
         Factor of the products q.k; None is 1/sqrt(d).
     key_padding_mask : array-like of bool, default=None
-        True = padding, a key that is ignored (as in torch's MultiheadAttention;
-        scaled_dot_product_attention has it the other way round). Shape (S,), or with the leading
-        axes of k, with or without its heads.
+        True marks padding, keys that are ignored, as in torch's MultiheadAttention
+        (scaled_dot_product_attention means the opposite). Shape (S,), or with the leading axes of
+        k, with or without its heads.
     block_size : int, default=1024
-        Number of queries that are worked on at a time.
+        Number of queries to process at once.
 
     Returns
     -------
     array of shape (..., L, e)
-        Outputs, with the leading axes of q; float32 if none of q, k and v is longer, else float64;
-        float16 and bfloat16 if all three are, with sums in float32 or better. A
-        query that has no key left gets zeros. torch tensors or CuPy arrays, if q, k and v are;
-        all their heads are worked on together, and torch can differentiate.
+        Outputs, with the leading axes of q; float64 if one of q, k and v is, otherwise float32, or
+        float16 or bfloat16 if all three are, with sums in float32 or better. A query without any
+        key left gets zeros. The result is a torch tensor or CuPy array if q, k and v are; all their
+        heads are processed together, and torch can differentiate.
 
     Raises
     ------
     ValueError
-        Where shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
-        negative, or a parameter is not allowed.
+        If shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
+        negative, or a parameter is invalid.
     TypeError
-        Where an input is not made of real numbers, or the padding not of booleans.
+        If an input is not made of real numbers, or the padding not of booleans.
 
     See Also
     --------
@@ -115,10 +115,10 @@ def exact_attention(
 
 
 def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
-    """Return the outputs of queries (..., L, d), those of a block of them at a time."""
+    """Return the outputs of queries (..., L, d), computed block by block."""
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     for rows in blocks(q.shape[-2], block_size):
-        # Keys after the last query of a causal block are read by none of its queries.
+        # No query of a causal block reads keys after the block's last query.
         n = rows.stop if causal else k.shape[-2]
         logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
         do = arithmetic(logits)
@@ -132,15 +132,15 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
             logits = do.fill(logits, is_later, -np.inf)
         weights = peaked(logits)
         total = xp.sum(weights, axis=-1, keepdims=True)
-        # Before the product with the values and not after it: values may be near the largest float.
+        # Divide before multiplying by the values, which may be near the largest float.
         weights = do.divide(weights, xp.where(total == 0, like(1.0, total), total))
         out.put(rows, weights @ v[..., :n, :])
-        del logits, weights  # before those of the next block are made
+        del logits, weights  # free them before the next block
     return out.joined()
 
 
 def _dtype_of_logits(heads, scale, mask):
-    """Return the dtype of the inputs, or float64 where their logits or log weights may need it."""
+    """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
     with np.errstate(over="ignore"):
         largest = np.multiply(largest_entry(heads.q), largest_entry(heads.k))
         bound = largest * scale * heads.q.shape[-1]
@@ -150,7 +150,7 @@ def _dtype_of_logits(heads, scale, mask):
             f"(largest entries {largest_entry(heads.q):.3g} and {largest_entry(heads.k):.3g}, "
             f"scale={scale:.3g})."
         )
-    # The logarithms of weights may be large as well, but for those of booleans, 0 and -inf.
+    # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
     is_weighted = mask is not None and not mask.is_boolean
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
         return namespace(heads.q).float64
@@ -158,7 +158,7 @@ def _dtype_of_logits(heads, scale, mask):
 
 
 class _RowsOfMask:
-    """A validated mask of shape (L, S) that gives logarithms of its entries row block by block."""
+    """A validated mask of shape (L, S) that returns logarithms of its entries by blocks of rows."""
 
     def __init__(self, mask, shape):
         given = type(mask).__name__

@@ -39,7 +39,7 @@ def _relu(z):
 
 
 def _is_above(z):
-    """Return 1 where z > 0, else 0."""
+    """Return 1 where z > 0, otherwise 0."""
     return cast(z > 0, z.dtype)
 
 
@@ -71,7 +71,7 @@ _NONLINEARITIES = {
     "square": (_square, _double),
 }
 _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
-# What functions of rows leave no room for.
+# Parameters that do not apply to functions of rows, with their defaults.
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
 
 
@@ -80,35 +80,35 @@ class GeneralizedMap(Documented, BaseEstimator):
 
     The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or
     the product g1(x).g2(y) of two functions of rows: a kernel of its own, not softmax. Weights are
-    never negative where the functions are not; a query whose features are all 0 (relu) attends to
-    nothing and gets 0, with a warning.
+    nonnegative if the functions are. A query whose features are all 0 (relu) attends to nothing
+    and gets 0, with a warning.
 
     Parameters
     ----------
     n_components : int, default=256
         Number of projections; unused with ``projection="identity"`` and with `functions`.
     nonlinearity : {"relu", "elu", "square", "exp"} or callable, default="relu"
-        max(z, 0); elu(z) + 1, which is always positive; z^2; exp(z), which overflows at no scale of
-        the inputs; or a function of an array, whose values should not be negative.
+        max(z, 0); elu(z) + 1, which is always positive; z^2; exp(z), which never overflows at any
+        scale of the inputs; or a function of an array, whose values should not be negative.
     functions : tuple of two callables, default=None
-        g1 and g2, for queries and for keys: functions of rows of shape (n, d), which come times
-        `sigma`, that return features of shape (n, M). They get the library of the inputs; torch
-        differentiates through them, also with respect to parameters of theirs. `nonlinearity`,
+        g1 for queries and g2 for keys: functions of rows of shape (n, d), multiplied by `sigma`,
+        that return features of shape (n, M). They get arrays in the library of the inputs; torch
+        differentiates through them, also with respect to their parameters. `nonlinearity`,
         `projection` and `coupling` do not apply.
     derivative : callable or tuple of two callables, default=None
-        For `backward` only: the derivative of a function given as `nonlinearity`; of `functions`
-        two that return, given rows and the gradient with respect to their features, the gradient
-        with respect to the rows.
+        Only for `backward`: the derivative of a callable `nonlinearity`; for `functions`, two
+        callables that take rows and the gradient with respect to their features, and return the
+        gradient with respect to the rows.
     epsilon : float, default=0.0
-        Added to every feature: keeps the weights of a query away from 0 where functions are 0 for
+        Added to every feature. Keeps the weights of a query away from 0 if functions are 0 for
         many rows (relu), at the price of some weight for every key.
     projection : {"random", "hadamard", "identity"}, default="random"
-        Normal projections; nearly normal ones by fast transforms, for more than 12 features; or the
-        inputs themselves.
+        Normal projections; nearly normal ones by fast transforms, for more than 12 features; or
+        the inputs themselves.
     coupling : str or Coupling, default="orthogonal"
         How random projections depend on each other, as in the mechanisms.
     sigma : float, default=1.0
-        Multiplier of the inputs; attention sets it to the root of its scale.
+        Multiplier of the inputs; attention sets it to the square root of its scale.
     random_state : int, RandomState instance or None, default=None
         Source of the projections; attention sets it.
 
@@ -121,7 +121,7 @@ class GeneralizedMap(Documented, BaseEstimator):
 
     See Also
     --------
-    ApproxKernelAttention : The operator that takes it.
+    ApproxKernelAttention : The operator that uses it.
     skrf.OptimalPositiveRF : Features that estimate softmax attention.
 
     References
@@ -138,7 +138,7 @@ class GeneralizedMap(Documented, BaseEstimator):
     >>> attention(q, k, v).shape
     (100, 8)
 
-    Two functions of rows: only the direction of a key counts here.
+    Two functions of rows, where only the direction of a key matters:
 
     >>> def of_queries(X):
     ...     return np.exp(X)
@@ -185,7 +185,7 @@ class GeneralizedMap(Documented, BaseEstimator):
         self.random_state = random_state
 
     def __sklearn_clone__(self):
-        """Return an unfitted map with the same functions: those with parameters are trained."""
+        """Return an unfitted map with the same functions, whose parameters may be trained."""
         params = self.get_params(deep=False)
         params["random_state"] = clone(params["random_state"], safe=False)
         return type(self)(**params)
@@ -210,7 +210,7 @@ class GeneralizedMap(Documented, BaseEstimator):
         return self.redraw(self.seed_)
 
     def adapted(self, X: Array, keys: Array | None = None) -> Self:
-        """Return the map itself: it learns nothing of data.
+        """Return the map itself: it learns nothing from data.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ class GeneralizedMap(Documented, BaseEstimator):
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Draw the projections anew, as attention's `diagnose` does.
+        """Redraw the projections, as attention's `diagnose` does.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class GeneralizedMap(Documented, BaseEstimator):
         return [NonlinearMap(projection, function, derivative, self.epsilon)] * 2
 
     def _projection(self, random_state):
-        """Return the projection that is drawn."""
+        """Return the drawn projection."""
         if self.projection == "identity":
             return DenseProjection(np.eye(self.n_features_in_))
         rng = np.random.default_rng(draw_seed(random_state))
@@ -300,12 +300,12 @@ class GeneralizedMap(Documented, BaseEstimator):
 
     @property
     def is_positive(self) -> bool:
-        """Whether features are known by their logarithms."""
+        """Whether features are given as logarithms."""
         return self.nonlinearity == "exp"
 
 
 def _on_scale(values, name):
-    """Return features as `Rows`, on the scale of the largest of a row."""
+    """Return features as `Rows`, scaled by the largest of each row."""
     size = _size(values)
     if not bool(namespace(size).all(namespace(size).isfinite(size))):
         raise ValueError(
@@ -316,7 +316,7 @@ def _on_scale(values, name):
 
 
 def _size(values):
-    """Return what every row is divided by: its largest absolute value, or 1 if that is fine."""
+    """Return a divisor per row: its largest absolute value, or 1 if that is not extreme."""
     xp, low, high = namespace(values), 1e-9, 1e9
     if xp is np and low < values.min() and values.max() < high:
         return np.ones((len(values), 1), dtype=values.dtype)
@@ -326,7 +326,7 @@ def _size(values):
 
 
 def _bound(X, squared_norm):
-    """Return a bound of the squared norms of a product's rows, where it is not small."""
+    """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
     norm2 = X.shape[-1] * largest_entry(X) ** 2 * squared_norm
     return norm2 if norm2 > 1e30 else 0.0
 
@@ -342,7 +342,7 @@ class NonlinearMap(FeatureMap):
     function, derivative : callable
         g and its derivative, functions of an array; the derivative may be None.
     epsilon : float
-        What is added.
+        Added to every feature.
     """
 
     projection: Projection
@@ -365,7 +365,7 @@ class NonlinearMap(FeatureMap):
         return f"nonlinearity={self.function!r}"
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         if self.derivative is None:
             raise NotImplementedError(
                 f"Gradients of {self._name} need its derivative: pass derivative=callable."
@@ -375,20 +375,20 @@ class NonlinearMap(FeatureMap):
         return self.projection.pull_back(by_products)
 
     def exponent_bound(self, X):
-        """Return a bound of the squared norms of a product's rows, where it is not small."""
+        """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
         return _bound(X, float(self.projection.squared_norms.max()))
 
 
 @dataclass(frozen=True, eq=False)
 class ExponentialMap(FeatureMap):
-    """Features (exp(w.x) + epsilon) / sqrt(m), by their logarithms.
+    """Features (exp(w.x) + epsilon) / sqrt(m), as logarithms.
 
     Parameters
     ----------
     projection : Projection
         The rows w.
     epsilon : float
-        What is added.
+        Added to every feature.
     """
 
     projection: Projection
@@ -406,26 +406,26 @@ class ExponentialMap(FeatureMap):
         return namespace(products).logaddexp(products, like(math.log(self.epsilon), products))
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to logarithms."""
+        """Return the gradient with respect to X, given the gradient with respect to logarithms."""
         if self.epsilon:
             products = self.projection.multiply(X)
             by_values = by_values * namespace(products).exp(products - self._logs(products))
         return self.projection.pull_back(by_values)
 
     def exponent_bound(self, X):
-        """Return an upper bound of the products."""
+        """Return an upper bound on the products."""
         squares = float(self.projection.squared_norms.max())
         return math.sqrt(largest_norm2(X)) * math.sqrt(squares)
 
 
 class Shape:
-    """The width of rows, and how many features functions made of them, seen or asked."""
+    """The width of rows, and the number of features that functions return for them."""
 
     def __init__(self, n_features):
         self.n_features, self.n_columns = n_features, None
 
     def check(self, features, X):
-        """Raise unless features are those of rows X, as many as those seen before."""
+        """Raise unless features match the rows X, and their number the one seen before."""
         found, n = tuple(getattr(features, "shape", ())), X.shape[0]
         if len(found) != 2 or found[0] != n or self.n_columns not in (None, found[1]):
             width = "M" if self.n_columns is None else self.n_columns
@@ -445,11 +445,11 @@ class FunctionMap(FeatureMap):
     function : callable
         g, a function of rows.
     derivative : callable or None
-        Returns the gradient with respect to rows, given rows and that with respect to features.
+        Returns the gradient with respect to rows, given rows and the gradient for their features.
     epsilon : float
-        What is added.
+        Added to every feature.
     sigma : float
-        What multiplies the rows.
+        Multiplier of the rows.
     shape : Shape
         Shared by both sides.
     """
@@ -468,7 +468,7 @@ class FunctionMap(FeatureMap):
 
     @property
     def n_columns(self):
-        """Number of features; a row of NumPy is asked where none were seen before."""
+        """Number of features; tries a NumPy row if none have been seen before."""
         if self.shape.n_columns is None:
             try:
                 self._values(np.ones((1, self.n_features)))
@@ -490,7 +490,7 @@ class FunctionMap(FeatureMap):
         return features + self.epsilon if self.epsilon else features
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         if self.derivative is None:
             raise NotImplementedError(
                 "Gradients of functions need derivative=(of_queries, of_keys), or torch tensors, "
@@ -500,5 +500,5 @@ class FunctionMap(FeatureMap):
         return self.sigma * self.derivative(rows, by_values / _size(self._values(rows)))
 
     def exponent_bound(self, X):
-        """Return a bound of the squared norms of rows, where it is not small."""
+        """Return a bound on the squared norms of rows, or 0 if it is small."""
         return _bound(X, self.sigma**2)

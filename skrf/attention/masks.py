@@ -1,4 +1,4 @@
-"""Masks that multiply the attention matrix: relative positions on grids; the check of all."""
+"""Masks that multiply the attention matrix: relative positions on grids, and validation."""
 
 import math
 from collections.abc import Callable
@@ -20,44 +20,44 @@ __all__ = ["ToeplitzMask"]
 
 
 class ToeplitzMask:
-    """Mask on a grid whose entries depend on relative positions only.
+    """Mask on a grid whose entries depend only on relative positions.
 
     The positions of a grid of ``n_1 x ... x n_k`` points are numbered in row-major order. The
     entry for query i and key j is the weight of the offset i - j, axis by axis: a relative
     position encoding. It multiplies the attention matrix, so a bias b inside the exponential
-    is a weight ``exp(b)``. For L positions a product with it takes a multiple of ``L log(L)``
-    operations per column, and memory linear in L.
+    is a weight ``exp(b)``. For L positions, a product with it takes ``O(L log(L))`` operations per
+    column, and memory linear in L.
 
-    Positions beside the grid, such as class tokens, come before those of the grid. They see all
-    positions and are seen by all, with the weight 1.
+    Positions outside the grid, such as class tokens, come before those of the grid. They see all
+    positions and are seen by all, with weight 1.
 
     Parameters
     ----------
     weights : array-like of shape (2 * n_1 - 1, ..., 2 * n_k - 1)
         Finite numbers >= 0. The weight of offset o is ``weights[o + n - 1]`` on every axis, so the
-        middle belongs to offset 0. torch tensors, through which gradients flow, and CuPy arrays
+        middle belongs to offset 0. CuPy arrays and torch tensors, through which gradients flow,
         are kept as they are.
     shape : tuple of int, default=None
-        The grid. None is the largest one that the weights cover, ``n_1, ..., n_k``. A smaller one
-        uses the offsets that it has, so that weights for long sequences serve short ones.
+        The grid. None is the largest one that the weights cover, ``n_1, ..., n_k``. A smaller grid
+        uses only its own offsets, so that weights for long sequences also serve short ones.
     n_extra : int, default=0
-        Positions beside the grid.
+        Number of positions outside the grid.
 
     Attributes
     ----------
     weights : ndarray of float64, or array of the library that they were given in
-        The weights of the offsets that the grid has; NumPy's are a read-only copy.
+        The weights of the grid's offsets; NumPy arrays are read-only copies.
     shape : tuple of int
         The grid.
     n_extra : int
-        Positions beside the grid.
+        Number of positions outside the grid.
     n_positions : int
         Number L of all positions: the mask is an L x L matrix.
 
     See Also
     --------
     ToeplitzMask.from_function : Weights given by a function of the offsets.
-    ApproxKernelAttention : Takes one as ``mask``.
+    ApproxKernelAttention : Accepts one as ``mask``.
     skrf.torch.RandomFeatureAttention : Trains its weights.
 
     References
@@ -118,12 +118,12 @@ class ToeplitzMask:
         Parameters
         ----------
         function : callable
-            Takes one array of offsets (query minus key) per axis, and returns weights >= 0 of the
-            same shape, or of one that broadcasts to it.
+            Takes one array of offsets (query minus key) per axis and returns weights >= 0 of the
+            same shape, or of a shape that broadcasts to it.
         shape : tuple of int
             The grid.
         n_extra : int, default=0
-            Positions beside the grid.
+            Number of positions outside the grid.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class ToeplitzMask:
 
         Examples
         --------
-        Positions of a 32 x 32 image that see each other less the farther they are apart:
+        Positions of a 32 x 32 image whose weights fall with their distance:
 
         >>> import numpy as np
         >>> from skrf.attention import ToeplitzMask
@@ -162,16 +162,16 @@ class ToeplitzMask:
 
 @dataclass(frozen=True, eq=False)
 class HeadMasks:
-    """The mask of a call, or one for every query head.
+    """The mask of a call, or one per query head.
 
     Parameters
     ----------
     masks : tuple of Mask
-        One, or one for each of the query heads.
+        One mask, or one per query head.
     n_groups : int
-        Query heads of a set of keys.
+        Number of query heads per set of keys.
     form : {"one", "array", "list"}
-        What was given: one for all heads, or an array or a list with one for each.
+        Form of the input: one for all heads, or an array or a list with one per head.
     """
 
     masks: tuple
@@ -181,7 +181,7 @@ class HeadMasks:
     def of(self, sets):
         """Return (sets, query heads, mask) of a unit: a set of NumPy (an int), or a list of them.
 
-        Sets are numbered from the first of the unit; None is all of them.
+        Sets are numbered from the first one of the unit; None means all of them.
         """
         if self.form == "one":
             return [(None, slice(None), self.masks[0])]
@@ -194,7 +194,7 @@ class HeadMasks:
         return parts
 
     def gradients(self, by_masks, dtype):
-        """Return the gradients with respect to what was given, from one for each `Mask`."""
+        """Return the gradients with respect to the input, given one per `Mask`."""
         found = [by_masks[mask].astype(dtype, copy=False) for mask in self.masks]
         if self.form == "one":
             return found[0]
@@ -202,18 +202,18 @@ class HeadMasks:
 
 
 def as_masks(mask, groups, causal, is_trained=False):
-    """Check the mask of a call and return what applies it.
+    """Check the mask of a call and return an object that applies it.
 
     Parameters
     ----------
     mask : ToeplitzMask, sparse matrix, LinearOperator, array-like, or list or tuple of them
-        As users give it.
+        As given by users.
     groups : HeadGroups
         The inputs.
     causal : bool
-        Whether to take out the keys j > i as well.
+        Whether to remove the keys j > i as well.
     is_trained : bool, default=False
-        Whether gradients with respect to the mask are wanted.
+        Whether gradients with respect to the mask are needed.
 
     Returns
     -------
@@ -240,27 +240,27 @@ def as_masks(mask, groups, causal, is_trained=False):
 
 
 def _is_whole(mask):
-    """Tell whether something is a mask, and not a list of numbers or of masks."""
+    """Return whether something is a mask rather than a list of numbers or of masks."""
     kinds = ToeplitzMask, LinearOperator, np.ndarray
     return isinstance(mask, kinds) or sp.issparse(mask) or is_array_api(mask)
 
 
 def as_mask(mask, n_queries, n_keys, causal, X=None, is_trained=False):
-    """Check a mask and return what applies it.
+    """Check a mask and return an object that applies it.
 
     Parameters
     ----------
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (n_queries, n_keys)
-        Entries >= 0, boolean True is 1. The entries of a LinearOperator cannot be seen and are
-        checked only where rows of it are formed.
+        Entries >= 0; boolean True is 1. The entries of a LinearOperator are not visible, so they
+        are checked only when its rows are formed.
     n_queries, n_keys : int
-        The shape that the mask has to have.
+        The required shape of the mask.
     causal : bool
-        Whether to take out the keys j > i as well.
+        Whether to remove the keys j > i as well.
     X : array, default=None
-        One in the library of the inputs; None is NumPy.
+        An array in the library of the inputs; None is NumPy.
     is_trained : bool, default=False
-        Whether gradients with respect to the mask are wanted.
+        Whether gradients with respect to the mask are needed.
 
     Returns
     -------
@@ -281,7 +281,7 @@ def as_mask(mask, n_queries, n_keys, causal, X=None, is_trained=False):
         )
     if isinstance(mask, ToeplitzMask):
         if is_array_api(mask.weights):
-            _checked(mask.weights, "weights")  # again: training moves them
+            _checked(mask.weights, "weights")  # again, because training changes them
         weights = _in_library(mask.weights, X)
         if not is_array_api(X):
             weights = weights.astype(np.float64, copy=False)
@@ -300,7 +300,7 @@ def as_mask(mask, n_queries, n_keys, causal, X=None, is_trained=False):
 
 
 def _operator(mask, causal, X):
-    """Return what applies a LinearOperator."""
+    """Return an object that applies a LinearOperator."""
     if is_array_api(X):
         raise TypeError(
             f"mask: a LinearOperator works on NumPy arrays, got q of {type(X)!r}. Allowed for "
@@ -339,7 +339,7 @@ def _grid(shape):
 
 
 def _as_doubles(values):
-    """Return entries of any library as NumPy's; the host does not know all short floats."""
+    """Return entries of any library as float64 on the host, which lacks some short floats."""
     if is_array_api(values) and namespace(values).isdtype(values.dtype, "real floating"):
         values = cast(constant(values), namespace(values).float64)
     values = np.asarray(to_host(values))
@@ -351,7 +351,7 @@ def _checked(entries, name):
     entries = np.asarray(_as_doubles(entries) if is_array_api(entries) else entries)
     if entries.dtype.kind not in "buif":
         raise TypeError(f"{name} must hold real numbers or booleans, got {entries.dtype}.")
-    # Least and largest entry make no temporary arrays, and NaN fails both.
+    # Minimum and maximum need no temporary arrays, and NaN fails both comparisons.
     if entries.size and not (entries.min() >= 0 and entries.max() < np.inf):
         wrong = entries[~((entries >= 0) & (entries < np.inf))]
         raise ValueError(f"{name} must be finite and >= 0 everywhere, got {wrong[0]}.")

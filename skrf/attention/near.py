@@ -1,4 +1,4 @@
-"""What a query sees exactly, beside the features that stand for everything else."""
+"""The keys that a query sees exactly; features approximate all others."""
 
 from dataclasses import dataclass
 from numbers import Integral
@@ -11,28 +11,28 @@ from .._validation import check_integer
 
 @dataclass(frozen=True)
 class NearField:
-    """Keys that attention takes exactly: those of the own and the neighbouring blocks, and anchors.
+    """Keys that attention computes exactly: those of nearby blocks, and anchors.
 
-    Position i is in block ``i // block``. A key is exact for the queries of its own and the two
-    neighbouring blocks; causal attention has the own block and the one before. Anchors are exact
-    for every query. All other keys are far, and random features stand for them.
+    Position i is in block ``i // block``. A query sees the keys of its own block and the two
+    neighbouring ones exactly; with causal attention, those of its own block and the previous one.
+    Anchors are exact for every query. All other keys are far, and random features approximate them.
 
     Parameters
     ----------
     block : int, default=32
-        Positions of a block.
+        Number of positions in a block.
     anchors : int or array-like of int, default=64
-        How many keys of every head are anchors: those that matter most to a sample of 16 queries;
-        causal, the first that are not padding. Or their positions.
+        Number of anchors per head, or their positions. A number selects the keys that matter most
+        to a sample of 16 queries, or, with causal attention, the first that are not padding.
 
     Raises
     ------
     ValueError
-        Where `block` is less than 1, or an anchor or their number is negative.
+        If `block` is less than 1, or an anchor or the number of anchors is negative.
 
     See Also
     --------
-    ApproxKernelAttention : Takes one as ``near``.
+    ApproxKernelAttention : Accepts one as ``near``.
     recommend_attention : Chooses block and anchors.
 
     References
@@ -41,7 +41,7 @@ class NearField:
 
     Examples
     --------
-    Positions on a curve, which see their neighbours most:
+    Positions on a curve, which attend mostly to their neighbours:
 
     >>> import numpy as np
     >>> from skrf import OptimalPositiveRF
@@ -80,12 +80,12 @@ class NearField:
         return len(self.anchors) if isinstance(self.anchors, tuple) else self.anchors
 
     def n_exact(self, *, causal: bool = False) -> int:
-        """Return how many keys a query sees exactly, at most.
+        """Return the largest number of keys that a query sees exactly.
 
         Parameters
         ----------
         causal : bool, default=False
-            Whether later keys are not seen.
+            Whether later keys are hidden.
 
         Returns
         -------

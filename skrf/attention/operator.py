@@ -54,74 +54,74 @@ from .near import NearField
 _NEAR = {False: NearField(32, anchors=64), True: NearField(128, anchors=16)}  # by causal
 _FAR_MAP, _ONLY_MAP = OptimalPositiveRF(64), OptimalPositiveRF(256)  # with and without near keys
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
-_FITTED_QUERIES = 256  # of every set of keys, that `shrink_` suits
-_STATISTICS_ROWS = 1024  # queries, and keys, of a set that statistics of a call are taken from
+_FITTED_QUERIES = 256  # queries per set of keys that `shrink_` is fitted to
+_STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
 _RANDOM_VALUES = 16
-_CLEARLY = {True: 0.8, False: 0.5}  # of a squared error, with values and without
-_JUDGED_QUERIES = 16  # by every call, one of every set of keys at least
-_STREAMED = 1e100  # float64 holds sums of values between this and its inverse on any scale
+_CLEARLY = {True: 0.8, False: 0.5}  # largest ratio of squared errors, with and without values
+_JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
+_STREAMED = 1e100  # sums of values between the inverse of this and this fit float64 on any scale
 
 
 class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
-    Calling it returns the estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are taken out
-    exactly, so positive maps need no epsilon at any scale of the inputs; the result is that of the
-    quadratic product of the same features. Maps that are not positive are allowed, but unsafe:
+    Calling it returns an estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are factored out
+    exactly, so positive maps need no epsilon at any scale of the inputs; the result equals the
+    quadratic product of the same features. Maps that are not positive are allowed but unsafe:
     their denominators may be near zero or negative.
 
     Parameters
     ----------
     feature_map : mechanism, GeneralizedMap or "none", default=None
-        The unfitted map; None takes ``OptimalPositiveRF(64)`` and a near field, or 256 components
-        where there can be none; "none" is the near field alone. The operator sets kernel and sigma
-        of its own copy: a softmax kernel of sqrt(scale) times the inputs.
+        The unfitted map. None uses ``OptimalPositiveRF(64)`` with a near field, or 256 components
+        where a near field is impossible; "none" is the near field alone. The operator sets kernel
+        and sigma of its own copy: a softmax kernel of sqrt(scale) times the inputs.
     causal : bool, default=False
-        Whether position i attends to positions up to i only. Changing a later position changes
-        earlier outputs by rounding alone.
+        Whether position i attends only to positions up to i. Changing a later position changes
+        earlier outputs only by rounding.
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
-        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. One
-        for every query head is a list of them, or an array of shape (heads, L, S).
+        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. For
+        one mask per query head, pass a list or an array of shape (heads, L, S).
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
     near : NearField, "auto" or None, default="auto"
-        Keys that are taken exactly; features stand for the others. "auto" is, with
-        ``feature_map=None``, ``NearField(32, anchors=64)``, or ``NearField(128, anchors=16)``
-        where `causal`, and left out under a `mask` and where there are not as many keys as
-        queries; with a `feature_map` it is None: features alone.
+        Keys that are attended to exactly; features approximate the others. With
+        ``feature_map=None``, "auto" is ``NearField(32, anchors=64)``, or
+        ``NearField(128, anchors=16)`` if `causal`, and None under a `mask` or if the numbers of
+        keys and queries differ. With a `feature_map`, "auto" is None: features alone.
     n_groups : int or "auto", default="auto"
         Groups that the features are divided into; the output is the mean of the groups' outputs.
-        "auto" is 2 with a near field, 4 without one where `feature_map` is None, and 1 for other
-        maps alone, with `causal` and with a `mask`.
+        "auto" is 2 with a near field, 4 without one if `feature_map` is None, and 1 for other maps
+        alone, with `causal` and with a `mask`.
     block_size : int, default=None
-        Rows whose features are held at a time; None is 1,024, with a near field 2,048.
+        Rows whose features are held at once; None is 1,024, or 2,048 with a near field.
 
     Attributes
     ----------
     mechanisms_ : list of mechanisms
-        After `fit`: one for every head of the keys, or, with a near field, of the queries. They
-        share the draw, not the parameters.
+        After `fit`: one per key head, or per query head with a near field. They share the draw but
+        not the parameters.
     shrink_ : ndarray of shape (n_query_heads,)
-        After `fit`: what the features of far keys count beside exact keys, from 0 to 1.
+        After `fit`: weight of the far keys' features relative to exact keys, from 0 to 1.
 
     See Also
     --------
-    exact_attention : What it is an estimate of.
+    exact_attention : The attention that it estimates.
     recommend_attention : The best operator for given queries, keys and values.
     NearField : Exact keys beside the features.
-    skrf.torch.RandomFeatureAttention : The same as a module of torch.
+    skrf.torch.RandomFeatureAttention : The same as a torch module.
 
     Notes
     -----
     Random numbers are drawn once for every width of the inputs and kept, so that all methods
-    agree. Statistics of the data come from `fit`; without it, bidirectional calls take them from
-    1,024 of their own queries and keys per head, and causal calls, which must not see the future,
-    take the member of the family that needs none.
+    agree. Statistics of the data come from `fit`. Without it, bidirectional calls take them from
+    1,024 of their own queries and keys per head. Causal calls, which must not see the future, use
+    the member of the family that needs none.
 
-    Inputs may be torch tensors, which torch then differentiates, also with respect to a mask made
-    of tensors, or CuPy arrays; LinearOperators and `backward` take NumPy arrays only. Gradients
-    of torch, causal or with a near field, are not differentiated again. `fit` works on the host;
-    calls make their statistics where the inputs are, but for maps that look at rows one by one.
+    Inputs may be CuPy arrays or torch tensors; torch can differentiate the latter, also with
+    respect to a mask of tensors. LinearOperators and `backward` require NumPy arrays. Causal
+    attention and near fields have no second derivatives in torch. `fit` runs on the host; calls
+    compute statistics where the inputs are, except for maps that look at single rows.
 
     Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
     head h reads key head ``h // (query heads / key heads)``.
@@ -162,10 +162,10 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         self.n_groups = n_groups
         self.block_size = block_size
 
-    # ---------------------------------------------------------------- what is exact, what is not
+    # ---------------------------------------------------------------- exact and approximate parts
 
     def _has_near_field(self):
-        """Tell whether calls have a near field, where their shapes allow one."""
+        """Return whether calls use a near field if their shapes allow one."""
         is_default = self.feature_map is None or is_none(self.feature_map)
         if isinstance(self.near, str) and self.near == "auto":
             return is_default
@@ -209,9 +209,9 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     # ---------------------------------------------------------------- feature maps
 
     def _prototypes(self, width, feature_map, n_groups=1):
-        """Return the maps of all groups for inputs of a width: the operator's draws, without data.
+        """Return the maps of all groups for a width: the operator's draws, without data.
 
-        A map that needs data comes unfitted, once.
+        A map that needs data is returned unfitted, once.
         """
         if is_none(feature_map):
             return ()
@@ -234,7 +234,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Draw the random numbers anew; statistics and `shrink_` stay.
+        """Redraw the random numbers, keeping statistics and `shrink_`.
 
         Parameters
         ----------
@@ -296,14 +296,14 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
                 self._plain_set = kept
             return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
-        # A device has its order of work in every thread.
+        # On a device each thread queues work in an order of its own, so stay in this thread.
         run = map if is_array_api(groups.q) else run_all
         return list(run(lambda rows: plan.maps([adapted(plan, *rows)]), samples))
 
     def fit(
         self, q: Array, k: Array, v: Array | None = None, *, key_padding_mask: Array | None = None
     ) -> Self:
-        """Take the statistics that all later calls use: one set for every head.
+        """Compute the statistics that all later calls use, one set per head.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         k : array-like of shape (..., S, d)
             Keys; the last leading axis is the heads, all others are pooled.
         v : array-like of shape (..., S, e), default=None
-            Values. With a near field, `shrink_` is then what suits a sample of the queries best.
+            Values. With a near field, they make `shrink_` the best one for a sample of queries.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
 
@@ -324,7 +324,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         return self._fit(q, k, v, key_padding_mask)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Merge the statistics of more queries and keys with those before; `shrink_` stays.
+        """Merge the statistics of more queries and keys with earlier ones, keeping `shrink_`.
 
         Parameters
         ----------
@@ -341,13 +341,13 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         AttributeError
-            Where the map has no `partial_fit`, as `AdaptiveRF`, which looks at single rows.
+            If the map has no `partial_fit`, such as `AdaptiveRF`, which looks at single rows.
         """
         return self._fit(q, k, None, key_padding_mask, vars(self).get("_fitted_sets"))
 
     def _fit(self, q, k, v, key_padding_mask, before=None):
         values = v
-        if v is None:  # random ones show the errors of all weights
+        if v is None:  # random values show the errors of all weights
             k = k if is_array_api(k) else as_array("k", k)
             shape = (*k.shape[:-1], _RANDOM_VALUES)
             values = like(np.random.default_rng(0).normal(size=shape), k)
@@ -361,7 +361,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         lengths = groups.q.shape[-2], groups.k.shape[-2]
         plan = self._plan(*lengths, width)
         field = plan.field
-        # Beside exact keys, features of its own are better for a query head.
+        # With exact keys, a query head does better with its own features.
         apart = [slice(None)] if field is None else [slice(g, g + 1) for g in range(n_queries)]
         host = replace(groups.on_host(), v=to_host(groups.v))
         prototypes, sets, mechanisms = plan.prototypes, [], []
@@ -381,7 +381,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         return self._keep(lengths, shape, prototypes, sets, mechanisms, shrink)
 
     def _keep(self, lengths, shape, prototypes, sets, mechanisms, shrink):
-        """Set what a fit leaves behind, and return the operator."""
+        """Store the results of a fit, and return the operator."""
         self._fitted_lengths, self._fitted_shape = lengths, shape
         self._fitted_prototypes, self._fitted_sets = prototypes, sets
         self.mechanisms_, self.shrink_ = mechanisms, shrink.ravel()
@@ -390,9 +390,9 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     def _judged(self, plan, mechanisms, groups, numbers, has_values):
         """Return the better mechanism for every query head, and the factor of its far part.
 
-        Statistics of other sequences may be worse than none. A causal operator has the choice: it
-        takes them where they make the error for a sample of queries clearly less. Without values,
-        random ones stand for them: the error is that of the attention weights.
+        Statistics of other sequences may be worse than none, so a causal operator uses them only
+        if they clearly reduce the error for a sample of queries. Without values, random ones take
+        their place, and the error is that of the attention weights.
         """
         factors, prototype = np.linspace(0, 1, 21), plan.prototypes[0]
         errors = self._far_errors(plan, mechanisms, groups, numbers, factors)
@@ -439,37 +439,37 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             Values.
         key_padding_mask : array-like of bool, default=None
             True where a key is padding and ignored, as in torch's MultiheadAttention (the boolean
-            mask of torch's scaled_dot_product_attention has it the other way round); shape (S,),
-            or with the leading axes of k with or without its heads.
+            mask of torch's scaled_dot_product_attention means the opposite). Shape (S,), or with
+            the leading axes of k, with or without its heads.
 
         Returns
         -------
         array of shape (..., L, e)
-            float32 if no input is longer, else float64; float16 and bfloat16 if all inputs are,
-            with sums in float32 or better. A row without any key is 0. In the library
-            and on the device of the inputs.
+            float64 if an input is, otherwise float32, or float16 or bfloat16 if all inputs are,
+            with sums in float32 or better. Rows without any key are 0. In the library and on the
+            device of the inputs.
 
         Raises
         ------
         ValueError
-            Where shapes do not fit or contents are not finite; the message names the input.
+            If shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            Where an input is not made of real numbers, inputs are of different libraries, or the
+            If an input is not made of real numbers, inputs are of different libraries, or the
             `mask` is a LinearOperator and they are not NumPy arrays.
 
         Warns
         -----
         FeatureCollapseWarning
-            Where the mean of the values would be closer to softmax attention, checked at a few
-            queries; not looked for under a mask. With maps that are not positive, where the
-            weights of a query sum to 0, so that its output is 0.
+            If the mean of the values would be closer to softmax attention, checked at a few
+            queries, but not under a mask. With maps that are not positive, also if the weights of
+            a query sum to 0, so that its output is 0.
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
         n_judged = max(1, _JUDGED_QUERIES // len(sets)) if self._is_softmax else 0
         found = self._attend(groups, sets, n_judged=n_judged)
         warn_of_lost(found.n_lost, groups)
-        # Distances, and not their squares, which a single query can decide.
+        # Compare distances rather than their squares, which a single query can dominate.
         error, of_mean, size = found.errors[1]
         if error > of_mean and error > TOLERATED * size:
             warnings.warn(
@@ -492,7 +492,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         is_looked_at=False,
         is_joint=None,
     ):
-        """Return output, states, lost queries, errors of some, and effective features if asked."""
+        """Return output, states, lost queries, some errors, and on request effective features."""
         masks, size = self._masks(groups), self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
@@ -537,7 +537,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         )
 
     def _by_features(self, unit, output, before, mask, size):
-        """Write attention by features alone; return the sums of groups, and lost queries."""
+        """Write attention by features alone; return the sums of groups and lost queries."""
         after, n_lost = [], 0
         output.unit /= len(unit.maps.groups)
         for g, (head,) in enumerate(unit.maps.groups):
@@ -567,7 +567,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         key_padding_mask: Array | None = None,
         with_mask: bool = False,
     ) -> tuple[Any, ...]:
-        """Return the gradients of ``sum(grad_out * attention)``, statistics held constant.
+        """Return the gradients of ``sum(grad_out * attention)`` with statistics held constant.
 
         Parameters
         ----------
@@ -583,15 +583,15 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Returns
         -------
         dq, dk, dv : ndarray
-            Gradients in the shapes of the inputs, of the dtype of the output.
+            Gradients with the shapes of the inputs and the dtype of the output.
         dmask : ndarray or list of ndarray
-            Only `with_mask`: with respect to the weights of a ToeplitzMask, the entries of an
-            array, or a list of those of every head. Entries that `causal` takes out get 0.
+            Only with `with_mask`: with respect to the weights of a ToeplitzMask, the entries of an
+            array, or a list of these with one item per head. Entries that `causal` removes get 0.
 
         Raises
         ------
         TypeError
-            For arrays of other libraries than NumPy; `with_mask` for sparse matrices and
+            For arrays of libraries other than NumPy; with `with_mask`, for sparse matrices and
             LinearOperators.
         NotImplementedError
             For feature maps whose gradients are not known (discrete ones).
@@ -615,10 +615,10 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             unit.take_units()
             found = Gradients(unit, [array[u] for array in arrays], gradient_unit)
             plan = field, None if masks is None else masks.of(u), by_masks if with_mask else None
-            with np.errstate(over="ignore"):  # of float32: told below
+            with np.errstate(over="ignore"):  # float32 overflow is reported below
                 self._sweep(unit, plan, gradient[u], found)
 
-        # One set after the other where all add to one gradient: its threads are inside.
+        # With one gradient for all sets, go through them in turn; threads work inside each set.
         for_each_unit(groups, sets, sweep, is_serial=with_mask)
         with np.errstate(over="ignore"):
             by_q, by_k, by_v = (array.astype(groups.dtype, copy=False) for array in arrays)
@@ -659,7 +659,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         ValueError
-            Where the operator is not causal, or has a mask.
+            If the operator is not causal, or has a mask.
         """
         if not self.causal or self.mask is not None:
             raise ValueError(
@@ -679,14 +679,14 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     ) -> tuple[Array, AttentionState]:
         """Return causal attention of the next positions, and the state after them.
 
-        Chunks of any sizes give the one-shot result to rounding, in memory that does not grow.
+        Chunks of any size give the one-shot result to rounding, in memory that does not grow.
 
         Parameters
         ----------
         q, k, v : array-like of shape (..., n, d), (..., n, d), (..., n, e)
             The next n positions.
         state : AttentionState
-            From `init_state` or the step before; it is not changed.
+            From `init_state` or the previous step; it is not changed.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
 
@@ -700,8 +700,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         Raises
         ------
         ValueError
-            Where the state was made for other widths or heads, or the largest entry of v is
-            neither 0 nor from 1e-100 to 1e100: its sums must serve values to come.
+            If the state was made for other widths or heads, or if the largest entry of v is
+            neither 0 nor from 1e-100 to 1e100, because its sums must suit later values.
         """
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
@@ -710,7 +710,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         sets = self._sets(groups, n_heads)
         shape = stream_shape(groups, sets, self._field(1, 1))
         check_state(state, shape)
-        # Sums outlive the values of a chunk, and have no units.
+        # Sums outlive the values of a chunk, so they have no units.
         largest = check_finite("v", groups.v)
         if largest and not 1 / _STREAMED < largest < _STREAMED:
             raise ValueError(
@@ -724,12 +724,12 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         state = AttentionState(tuple(found.states), shape, is_double)
         return groups.ungroup(found.out), state
 
-    # ---------------------------------------------------------------- looking at it
+    # ---------------------------------------------------------------- inspection
 
     def attention_matrix(
         self, q: Array, k: Array, *, key_padding_mask: Array | None = None
     ) -> Array:
-        """Return the matrix that multiplies the values; quadratic, for small inputs.
+        """Return the matrix that multiplies the values; quadratic, so for small inputs only.
 
         Parameters
         ----------
@@ -746,7 +746,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             Rows sum to 1, or to 0 where no key is left.
         """
         groups, _ = self._check(q, k, k, key_padding_mask)
-        # Attention to unit vectors: column j is what value j is multiplied with.
+        # Attention to unit vectors: column j holds the factors of value j.
         n_keys = groups.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
         unit = like(unit, groups.k)
@@ -757,12 +757,12 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
     ) -> AttentionDiagnosis:
-        """Return how far the output can be trusted, and whether something simpler is better.
+        """Return how accurate the output is, and whether something simpler is better.
 
-        The error of all outputs is estimated from how far the groups of features are apart, or
-        five draws where there is a single group. At a sample of 64 queries of every set of keys
-        the output, the exact part alone, the mean of the values and an exact window that costs as
-        much are compared with exact attention.
+        The error of all outputs is estimated from the spread of the groups of features, or of five
+        draws if there is a single group. At a sample of 64 queries per set of keys, the output, the
+        exact part alone, the mean of the values and an exact window of the same cost are compared
+        with exact attention.
 
         Parameters
         ----------
@@ -811,11 +811,11 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
 
     @property
     def _is_softmax(self):
-        """Whether softmax attention without a mask is what the output is an estimate of."""
+        """Whether the output estimates softmax attention without a mask."""
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
 
     def _errors(self, groups, sets, outputs, n, window):
-        """Return `errors_of` about n queries of every set of keys."""
+        """Return `errors_of` for about n queries of every set of keys."""
 
         def errors(_, unit, numbers):
             is_one = not isinstance(numbers, list)

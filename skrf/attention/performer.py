@@ -1,9 +1,9 @@
 """A causal Performer language model, trained in memory that does not grow with the text.
 
-Every operation returns its output and a function that pulls gradients back. In chunks, the forward
-pass keeps only some of the attention states between chunks (`_checkpoints`); the reverse sweep
-redoes one chunk at a time from its state and hands the gradients of the later queries on to the
-chunk before.
+Every operation returns its output and a function that pulls gradients back. With chunks, the
+forward pass keeps only some of the attention states between chunks (`_checkpoints`); the reverse
+sweep recomputes one chunk at a time from its state and passes the gradients of later queries on to
+the previous chunk.
 """
 
 import copy
@@ -36,7 +36,7 @@ from .masks import ToeplitzMask, as_mask
 from .near import NearField
 from .operator import ApproxKernelAttention
 
-_NORM_EPSILON = 1e-5  # part of the definition of layer normalisation: constant rows are allowed
+_NORM_EPSILON = 1e-5  # part of layer normalisation: allows constant rows
 
 _INPUTS = "query", "key", "value"
 
@@ -60,41 +60,41 @@ class Performer:
     n_hidden : int, default=None
         Width of the hidden layer of the GELU network; None is 4 * width.
     feature_map : GeneralizedMap, mechanism or "none", default=None
-        The attention's features; None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
-        projection="identity")``, and ``OptimalPositiveRF(64)`` with a near field; "none" is the
-        near field alone. Until `fit_features`, mechanisms serve as the member of their family
-        without data; those that have none need it first.
+        The attention's features. None is ``GeneralizedMap(width // n_heads, nonlinearity="elu",
+        projection="identity")``, or ``OptimalPositiveRF(64)`` with a near field; "none" is the
+        near field alone. Before `fit_features`, mechanisms use the member of their family that
+        needs no data; if there is none, call `fit_features` first.
     near : NearField, default=None
-        Keys that attention takes exactly; it needs a map of the softmax kernel.
+        Keys that attention computes exactly; requires a map of the softmax kernel.
     mask : ToeplitzMask, sparse matrix or array-like of shape (n, n), default=None
-        Multiplies the attention weights of all layers and heads; the causal part of it counts. It
-        serves texts of up to n positions, of which it takes as many as a text has. The sums of
-        attention under a mask are of no use to other positions: `chunk_size` must be None then,
-        and `generate` does the whole text anew for every token. Not with a near field.
+        Multiplies the attention weights of all layers and heads; only its causal part is used. It
+        serves texts of up to n positions; shorter texts use its first positions. The sums of
+        attention under a mask cannot be reused at other positions, so `chunk_size` must be None,
+        and `generate` processes the whole text again for every token. Not with a near field.
     norm : {"pre", "post"}, default="pre"
-        Whether layer normalisation stands before attention and network, or after the sum.
+        Whether layer normalisation comes before attention and network, or after the sum.
     dtype : {"float64", "float32"}, default="float64"
         Type of the parameters.
     redraw_every : int, default=None
-        After so many calls of `loss_and_grad`, the next draws the features anew first, as `redraw`
-        does; None keeps the first draw.
+        After this many calls of `loss_and_grad`, the next call first redraws the features, as with
+        `redraw`; None keeps the first draw.
     random_state : int, RandomState instance or None, default=None
         Source of the initial parameters and of the features' draws.
 
     Attributes
     ----------
     params : dict of str to ndarray
-        The parameters; change them in place or replace them to train.
+        The parameters; to train, change them in place or replace them.
 
     Raises
     ------
     ValueError
-        Where a parameter is not allowed.
+        If a parameter is invalid.
 
     See Also
     --------
-    ApproxKernelAttention : Its attention, one layer alone.
-    skrf.torch.RandomFeatureAttention : Attention for models of torch.
+    ApproxKernelAttention : Its attention as a single layer.
+    skrf.torch.RandomFeatureAttention : Attention for torch models.
 
     References
     ----------
@@ -113,7 +113,7 @@ class Performer:
     >>> bool(loss < 0.5 * np.log(5))
     True
 
-    Near keys exactly, and features for the others:
+    Exact attention to near keys, and features for the others:
 
     >>> from skrf.attention import NearField
     >>> near = NearField(block=8, anchors=2)
@@ -206,16 +206,16 @@ class Performer:
     # ---------------------------------------------------------------- features
 
     def fit_features(self, tokens: Array) -> Self:
-        """Fit the features of every layer and head to the queries and keys that it has of texts.
+        """Fit the features of every layer and head to its queries and keys for given texts.
 
-        All methods use them from then on. Layers are fitted one after the other, each on what the
-        fitted ones before it make. The parameters may change afterwards: features stay unbiased,
-        but fit the worse the more the parameters have changed.
+        All methods use them from then on. Layers are fitted one after the other, each on the output
+        of the fitted layers before it. If the parameters change afterwards, features stay unbiased
+        but fit less and less well.
 
         Parameters
         ----------
         tokens : array-like of int of shape (L,) or (B, L)
-            Texts, all taken at once; a few thousand tokens are enough.
+            Texts, all processed at once; a few thousand tokens are enough.
 
         Returns
         -------
@@ -225,7 +225,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or more than a mask is for.
+            If tokens are not integers of the vocabulary, or more than the mask has positions.
 
         Examples
         --------
@@ -254,12 +254,12 @@ class Performer:
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Draw the features of all layers anew; parameters and statistics stay.
+        """Redraw the features of all layers, keeping parameters and statistics.
 
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
-            Source of the draw; None takes the next that follows from the model's `random_state`.
+            Source of the draw; None uses the next one that follows from the model's `random_state`.
 
         Returns
         -------
@@ -269,7 +269,7 @@ class Performer:
         Raises
         ------
         ValueError
-            Where there are no features before `fit_features`.
+            If features do not exist before `fit_features`.
         """
         sets = [own for layer in self._known_sets() for own in layer]
         seed = draw_seed(self._seeds if random_state is None else random_state)
@@ -298,10 +298,10 @@ class Performer:
         tokens : array-like of int of shape (L + 1,) or (B, L + 1)
             Texts; position i predicts token i + 1.
         chunk_size : int, default=None
-            Positions that pass through all layers at a time. The result is the same to rounding;
-            the memory is that of the activations of one chunk and of 64 states of the attention,
-            however long the texts are. Beyond 64 chunks it takes more time, about 1.3 times at
-            1,000 chunks. None takes all at once.
+            Positions that pass through all layers at a time. The result is the same to rounding.
+            Memory holds the activations of one chunk and 64 attention states, however long the
+            texts are. Beyond 64 chunks it takes longer, about 1.3 times as long at 1,000 chunks.
+            None processes all positions at once.
 
         Returns
         -------
@@ -313,8 +313,8 @@ class Performer:
         Raises
         ------
         ValueError
-            Where tokens are not integers of the vocabulary, or there are fewer than two, or more
-            than a mask is for; where there is a mask and `chunk_size` is not None.
+            If tokens are not integers of the vocabulary, are fewer than two or more than the mask
+            has positions, or if there is a mask and `chunk_size` is not None.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         if self.redraw_every and self._n_calls and self._n_calls % self.redraw_every == 0:
@@ -325,7 +325,7 @@ class Performer:
 
         states = self._first_states(len(inputs))
         gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
-        sweeps, loss = states, 0.0  # after the last position there is nothing, either
+        sweeps, loss = states, 0.0  # the empty states also suit the end: nothing follows it
         for i, before in in_reverse(advance, states, len(chunks)):
             chunk = chunks[i]
             hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, before)
@@ -333,7 +333,7 @@ class Performer:
             chunk_loss, by_logits = _cross_entropy(logits, targets[:, chunk], targets.size)
             loss += chunk_loss
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
-            # Or this chunk's activations would be held while those of the next are made.
+            # Otherwise this chunk's activations would be kept while the next one is computed.
             del before, hidden, pull_hidden, logits, pull_logits, by_logits
         self._n_calls += 1
         return loss, gradients
@@ -346,7 +346,7 @@ class Performer:
         tokens : array-like of int of shape (L + 1,) or (B, L + 1)
             Texts; position i predicts token i + 1.
         chunk_size : int, default=None
-            Positions that pass through all layers at a time; None takes all at once.
+            Positions that pass through all layers at a time; None processes all at once.
 
         Returns
         -------
@@ -369,7 +369,7 @@ class Performer:
         Parameters
         ----------
         prompt : array-like of int of shape (L,)
-            Tokens that come before; at least one.
+            Preceding tokens; at least one.
         n : int
             Number of tokens to draw.
         temperature : float, default=1.0
@@ -395,7 +395,7 @@ class Performer:
             logits = self._linear("logits", hidden[:, -1])[0][0].astype(np.float64)
             shares = np.exp(log_softmax(logits / temperature))
             drawn.append(rng.choice(self.n_tokens, p=shares / shares.sum()))
-            if self._mask is not None:  # which has no state
+            if self._mask is not None:  # there is no state with a mask
                 pending = np.append(pending, [drawn[-1:]], axis=1)
                 continue
             states, position, pending = after, position + pending.shape[1], np.array([drawn[-1:]])
@@ -446,8 +446,8 @@ class Performer:
     def _hidden(self, tokens, start, states):
         """Return the final rows of a chunk, the states after it and the function that pulls back.
 
-        That function takes gradients of the rows, the sweeps of later chunks (a list a layer), and
-        a dict of gradients to add to; it returns the sweeps of this chunk.
+        That function takes gradients of the rows, the sweeps of later chunks (a list per layer),
+        and a dict of gradients to add to; it returns the sweeps of this chunk.
         """
         x, pulls, after = self._embedded(tokens, start), [], []
         for layer in range(self.n_layers):
@@ -552,7 +552,7 @@ class Performer:
         return _linear.causal(unit, state, out)
 
     def _sweep(self, unit, state, mask, gradient, found, later):
-        """Write the gradients of a unit; return what it leaves to the positions before."""
+        """Write the gradients of a unit; return what it passes on to earlier positions."""
         if self._field is not None:
             return self._near(unit, state).backward(gradient, found, later)
         if mask is not None:
@@ -586,7 +586,7 @@ class Performer:
         return out, pull_back
 
     def _linear(self, name, x):
-        """Return x @ matrix (+ shift, where there is one) and the function that pulls back."""
+        """Return x @ matrix (+ shift, if there is one) and the function that pulls back."""
         matrix, shift = self.params[name], self.params.get(f"{name} shift")
         out = x @ matrix if shift is None else x @ matrix + shift
 
@@ -617,7 +617,7 @@ class Performer:
 
 
 def _shared(sets):
-    """Return a `HeadSet` for every head, one and the same for those that have equal ones."""
+    """Return a `HeadSet` per head, the same object for heads whose sets are equal."""
     first = {}
 
     def known(own):
@@ -628,12 +628,12 @@ def _shared(sets):
 
 
 def _unchanged(name, x):
-    """Return what `Performer._normalised` returns, where nothing is normalised."""
+    """Stand in for `Performer._normalised` where nothing is normalised."""
     return x, lambda by_out, gradients: by_out
 
 
 def _sliceable(mask):
-    """Return a mask in a form of which `_causal_mask` can take a part, or raise."""
+    """Return a mask in a form that `_causal_mask` can slice, or raise."""
     if sp.issparse(mask):
         mask = mask.tocsr()
     elif not isinstance(mask, (ToeplitzMask, LinearOperator)):
@@ -648,12 +648,12 @@ def _n_positions(mask):
 
 
 def _causal_mask(mask, n):
-    """Return what applies the first n positions of a mask."""
+    """Return an object that applies the first n positions of a mask."""
     if not isinstance(mask, ToeplitzMask):
         mask = mask[:n, :n]
     elif len(mask.shape) == 1 and n > mask.n_extra:
         mask = ToeplitzMask(mask.weights, (n - mask.n_extra,), mask.n_extra)
-    elif n < mask.n_positions:  # the first positions of a grid are no grid
+    elif n < mask.n_positions:  # the first positions of a grid are not a grid
         mask = mask.toarray()[:n, :n]
     return as_mask(mask, n, n, causal=True)
 

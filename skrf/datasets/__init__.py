@@ -1,4 +1,4 @@
-"""The data on which the papers report: eight UCI classification sets and four regimes of pairs."""
+"""The data used in the papers: eight UCI classification sets and four regimes of pairs."""
 
 from .regimes import REGIMES as REGIMES
 from .regimes import make_regime

@@ -1,4 +1,4 @@
-"""Four regimes of queries and keys, on which the papers compare variances."""
+"""Four regimes of queries and keys on which the papers compare variances."""
 
 from numbers import Integral, Real
 from typing import Literal
@@ -30,9 +30,9 @@ def make_regime(
         every column (called heterogen in the source); images of handwritten digits, 8 x 8, with
         grey values in [0, 1].
     n_samples : int, default=256
-        Number of queries, and of keys.
+        Number of queries and of keys.
     sigma : float, default=1.0
-        All rows are multiplied by it.
+        Multiplier of all rows.
     random_state : int, RandomState instance or None, default=None
         Source of the rows.
 
@@ -44,7 +44,7 @@ def make_regime(
     Raises
     ------
     ValueError
-        If the regime is not one of the four, or another parameter is not allowed.
+        If the regime is not one of the four, or another parameter is invalid.
     TypeError
         If ``n_samples`` is not an integer or ``sigma`` not a real number.
 

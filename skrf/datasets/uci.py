@@ -24,7 +24,7 @@ _VARIABLE = "SKRF_UCI_DIR"
 
 @dataclass(frozen=True)
 class _Dataset:
-    """What has to be known about one dataset to read, check and describe it; see uci.toml."""
+    """The facts needed to read, check and describe one dataset; see uci.toml."""
 
     name: str
     title: str
@@ -74,10 +74,10 @@ def load_uci(
 ) -> Any:
     r"""Load one of the eight UCI classification sets of the random-feature papers.
 
-    The file ``<name>.csv`` (comma-separated, no header line, the label in the last column) is
-    looked for in `data_dir`, then in the folder that the environment variable ``SKRF_UCI_DIR``
-    names. Where neither has it and `download` is True, the set is fetched from OpenML. No data
-    come with this library, and nothing is downloaded unless asked for.
+    The function looks for the file ``<name>.csv`` (comma-separated, no header line, the label in
+    the last column) in `data_dir`, then in the folder named by the environment variable
+    ``SKRF_UCI_DIR``. If neither has it and `download` is True, it fetches the set from OpenML. The
+    library ships no data, and downloads nothing unless asked to.
 
     ========  ======  ==========================  =======  ==================
     name      rows    features                    classes  labels
@@ -97,15 +97,15 @@ def load_uci(
     name : {"abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess"}
         The dataset.
     data_dir : str or path-like, default=None
-        Folder to look in first. None means the folder in ``SKRF_UCI_DIR`` alone.
+        Folder to look in first. None means only the folder in ``SKRF_UCI_DIR``.
     return_X_y : bool, default=False
         If True, return ``(data, target)`` instead of a Bunch.
     as_frame : bool, default=False
-        If True, `data` is a pandas DataFrame and `target` a pandas Series. Needs pandas.
+        If True, `data` is a pandas DataFrame and `target` a pandas Series. Requires pandas.
     download : bool, default=False
-        If True, fetch the set from OpenML where no file is found. scikit-learn keeps the
-        download in its own data folder, so that it is made once. Needs pandas. Not possible for
-        ``"wifi"``, for which no OpenML number could be verified.
+        If True, fetch the set from OpenML if no file is found. scikit-learn keeps the download in
+        its own data folder, so it happens only once. Requires pandas. Not possible for ``"wifi"``,
+        for which no OpenML number could be verified.
 
     Returns
     -------
@@ -118,12 +118,11 @@ def load_uci(
         target : ndarray or Series of shape (n_samples,)
             The labels: integers or strings, as in the table above.
         feature_names : list of str
-            Names of the columns of `data`: those of the UCI documentation where it has any.
+            Names of the columns of `data`, from the UCI documentation if it has any.
         target_names : ndarray of shape (n_classes,)
             The labels that occur, sorted, as in the ``classes_`` of a classifier.
         categorical_features : list of int
-            Indices of the columns of `data` to be one-hot encoded. These are the columns that
-            the papers encode.
+            Indices of the columns of `data` to be one-hot encoded, as in the papers.
         DESCR : str
             Source, citation, licence and columns.
     (data, target) : tuple
@@ -132,38 +131,38 @@ def load_uci(
     Raises
     ------
     ValueError
-        If `name` is unknown; if a file has another number of columns, or a cell that its column
-        does not allow; if `download` is True, no file is found and `name` is ``"wifi"``.
+        If `name` is unknown; if a file has the wrong number of columns, or a cell that its column
+        does not allow; or if `download` is True, no file is found and `name` is ``"wifi"``.
     TypeError
         If a parameter has the wrong type.
     FileNotFoundError
         If no file is found and `download` is False.
     ImportError
-        If pandas is needed and not installed.
+        If pandas is required but not installed.
     ConnectionError
         If OpenML cannot be reached.
     RuntimeError
-        If what OpenML sends has other columns or other numbers of rows per class.
+        If the data from OpenML has other columns or other numbers of rows per class.
 
     Warns
     -----
     UserWarning
-        If what OpenML sends has the right shape but differs from the UCI file in the value of a
+        If the data from OpenML has the right shape but differs from the UCI file in the value of a
         cell or the order of the rows.
 
     See Also
     --------
     make_regime : Synthetic pairs.
-    sklearn.datasets.fetch_openml : What downloads.
+    sklearn.datasets.fetch_openml : The function that downloads.
 
     Notes
     -----
-    A file is taken as it is: it may hold some of the rows only. Blank lines are skipped and
-    blanks around cells are removed; missing values do not occur in these sets and are refused.
+    A file is used as it is, and may hold only some of the rows. Blank lines are skipped and blanks
+    around cells are removed; missing values do not occur in these sets and are rejected.
 
-    The three ways are meant to give the same rows, columns, spelling and labels: a download is
-    brought to UCI's spelling (banknote is labelled 1 and 2 at OpenML, for instance) and compared
-    with a checksum of the UCI file, so that no difference passes unnoticed.
+    All three sources should give the same rows, columns, spelling and labels: a download is
+    converted to UCI's spelling (OpenML labels banknote 1 and 2, for instance) and compared with a
+    checksum of the UCI file, so that no difference goes unnoticed.
 
     References
     ----------
@@ -192,7 +191,7 @@ def load_uci(
         name, data_dir, return_X_y=return_X_y, as_frame=as_frame, download=download
     )
     if as_frame:
-        pandas = _import_pandas("as_frame=True")  # before the work of reading, or a download
+        pandas = _import_pandas("as_frame=True")  # before any reading or download
 
     path, places = _find_file(name, data_dir)
     if path is not None:
@@ -206,7 +205,7 @@ def load_uci(
         data = pandas.DataFrame(dict(zip(spec.feature_names, columns, strict=True)))
         target = pandas.Series(labels, name=spec.target_name)
     else:
-        # Copied, so that a row lies in one piece.
+        # Copied, so that each row is contiguous.
         data = np.array(columns, dtype=object if spec.categorical else np.float64).T.copy()
         target = np.array(labels)
     if return_X_y:
@@ -247,7 +246,7 @@ def _import_pandas(reason):
 
 
 def _find_file(name, data_dir):
-    """Return the path of the first file found, or None, and the places looked at, in words."""
+    """Return the path of the first file found, or None, and a description of where it looked."""
     folders = {"data_dir": data_dir, f"the variable {_VARIABLE}": os.environ.get(_VARIABLE)}
     places = []
     for origin, folder in folders.items():
@@ -290,7 +289,7 @@ def _description(spec):
     )
 
 
-# ---- Reading: both ways end in a list of columns, the label last, that _parse brings to one form
+# ---- Reading: both ways return a list of columns, label last, which _parse brings into one form
 
 
 def _read_csv(path, spec):
@@ -323,9 +322,9 @@ def _fetch(spec):
 
     source = f"OpenML dataset {spec.openml_id}"
     try:
-        # target_column=None keeps the label in the frame, where it is then taken by name. Of the
-        # two parsers this one leaves nominal values the strings that they are in the file; the
-        # other makes numbers of nominal digits, and with pandas 3 it then fails on them.
+        # target_column=None keeps the label in the frame, where it is then read by name. Of the
+        # two parsers this one keeps nominal values as the strings in the file; the other turns
+        # nominal digits into numbers, and then fails on them with pandas 3.
         frame = fetch_openml(
             data_id=spec.openml_id, target_column=None, as_frame=True, parser="liac-arff"
         ).frame
@@ -342,8 +341,8 @@ def _fetch(spec):
             f"{source} for name={spec.name!r} must have {spec.n_columns} columns with the label "
             f"in {spec.openml_target!r}; it has {found}."
         )
-    # The features are taken by position: OpenML renames columns but keeps UCI's order, and the
-    # digest below notices if it ever does not.
+    # Features are read by position: OpenML renames columns but keeps UCI's order, and the digest
+    # below detects if it ever does not.
     columns = [frame.iloc[:, j].tolist() for j in range(len(found))]
     labels = [_text(label) for label in columns.pop(found.index(spec.openml_target))]
     columns.append([spec.openml_labels.get(label, label) for label in labels])

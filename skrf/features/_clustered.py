@@ -1,7 +1,7 @@
-"""Clustered hybrid features (HRF-C): an estimator of its own for every pair of clusters.
+"""Clustered hybrid features (HRF-C): a separate estimator for every pair of clusters.
 
-A query is non-zero only in the blocks of its cluster, a key in those of its own, so a pair meets in
-one block; blocks share their projections.
+A query is nonzero only in the blocks of its cluster, and a key in those of its own, so a pair meets
+in exactly one block; blocks share their projections.
 """
 
 import math
@@ -32,7 +32,7 @@ class ClusteredMap(FeatureMap):
     Parameters
     ----------
     coordinates : Coordinates
-        What is projected.
+        Coordinates that are projected.
     projection : Projection
         The projections that all blocks share.
     own_centers, other_centers : ndarray of shape (C, d)
@@ -46,11 +46,11 @@ class ClusteredMap(FeatureMap):
     own_centers: np.ndarray
     other_centers: np.ndarray
     is_keys: bool
-    columns_per_pair = 1  # of clusters, that a projection makes
+    columns_per_pair = 1  # columns per projection and pair of clusters
 
     @property
     def columns_per_projection(self):
-        """Number of columns that a projection makes in all blocks."""
+        """Number of columns per projection in all blocks."""
         return len(self._pairs) * self.columns_per_pair
 
     @property
@@ -106,7 +106,7 @@ class RecentredMap(ClusteredMap):
 
     @cached_property
     def _bias(self):
-        """What columns add to every row, (n_pairs, n_projections)."""
+        """Terms that columns add to every row, (n_pairs, n_projections)."""
         A = (1 - 1 / self.roots.reshape(-1, 1)) / 8
         origins = self.projection.multiply(np.array([self._own(pair) for pair in self._pairs]))
         terms = A * self.projection.squared_norms - self._slopes[:, None] * origins
@@ -119,14 +119,14 @@ class RecentredMap(ClusteredMap):
         return np.sqrt((1 + 1 / self.roots.ravel()) / 2)
 
     def _projected(self, X):
-        """Return clusters of rows, products, and what rows add to the columns of every pair."""
+        """Return clusters of rows, products, and terms that rows add to every pair's columns."""
         rows = self.coordinates(X)
         row = self.coordinates.outer_term(X) - rows.squared_norms()
         levels = rows.dot(self._sums) + row[:, None]
         return self._clusters(rows), rows.dot(self.projection), levels
 
     def _blocks(self):
-        """Yield this side's cluster, the number of the pair, its B and its columns."""
+        """Yield this side's cluster, the index of the pair, its B and its columns."""
         m = self.projection.n_projections
         for i, (pair, slope) in enumerate(zip(self._pairs, self._slopes.tolist(), strict=True)):
             yield pair[self.is_keys], i, slope, slice(i * m, (i + 1) * m)
@@ -154,7 +154,7 @@ class RecentredMap(ClusteredMap):
         )
 
     def write(self, X, out, room, lower=None):
-        """Write the logarithms of rows of the host: work for the blocks that see a row alone."""
+        """Write the logarithms of rows on the host, computing only blocks that see a row."""
         clusters, products, levels = self._projected(X)
         bias = self._kept.like(products, self._bias.ravel)
         if lower is not None:
@@ -176,7 +176,7 @@ class RecentredMap(ClusteredMap):
         return len(self.own_centers)
 
     def parts(self, X):
-        """Return rows of the host by their clusters, with the blocks that see them."""
+        """Return rows on the host by their clusters, with the blocks that see them."""
         clusters = self._clusters(self.coordinates(X))
         return [(np.flatnonzero(clusters == c), *own) for c, own in enumerate(self._by_cluster)]
 
@@ -192,7 +192,7 @@ class RecentredMap(ClusteredMap):
         return found
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         xp, rows = namespace(X), self.coordinates(X)
         clusters, by_products, totals = self._clusters(rows), 0.0, []
         for cluster, _, slope, own in self._blocks():
@@ -221,7 +221,7 @@ class StretchedMap(ClusteredMap):
     Parameters
     ----------
     stretches : dict
-        What `_stretches` returns.
+        The result of `_stretches`.
     """
 
     stretches: dict
@@ -229,7 +229,7 @@ class StretchedMap(ClusteredMap):
     columns_per_pair = 2
 
     def __call__(self, X):
-        """Return the `Rows` of X, zero but in the blocks of their cluster."""
+        """Return the `Rows` of X, zero except in the blocks of their cluster."""
         rows = self.coordinates(X)
         xp, clusters = namespace(X), self._clusters(rows)
         outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
@@ -257,10 +257,10 @@ class StretchedMap(ClusteredMap):
 
 
 class Clustered:
-    """The steps of a `HybridRF` whose coefficients tell the clusters of a pair."""
+    """The steps of a `HybridRF` whose coefficients select the clusters of a pair."""
 
     def sizes(self, spec):
-        """Return numbers of projections and clusters."""
+        """Return the numbers of projections and clusters."""
         width = 1 if self.is_positive(spec) else 2
         clusters = min(spec.n_clusters, math.isqrt(spec.n_components // width))
         n_projections = spec.n_components // (width * clusters**2)
@@ -268,7 +268,7 @@ class Clustered:
 
     @staticmethod
     def is_positive(spec):
-        """Tell whether the clusters are recentred."""
+        """Return whether the clusters are recentred."""
         # The complex diagonal needs two columns; a single one cannot hold them.
         return spec.recenter or spec.n_components == 1
 
@@ -289,9 +289,9 @@ class Clustered:
 
     @staticmethod
     def _chosen(spec, learned, X, weights, rng):
-        """Return rows of one side, at most 20,000, as they are projected, and their weights."""
+        """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
         chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
-        # In float64 before they are shifted: the same choices for float32 rows.
+        # Convert to float64 before the shift, so that float32 rows give the same choices.
         X = X[chosen].astype(np.float64, copy=False)
         return spec._coordinates(learned).on_host(X), weights
 
@@ -331,12 +331,12 @@ def _centers(points, weights, n_clusters, rng):
 
 
 def _invert(values):
-    """Return 1 / values where they are not 0, and 0 there."""
+    """Return 1 / values, and 0 where they are 0."""
     return np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
 
 
 def _pairs_of_clusters(queries, others, query_centers, key_centers):
-    """Yield the numbers of every pair of clusters, and which queries and keys they hold."""
+    """Yield the indices of every pair of clusters, and which queries and keys they contain."""
     nearest_a, nearest_b = (
         cdist(points, centers).argmin(axis=1)
         for points, centers in ((queries, query_centers), (others, key_centers))
@@ -357,7 +357,7 @@ def _roots(queries, others, *centers):
         nearest = distances2.argmin(axis=1)
         totals = np.bincount(nearest, weights * distances2.min(axis=1), len(own))
         spreads.append(totals / np.bincount(nearest, weights, len(own)))
-    # Centres are means: the mean of |u + v|^2 is that of |u|^2 + |v|^2.
+    # Centres are means, so the mean of |u + v|^2 is that of |u|^2 + |v|^2.
     sums = np.add.outer(*spreads)
     return np.array([[optimal_rho(own, points.shape[1]) for own in row] for row in sums])
 
@@ -376,7 +376,7 @@ def _stretches(queries, others, *centers):
             np.maximum(np.average(rows**2, axis=0, weights=own), _FLOOR) for rows, own in sides
         ]
         size = (squares[1] / squares[0]) ** 0.25
-        # Means of nothing but rounding have no sign: they count as equal.
+        # Means that are only rounding have no sign, so they count as equal.
         is_imaginary = means[0] * means[1] >= -_FLOOR * np.prod(np.sqrt(squares), axis=0)
         real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
         # 1 / (i r) = -i / r.

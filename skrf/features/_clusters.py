@@ -1,7 +1,7 @@
-"""Rows, centres and their order for the mechanisms that look at single rows.
+"""Rows, centres and their order, for mechanisms that look at single rows.
 
-Equal rows count once, with the sum of their weights, and stand in lexicographic order: then weights
-are repetitions in every choice that follows, and the order of the input does not matter.
+Equal rows are merged, with the sum of their weights, and sorted lexicographically, so that weights
+act as repetitions in every later choice, and the order of the input does not matter.
 """
 
 import math
@@ -14,23 +14,23 @@ from sklearn.utils.multiclass import type_of_target
 
 from .._arrays import to_host
 
-# Step of the grid, of the widest column: no simple fraction, for data on a lattice of their own.
+# Grid step as a share of the widest column; irrational, because data may lie on a lattice.
 _STEP = math.sqrt(2) * 1e-10
 _SAME = 1000  # steps, about the rounding of a distance
-_LEAST_WEIGHT = 1e-30  # of the largest: k-means divides by sums of weights
+_LEAST_WEIGHT = 1e-30  # relative to the largest, because k-means divides by sums of weights
 
 
 def unique_rows(X, weights=None, labels=None):
-    """Return the rows that differ in lexicographic order, with weights and labels.
+    """Return the distinct rows in lexicographic order, with weights and labels.
 
     Parameters
     ----------
     X : ndarray or sparse matrix of shape (n, d)
         The rows.
     weights : ndarray of shape (n,), default=None
-        Their weights; None is 1 for every row.
+        Their weights; None means 1 for every row.
     labels : ndarray of shape (n,), default=None
-        Codes 0, 1, ...; equal rows of different labels differ.
+        Codes 0, 1, ...; equal rows with different labels are distinct.
 
     Returns
     -------
@@ -46,11 +46,11 @@ def unique_rows(X, weights=None, labels=None):
 
 
 def row_codes(X):
-    """Return numbers that compare as the rows do in lexicographic order."""
+    """Return numbers that compare like the rows in lexicographic order."""
     column = X[:, [0]].toarray() if sp.issparse(X) else X[:, 0]
     values, codes = np.unique(column.ravel(), return_inverse=True)
     tied = np.bincount(codes)[codes] > 1
-    if tied.any():  # the first column tells most rows of floats apart
+    if tied.any():  # the first column distinguishes most rows of floats
         ranks = np.zeros_like(codes)
         ranks[tied] = np.unique(_row_keys(X[tied]), return_inverse=True)[1]
         codes = codes * (ranks.max() + 1) + ranks
@@ -58,13 +58,13 @@ def row_codes(X):
 
 
 def _row_keys(X):
-    """Return a string of bytes for each row that compares as the row does."""
+    """Return a byte string per row that compares like the row."""
     if not sp.issparse(X):
         bits = (X.astype(np.float64, order="C") + 0.0).view(np.int64)  # no -0
         bits = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).astype(">i8")
         return bits.view(f"V{8 * X.shape[1]}").ravel()
-    # Rows compare by the first entry in which they differ. One that is not 0 is above or below all
-    # later ones by its sign, the more so the earlier it stands; the end of a row counts as 0.
+    # Rows compare by the first entry in which they differ. Only nonzero entries are stored: their
+    # sign ranks them against entries further right, and the end of a row counts as 0.
     X = sp.csr_array(X, copy=True)
     X.eliminate_zeros()
     X.sort_indices()
@@ -77,18 +77,18 @@ def _row_keys(X):
 
 
 def systematic_counts(weights, total, rng):
-    """Return how often each item is drawn, in all `total` times, by systematic sampling.
+    """Return how often each item is drawn in `total` draws by systematic sampling.
 
     Every count is its expectation, rounded up or down.
 
     Parameters
     ----------
     weights : ndarray of shape (n,)
-        In proportion to which items are drawn.
+        Items are drawn in proportion to these.
     total : int
         Number of draws.
     rng : Generator
-        Source of the single number that decides.
+        Source of the single random number needed.
     """
     edges = np.floor(total * np.cumsum(weights / np.sum(weights)) + rng.uniform())
     edges[-1] = total
@@ -96,19 +96,19 @@ def systematic_counts(weights, total, rng):
 
 
 def representatives(weights, most, rng):
-    """Return the numbers and weights of rows, at most `most`, that stand for all.
+    """Return indices and weights of at most `most` rows that represent all.
 
     Parameters
     ----------
     weights : ndarray of shape (n,)
         Weights of the rows.
     most : int
-        Number of rows from which on some are drawn, by their weights.
+        Largest number of rows; if there are more, some are drawn by their weights.
     rng : Generator
         Source of the draw.
     """
     if len(weights) <= most:
-        # Their logs are wanted: none is 0.
+        # None may be 0, because callers take logs.
         shares = np.maximum(weights / weights.max(), np.finfo(float).tiny)
         return np.arange(len(weights)), shares
     counts = systematic_counts(weights, most, rng)
@@ -118,8 +118,9 @@ def representatives(weights, most, rng):
 def on_grid(points):
     """Return points in steps of a fine grid, its origin, and the step.
 
-    K-means meets ties (of two points that are each other's neighbours, either may become a centre);
-    on the grid the last digits of points, which differ between sparse and dense rows, decide none.
+    K-means has ties (of two points that are each other's neighbours, either may become a centre).
+    On the grid, the last digits of points, which differ between sparse and dense rows, do not
+    decide them.
 
     Parameters
     ----------
@@ -140,21 +141,21 @@ def cluster_centers(grid, weights, n_clusters, rng):
     weights : ndarray of shape (n,)
         Their weights.
     n_clusters : int
-        Number of centres wanted.
+        Number of centres.
     rng : Generator
         Source of the seed.
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
-    # Points that agree to about the rounding of a distance are one: k-means cannot part them.
+    # Merge points that agree to about the rounding of a distance: k-means cannot separate them.
     first = np.unique(np.round(grid / _SAME), axis=0, return_index=True)[1]
     if len(first) <= n_clusters:
         return np.unique(grid[first], axis=0)
     from sklearn.cluster import KMeans  # 12 MB that most users never need
 
-    # Nor do the last digits of weights decide ties: those of a common factor.
+    # Nor may the last digits of weights, which depend on a common factor, decide ties.
     shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT).astype(np.float32)
     found = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
-    # scikit-learn 1.6 cannot, where array_api_dispatch is set.
+    # scikit-learn 1.6 fails if array_api_dispatch is set.
     with config_context(array_api_dispatch=False):
         return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
 
@@ -167,7 +168,7 @@ def centers_of_classes(grid, weights, labels, n_clusters, rng):
     grid, weights, n_clusters, rng
         As in `cluster_centers`.
     labels : ndarray of shape (n,) or None
-        Codes of the classes; None is a single one.
+        Codes of the classes; None means a single class.
     """
     labels = np.zeros(len(grid), int) if labels is None else labels
     sizes = np.bincount(labels, weights)
@@ -179,20 +180,20 @@ def centers_of_classes(grid, weights, labels, n_clusters, rng):
 
 
 def class_labels(centers, y, kept, keys, most, name):
-    """Return the codes of classes that clusters are looked for in, None where in all rows.
+    """Return the codes of the classes to look for clusters in, or None for all rows.
 
     Parameters
     ----------
     centers : str
-        The parameter: within classes for "classes", and for "auto" where there are some.
+        The parameter: "classes" uses classes, and so does "auto" if there are some.
     y, kept : array-like and ndarray
-        Labels, None for none, and which of them count.
+        Labels, or None, and which of them to keep.
     keys : array or None
-        Keys, beside which there are no classes.
+        Keys; classes are not used with keys.
     most : int
-        Number of classes up to which they count.
+        Largest number of classes to use.
     name : str
-        The parameter that says so.
+        Name of the parameter with that limit.
     """
     labels = None
     if keys is None and centers in ("auto", "classes"):
@@ -207,17 +208,17 @@ def class_labels(centers, y, kept, keys, most, name):
 
 
 def _class_codes(y, kept, most, *, floats):
-    """Return labels 0, 1, ... of the kept rows of y, else None.
+    """Return labels 0, 1, ... of the kept rows of y, or None.
 
-    Labels are discrete values, at most `most` different ones, and floats only where they may be:
-    whole numbers among floats are more often targets than classes.
+    Labels are discrete values, at most `most` different ones, and floats only if `floats` allows
+    them: whole numbers stored as floats are more often targets than classes.
     """
     if y is None or sp.issparse(y):
         return None
     y = np.asarray(to_host(y))[kept]
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    with np.errstate(invalid="ignore"):  # casting NaN, which it then refuses
+    with np.errstate(invalid="ignore"):  # casting NaN, which is then rejected
         kind = type_of_target(y, input_name="y")
     if kind not in ("binary", "multiclass") or (y.dtype.kind == "f" and not floats):
         return None
@@ -228,7 +229,7 @@ def _class_codes(y, kept, most, *, floats):
 def _proportional_counts(sizes, total):
     """Split `total` by the sizes, at least one each."""
     extra = (total - len(sizes)) * np.cumsum(sizes) / np.sum(sizes)
-    # Halves are halves whatever the weights' common factor.
+    # Halves stay halves for any common factor of the weights.
     return 1 + np.diff(np.round(np.round(extra, 9)), prepend=0).astype(int)
 
 

@@ -2,7 +2,7 @@
 
 The weights of p + 1 bases, from those of distant pairs to those of close ones, are estimated by n
 features of random rows tau each and add up to 1 in every draw. A block is a pair of multipliers and
-the number of the base whose columns they multiply.
+the index of the base whose columns they multiply.
 """
 
 import math
@@ -13,23 +13,23 @@ import numpy as np
 from .. import variances
 from .._arrays import columns, like, namespace
 
-_FAR = 1e4  # exponents of which nothing is left
+_FAR = 1e4  # exponents whose exponentials vanish
 
 
 class Angular:
-    """Weights by the angle: n chains of p signs, which two rows agree on or not.
+    """Weights by the angle: n chains of p signs on which two rows agree or not.
 
-    A chain takes the base at which the signs sgn(tau.x) and sgn(tau.y) of two rows first differ,
-    the last one where all agree. So the weights are the shares of a multinomial count of n chains
+    A chain selects the base at which the signs sgn(tau.x) and sgn(tau.y) of two rows first differ,
+    or the last base if all agree. So the weights are the shares of a multinomial count of n chains
     with the probabilities f (1 - f)^k and (1 - f)^p, f = angle / pi.
     """
 
     def n_columns(self, n_coefficients, widths):
-        """Return the columns of one projection of bases that make so many each."""
+        """Return the number of columns per projection, given those of each base."""
         return sum(widths) + n_coefficients * self.growth(widths)
 
     def growth(self, widths):
-        """Return what a coefficient adds to them."""
+        """Return how many columns a coefficient adds."""
         last = len(widths) - 1
         return sum((2 ** min(k + 1, last) - 1) * width for k, width in enumerate(widths))
 
@@ -51,16 +51,16 @@ class Angular:
         return made + [(2 ** (-last / 2) * part, last) for part in chain]
 
     def pull_back(self, products, by_multipliers, *, keys):
-        """Return the gradient with respect to the products: signs have none."""
+        """Return None: signs have no gradient with respect to the products."""
 
     def moments(self, X, Y, n_coefficients, n_bases, width):
         """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
         unit = [Z / np.maximum(np.linalg.norm(Z, axis=1, keepdims=True), 1e-300) for Z in (X, Y)]
-        # The angle from chords: right for nearly equal and nearly opposite directions.
+        # Compute the angle from chords, which is accurate for nearly equal or opposite directions.
         chords = variances.PairGeometry.of(*unit)
         sides = np.sqrt(chords.difference2), np.sqrt(chords.sum2)
         far, near = (2 / np.pi * np.arctan2(*pair) for pair in (sides, sides[::-1]))
-        near[far + near == 0] = 1.0  # both rows are 0, and all signs agree
+        near[far + near == 0] = 1.0  # both rows are 0, so all signs agree
         if n_coefficients == 0:
             far = near = np.full_like(far, 0.5)
         means = np.stack([*(far * near**k for k in range(n_bases - 1)), near ** (n_bases - 1)])
@@ -78,11 +78,11 @@ class Gaussian:
     """
 
     def n_columns(self, n_coefficients, widths):
-        """Return the columns of one projection of bases that make so many each."""
+        """Return the number of columns per projection, given those of each base."""
         return widths[0] + 2 * n_coefficients * self.growth(widths)
 
     def growth(self, widths):
-        """Return what a cosine or a sine adds to them."""
+        """Return how many columns a cosine or a sine adds."""
         return sum(widths[:-1]) + sum(widths[1:])
 
     def blocks(self, products, one, n_bases, *, keys):
@@ -94,7 +94,7 @@ class Gaussian:
         return made
 
     def pull_back(self, products, by_multipliers, *, keys):
-        """Return the gradient with respect to the products, given those of the multipliers."""
+        """Return the gradient with respect to products, given those with respect to multipliers."""
         parts, sign = by_multipliers[1:], -1.0 if keys else 1.0
         found = []
         for k, (cosine, sine) in enumerate(_cosines(products, len(parts) // 2)):
@@ -110,7 +110,7 @@ class Gaussian:
             found[0, 0] = 1.0
             return found
         exponents = [np.minimum(difference2 / (2 * w**2), _FAR) for w in np.atleast_1d(width)]
-        # Differences of Gaussians without cancellation; the wider one has the smaller exponent.
+        # Subtract Gaussians without cancellation; the wider one has the smaller exponent.
         pairs = pairwise([np.zeros_like(difference2), *exponents])
         means = [-np.exp(-a) * np.expm1(a - b) for a, b in pairs]
         means = np.stack([*means, np.exp(-exponents[-1])])
@@ -123,7 +123,7 @@ class Gaussian:
 
 
 def _cosines(products, n_groups):
-    """Return cosines and sines of every group of products, over the root of its size."""
+    """Return cosines and sines of every group of products, divided by the root of its size."""
     xp, n = namespace(products), products.shape[1] // n_groups
     groups = [products[:, k * n : (k + 1) * n] for k in range(n_groups)]
     root = math.sqrt(max(n, 1))

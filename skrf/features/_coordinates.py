@@ -1,4 +1,4 @@
-"""How rows of an input become what a mechanism projects: scaled, shifted and balanced."""
+"""How a mechanism prepares rows for projection: scaled, shifted and balanced."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .._arrays import (
     to_host,
 )
 
-_LARGEST_SINGLE = 1e30  # an exponent that float32 cannot do with
+_LARGEST_SINGLE = 1e30  # an exponent too large for float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +30,9 @@ class Coordinates:
     sigma : float
         Multiplies the rows.
     offset : ndarray of shape (d,), default=None
-        Shift in units of matrix @ x; None is no shift.
+        Shift in units of matrix @ x; None means no shift.
     matrix : ndarray of shape (d, d), default=None
-        Multiplies every row first; None is the identity.
+        Multiplies every row first; None means the identity.
     is_softmax : bool, default=False
         Whether features carry exp(|x|^2 / 2), the outer factor of the softmax kernel.
     """
@@ -46,8 +46,8 @@ class Coordinates:
         """Return the rows of X, ready to be projected."""
         X, offset = self._mapped(X), self.offset if self.is_shifted else None
         if self.is_shifted and sp.issparse(X):
-            # Linearity would cancel the digits of rows far from the origin. Only columns that most
-            # rows store can be far beyond their spread: they are shifted first.
+            # Shifting by linearity would cancel the digits of rows far from the origin. Only
+            # columns that most rows store can be far compared with their spread; shift them first.
             is_full = np.bincount(X.indices, minlength=X.shape[1]) > X.shape[0] / 2
             if is_full.all():
                 X = X.toarray()
@@ -67,13 +67,13 @@ class Coordinates:
         return out
 
     def unshifted(self, X):
-        """Return the rows without the shift: the outer factor of the softmax kernel has none."""
+        """Return the rows without the shift, for the outer factor of the softmax kernel."""
         return ScaledRows(self._mapped(X), self.sigma)
 
     def outer_term(self, X):
-        """Return the exponent of the outer factor of every row, 0 without one.
+        """Return the exponent of the outer factor of every row, or 0 without one.
 
-        exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with the inputs as they are.
+        exp(x.y) = exp(|x|^2 / 2) K(x, y) exp(|y|^2 / 2), with unshifted inputs.
         """
         return self.unshifted(X).squared_norms() / 2 if self.is_softmax else 0.0
 
@@ -81,7 +81,7 @@ class Coordinates:
         return X if self.matrix is None else X @ like(self.matrix.T, X)
 
     def pull_back(self, gradient):
-        """Return the gradient with respect to X, given that with respect to the rows."""
+        """Return the gradient with respect to X, given the gradient with respect to the rows."""
         gradient = gradient * self.sigma
         return gradient if self.matrix is None else gradient @ like(self.matrix, gradient)
 
@@ -90,10 +90,10 @@ class Coordinates:
         return self(to_host(X).astype(np.float64, copy=False)).on_host()
 
     def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows, before the shift where that counts.
+        """Return an upper bound on the squared norms of rows, shifted or not.
 
-        Of float32 rows it is at most four times too large; of others it is only as sharp as it
-        has to be to tell whether it exceeds the square of `LARGEST`.
+        For float32 rows it is at most four times too large; for others it is only sharp enough to
+        decide whether it exceeds the square of `LARGEST`.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class Coordinates:
 
     @cached_property
     def _least_bound(self):
-        """Where sigma, or entries that it makes about 1, are no normal float32, that of float64."""
+        """Bound that forces float64 if sigma or its inverse is far outside the range of float32."""
         return 0.0 if 1e-25 < self.sigma < 1e25 else _LARGEST_SINGLE
 
     def _with_shift(self, norm2):
@@ -152,7 +152,7 @@ class ScaledRows:
     scale : float
         Multiplies the rows.
     offset : ndarray of shape (d,) or None
-        Shift in units of X; None is no shift.
+        Shift in units of X; None means no shift.
     """
 
     def __init__(self, X, scale, offset=None):
@@ -174,7 +174,7 @@ class ScaledRows:
     def dot(self, projection, out=None):
         """Return the products with every row of a projection, shape (n, n_projections).
 
-        A matrix writes those of dense rows into `out`, where that is given.
+        A dense projection writes products of dense rows into `out` if that is given.
         """
         if out is not None:
             return projection.multiply(self.values, out)

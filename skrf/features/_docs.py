@@ -1,6 +1,6 @@
-"""Paragraphs that the docstrings of all mechanisms share, each written once.
+"""Paragraphs shared by the docstrings of all mechanisms, each written once.
 
-`document` puts them where a class docstring says ``%(name)s``.
+`document` inserts them where a class docstring says ``%(name)s``.
 
 [sigma]
 Multiplies the inputs: a LARGER sigma is a NARROWER kernel (the inverse of a bandwidth).
@@ -21,39 +21,39 @@ kernel : {"gaussian", "softmax"}, default="gaussian"
 
 [coupling]
 coupling : {%(couplings)s} or Coupling, default="%(default)s"
-    Joint law of the projections; every single one is standard normal.
+    Joint law of the projections; each one is standard normal.
 
 [projection]
 projection : {"dense", "hadamard"}, default="dense"
-    How the projections are held. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
+    How the projections are stored. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
     random signs: O(log n_features) operations per row and projection instead of O(n_features), and
-    a few numbers per projection instead of n_features. Choose it from about 256 features on. Its
-    rows are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of
-    its variance is known. It has the couplings "iid" (rows at random angles, not independent),
+    a few numbers per projection instead of n_features. Choose it for about 256 features or more.
+    Its rows are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of
+    its variance is known. It supports the couplings "iid" (rows at random angles, not independent),
     "orthogonal" and "simplex", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k columns, and
-    needs more than 12 features. The results of small and of large calls may differ by rounding:
-    large ones are compiled.
+    needs more than 12 features. Small and large calls may give results that differ by rounding,
+    because large ones use compiled code.
 
 [center]
 center : bool, default=True
-    Shift inputs to the midpoint of the means of queries and keys. The kernel does not change,
-    the variance is least there.
+    Shift inputs to the midpoint of the means of queries and keys. The kernel does not change, and
+    the variance is smallest there.
 
 [discrete]
 positive : bool, default=False
     Shift inputs above zero, so that every feature is positive. Rows below the fitted minimum
-    are clamped inside the products: for them the estimate is biased.
+    are clamped inside the products, which biases their estimates.
 per_feature : bool, default=True
-    One parameter for every input column instead of the papers' single one.
+    Fit one parameter per input column instead of the papers' single one.
 
 [discrete_center]
 center : bool, default=True
-    With ``positive=False, per_feature=False`` and keys that have the mean of the queries, shift
-    inputs to that mean. In all other cases nothing is gained and nothing is shifted.
+    With ``positive=False, per_feature=False`` and keys whose mean is that of the queries, shift
+    inputs to that mean. In all other cases a shift gains nothing and none is made.
 
 [random_state]
 random_state : int, RandomState instance or None, default=None
-    Source of the one integer that seeds a fit. Give an integer inside GridSearchCV: with 100
+    Source of the one integer that seeds a fit. Pass an integer inside GridSearchCV: with 100
     columns the draw alone moves accuracy by several points.
 
 [attributes]
@@ -68,7 +68,7 @@ statistics_ : PairStatistics
 n_features_in_ : int
     Number of input features.
 feature_names_in_ : ndarray of shape (n_features_in_,)
-    Names of the input features, where X had any.
+    Names of the input features, if X had any.
 
 [offset_]
 offset_ : ndarray of shape (n_features,)

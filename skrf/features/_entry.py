@@ -1,8 +1,8 @@
-"""The single entry point for feature maps: how consumers set, fit and read whatever they are given.
+"""The single entry for feature maps: how consumers configure, fit and read what they are given.
 
-A mechanism is read by its attribute ``feature_maps_``; a FrozenEstimator by what it holds, a
-Pipeline by its last step after the others, any other transformer through an adapter. What a
-consumer needs and a map does not have is named in an error.
+A mechanism is read through its attribute ``feature_maps_``, a FrozenEstimator through what it
+wraps, a Pipeline through its last step after the others, and any other transformer through an
+adapter. If a map lacks something that a consumer needs, an error names it.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from .._typing import Transformer
 from .._validation import draw_seed, validate_rows
 from ._map import FeatureMap, in_range
 
-_RANGE = 1e100  # features of other packages between this and its inverse need no scale
+_RANGE = 1e100  # features of other packages between the inverse of this and this need no scale
 
 
 def prepared(
@@ -38,7 +38,7 @@ def prepared(
     seed: Callable | None = None,
     **settings: Any,
 ) -> Transformer:
-    """Return an unfitted copy of a map with parameters that its consumer sets.
+    """Return an unfitted copy of a map with the parameters that its consumer sets.
 
     Parameters
     ----------
@@ -47,16 +47,16 @@ def prepared(
     owner : str
         The consumer, for error messages.
     reserved : sequence of str, default=()
-        Parameters that must not have been changed from their defaults, because the consumer sets
-        them; "kernel" may have the value that is set.
+        Parameters that must still have their defaults, because the consumer sets them; "kernel"
+        may already have the value to be set.
     hint : str, default=None
         What to do instead, for error messages.
     is_deep : bool, default=False
         Whether parameters of a Pipeline are those of its last step.
     seed : callable, default=None
-        Returns the random_state to set, given the map's own; not called where it has none.
+        Returns the random_state to set, given the map's own; not called if it has none.
     **settings : dict
-        Values by name; None leaves what is there.
+        Values by name; None keeps the present value.
 
     Returns
     -------
@@ -66,9 +66,9 @@ def prepared(
     Raises
     ------
     TypeError
-        Where `feature_map` is not an instance with ``fit`` and ``transform``, or ``feature_maps_``.
+        If `feature_map` is not an instance with ``fit`` and ``transform``, or ``feature_maps_``.
     ValueError
-        Where it lacks a parameter, or a reserved one was set.
+        If it lacks a parameter, or a reserved one has been set.
 
     See Also
     --------
@@ -109,22 +109,22 @@ def prepared(
 
 
 def fitted_at(feature_map, sigmas, X, y=None, **weights):
-    """Return an iterator over fitted copies of a transformer, one for each sigma, of one draw.
+    """Return an iterator over fitted copies of a transformer, one per sigma, that share a draw.
 
-    Mechanisms find statistics and clusters once.
+    Mechanisms compute statistics and clusters once.
 
     Parameters
     ----------
     feature_map : transformer
         Unfitted, with a parameter ``sigma``.
     sigmas : iterable of float
-        Its values.
+        Values of that parameter.
     X : ndarray or sparse matrix of shape (n, d)
         Rows.
     y : ndarray of shape (n,), default=None
         Their labels or targets.
     **weights : dict
-        ``sample_weight``, where the transformer takes it.
+        ``sample_weight``, if the transformer accepts it.
 
     Returns
     -------
@@ -140,14 +140,14 @@ def fitted_at(feature_map, sigmas, X, y=None, **weights):
 
 
 def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:
-    """Fit a transformer to queries and keys, or to all rows where it knows of no keys.
+    """Fit a transformer to queries and keys, or to all rows if it does not accept keys.
 
     Parameters
     ----------
     feature_map : transformer
         Unfitted.
     X, keys : ndarray of shape (n, d) and (n_keys, d)
-        Rows; the same object where there are no other keys.
+        Rows; the same object if there are no separate keys.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
 
 
 def _last(feature_map):
-    """Return what makes the features: the last step of a Pipeline."""
+    """Return the transformer that makes the features: the last step of a Pipeline."""
     while isinstance(feature_map, Pipeline) and isinstance(feature_map.steps[-1][1], BaseEstimator):
         feature_map = feature_map.steps[-1][1]
     return feature_map
@@ -185,7 +185,7 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
     transformer : mechanism, FrozenEstimator, Pipeline or transformer
         Fitted.
     keys : bool, default=False
-        Whether the key side is wanted. What has no ``transform_keys`` counts as symmetric.
+        Whether to return the key side. A transformer without ``transform_keys`` is symmetric.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
 
 
 def maps_sides_alike(transformer):
-    """Tell whether a fitted transformer maps queries and keys alike.
+    """Return whether a fitted transformer maps queries and keys alike.
 
     Parameters
     ----------
@@ -248,19 +248,19 @@ def _is_identity(step):
 
 @dataclass(frozen=True, eq=False)
 class TransformerMap(FeatureMap):
-    """A transformer of another package, which works on the host.
+    """A transformer from another package, which runs on the host.
 
     Parameters
     ----------
     transform : callable
-        Its method.
+        Its ``transform`` or ``transform_keys``.
     """
 
     transform: Any
     is_positive = False
     is_parallel = False
     n_features = None
-    n_columns = None  # known after the first call
+    n_columns = None  # unknown before the first call
 
     def __call__(self, X):
         """Return the `Rows` of X."""
@@ -286,13 +286,13 @@ class TransformerMap(FeatureMap):
 
 
 def _in_library(rows, X):
-    """Return rows of the host in the library of X: copies, which may be overwritten."""
+    """Return rows on the host in the library of X, as copies that may be overwritten."""
     return rows.map(lambda array: like(array.copy(), X)) if is_array_api(X) else rows
 
 
 @dataclass(frozen=True, eq=False)
 class PipelineMap(FeatureMap):
-    """The map of a last step behind others, which work on the host.
+    """The map of a Pipeline's last step, preceded by the other steps, which run on the host.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ class PipelineMap(FeatureMap):
     last : transformer
         The fitted last step.
     feature_map : FeatureMap
-        One side of it.
+        One side of the last step.
     """
 
     steps: tuple
@@ -317,7 +317,7 @@ class PipelineMap(FeatureMap):
 
     @property
     def is_positive(self):
-        """Whether features are known by their logarithms."""
+        """Whether features are given as logarithms."""
         return self.feature_map.is_positive
 
     def _before(self, X):
@@ -325,7 +325,7 @@ class PipelineMap(FeatureMap):
         for step in self.steps:
             X = step.transform(X)
         if hasattr(self.last, "feature_maps_"):
-            # Its maps want floats: a step may have made whole numbers or a table.
+            # Its maps require floats, but earlier steps may return integers or a table.
             X = in_range(self.feature_map, validate_rows(self.last, X, reset=False))
         return X
 
@@ -334,7 +334,7 @@ class PipelineMap(FeatureMap):
         return _in_library(self.feature_map(self._before(X)), X)
 
     def write(self, X, out, room, lower=None):
-        """Write the values of rows of the host and return their scale."""
+        """Write the values of rows on the host and return their scale."""
         before = self._before(X)
         if getattr(before, "dtype", None) != out.dtype:
             return super().write(X, out, room, lower)

@@ -1,4 +1,4 @@
-"""Several maps of the same rows as one, whose columns stand side by side."""
+"""Several maps of the same rows as one map with their columns side by side."""
 
 from itertools import accumulate, pairwise
 
@@ -16,12 +16,12 @@ def side_by_side(maps):
     Parameters
     ----------
     maps : sequence of FeatureMap
-        Of rows of one width; all positive or none.
+        Maps of rows of one width, either all or none of them positive.
 
     Returns
     -------
     FeatureMap
-        Of groups of one mechanism, which differ in their draws alone, one product makes all.
+        One product computes all groups of one mechanism that differ only in their draws.
     """
     first, *others = maps
     if not others:
@@ -32,7 +32,7 @@ def side_by_side(maps):
 
 
 class JoinedMap(FeatureMap):
-    """Maps whose columns stand side by side.
+    """Maps with their columns side by side.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class JoinedMap(FeatureMap):
         return Rows(values, xp.concat(scales, axis=-1))
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         parts = zip(self.maps, self._columns, strict=True)
         return sum(own.pull_back(X, by_values[..., columns]) for own, columns in parts)
 

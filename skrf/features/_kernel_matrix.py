@@ -36,17 +36,17 @@ class KernelMatrixMixin:
         Warns
         -----
         RuntimeWarning
-            Where a value overflows.
+            If a value overflows.
         """
         X, Y = self._pair(X, Y)
         logs = self._spec._log_exact_kernel(X, Y, self.sigma_)
         if is_array_api(X):
-            # Distances are made on the host.
+            # Distances are computed on the host.
             logs = cast(logs, X.dtype) if is_array_api(logs) else like(logs, X)
         return logs if log else self._flagged(_exp(logs), "Kernel values overflowed")
 
     def approximate_kernel(self, X: Array, Y: Array | None = None) -> Array:
-        """Return the estimate of the kernel made of the features of X and Y.
+        """Return the estimate of the kernel from the features of X and Y.
 
         Parameters
         ----------
@@ -58,13 +58,13 @@ class KernelMatrixMixin:
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            ``transform(X) @ transform_keys(Y).T``, computed on a log scale, so that it is right
-            also where single features leave the range of floats.
+            ``transform(X) @ transform_keys(Y).T``, computed on a log scale, so that it is correct
+            even if single features leave the range of floats.
 
         Warns
         -----
         RuntimeWarning
-            Where a value overflows.
+            If a value overflows.
         """
         X, Y = self._pair(X, Y)
         sides = (self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")
@@ -99,7 +99,7 @@ class KernelMatrixMixin:
         Raises
         ------
         NotImplementedError
-            Where neither a closed form nor a bound is known; the message says what is.
+            If neither a closed form nor a bound is known; the message says what is known.
         """
         logs = self._of_pairs(X, Y, "_log_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
@@ -109,7 +109,7 @@ class KernelMatrixMixin:
     ) -> Array:
         """Return the length of an interval that holds every independent term of the estimate.
 
-        `approximate_kernel` is the mean of ``n_projections_`` terms, one of each projection.
+        `approximate_kernel` is the mean of ``n_projections_`` terms, one per projection.
 
         Parameters
         ----------
@@ -120,24 +120,24 @@ class KernelMatrixMixin:
         log : bool, default=False
             Return the natural logarithm, which neither overflows nor underflows.
         upper : bool, default=False
-            Also where terms depend on each other, but so that no exponential moment of their mean
-            is larger than that of independent ones: bounds of upper tails hold there, too.
+            Also accept dependent terms if no exponential moment of their mean exceeds that of
+            independent ones: bounds on upper tails hold for these, too.
 
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            At least the largest possible term less the smallest one.
+            At least the largest possible term minus the smallest one.
 
         Raises
         ------
         ValueError
-            Where terms are not bounded or not independent; the message says where they are.
+            If terms are not bounded or not independent; the message says when they are.
         """
         logs = self._of_pairs(X, Y, "_log_term_range", upper)
         return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
 
     def term_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
-        """Return the variance of one of the terms that `term_range` speaks of.
+        """Return the variance of one of the terms of `term_range`.
 
         Parameters
         ----------
@@ -151,20 +151,20 @@ class KernelMatrixMixin:
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            The variance of what a single projection estimates.
+            The variance of the estimate from a single projection.
 
         Raises
         ------
         NotImplementedError
-            Where no closed form is known, or terms are not those that `term_range` speaks of.
+            If no closed form is known, or the estimate is not a mean of such terms.
         """
         logs = self._of_pairs(X, Y, "_log_term_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
     def block_moment(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
-        """Return the sum of the second moments of the independent parts that the estimate is of.
+        """Return the summed second moments of the independent parts of the estimate.
 
-        Every block of projections makes one part, its share of the mean; none is negative.
+        Each block of projections contributes one nonnegative part, its share of the mean.
 
         Parameters
         ----------
@@ -178,28 +178,28 @@ class KernelMatrixMixin:
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            The sum of the second moments, or an upper bound of it.
+            The sum of the second moments, or an upper bound on it.
 
         Raises
         ------
         NotImplementedError
-            Where the second moment of a block is not known.
+            If the second moment of a block is not known.
         ValueError
-            Where parts may be negative or are not independent; the message says where they are.
+            If parts may be negative or dependent; the message says when they are not.
         """
         logs = self._of_pairs(X, Y, "_log_block_moment")
         return logs if log else self._flagged(_exp(logs), "Second moments overflowed")
 
     @property
     def kernel_variance_is_exact_(self) -> bool:
-        """Whether `kernel_variance` is the variance itself and not an upper bound."""
+        """Whether `kernel_variance` is exact rather than an upper bound."""
         fitted = self._known
         middle = fitted.statistics.queries.mean[None, :]
-        fitted.spec._log_variance(fitted, middle, middle)  # raises where it is not known
+        fitted.spec._log_variance(fitted, middle, middle)  # raises if it is not known
         return fitted.spec._variance_is_exact(fitted.learned)
 
     def _of_pairs(self, X, Y, method, *arguments):
-        """Return what a method of the fitted mechanism says of all pairs of rows."""
+        """Return the result of a method of the fitted mechanism for all pairs of rows."""
         X, Y = self._pair(X, Y)
         logs = getattr(self._fitted.spec, method)(self._fitted, X, Y, *arguments)
         return like(logs, X) if is_array_api(X) else logs
@@ -215,20 +215,20 @@ class KernelMatrixMixin:
     def _log_exact_kernel(self, X, Y, sigma):
         """Return the log kernel of all pairs of rows."""
         if self.kernel == "softmax":
-            # In float64 before they are scaled: sigma and products may leave the range of float32.
+            # Convert to float64 before scaling: sigma and products may leave float32's range.
             X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
             product = X @ Y.T
             return product.toarray() if sp.issparse(product) else product
         return scaled_squares(X, Y, sigma) / -2
 
     def _flagged(self, values, what):
-        """Return values, with a warning where some overflowed."""
+        """Return the values, and warn if some overflowed."""
         if not bool(namespace(values).all(namespace(values).isfinite(values))):
             self._warn_of_range(what, values.dtype)
         return values
 
     def _warn_of_range(self, what, dtype):
-        """Warn in words that are the same for all data: Python shows such a text once a place."""
+        """Warn with a text that is the same for all data: Python shows it once per location."""
         queries = self._fitted.statistics.queries
         advice = ["a smaller sigma", "rows of unit norm (scikit-learn's Normalizer)"]
         if np.mean(queries.variances + queries.mean**2) > _STANDARD:

@@ -1,8 +1,8 @@
 """The fitted feature map: one side of an estimate of a kernel, rows in and features out.
 
-A `FeatureMap` is immutable and knows no estimator. Consumers hold feature maps and nothing else of
-a mechanism; what they make of features is in `skrf._sums`. No map overflows: positive maps give
-logarithms, the others features on a log scale of their row.
+A `FeatureMap` is immutable and independent of estimators. Consumers hold feature maps and nothing
+else of a mechanism; what they do with features is in `skrf._sums`. No map overflows: positive maps
+return logarithms, the others features with a log scale per row.
 """
 
 import math
@@ -16,14 +16,14 @@ from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
 from .._typing import Array
 
-_PRECISE_NORM2 = 256.0  # exponents from which on float32 rows are mapped in float64 for digits
-_SMALL = 2**16  # entries below which threads cost more than they save
+_PRECISE_NORM2 = 256.0  # exponents above which float32 rows are mapped in float64 for accuracy
+_SMALL = 2**16  # number of entries below which threads cost more than they save
 
 
 def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
-    Values are numbers of at most about 1, exponents of shape (n, M), or (n,), one for each row.
+    Values are at most about 1; exponents have shape (n, M), or (n,) with one per row.
 
     See Also
     --------
@@ -38,7 +38,7 @@ def signed_rows(values: Array, log_amplitude: Array) -> Rows:
         log_amplitude = log_amplitude[:, None]
     scale = constant(log_amplitude)
     if scale is not log_amplitude:
-        # Its gradient stays with the values.
+        # The gradient stays with the values.
         values = values * namespace(values).exp(log_amplitude - finite(scale))
     return Rows(values, scale)
 
@@ -53,15 +53,15 @@ class FeatureMap(ABC):
     n_columns : int
         Number of features.
     is_positive : bool
-        Whether features are known by their logarithms, -inf where a feature is 0.
+        Whether features are given as logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
 
     See Also
     --------
-    as_feature_map : Reads one from anything fitted.
+    as_feature_map : Reads one from any fitted transformer.
     mapped : Calls one with many rows.
-    BaseRandomFeatures : What makes them.
+    BaseRandomFeatures : Mechanisms, which make them.
 
     References
     ----------
@@ -69,39 +69,39 @@ class FeatureMap(ABC):
     """
 
     is_parallel = True
-    n_parts = 1  # groups of rows that are zero in each other's columns
+    n_parts = 1  # number of row groups that are zero in each other's columns
     columns_per_projection = 1
 
     @property
     def n_features(self) -> int:
-        """Width of the rows, of maps with a projection."""
+        """Width of the rows, for maps with a projection."""
         return self.projection.n_features
 
     @property
     def n_columns(self) -> int:
-        """Number of features, of maps with a projection."""
+        """Number of features, for maps with a projection."""
         return self.projection.n_projections * self.columns_per_projection
 
     @abstractmethod
     def __call__(self, X: Array) -> Rows:
         """Return the `Rows` of X of shape (n, n_features), in its library and dtype.
 
-        NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
+        X may be NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
         """
 
     def write(
         self, X: Array, out: np.ndarray, room: Callable, lower: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """Write the values of rows of the host into `out`, and return their scale.
+        """Write the values of rows on the host into `out`, and return their scale.
 
         Parameters
         ----------
         X : ndarray or sparse matrix of shape (n, n_features)
             Rows.
         out : ndarray of shape (n, n_columns)
-            What is written.
+            Output for the values.
         room : callable
-            Gives memory to work in, as `numpy.empty`.
+            Allocates scratch memory, like `numpy.empty`.
         lower : ndarray of shape (n_columns,), default=None
             Subtracted from logarithms; positive maps only.
 
@@ -117,14 +117,14 @@ class FeatureMap(ABC):
         return scale
 
     def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
-        """Return rows of the host in parts that see some of the columns alone.
+        """Return rows on the host in parts that use only some of the columns.
 
-        Maps with `n_parts` have it; sums then leave out what is zero.
+        Implemented by maps with `n_parts`; sums then skip what is zero.
 
         Returns
         -------
         list of (ndarray of int, ndarray of int, FeatureMap)
-            Numbers of rows, of columns, and the map that makes these columns of such rows.
+            Indices of rows and of columns, and the map that computes these columns for these rows.
         """
         everything = np.arange(X.shape[0]), np.arange(self.n_columns)
         return [(*everything, self)]
@@ -138,14 +138,14 @@ class FeatureMap(ABC):
             out *= np.exp(scale)
 
     def pull_back(self, X: Array, by_values: Array) -> Array:
-        """Return the gradient with respect to X, given that with respect to values.
+        """Return the gradient with respect to X, given the gradient with respect to values.
 
-        Scales are constants.
+        Scales are treated as constants.
 
         Raises
         ------
         NotImplementedError
-            Where gradients are not known.
+            If gradients are not known.
         """
         raise NotImplementedError(
             f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
@@ -153,28 +153,28 @@ class FeatureMap(ABC):
         )
 
     def exponent_bound(self, X: Array) -> float:
-        """Return a number of the size of the largest exponent that rows of X make, 0 if unknown."""
+        """Return about the largest exponent that rows of X produce, or 0 if unknown."""
         return 0.0
 
 
 def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
-    """Tell whether rows must be float64 for the exponents that they make.
+    """Return whether the exponents of rows require float64.
 
-    That is where logarithms in float32 would be off by more than 1e-4 or so.
+    They do if logarithms in float32 would be off by more than about 1e-4.
 
     Parameters
     ----------
     feature_map : FeatureMap
         The map.
     X : array or sparse matrix of shape (..., n, n_features)
-        Rows; more than two axes are for dense ones.
+        Rows; only dense ones may have more than two axes.
     name : str, default="X"
-        What an error message calls them.
+        Name of the rows in error messages.
 
     Raises
     ------
     ValueError
-        Where exponents leave the range of float64.
+        If exponents leave the range of float64.
 
     See Also
     --------
@@ -198,7 +198,7 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
 
 
 def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
-    """Return rows in the precision that their exponents need; see `needs_double`.
+    """Return rows in the precision that their exponents require; see `needs_double`.
 
     See Also
     --------
@@ -214,7 +214,7 @@ def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
 
 
 def as_dtype(features, dtype):
-    """Return features with the dtype of the rows that were given; they may leave its range."""
+    """Return features with the dtype of the input rows; they may leave its range."""
     with np.errstate(over="ignore"):
         return cast(features, dtype)
 
@@ -224,8 +224,8 @@ def mapped(
 ) -> Rows | Array:
     """Return the `Rows` of X, or its plain features, with the dtype of X.
 
-    Rows of the host go in blocks on the threads that are allowed: beside the output no more is
-    held than the temporaries of a block for each thread.
+    Rows on the host are mapped in blocks by the threads allowed. Besides the output, memory holds
+    only the temporaries of one block per thread.
 
     Parameters
     ----------
@@ -234,13 +234,13 @@ def mapped(
     X : array or sparse matrix of shape (n, n_features)
         Validated rows.
     plain : bool, default=False
-        Whether to return features and no `Rows`.
+        Whether to return features instead of `Rows`.
     look : callable, default=None
-        Called with every block of features of the host.
+        Called with every block of features on the host.
 
     See Also
     --------
-    in_range : Rows in the precision they need.
+    in_range : Rows in the precision they require.
     signed_rows : Makes what a map with signs returns.
 
     References
@@ -254,7 +254,7 @@ def mapped(
     scales, room = {}, Scratch()
 
     def work(rows):
-        # Settings of floating-point warnings belong to a thread.
+        # Settings of floating-point warnings apply to one thread only.
         with np.errstate(over="ignore", invalid="ignore"):
             if plain:
                 feature_map.write_plain(X[rows], out[rows], room)

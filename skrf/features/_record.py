@@ -1,4 +1,4 @@
-"""What a fitted mechanism learnt, as arrays by name, and the mechanism that they make again."""
+"""What a fitted mechanism learned, as arrays by name, and the mechanism restored from them."""
 
 from dataclasses import fields
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from .._validation import draft_of, draw_seed, same
 from ..statistics import Moments, PairStatistics
 from .base import BaseRandomFeatures, Fitted
 
-# Of a `Fitted`: what two of them may differ in.
+# Parts of a `Fitted` in which two mechanisms may differ.
 _PARTS = {
     "statistics": "their statistics",
     "learned": "what they learnt",
@@ -20,7 +20,7 @@ _NUMBERS = bool, int, float, complex
 
 
 def record_of(mechanism):
-    """Return what a fitted mechanism learnt: all but parameters and the seed of its draw.
+    """Return what a fitted mechanism learned: everything but parameters and the seed of its draw.
 
     Parameters
     ----------
@@ -30,12 +30,12 @@ def record_of(mechanism):
     Returns
     -------
     dict of str to ndarray
-        Numbers have no axis, None is an array of booleans of shape (0,).
+        Numbers become arrays without axes, None a boolean array of shape (0,).
 
     Raises
     ------
     ValueError
-        Where it learnt something else than arrays and numbers.
+        If it learned anything other than arrays and numbers.
     """
     if not isinstance(mechanism, BaseRandomFeatures):
         raise ValueError(_refusal(mechanism, "is none of skrf's"))
@@ -52,7 +52,7 @@ def record_of(mechanism):
 
 
 def _leaves(path, value):
-    """Yield paths and values of what tuples and namespaces hold."""
+    """Yield paths and values of the contents of tuples and namespaces."""
     if type(value) is tuple:
         parts = enumerate(value)
     elif isinstance(value, SimpleNamespace):
@@ -65,19 +65,19 @@ def _leaves(path, value):
 
 
 def restored(mechanism, record):
-    """Return a mechanism that learnt what a record says.
+    """Return a mechanism with the learned values of a record.
 
     Parameters
     ----------
     mechanism : BaseRandomFeatures
-        Fitted, or with an integer as ``random_state``; the parameters and the seed are its own.
+        Fitted, or with an integer as ``random_state``; provides the parameters and the seed.
     record : dict of str to ndarray
         From `record_of`.
 
     Returns
     -------
     mechanism
-        A fitted copy, equal to the mechanism of the record in every bit of its maps.
+        A fitted copy, whose maps equal those of the recorded mechanism in every bit.
     """
     tree = {}
     for path, array in record.items():
@@ -141,7 +141,7 @@ def _refusal(mechanism, reason):
 
 
 def difference(one, other):
-    """Return what two fitted transformers differ in, None where they make the same features.
+    """Return what two fitted transformers differ in, or None if their features are the same.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def difference(one, other):
     Returns
     -------
     str or None
-        For mechanisms of this library one of parameters, statistics, what was learnt, and draw.
+        For mechanisms of this library: the parameters, statistics, what was learned, or the draw.
     """
     if type(one) is not type(other):
         return f"their class, {type(one).__name__} against {type(other).__name__}"

@@ -10,8 +10,8 @@ from .._arrays import LARGEST, largest_entry, squared_distances
 from ._clusters import representatives, unique_rows
 
 _MEDIAN_ROWS = 1000
-_SMALLEST = 1e-145  # the square of its rounding still is a float
-_RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with room
+_SMALLEST = 1e-145  # the square of its rounding error is still a float
+_RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with a margin
 
 
 def resolve_sigma(mechanism, statistics, sample):
@@ -20,16 +20,16 @@ def resolve_sigma(mechanism, statistics, sample):
     Parameters
     ----------
     mechanism : mechanism
-        Owner of the parameter ``sigma``.
+        Mechanism with the parameter ``sigma``.
     statistics : PairStatistics
         Of the rows.
     sample : Sample
-        The rows themselves; without queries where statistics are all there is.
+        The rows themselves; without queries if only statistics are available.
     """
     sigma = mechanism.sigma
     if isinstance(sigma, str):
         return _of_data(sigma, statistics.queries, sample)
-    # float32 would overflow in the comparison, and a huge integer as a float.
+    # float32 would overflow in the comparison, and a huge integer in the conversion to float.
     if (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
             f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
@@ -41,7 +41,7 @@ def resolve_sigma(mechanism, statistics, sample):
 def _of_data(rule, queries, sample):
     """Return what "scale" or "median" stands for."""
     if rule == "scale":
-        # Constant data have the variance of rounding, which would make an enormous sigma.
+        # The variance of constant data is rounding, which would give an enormous sigma.
         least = _RELATIVE_ROUNDING**2 * np.mean(queries.mean**2)
         spread = math.sqrt(len(queries.mean) * queries.entry_variance / 2)
         is_constant = queries.entry_variance <= least
@@ -62,7 +62,7 @@ def _of_data(rule, queries, sample):
 
 
 def median_distance(sample):
-    """Return the median distance of at most 1,000 queries that differ; 0 where none do."""
+    """Return the median distance of at most 1,000 distinct queries, or 0 if all are equal."""
     X, weights, _ = unique_rows(sample.queries, sample.weights)
     chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng_of_rows())
     X = X[chosen]
@@ -78,7 +78,7 @@ def median_distance(sample):
 
 
 def weighted_median(values, weights):
-    """Return the median of values that are each repeated as often as their weight says."""
+    """Return the median of values, each repeated as often as its weight."""
     order = np.argsort(values)
     shares = np.cumsum(weights[order])
     half, room = shares[-1] / 2, shares[-1] * _RELATIVE_ROUNDING

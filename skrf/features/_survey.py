@@ -1,4 +1,4 @@
-"""What a map is fitted to where rows come in batches: statistics, and rows drawn at random."""
+"""What a map is fitted to when rows come in batches: statistics, and rows drawn at random."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,15 +23,15 @@ from .._validation import (
 from ..statistics import PairStatistics
 from ._entry import fitted_at
 
-_STREAM = 0x5A3B1E  # of random numbers, beside those that a seed gives to mechanisms
+_STREAM = 0x5A3B1E  # of random numbers, apart from the streams that mechanisms draw from a seed
 
 
 def scope_of(feature_map, scope, random_state, *, needs_rows=False):
-    """Return the scope that a map needs, with a single row where statistics are enough.
+    """Return the scope that a map needs, with a single row if statistics are enough.
 
-    The seed is ``random_state`` where that is an integer.
+    The seed is ``random_state`` if that is an integer.
     """
-    if hasattr(feature_map, "_sizes"):  # raises before the work
+    if hasattr(feature_map, "_sizes"):  # raise before any work
         feature_map._validate_params()
         feature_map._sizes()
     is_enough, is_fitted = learns_from_sums(feature_map), isinstance(feature_map, FrozenEstimator)
@@ -46,12 +46,12 @@ def scope_of(feature_map, scope, random_state, *, needs_rows=False):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Rows that were drawn at random, in order of batches and of their places there.
+    """Rows drawn at random, ordered by batch and by position within it.
 
     Parameters
     ----------
     keys : ndarray of shape (n,)
-        Random numbers; the smallest of all are kept.
+        Random numbers; the rows with the smallest are kept.
     X : ndarray or sparse matrix of shape (n, d)
         Rows.
     y : ndarray of shape (n,) or (n, n_outputs), or None
@@ -59,7 +59,7 @@ class Sample:
     weights : ndarray of shape (n,) or None
         Their weights.
     batches, ranks : ndarray of int of shape (n,)
-        Numbers of their batches, and their places there.
+        Indices of their batches, and their positions within them.
     """
 
     keys: np.ndarray
@@ -70,16 +70,16 @@ class Sample:
     ranks: np.ndarray
 
     def least(self, n_rows, most_key=np.inf):
-        """Return the rows of the smallest keys, below a largest one."""
+        """Return the rows with the smallest keys, all below `most_key`."""
         rows = np.flatnonzero(self.keys < most_key)
         if len(rows) > n_rows:
             rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
-        # Copies: the next batch may come in the same memory.
+        # Copy, because the next batch may reuse the memory.
         own = {name: None if part is None else part[rows] for name, part in vars(self).items()}
         return Sample(**own)
 
     def joined(self, other):
-        """Return the rows of both; where one has no weights, its rows have those of 1."""
+        """Return the rows of both; rows without weights get weight 1 if the others have some."""
         pairs = {name: [part, getattr(other, name)] for name, part in vars(self).items()}
         if any(own is not None for own in pairs["weights"]):
             sides = (self, other)
@@ -97,20 +97,20 @@ def _stacked(pair):
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What is known of batches before a map is fitted.
+    """What is known about batches before a map is fitted.
 
-    Law: `merge` is associative, of statistics to rounding; it changes neither side.
+    Law: `merge` is associative (statistics to rounding) and changes neither side.
 
     Parameters
     ----------
     scope : Scope
         What is kept.
     counts : dict of int to tuple
-        For those who need them, by the number of a batch.
+        Optional counts by the index of a batch.
     statistics : PairStatistics or None
-        Of the rows; None where they are counted alone.
+        Statistics of the rows; None if they are only counted.
     sample : Sample or None
-        Some of them.
+        Some of the rows.
     names : ndarray of shape (d,) or None
         Names of the features.
     classes : ndarray of shape (n_classes,) or None
@@ -131,19 +131,19 @@ class Survey:
         Parameters
         ----------
         draft : estimator
-            Knows what the rows say of classes and names.
+            Holds the classes and names found in the rows.
         rows : tuple
             X, y and weights, None or positive.
         number : int
-            Number of the batch.
+            Index of the batch.
         places : ndarray of int of shape (n,)
-            Places of the rows in the batch.
+            Positions of the rows in the batch.
         scope : Scope
             What is kept.
         ranks : ndarray of int of shape (n,), default=None
-            Kept with the rows instead of their places.
+            Kept with the rows instead of their positions.
         counts : object, default=None
-            Kept under the number of the batch.
+            Kept under the index of the batch.
         """
         X, y, weights = rows
         X = to_host(X)
@@ -187,7 +187,7 @@ class Survey:
         return self.statistics.queries.weight
 
     def fitted_each(self, feature_map, sigmas, **arguments):
-        """Return an iterator over fitted copies of a map, as `fitted_at`, to statistics or rows."""
+        """Like `fitted_at`, return an iterator over maps fitted to the statistics or rows."""
         if not learns_from_sums(feature_map):
             return fitted_at(feature_map, sigmas, **arguments)
         own = clone(feature_map)
@@ -197,7 +197,7 @@ class Survey:
         return (own.fit_statistics(self.statistics) for own in of_sigma)
 
     def fitted(self, feature_map):
-        """Return a map, fitted to the statistics where they are enough, else to the sample."""
+        """Fit a map to the statistics if they are enough, otherwise to the sample; return it."""
         if learns_from_sums(feature_map):
             feature_map.fit_statistics(self.statistics)
         else:
@@ -209,7 +209,7 @@ class Survey:
 
 
 def fitted_to_survey(feature_map, scope):
-    """Return the passes in which a map of this library is fitted to batches."""
+    """Return the passes that fit a map of this library to batches."""
     draft = draft_of(feature_map)
     scope = scope_of(draft, scope, draft.random_state)
     of_batch = partial(_survey_of, draft, scope)
@@ -231,19 +231,19 @@ def _survey_of(feature_map, scope, batch, number):
 
 
 def _kind(labels):
-    """Return what labels must have in common to be told apart."""
+    """Return the kind that labels must share to be compared."""
     if labels.dtype.kind in "iu" and labels.size and labels.max() > np.iinfo(np.int64).max:
         return "integers above 2**63"
     return "numbers" if labels.dtype.kind in "biuf" else "text or objects"
 
 
 def learns_from_sums(feature_map):
-    """Tell whether statistics are all that a map, not yet fitted, is made of."""
-    is_frozen = isinstance(feature_map, FrozenEstimator)  # which would refit what it holds
+    """Return whether an unfitted map needs nothing but statistics."""
+    is_frozen = isinstance(feature_map, FrozenEstimator)  # would refit what it wraps
     return not is_frozen and hasattr(feature_map, "fit_statistics")
 
 
 def check_alike(name, what, one, other):
-    """Raise where two batches differ."""
+    """Raise if two batches differ."""
     if one != other:
         raise ValueError(f"All batches of {name} must have the same {what}, got {one} and {other}.")

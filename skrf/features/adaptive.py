@@ -1,9 +1,9 @@
 """Positive features whose projections are drawn near the data and reweighted exactly.
 
 Up to a constant sqrt(p(w)) exp(w.x - |x|^2), p standard normal, is the bump exp(-|w - 2x|^2 / 4):
-projections near twice the data see them, others see nothing. Any proposal density q may be used
-when both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense proposal, which bounds
-the weights, with normal bumps around centres.
+projections near twice the data see them, and others see nothing. Any proposal density q may be
+used if both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense proposal, which
+bounds the weights, with normal bumps around centres.
 """
 
 from dataclasses import dataclass, replace
@@ -38,15 +38,15 @@ from .nonlinearities import WeightedExponential
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
-_MOST = 2**40  # centres that are asked for: more than all rows
-_TAUS = 1e-100, 1e100  # their squares, times those of rows, are floats
+_MOST = 2**40  # cap on the requested number of centres, above any number of rows
+_TAUS = 1e-100, 1e100  # so that their squares times those of rows stay finite
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
-# Where others than the queries and keys of the fit are to be served. Random centres leave fewer
-# of them far from every bump.
+# A larger share serves sequences other than those of the fit. With random centres fewer of their
+# rows are far from every bump.
 _SHARE_BALANCED, _SHARE_BALANCED_RANDOM = 0.3, 0.2
 _PILOT_DRAWS_BALANCED = 4
-_SUM_ROWS = 32  # queries whose distances to all keys are held at a time
+_SUM_ROWS = 32  # queries whose distances to all keys are held at once
 
 
 class Mixture:
@@ -57,9 +57,9 @@ class Mixture:
     rho : ndarray of shape (d,)
         Roots of the dense part: its variances along the axes are (1 + 1/rho) / 2.
     axes : ndarray of shape (d, d)
-        Those axes, one per row.
+        These axes, one per row.
     centers : ndarray of shape (C, d)
-        mu_c; may be empty where a = 1.
+        mu_c; may be empty if a = 1.
     tau : float
         Standard deviation of the bumps.
     share : float
@@ -71,7 +71,7 @@ class Mixture:
         self.centers, self.tau, self.share = centers, tau, share
 
     def draw(self, noise, rng):
-        """Return rows of q made of standard normal rows, component counts by systematic sampling.
+        """Turn standard normal rows into draws from q; systematic sampling sets component counts.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Mixture:
         component = np.repeat(np.arange(n_centers + 1), systematic_counts(shares, m, rng))
         dense = component == 0
         rows = np.empty_like(noise)
-        # The symmetric root: with equal scales the noise is scaled and not turned.
+        # The symmetric root: with equal scales it only scales the noise and does not rotate it.
         rows[dense] = noise[dense] @ ((self.axes.T * self.scales) @ self.axes)
         rows[~dense] = self.centers[component[~dense] - 1] + self.tau * noise[~dense]
         return rows
@@ -112,33 +112,33 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     %(sigma)s
 
     Choose it wherever positivity matters and the number of columns is small: `fit` places
-    projections where the data are and reweights them exactly, so that the estimate stays
-    unbiased given the centres for every pair, on the data or off. `transform` costs what plain
-    positive features cost, `fit` costs O(n_components * n_centers * d) and a k-means.
+    projections near the data and reweights them exactly, so that given the centres the estimate
+    stays unbiased for every pair, near the data or not. `transform` costs as much as for plain
+    positive features; `fit` costs O(n_components * n_centers * d) and a k-means.
 
     Parameters
     ----------
     %(n_components)s
     centers : {"auto", "classes", "kmeans", "random", "none"}, default="auto"
-        Where the bumps stand: at centres of clusters found within each class of y, at centres of
-        clusters, at random rows, or nowhere (dense exponential features). "auto" tries clusters,
-        within classes where `fit` gets class labels, and none on pilot draws that are then thrown
-        away, and keeps the one whose row sums of the kernel (over the rows of the own class) are
-        closest to the exact ones. Where queries are balanced against keys, random rows are tried,
-        too, and half of the queries judge bumps that the other half gave; the chosen ones are
-        then found among all.
+        Where the bumps are placed: at centres of clusters found within each class of y, at centres
+        of clusters, at random rows, or nowhere (dense exponential features). "auto" compares
+        clusters (within classes if `fit` gets class labels) with no bumps on pilot draws that are
+        then discarded, and keeps the one whose row sums of the kernel (over the rows of the same
+        class) are closest to the exact ones. If queries are balanced against keys, it also tries
+        random rows and scores bumps found on one half of the queries on the other half; the
+        winning kind is then placed again using all queries.
     n_centers : int, default=None
-        Number of bumps, never more than there are different rows; None takes n_components
-        clusters, or 1,024 random rows and at least n_components. Classes get clusters by their
-        size, and at least one each.
+        Number of bumps, never more than there are distinct rows. None means n_components clusters,
+        or 1,024 random rows (n_components if that is more). Classes get clusters in proportion to
+        their size, and at least one each.
     tau : float or "auto", default="auto"
         Standard deviation of the bumps, from 1e-100 to 1e100.
     share : float in (0, 1] or "auto", default="auto"
         Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
-        "auto" is 0.3 where queries are balanced against keys, or 0.2 beside random rows, so that
-        the map serves other sequences, too; else 0.1.
+        "auto" is 0.1, or, so that the map also serves other sequences, 0.3 if queries are balanced
+        against keys (0.2 with random rows).
     asymmetric : bool, default=False
-        Balance queries against keys first, as in `DenseExponentialRF`. Softmax kernel only.
+        First balance queries against keys, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -156,26 +156,25 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     tau_, share_ : float
         The chosen mixture.
     choice_scores_ : dict
-        Score of every choice that was tried, smaller is better; empty if there was one.
+        Score of every choice tried, smaller is better; empty if there was only one.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
-        labels.
+        By `fit`, if a parameter is invalid, or for ``centers="classes"`` without class labels.
 
     See Also
     --------
     DenseExponentialRF : The proposal without clusters, which learns from batches.
     ClusterNystroem : Cluster centres as landmarks; neither positive nor unbiased.
-    KernelRegressionClassifier : Takes this map by default.
+    KernelRegressionClassifier : Uses this map by default.
 
     Notes
     -----
     Labels move projections to where each class lives, which makes kernel regression more accurate;
-    the estimate of the kernel stays unbiased, as it does for any centres. Labels are used where y
-    is discrete and has no more classes than there are bumps. Integers count as labels: where they
-    are counts to be regressed on, take ``centers="kmeans"`` or give them as floats.
+    the estimate of the kernel stays unbiased, as it does for any centres. Labels are used if y is
+    discrete and has no more classes than there are bumps. Integers count as labels: if they are
+    counts to be regressed on, use ``centers="kmeans"`` or pass them as floats.
 
     References
     ----------
@@ -240,20 +239,20 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     ) -> Self:
         """Fit the dense proposal, choose the mixture, and draw.
 
-        Weights count as repetitions: of two equal rows and one of weight 2 the same is made.
+        Weights count as repetitions: two equal rows and one row of weight 2 give the same map.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Queries.
         y : array-like of shape (n_samples,), default=None
-            Class labels of X, which say where projections are wanted; ignored where they are not
-            discrete or where keys are given. Floats are taken for targets of a regression and are
-            ignored unless ``centers="classes"``.
+            Class labels of X, which say where to place projections; ignored if they are not
+            discrete or if keys are given. Floats are treated as regression targets and are ignored
+            unless ``centers="classes"``.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; a row of weight 0 counts as removed.
+            Weights of the queries, at least 0; rows of weight 0 are dropped.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
+            Keys, on the same scale as X; None means X. Search utilities split fit parameters that
             have the length of X, and a Pipeline does not transform them.
 
         Returns
@@ -266,7 +265,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
     def _terms(self, fitted):
-        """Return None: every component has a law, and their counts are drawn together."""
+        """Return None: components differ in law, and their counts are drawn jointly."""
 
     def _labels(self, y, kept, keys):
         most = self._count_centers(), "n_centers or n_components"
@@ -308,12 +307,12 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return min(self.n_centers or self.n_components, _MOST)
 
     def _chosen(self, learned, sample, rng, *, keys):
-        """Return rows of one side, at most 20,000, as they are projected."""
+        """Return at most 20,000 rows of one side, in projected coordinates."""
         X, weights, labels = sample.queries, sample.weights, sample.labels
         if keys:
             X, weights, labels = sample.keys, sample.key_weights, None
         chosen, weights = representatives(weights, _CENTER_ROWS, rng)
-        # In float64 before they are shifted: the same choices for float32 rows.
+        # Convert to float64 before the shift, so that float32 rows give the same choices.
         X = X[chosen].astype(np.float64, copy=False)
         points = self._coordinates(learned, keys=keys).on_host(X)
         log_factors = np.zeros(len(points))
@@ -324,13 +323,13 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
 
     def _once(self, learned, sample, rng):
-        """Return once(name, make, power): of what scales with that power of sigma, made once."""
+        """Return once(name, make, power), which caches what scales with that power of sigma."""
 
         def once(name, make, power):
             scale = learned.sigma**power
             return scale * sample.once(name, rng, lambda: make() / scale)
 
-        # Under the softmax kernel other things than the scale may depend on sigma.
+        # Under the softmax kernel, sigma may change more than the scale.
         is_shared = self.kernel == "gaussian" and sample.keys is sample.queries
         return once if is_shared else _made
 
@@ -358,7 +357,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return candidates
 
     def _share_of(self, kind, sample):
-        """Return the share of the dense proposal beside bumps of a kind."""
+        """Return the share of the dense proposal for a kind of bumps."""
         if self.share != "auto":
             return float(self.share)
         if not self._is_balanced(sample):
@@ -366,7 +365,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return _SHARE_BALANCED_RANDOM if kind == "random" else _SHARE_BALANCED
 
     def _place_centers(self, kind, points, rng):
-        """Return centres, in spatial order within classes: systematic counts then spread evenly."""
+        """Return centres in spatial order within classes, so that systematic counts spread out."""
         weights, wanted = points.weights, self._count_centers()
         grid, origin, step = on_grid(points.rows)
         if kind == "random":
@@ -407,22 +406,22 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
 
 def _made(name, make, power):
-    """Return make(), of which nothing is kept for other sigmas."""
+    """Return make() without caching it for other sigmas."""
     return make()
 
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Rows of one side, each of which may stand for many.
+    """Rows of one side, each of which may represent many.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d)
         Scaled and shifted.
     weights : ndarray of shape (n,)
-        How many rows each stands for, up to a common factor.
+        How many rows each one represents, up to a common factor.
     log_factors : ndarray of shape (n,)
-        Log of what the kernel multiplies key j with: |y|^2 / 2 for softmax, else 0.
+        Log of the kernel's factor for key j: |y|^2 / 2 for softmax, otherwise 0.
     labels : ndarray of shape (n,) or None
         Classes.
     """
@@ -436,7 +435,7 @@ class _Points:
         return len(self.rows)
 
     def drawn(self, most, rng):
-        """Return at most `most` of the rows, which stand for all."""
+        """Return at most `most` rows that represent all."""
         chosen, weights = representatives(self.weights, most, rng)
         return replace(self[chosen], weights=weights)
 
@@ -447,12 +446,12 @@ class _Points:
 
     @property
     def log_multipliers(self):
-        """Log of what multiplies the Gaussian kernel of each key in a sum over keys."""
+        """Log of the factor of each key's Gaussian kernel in a sum over keys."""
         return self.log_factors + np.log(self.weights)
 
 
 def _near_sums(queries, others, rng):
-    """Return points x + y near which features are wanted: y drawn from x's attention."""
+    """Return points x + y to place features near, with y drawn from x's attention."""
 
     def drawn(rows):
         logs = others.log_multipliers - cdist(rows, others.rows, "sqeuclidean") / 2
@@ -465,17 +464,17 @@ def _near_sums(queries, others, rng):
 class _RowSumScore:
     """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
 
-    With labels, sums run over the rows of the query's class. Rows and sums are weighted, and a
-    query is left out of its sum with its whole weight.
+    With labels, sums run over the rows of the query's class. Rows and sums are weighted, and each
+    query's whole weight is left out of its own sum.
 
     Parameters
     ----------
     queries, others : _Points
-        Queries and keys; the same object where a row is its own key.
+        Queries and keys; the same object if each row is its own key.
     rng : Generator
         Source of the subsample.
     once : callable, default=_made
-        Makes what scales with sigma.
+        Computes what scales with sigma.
     """
 
     def __init__(self, queries, others, rng, once=_made):
@@ -496,7 +495,7 @@ class _RowSumScore:
         self.exact = log_sum_exp(logs)
 
     def __call__(self, mixture, rows, log_weights):
-        """Return the score of drawn rows and their log weights."""
+        """Return the score of drawn rows with these log weights."""
         m = len(rows)
         sides = [self.queries.rows] if self.is_self else [self.queries.rows, self.others.rows]
         logs = [
@@ -513,7 +512,7 @@ class _RowSumScore:
             itself = log_sum_exp(queries + keys)
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = logs + np.log(np.maximum(-np.expm1(itself - logs), 0.0))
-        # Rows without any neighbour have no finite truth and say nothing.
+        # Rows without neighbours have no finite reference, so they do not count.
         says = np.isfinite(self.exact)
         if not says.any():
             return np.inf

@@ -1,9 +1,9 @@
-"""The contract of every mechanism: what it learns, what it draws, and the maps that it makes.
+"""The contract of every mechanism: what it learns, what it draws, and the maps it makes.
 
 `fit` collects statistics; from them a mechanism learns parameters (`_learn`), draws random numbers
-from a seed (`_draw`) and joins the two into feature maps (`_assemble`). These steps are functions
-of the parameters as they were: they change nothing, and their results are kept together in one
-immutable `Fitted`. Consumers hold the feature maps.
+from a seed (`_draw`) and combines the two into feature maps (`_assemble`). These steps are pure
+functions of the parameters at `fit`, and their results are kept together in one immutable `Fitted`.
+Consumers hold the feature maps.
 """
 
 import copy
@@ -51,7 +51,7 @@ from ._map import FeatureMap, as_dtype, in_range, mapped
 from ._sigma import resolve_sigma
 from ._survey import fitted_to_survey
 
-# Independent streams of random numbers, so that one choice never shifts another.
+# Independent streams of random numbers, so that one choice never affects another.
 OMEGA, PHASE, SUBSAMPLE, CHOICE, SPECTRUM, COEFFICIENTS, BASES = range(7)
 
 
@@ -69,7 +69,7 @@ class Sample:
     queries : ndarray or sparse matrix of shape (n, d)
         Queries.
     keys : ndarray or sparse matrix of shape (n_keys, d)
-        Keys; the same object where there are no others.
+        Keys; the same object if there are no separate keys.
     weights : ndarray of shape (n,) or None
         Positive weights of the queries.
     seed : int
@@ -89,18 +89,18 @@ class Sample:
     _found: dict = field(default_factory=dict)
 
     def once(self, name, rng, make):
-        """Return make(), which knows no sigma: made once, `rng` goes on as if it had been again."""
+        """Return make(), cached because sigma does not enter; `rng` advances as if it had run."""
         if name not in self._found:
             self._found[name] = make(), rng.bit_generator.state
         value, rng.bit_generator.state = self._found[name]
         return value
 
     def kept_for(self, part):
-        """Return the same rows, with what `once` makes kept apart for a part of a mechanism."""
+        """Return the same rows, with a separate cache of `once` for a part of a mechanism."""
         return replace(self, _found=self._found.setdefault(part, {}))
 
     def distinct(self):
-        """Return the rows that differ, in lexicographic order, weighted by how often they occur."""
+        """Return the distinct rows in lexicographic order, weighted by how often they occur."""
         queries, weights, labels = unique_rows(self.queries, self.weights, self.labels)
         keys, key_weights = queries, weights
         if self.keys is not self.queries:
@@ -119,12 +119,12 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """All that a fit leaves behind. Nothing of it changes.
+    """The immutable result of a fit.
 
     Parameters
     ----------
     spec : mechanism
-        An unfitted copy, whose parameters are those of the fit.
+        An unfitted copy with the parameters of the fit.
     seed : int
         Source of all random numbers.
     statistics : PairStatistics
@@ -145,24 +145,24 @@ class Fitted:
 
     @classmethod
     def assemble(cls, spec, seed, statistics, learned, draw):
-        """Return parameters and random numbers joined into maps, all arrays read-only."""
+        """Combine parameters and random numbers into maps with read-only arrays."""
         maps = spec._assemble(learned, draw)
         return freeze(cls(spec, seed, statistics, learned, draw, *maps))
 
     @classmethod
     def to(cls, spec, statistics, sample, *, before=None):
-        """Return what a mechanism learns from statistics and rows.
+        """Return the result of fitting a mechanism to statistics and rows.
 
         Parameters
         ----------
         spec : mechanism
-            Unfitted; its parameters count.
+            Unfitted, with the parameters to use.
         statistics : PairStatistics
             Of all data.
         sample : Sample
             The latest rows.
         before : Fitted, default=None
-            Whose random numbers are kept, where the parameters allow it.
+            An earlier result, whose random numbers are kept if the parameters allow it.
         """
         learned = spec._sizes()
         learned.n_features = len(statistics.queries.mean)
@@ -176,11 +176,11 @@ class Fitted:
         return cls.assemble(spec, sample.seed, statistics, learned, draw)
 
     def redrawn(self, seed):
-        """Return the same with other random numbers."""
+        """Return the same result with other random numbers."""
         return self._drawn(self.spec._draw(self.learned, seed), seed)
 
     def drawn_as(self, other):
-        """Return the same with the random numbers of another, or of its seed if they do not fit."""
+        """Return the same with another's random numbers, or its seed's if they do not fit."""
         if self.spec._keeps_draw(other.learned, self.learned):
             return self._drawn(other.draw, other.seed)
         return self.redrawn(other.seed)
@@ -196,14 +196,14 @@ class Fitted:
 
 
 class MergeableOnly:
-    """A method that is there only where batches can be merged; its absence tells why.
+    """A method that exists only if batches can be merged; its error says why not.
 
     Parameters
     ----------
     method : callable
         The method.
     goes_on : bool, default=True
-        Whether it goes on with the parameters of an earlier fit.
+        Whether it continues with the parameters of an earlier fit.
     """
 
     def __init__(self, method, *, goes_on=True):
@@ -226,7 +226,7 @@ class MergeableOnly:
 
 
 def _telling_of_gamma(init):
-    """Return a constructor that says what the ``gamma`` of scikit-learn's kernels is called."""
+    """Wrap a constructor to say what corresponds to the ``gamma`` of scikit-learn's kernels."""
 
     @wraps(init)
     def checked(self, *args, **params):
@@ -261,7 +261,7 @@ class BaseRandomFeatures(
     Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
 
-    # A class names the constraints that it adds; those of its constructor's parameters count.
+    # A class lists the constraints it adds; only those of its constructor's parameters apply.
     _allowed = _parameter_constraints = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "sigma": [StrOptions({"scale", "median"}), Interval(Real, 0, None, closed="neither")],
@@ -269,8 +269,8 @@ class BaseRandomFeatures(
         "random_state": ["random_state"],
     }
     _needs_full_statistics = _needs_sizes = False
-    _looks_at_rows = False  # one by one, which then have weights
-    _is_bounded = False  # no feature can vanish with all of its row, or overflow
+    _looks_at_rows = False  # at single rows, which are then weighted
+    _is_bounded = False  # no row can vanish in all features, and no feature can overflow
     _fitted = None
 
     def __init_subclass__(cls, **options):
@@ -281,9 +281,9 @@ class BaseRandomFeatures(
         names = signature(cls.__init__).parameters
         cls._parameter_constraints = {n: own for n, own in cls._allowed.items() if n in names}
 
-    # ---------------------------------------------------------------- what subclasses say
+    # ---------------------------------------------------------------- what subclasses define
 
-    # Before `fit`; afterwards the maps tell.
+    # Before `fit`; afterwards the maps decide.
     _is_positive = False
     _is_symmetric = True
     _is_unbiased = True
@@ -291,8 +291,8 @@ class BaseRandomFeatures(
     def _sizes(self):
         """Return a namespace with ``n_projections``, or raise ValueError for ``n_components``.
 
-        A single column cannot hold a pair: mechanisms of pairs fold it with a random phase or
-        sign, which keeps it unbiased.
+        A single column cannot hold a pair: mechanisms with pairs fold it with a random phase or
+        sign, which keeps the estimate unbiased.
         """
         columns = self.columns_per_projection
         count, rest = divmod(self.n_components, columns)
@@ -307,7 +307,7 @@ class BaseRandomFeatures(
 
     @abstractmethod
     def _learn(self, learned, statistics):
-        """Add the parameters that are functions of statistics and ``learned.sigma`` alone."""
+        """Add the parameters that depend only on statistics and ``learned.sigma``."""
 
     def _learn_from_rows(self, learned, sample):
         """Add what depends on single rows (centres, choices); such mechanisms do not merge."""
@@ -317,19 +317,19 @@ class BaseRandomFeatures(
         """Return a namespace of random numbers."""
 
     def _keeps_draw(self, before, learned):
-        """Tell whether random numbers drawn for other parameters serve these."""
+        """Return whether random numbers drawn for other parameters can be reused for these."""
         return before.n_projections == learned.n_projections
 
     @abstractmethod
     def _assemble(self, learned, draw):
-        """Return the `FeatureMap` of queries and that of keys."""
+        """Return the `FeatureMap` objects of queries and keys."""
 
     @abstractmethod
     def _log_variance(self, fitted, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
     def _log_term_range(self, fitted, X, Y, upper):
-        """Return the log range of the terms that the estimate is the mean of, or raise."""
+        """Return the log range of the terms that the estimate averages, or raise."""
         raise ValueError(
             "hoeffding_bound and bernstein_bound need bounded, independent terms, but "
             f"{self!r} has none. These have them with coupling='iid' and projection='dense': "
@@ -339,7 +339,7 @@ class BaseRandomFeatures(
         )
 
     def _log_term_variance(self, fitted, X, Y):
-        """Return the log variance of a term, where they are independent."""
+        """Return the log variance of a term, if terms are independent."""
         return self._log_variance(fitted, X, Y) + np.log(fitted.learned.n_projections)
 
     def _log_block_moment(self, fitted, X, Y):
@@ -353,46 +353,46 @@ class BaseRandomFeatures(
         )
 
     def _variance_is_exact(self, learned):
-        """Tell whether that is the variance itself and not a bound."""
+        """Return whether `_log_variance` is exact rather than a bound."""
         return True
 
-    columns_per_projection = 1  # number of columns that one makes
+    columns_per_projection = 1  # number of columns per projection
 
     def _obstacle_to_merging(self):
-        """Return what is learnt that is no function of mergeable statistics; None where all is."""
+        """Return what is learned from more than mergeable statistics, or None."""
         if self._looks_at_rows:
             return "centres of clusters"
         return "sigma='median'" if self.sigma == "median" else None
 
-    needs_data = False  # whether no member of the family does without
+    needs_data = False  # whether every member of the family needs data
 
     def _labels(self, y, kept, keys):
-        """Return class codes of the kept rows of y; None where labels do not count."""
+        """Return class codes of the kept rows of y; None if labels are ignored."""
 
     def _sample(self, X, keys, weights, seed, labels=None):
-        """Return the rows that parameters are learnt from."""
+        """Return the rows that parameters are learned from."""
         sample = Sample(X, X if keys is None else keys, weights, seed, labels)
         return sample.distinct() if self._looks_at_rows else sample
 
     def _forget_data(self, learned):
-        """Set parameters learnt from nothing to those of the member that needs no data."""
+        """Set the parameters to those of the member of the family that needs no data."""
 
     # ---------------------------------------------------------------- claims
 
     def _as_spec(self):
-        """Return an unfitted copy that no change of parameters reaches."""
+        """Return an unfitted copy that later changes of parameters do not affect."""
         return draft_of(self)
 
     @property
     def _spec(self):
-        """A mechanism with the parameters that count: those of the fit, where there was one."""
+        """A mechanism with the parameters in effect: those of the fit, if there was one."""
         return self if self._fitted is None else self._fitted.spec
 
     @property
     def is_positive(self) -> bool:
         """Whether no feature is negative.
 
-        They are 0 only in blocks of clusters that do not see a row.
+        Features are 0 only in blocks of clusters that a row does not belong to.
         """
         return self._is_positive if self._fitted is None else self._fitted.queries.is_positive
 
@@ -417,7 +417,7 @@ class BaseRandomFeatures(
         *,
         keys: Array | None = None,
     ) -> Self:
-        """Compute the statistics of the data, the optimal parameters, and draw.
+        """Compute statistics and optimal parameters from the data, and draw.
 
         Parameters
         ----------
@@ -426,11 +426,11 @@ class BaseRandomFeatures(
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; a row of weight 0 counts as removed.
+            Weights of the queries, at least 0; rows of weight 0 are dropped.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X; None takes X. Search utilities cut fit parameters that
-            have the length of X, and a Pipeline does not transform them: in both give the keys
-            already prepared, or leave them out.
+            Keys, on the same scale as X; None means X. Search utilities split fit parameters that
+            have the length of X, and a Pipeline does not transform them: with either, pass keys
+            that are already prepared, or leave them out.
 
         Returns
         -------
@@ -440,8 +440,8 @@ class BaseRandomFeatures(
         Raises
         ------
         ValueError
-            Where a parameter, X, the weights or the keys are not allowed; the message names
-            the parameter, its value and what is allowed.
+            If a parameter, X, the weights or the keys are invalid; the message names the
+            parameter, its value and what is allowed.
         """
         return self._fit(X, sample_weight, keys, before=None)
 
@@ -457,8 +457,8 @@ class BaseRandomFeatures(
         """Add a batch to the statistics and update the parameters.
 
         Statistics and parameters equal those of `fit` on all batches together, to rounding. The
-        random numbers are drawn at the first call and kept. Absent with ``sigma="median"``, for
-        which no mergeable statistic exists, and where single rows count.
+        random numbers are drawn at the first call and kept. Not available with ``sigma="median"``,
+        which has no mergeable statistic, and for mechanisms that look at single rows.
 
         Parameters
         ----------
@@ -479,7 +479,7 @@ class BaseRandomFeatures(
         Raises
         ------
         ValueError
-            Where a parameter is not what it was in the first call.
+            If a parameter has changed since the first call.
         """
         if self._fitted is not None:
             check_unchanged(self, self._fitted.spec.get_params())
@@ -487,15 +487,15 @@ class BaseRandomFeatures(
 
     @partial(MergeableOnly, goes_on=False)
     def fit_statistics(self, statistics: PairStatistics) -> Self:
-        """Fit to statistics of rows, which may be merged of those of parts, instead of the rows.
+        """Fit to statistics of rows instead of the rows; those of parts can be merged.
 
-        Makes what `fit` makes of the rows, to rounding.
+        Gives the result of `fit` on the rows, to rounding.
 
         Parameters
         ----------
         statistics : skrf.statistics.PairStatistics
-            Of queries and keys; ``PairStatistics.of(X, full=True)`` has all that any mechanism
-            asks for, and ``one.merge(other)`` is that of the rows of both.
+            Of queries and keys. ``PairStatistics.of(X, full=True)`` has everything that any
+            mechanism needs, and ``one.merge(other)`` gives the statistics of the rows of both.
 
         Returns
         -------
@@ -505,9 +505,9 @@ class BaseRandomFeatures(
         Raises
         ------
         TypeError
-            Where `statistics` is something else.
+            If `statistics` has another type.
         ValueError
-            Where the mechanism needs moments that `statistics` lacks.
+            If the mechanism needs moments that `statistics` lacks.
         """
         self._validate_params()
         self._sizes()
@@ -538,7 +538,7 @@ class BaseRandomFeatures(
         return (yield from fitted_to_survey(self, scope))
 
     def learns_from(self, y: Array) -> bool:
-        """Tell whether `fit` makes something else of rows with this y than of the rows alone.
+        """Return whether this y changes what `fit` learns from the rows.
 
         Parameters
         ----------
@@ -548,7 +548,7 @@ class BaseRandomFeatures(
         Returns
         -------
         bool
-            True for labels that say where clusters are looked for.
+            True for labels that decide where to look for clusters.
         """
         return self._labels(y, slice(None), None) is not None
 
@@ -559,9 +559,9 @@ class BaseRandomFeatures(
         y: Array | None = None,
         sample_weight: Array | None = None,
     ) -> Iterator[Self]:
-        """Yield a fitted copy for every sigma: of one draw, one set of statistics and of clusters.
+        """Yield a fitted copy for every sigma, sharing one draw, the statistics and the clusters.
 
-        Each equals what `fit` makes at its sigma with the same seed, to rounding.
+        Each equals the result of `fit` at its sigma with the same seed, to rounding.
 
         Parameters
         ----------
@@ -594,7 +594,7 @@ class BaseRandomFeatures(
         return commit(self, draft)
 
     def _gather(self, X, sample_weight, keys, *, before=None, y=None):
-        """Return a draft to fit and what is learnt from."""
+        """Return a draft to fit, and the statistics and rows to learn from."""
         self._validate_params()
         self._sizes()
         draft = draft_of(self, forget=before is None)
@@ -620,7 +620,7 @@ class BaseRandomFeatures(
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Draw the random numbers anew, the fitted parameters kept.
+        """Redraw the random numbers and keep the fitted parameters.
 
         Parameters
         ----------
@@ -640,7 +640,7 @@ class BaseRandomFeatures(
         return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
 
     def drawn_as(self, other: "BaseRandomFeatures") -> Self:
-        """Return a copy with the random numbers of another; faster than `redraw` with its seed.
+        """Return a copy with the random numbers of `other`; faster than `redraw` with its seed.
 
         Parameters
         ----------
@@ -650,17 +650,17 @@ class BaseRandomFeatures(
         Returns
         -------
         mechanism
-            The fitted parameters are those of this mechanism.
+            A copy with the fitted parameters of this mechanism.
 
         Raises
         ------
         NotFittedError
-            Before `fit` of one of them.
+            If one of them is not fitted.
         """
         return self._with(self._known.drawn_as(other._known))
 
     def _with(self, fitted):
-        """Return a copy that is fitted otherwise."""
+        """Return a copy with another fit."""
         return copy.copy(self)._set(fitted)
 
     def fit_without_data(self, n_features: int) -> Self:
@@ -679,7 +679,7 @@ class BaseRandomFeatures(
         Raises
         ------
         ValueError
-            Where there is no such member.
+            If there is no such member.
         """
         if self.needs_data:
             raise ValueError(f"{self!r} needs statistics of data: call fit.")
@@ -690,20 +690,20 @@ class BaseRandomFeatures(
         return commit(self, draft._set(fitted.redrawn(fitted.seed)))
 
     def adapted(self, X: Array, keys: Array | None = None) -> Self:
-        """Return a copy that is fitted to other data, with the same random numbers.
+        """Return a copy fitted to other data with the same random numbers.
 
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Queries, of any library: of another than NumPy, only sums are copied to the host, where
-            the mechanism needs no more.
+            Queries, of any library. From libraries other than NumPy, only sums are copied to the
+            host if the mechanism needs no more.
         keys : array of shape (n_keys, n_features), default=None
             Keys; None takes X.
 
         Returns
         -------
         mechanism
-            Centres and counts are drawn from the same seed.
+            The fitted copy, whose centres and counts are drawn from the same seed.
 
         Raises
         ------
@@ -722,13 +722,13 @@ class BaseRandomFeatures(
 
     @property
     def _known(self):
-        """The `Fitted`, which there is after `fit` alone."""
+        """The `Fitted`, available only after `fit`."""
         check_is_fitted(self)
         return self._fitted
 
     @property
     def feature_maps_(self) -> tuple[FeatureMap, FeatureMap]:
-        """The `FeatureMap` of queries and that of keys, which consumers hold."""
+        """The `FeatureMap` objects of queries and keys, which consumers hold."""
         fitted = self._known
         return fitted.queries, fitted.keys
 
@@ -759,7 +759,7 @@ class BaseRandomFeatures(
 
     @property
     def seed_(self) -> int:
-        """The integer that was taken from ``random_state``."""
+        """The integer drawn from ``random_state``."""
         return self._known.seed
 
     @property
@@ -784,17 +784,17 @@ class BaseRandomFeatures(
         Returns
         -------
         ndarray of shape (n_samples, n_components_)
-            Features, float32 for float32 input and float64 for any other.
+            Features, float32 for float32 input and float64 otherwise.
 
         Warns
         -----
         RuntimeWarning
-            Where a row of features vanished or overflowed in the output's dtype.
+            If a row of features vanished or overflowed in the output's dtype.
         """
         return self._features(X, keys=False, name="X")
 
     def transform_keys(self, Y: Array) -> Array:
-        """Return the key-side features of Y; equal to `transform` where `is_symmetric`.
+        """Return the key-side features of Y, equal to `transform` if `is_symmetric`.
 
         Parameters
         ----------
@@ -804,12 +804,12 @@ class BaseRandomFeatures(
         Returns
         -------
         ndarray of shape (n_samples, n_components_)
-            Features, float32 for float32 input and float64 for any other.
+            Features, float32 for float32 input and float64 otherwise.
 
         Warns
         -----
         RuntimeWarning
-            Where a row of features vanished or overflowed in the output's dtype.
+            If a row of features vanished or overflowed in the output's dtype.
         """
         return self._features(Y, keys=True, name="Y")
 
@@ -817,8 +817,8 @@ class BaseRandomFeatures(
     def log_transform(self, X: Array) -> Array:
         """Return the logarithms of the query-side features, finite at every sigma.
 
-        Mechanisms with positive features only. Those of clusters give -inf where a block of theirs
-        does not see a row.
+        Only for mechanisms with positive features. Mechanisms with clusters give -inf in blocks
+        that a row does not belong to.
 
         Parameters
         ----------
@@ -836,8 +836,8 @@ class BaseRandomFeatures(
     def log_transform_keys(self, Y: Array) -> Array:
         """Return the logarithms of the key-side features, finite at every sigma.
 
-        Mechanisms with positive features only. Those of clusters give -inf where a block of theirs
-        does not see a row.
+        Only for mechanisms with positive features. Mechanisms with clusters give -inf in blocks
+        that a row does not belong to.
 
         Parameters
         ----------
@@ -852,7 +852,7 @@ class BaseRandomFeatures(
         return self._logs(Y, keys=True, name="Y")
 
     def _rows(self, X, *, keys, name):
-        """Return the map of a side and validated rows in the precision that they need."""
+        """Return the map of one side, and validated rows in the precision they need."""
         feature_map = self.feature_maps_[keys]
         X = validate_rows(self, X, reset=False, name=name)
         return feature_map, in_range(feature_map, X, name), X.dtype
@@ -891,7 +891,7 @@ class BaseRandomFeatures(
 
 
 def _check_weight(statistics):
-    """Raise where the weights of merged statistics are lost."""
+    """Raise if the weights of merged statistics are lost."""
     if not np.isfinite(statistics.queries.weight):
         raise ValueError(
             "sample_weight adds up to more than the largest float, "
@@ -902,7 +902,7 @@ def _check_weight(statistics):
 def _flaws(features, is_positive):
     """Return whether a row is 0 in all features, and whether one is infinite or NaN."""
     if is_positive:
-        # One pass: a row sum is 0 only where all are, and finite where all are.
+        # One pass: a row sum is 0 only if all entries are, and finite only if all are.
         with np.errstate(over="ignore", invalid="ignore"):
             sums = features @ np.ones(features.shape[1], features.dtype)
         return bool((sums == 0).any()), not bool(np.isfinite(sums).all())

@@ -1,4 +1,4 @@
-"""Features made of the Taylor series of exp(x.y): products of powers with random counts.
+"""Features from the Taylor series of exp(x.y): products of powers with random counts.
 
 A feature is exp of a sum over columns of w_l (log|x_l| - scale_l) with the sign (-1)^(odd counts
 at negative coordinates), so two matrix products make all of them, and counts of hundreds neither
@@ -29,35 +29,35 @@ from ._map import FeatureMap, signed_rows
 from .base import OMEGA, BaseRandomFeatures, rng_of
 
 _BLOCK_ROWS = 1024
-# log 0 is replaced by a number that beats every finite exponent yet stays 0 times a count of 0.
+# Stands for log 0: outweighs every finite exponent, yet gives 0 when multiplied by a count of 0.
 _LOG_ZERO = -1e30
 # Positive maps keep new inputs this far above the fitted minimum, in standard deviations.
 _MARGIN = 1e-6
-# Beyond the largest rate NumPy draws no counts; any rate is unbiased.
+# NumPy cannot draw counts beyond the largest rate; any rate is unbiased.
 _MIN_RATE, _MAX_RATE = 1e-12, 1e15
 _MIN_P = 1e-6
-# Rows that the best law is found from, and the products of two coordinates that its table serves;
-# the table costs as many exponentials as rows times counts, for every column.
+# Rows used to find the best law, and the largest product of two coordinates that its table covers.
+# The table costs rows times counts exponentials for every column.
 _ROWS, _LARGEST_PRODUCT = 2048, 256.0
 _TAIL_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class DiscreteMap(FeatureMap):
-    """Products of powers of the coordinates, worked on in float64.
+    """Products of powers of the coordinates, computed in float64.
 
     Parameters
     ----------
     coordinates : Coordinates
-        What is raised to powers.
+        The coordinates to raise to powers.
     projection : DenseProjection
         The counts, (m, d).
     log_divisor : ndarray of shape (d,)
-        Log of what every coordinate is divided by.
+        Log of each coordinate's divisor.
     bias : ndarray of shape (m,)
-        Log of what every feature is multiplied by.
+        Log of each feature's factor.
     floor : ndarray of shape (d,) or None
-        Least value of every coordinate, below which it is clamped; None leaves signs.
+        Smallest value of every coordinate, to which lower ones are clamped; None keeps signs.
     """
 
     coordinates: Coordinates
@@ -72,7 +72,7 @@ class DiscreteMap(FeatureMap):
 
     @property
     def is_positive(self):
-        """Whether features are known by their logarithms."""
+        """Whether features are given as logarithms."""
         return self.floor is not None
 
     def __call__(self, X):
@@ -87,7 +87,7 @@ class DiscreteMap(FeatureMap):
         logs = xp.log(xp.where(zero, like(1.0, X), size)) - like(self.log_divisor, X)
         logs = xp.where(zero, like(_LOG_ZERO, X), logs)
         logs = self.projection.multiply(logs) + like(self.bias, X)[None, :]
-        # Before the term of the row, which may be as large.
+        # Clip before adding the row's term, which may be as large.
         logs = xp.where(logs < _LOG_ZERO / 2, like(-np.inf, X), logs) + outer[:, None]
         if self.is_positive:
             return Rows(xp.astype(logs, dtype))
@@ -98,7 +98,7 @@ class DiscreteMap(FeatureMap):
         return rows.map(lambda part: xp.astype(part, dtype))
 
     def clamped(self, X):
-        """Return rows as they enter the products, and squared norms, which clamping leaves."""
+        """Return rows as they enter the products, and squared norms, which ignore clamping."""
         rows = self.coordinates(X).values
         xp = namespace(rows)
         norms2 = xp.sum(rows * rows, axis=1)
@@ -165,8 +165,8 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         elif self._is_centered and np.array_equal(queries.mean, keys.mean):
             learned.offset_ = queries.mean
         else:
-            # One parameter per column: nothing depends on the origin; keys with another mean: the
-            # midpoint would be the worst place.
+            # With one parameter per column nothing depends on the origin; if keys have another
+            # mean, the midpoint would be the worst origin.
             learned.offset_ = np.zeros_like(queries.mean)
 
     @property
@@ -177,11 +177,11 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     @property
     def needs_data(self) -> bool:  # type: ignore[override]
-        """Whether no member of the family does without statistics of data."""
+        """Whether every member of the family needs statistics of data."""
         return self.positive
 
     def _keeps_draw(self, before, learned):
-        # Counts of the old parameters would be biased under the new ones.
+        # Counts drawn for the old parameters would be biased under the new ones.
         return False
 
     def _draw(self, learned, seed):
@@ -221,7 +221,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
             clamped.append(inside)
             gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
         delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
-        # Squared mean of the estimate: K^2 where nothing is clamped.
+        # Squared mean of the estimate: K^2 if nothing is clamped.
         return np.add.outer(*gains) - squared_distances(*clamped), delta
 
 
@@ -231,9 +231,9 @@ class PoissonRF(DiscreteRandomFeatures):
 
     %(sigma)s
 
-    Choose it when inputs are few and on a common scale; on wide inputs Gaussian projections are
-    better. One rate per column, the default, is as exact as the papers' single one and far
-    better where columns differ.
+    Choose it when inputs have few columns on a common scale; on wide inputs Gaussian projections
+    are better. One rate per column, the default, is as exact as the papers' single one and far
+    better if columns differ.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ class PoissonRF(DiscreteRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -307,7 +307,7 @@ class GeometricRF(DiscreteRandomFeatures):
 
     %(sigma)s
 
-    Choose it over `PoissonRF` where inputs have heavy tails: its counts have, too.
+    Choose it over `PoissonRF` if inputs have heavy tails: so do its counts.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ class GeometricRF(DiscreteRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -351,7 +351,7 @@ class GeometricRF(DiscreteRandomFeatures):
     """
 
     def _obstacle_to_merging(self):
-        # c moves with every batch.
+        # c changes with every batch.
         return "the mean of |x - c|" if self._is_centered else super()._obstacle_to_merging()
 
     def _learn(self, learned, statistics):
@@ -365,7 +365,7 @@ class GeometricRF(DiscreteRandomFeatures):
             learned.p_ = _best_p(*(learned.sigma * size for size in sizes), self.per_feature)
 
     def _learn_from_rows(self, learned, sample):
-        if learned.p_ is None:  # the mean of |x - c| is known only once c is
+        if learned.p_ is None:  # the mean of |x - c| requires c
             own = _mean_shifted_size(learned, sample.queries, sample.weights)
             others = own
             if sample.keys is not sample.queries:
@@ -399,7 +399,7 @@ def _mean_shifted_size(learned, X, weights):
 
 
 def _best_p(query_sizes, key_sizes, per_feature):
-    """Return the best p of every column, or the single one, for columns of these mean sizes."""
+    """Return the best p of every column, or one for all, for columns of these mean sizes."""
     products = query_sizes * key_sizes
     if not per_feature:
         return _optimal_p(products)
@@ -407,10 +407,10 @@ def _best_p(query_sizes, key_sizes, per_feature):
 
 
 def _optimal_p(products):
-    """Return the p of least log second moment for columns with these mean products.
+    """Return the p with the smallest log second moment for columns with these mean products.
 
-    The objective is convex: Brent's root of its derivative has all digits, where a search for the
-    minimum itself stops at half of them.
+    The objective is convex. Finding the root of its derivative by Brent's method gives full
+    precision, whereas minimising it directly gives only half the digits.
     """
 
     def slope(p):
@@ -424,15 +424,15 @@ def _optimal_p(products):
 
 @document
 class DiscreteRF(DiscreteRandomFeatures):
-    r"""Powers of the inputs with counts of the best law there is.
+    r"""Powers of the inputs with counts drawn from the best possible law.
 
     %(sigma)s
 
-    Choose it over `PoissonRF` and `GeometricRF` wherever all rows are at hand: of all laws that the
-    counts of a column may have, `fit` takes the one of least mean second moment over the pairs of
-    rows, in closed form. Every column gets its law from the sizes of its own entries, be they
-    zeros, heavy tails or values of a few levels. `fit` costs 40 to 460 exponentials per entry, of
-    at most 2,048 rows, more for larger entries, and there is no ``partial_fit``.
+    Choose it over `PoissonRF` and `GeometricRF` whenever all rows are available: of all laws that
+    the counts of a column may have, `fit` uses the one with the smallest mean second moment over
+    the pairs of rows, in closed form. Every column gets its law from the sizes of its own entries,
+    whether these are zeros, heavy tails or a few levels. `fit` costs 40 to 460 exponentials per
+    entry of at most 2,048 rows (more for larger entries), and there is no ``partial_fit``.
 
     Parameters
     ----------
@@ -448,16 +448,16 @@ class DiscreteRF(DiscreteRandomFeatures):
     %(attributes)s
     %(offset_)s
     log_p_ : ndarray of shape (n_features, n_counts) or (1, n_counts)
-        Log probabilities of the counts 0, 1, ... by the best law.
+        Log probabilities of the counts 0, 1, ... under the best law.
     tail_p_, tail_share_ : ndarray of shape (n_features,) or (1,)
-        The geometric law that is mixed in so that every count can come, p_k = p (1 - p)^k with p
-        of `GeometricRF` or 1/2, and its share: 1e-4, or that of the rows that the table is too
-        short for if that is more.
+        The geometric law that is mixed in so that every count can occur, p_k = p (1 - p)^k with p
+        of `GeometricRF` or 1/2, and its share: 1e-4, or the share of the rows that exceed the
+        table if that is larger.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -468,9 +468,9 @@ class DiscreteRF(DiscreteRandomFeatures):
     Notes
     -----
     With A_k = E[exp(-x^2) x^(2k)] of queries and B_k of keys, the law is proportional to
-    sqrt(A_k B_k) / k!. Where keys are the queries it is a mean of Poisson laws, one for each row,
-    and the mean second moment of a column is 1, the least possible one. A single law of all columns
-    minimises the sum of their second moments, each in units of its least.
+    sqrt(A_k B_k) / k!. If keys are the queries it is a mean of Poisson laws, one for each row, and
+    the mean second moment of a column is 1, the smallest possible. A single law for all columns
+    minimises the sum of their second moments, each in units of its minimum.
 
     References
     ----------
@@ -539,9 +539,9 @@ class DiscreteRF(DiscreteRandomFeatures):
 
 
 def _best_table(queries, keys, per_feature):
-    """Return log probabilities of counts by column, and shares of rows that they do not serve.
+    """Return log probabilities of counts by column, and shares of rows that they do not cover.
 
-    They are proportional to sqrt(A_k B_k) / k!, A_k and B_k the means of exp(-x^2) x^2k.
+    They are proportional to sqrt(A_k B_k) / k!, where A_k and B_k are means of exp(-x^2) x^2k.
 
     Parameters
     ----------
@@ -554,7 +554,7 @@ def _best_table(queries, keys, per_feature):
     tops = [sides[0][0].max(axis=0), sides[-1][0].max(axis=0)]
     with np.errstate(divide="ignore"):
         cut = np.minimum(math.sqrt(_LARGEST_PRODUCT) / np.sqrt(tops[0]) / np.sqrt(tops[1]), 1.0)
-    # Beyond the largest product the ratio of two neighbours is at most that of its Poisson law.
+    # Beyond the largest product, neighbours' ratio is at most that of its Poisson law.
     products = (cut * tops[0]) * (cut * tops[1])
     n_counts = np.ceil(products + 10 * np.sqrt(products) + 40).astype(int)
     if not per_feature:
@@ -570,7 +570,7 @@ def _best_table(queries, keys, per_feature):
         logs[column, :n] = (own[0] + own[-1]) / 2 - gammaln(counts[:n] + 1)
     logs[logs < _LOG_ZERO / 2] = -np.inf
     logs -= log_sum_exp(logs, axis=1)[:, None]
-    if not per_feature:  # least sum of second moments in units of the least ones
+    if not per_feature:  # smallest sum of second moments in units of their minima
         logs = log_sum_exp(2 * logs, axis=0)[None, :] / 2
         logs, shares = logs - log_sum_exp(logs), shares.mean(keepdims=True)
     return logs, shares

@@ -31,7 +31,7 @@ def optimal_rho(mean_squared_sum, n_features):
         The positive root of 2 v^2 r^2 + (2 v^2 + d) r - d = 0, at least 1e-300; 1 at v = 0.
     """
     b = 2 * mean_squared_sum + n_features
-    # The two terms of the root are added, never subtracted: stable for every v.
+    # The two terms of the root are added, never subtracted, so this is stable for every v.
     root = math.hypot(b, math.sqrt(8 * n_features) * math.sqrt(mean_squared_sum))
     return max(2 * n_features / (b + root), 1e-300)
 
@@ -68,7 +68,7 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -107,7 +107,7 @@ class OptimalPositiveRF(CenteredRandomFeatures):
 
 
 def fit_generalized(mean_squared_sums, mean_norms2, n_features):
-    """Return the (A, s) of least log mean-statistics second moment.
+    """Return the (A, s) with the smallest log second moment at the mean statistics.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
     Returns
     -------
     tuple of complex and int
-        A and s. Never worse than trigonometric, positive or optimal positive features, which
-        are among the starting points.
+        A and s. They are never worse than trigonometric, positive or optimal positive features,
+        which are among the starting points.
     """
 
     def curve(point):
@@ -141,7 +141,7 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
     optimal = -math.log(optimal_rho(mean_squared_sums[1], n_features))
     candidates = []
     for s, alpha in ((1, optimal), (1, 0.0), (-1, 0.0)):
-        # On the real line (beta = 0) the gradient has no imaginary part: start beside it too.
+        # On the real line (beta = 0) the gradient has no imaginary part, so start beside it too.
         for beta in (0.0, 0.3, 1.0):
             start = np.array([alpha, beta])
             with np.errstate(all="ignore"):
@@ -153,7 +153,7 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
     value, _, point, s = min(candidates)
     real = np.array([point[0], 0.0])
     if objective(real, s) <= value + 1e-9 * (1 + abs(value)):
-        # An imaginary part that gains nothing would only cost columns.
+        # Drop an imaginary part that gains nothing: it would only cost columns.
         return complex(complex(curve(real)).real, 0.0), s
     return complex(curve(point)), s
 
@@ -164,10 +164,10 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
 
     %(sigma)s
 
-    Choose it for linear models when the least variance counts and features may be negative: the
-    family holds trigonometric, positive and optimal positive features, and the fit takes the
-    best of all. Queries and keys are mapped differently unless the fitted map is real; where one
-    side is wanted (linear models on ``transform``), prefer a symmetric mechanism.
+    Choose it for linear models when low variance matters most and features may be negative: the
+    family contains trigonometric, positive and optimal positive features, and the fit picks the
+    best of them all. Queries and keys are mapped differently unless the fitted map is real; if you
+    need only one side (linear models on ``transform``), prefer a symmetric mechanism.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -257,7 +257,7 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 
     _parameter_constraints = {"asymmetric": ["boolean"]}
     _needs_full_statistics = True
-    # What is known of the error, and for which couplings.
+    # What is known about the error, and for which couplings.
     _known_errors = "closed form or bound", "'iid' (exact), 'orthogonal' (bound)"
 
     def _learn(self, learned, statistics):
@@ -294,7 +294,7 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
                 f"No {what} is known for {type(self).__name__} with coupling={self.coupling!r}. "
                 f"Known: {couplings}."
             )
-        # Orthogonal projections do not exceed independent ones.
+        # The error of orthogonal projections does not exceed that of independent ones.
         learned = fitted.learned
         return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
@@ -305,18 +305,18 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
 
     %(sigma)s
 
-    Choose it over `OptimalPositiveRF` when the data are stretched, so that few directions hold
+    Choose it over `OptimalPositiveRF` when the data are stretched, so that a few directions hold
     most of the variance: the fit costs O(n d^2 + d^3) and the variance is never larger on
     average. With ``asymmetric=True`` (softmax kernel) queries and keys of different covariances
-    are balanced first; then the two sides are mapped differently, and for linear models a
-    symmetric mechanism is to be preferred.
+    are balanced first. The two sides are then mapped differently, so for linear models prefer a
+    symmetric mechanism.
 
     Parameters
     ----------
     %(n_components)s
     asymmetric : bool, default=False
-        Replace x.y by (S x).(S^-T y) with the S that gives queries and keys one covariance; the
-        identity without keys of their own. Softmax kernel only.
+        Replace x.y by (S x).(S^-T y) with the S that gives queries and keys the same covariance
+        (the identity without separate keys). Softmax kernel only.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -336,8 +336,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed, or ``asymmetric=True`` meets the Gaussian
-        kernel.
+        By `fit`, if a parameter is invalid, or for ``asymmetric=True`` with the Gaussian kernel.
 
     See Also
     --------
@@ -395,17 +394,17 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         return self.coupling == "iid" or learned.n_features == 1
 
 
-# Of the mean variance, added to all: directions in which a set hardly varies are those of rounding,
-# and would come out otherwise for other orders and batches of the same rows.
+# Share of the mean variance, added to all variances: directions in which a set hardly varies are
+# set by rounding, and would change with the order and batches of the same rows.
 _RIDGE = 1e-3
-# Of the mean square, added to variances that are balanced: those of rounding would stretch means
-# by many orders of magnitude, and nothing would be left of the digits.
+# Share of the mean square, added to variances before balancing: variances made of rounding alone
+# would stretch means by many orders of magnitude and destroy all digits.
 _FLOOR = 1e-10
-_ROUNDING = 1e-18  # of the floor: constant rows have no larger variance
+_ROUNDING = 1e-18  # share of the floor, which the variance of constant rows does not exceed
 
 
 def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0.0):
-    """Return S and S^-T, which give S x and S^-T y one covariance and keep (S x).(S^-T y) = x.y.
+    """Return S and S^-T that give S x and S^-T y the same covariance; (S x).(S^-T y) = x.y.
 
     Parameters
     ----------
@@ -417,7 +416,7 @@ def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0
     Returns
     -------
     tuple of ndarray of shape (d, d)
-        S and its inverse transpose; identities where one of the sets does not vary.
+        S and its inverse transpose; identities if one of the sets does not vary.
     """
     identity, roots = np.eye(len(query_covariance)), []
     for C, floor in ((query_covariance, query_floor), (key_covariance, key_floor)):
@@ -426,7 +425,7 @@ def balancing_map(query_covariance, key_covariance, query_floor=0.0, key_floor=0
             return identity, identity
         roots.append(np.linalg.cholesky(C + (_RIDGE * variance + floor) * identity))
     # S'S = Z Z' with Z = X^-T U D^(1/2) solves S'S Cx S'S = Cy, for Cx = X X', Cy = Y Y' and
-    # X'Y = U D V'. Singular values of factors keep twice the digits of eigenvalues of products.
+    # X'Y = U D V'. Singular values of factors have twice the digits of eigenvalues of products.
     left, sizes, _ = np.linalg.svd(roots[0].T @ roots[1])
     axes, stretch, _ = np.linalg.svd(np.linalg.solve(roots[0].T, left * np.sqrt(sizes)))
     return (axes * stretch) @ axes.T, (axes / stretch) @ axes.T

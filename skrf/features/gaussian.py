@@ -1,4 +1,4 @@
-"""Mechanisms whose omega is Gaussian: a coupling, a nonlinearity and a shift, composed."""
+"""Mechanisms with a Gaussian omega: a coupling, a nonlinearity and a shift, composed."""
 
 import copy
 import math
@@ -34,11 +34,11 @@ class GaussianMap(FeatureMap):
     Parameters
     ----------
     coordinates : Coordinates
-        What is projected.
+        Coordinates that are projected.
     drawn : Projection
         The projections.
     nonlinearity : Nonlinearity
-        What they become.
+        Turns products into features.
     is_keys : bool, default=False
         Which side this is.
     """
@@ -65,16 +65,16 @@ class GaussianMap(FeatureMap):
 
     @property
     def is_positive(self):
-        """Whether features are known by their logarithms."""
+        """Whether features are given as logarithms."""
         return self.nonlinearity.is_positive
 
     @property
     def is_joinable(self):
-        """Whether columns of others can stand behind those of this map."""
+        """Whether columns of other maps can be appended to this map's."""
         return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
 
     def with_columns_of(self, others):
-        """Return a map with the columns of maps that differ from this one in their draws alone."""
+        """Return a map with the columns of maps that differ from this one only in their draws."""
         maps, own = [self, *others], copy.copy(self)
         bias = None if self.bias is None else np.concatenate([part.bias for part in maps])
         projection = DenseProjection(np.vstack([part.projection.dense() for part in maps]))
@@ -94,18 +94,18 @@ class GaussianMap(FeatureMap):
         return self.nonlinearity.apply(products, row, self.bias, keys=self.is_keys)
 
     def _projected(self, X, room=None):
-        """Return rows, their products, and the exponents that depend on a row alone."""
+        """Return rows, their products, and the exponents that depend only on the row."""
         rows, out = self.coordinates(X), None
         if room is not None and isinstance(self.projection, DenseProjection):
             out = room((len(X), self.projection.n_projections), X.dtype)
         products = rows.scaled(self.nonlinearity.slope).dot(self.projection, out)
-        # Norms before the slope: an enormous slope would overflow their squares.
+        # Compute norms before applying the slope: an enormous one would overflow their squares.
         row = self.nonlinearity.row_term(rows.squared_norms(), self.n_features)
         row = row + (self.coordinates.outer_term(X) - math.log(self.drawn.n_projections) / 2)
         return rows, products, row
 
     def write(self, X, out, room, lower=None):
-        """Write the values of rows of the host and return their scale."""
+        """Write the values of rows on the host and return their scale."""
         if isinstance(X, np.ndarray) and not self.is_positive:
             return self._write(X, out, room)
         if isinstance(X, np.ndarray) and self._is_wide:
@@ -126,19 +126,19 @@ class GaussianMap(FeatureMap):
 
     @property
     def _is_wide(self):
-        """Whether logarithms are sums of a product and terms of the row and the column.
+        """Whether logarithms are sums of a product, a row term and a column term.
 
-        One product of matrices with two more columns makes them.
+        A single matrix product with two more columns then computes them.
         """
         return self.is_positive and self.is_joinable
 
     @property
     def _wide_slope(self):
-        """What |x|^2 is multiplied with."""
+        """The factor of |x|^2."""
         return self.nonlinearity.norm_slope + (0.5 if self.coordinates.is_softmax else 0.0)
 
     def _write_wide(self, X, out, room, lower):
-        """Write logarithms, which are sums of a product and terms of the row and the column."""
+        """Write logarithms, which are sums of a product, a row term and a column term."""
         wide = room((len(X), X.shape[1] + 2), X.dtype)
         norms2 = squared_norms(self.coordinates.write(X, wide[:, :-2]))
         np.multiply(norms2, self._wide_slope, out=wide[:, -2])
@@ -155,13 +155,13 @@ class GaussianMap(FeatureMap):
         bias -= math.log(self.drawn.n_projections) / 2
         bias = bias if self.bias is None else bias + self.bias
         if self.coordinates.is_softmax and self.coordinates.is_shifted:
-            # |x|^2 / 2 of the inputs as they are is |r|^2 / 2 + r.c + |c|^2 / 2 of shifted ones.
+            # |x|^2 / 2 of the raw inputs is |r|^2 / 2 + r.c + |c|^2 / 2 of the shifted ones.
             shift = self.coordinates.sigma * self.coordinates.offset
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
         return np.vstack([matrix, np.ones_like(bias), bias])
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         nonlinearity, products, row = self.nonlinearity, None, None
         if nonlinearity.needs_products:
             rows, products, row = self._projected(X)
@@ -199,12 +199,12 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         "projection": [StrOptions(set(PROJECTIONS))],
     }
 
-    # Mechanisms without the parameter hold a matrix.
+    # Mechanisms without the parameter store a matrix.
     projection = "dense"
 
     @abstractmethod
     def _nonlinearity(self, learned=None, draw=None):
-        """Return the nonlinearity at the fitted parameters; of None, the one before `fit`."""
+        """Return the nonlinearity at the fitted parameters, or for None the one before `fit`."""
 
     @abstractmethod
     def _law(self, learned):
@@ -267,7 +267,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
     def _terms(self, fitted):
-        """Return what makes every projection a term; None where terms are not of one law."""
+        """Return the nonlinearity of the terms, or None if they are not identically distributed."""
         return getattr(fitted.queries, "nonlinearity", None)
 
     def _log_term_range(self, fitted, X, Y, upper):
@@ -281,11 +281,11 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return super()._log_term_range(fitted, X, Y, upper)
 
     def _repels(self, fitted):
-        """Tell whether no mixed moment of terms is larger than that of independent projections.
+        """Return whether no mixed moment of terms exceeds that of independent projections.
 
         Terms are positive mixtures of exp(k omega.z). Given the lengths, a mixed moment grows with
-        the length of sum_i k_i omega_i, which is least at the least cosine; at right angles it has
-        moments of Dirichlet variables, which are below the products of those of the single ones.
+        the length of sum_i k_i omega_i, which is smallest at the smallest cosine. At right angles
+        it has moments of Dirichlet variables, which are below the products of single moments.
         """
         coupling, learned = self._joint, fitted.learned
         blocks = coupling.blocks(learned.n_projections, learned.n_features)
@@ -312,7 +312,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         logs = self._log_variance(fitted, X, Y)
         blocks = self._joint.blocks(learned.n_projections, learned.n_features)
         shares2 = sum(count * rows**2 for rows, count in blocks.items()) / learned.n_projections**2
-        # Regularised features have a mean below the kernel.
+        # Regularised features have a mean that is below the kernel.
         log_mean2 = 2 * self._log_exact_kernel(to_host(X), to_host(Y), learned.sigma)
         return np.logaddexp(logs, log_mean2 + np.log(shares2))
 
@@ -325,7 +325,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             )
 
     def _quadratic_form(self, learned):
-        """Return the matrix of a quadratic form of x + y that the law needs, or None."""
+        """Return the matrix of the quadratic form in x + y that the law needs, or None."""
 
     def _log_mean_squared_error(self, learned, X, Y, blocks, cosine=None):
         self._check_is_dense()
@@ -337,13 +337,13 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return logs + self._log_outer_factor(learned, X, Y)
 
     def _dense_sides(self, learned, X, Y):
-        """Return dense rows of both sides as they are projected."""
+        """Return dense rows of both sides in projected coordinates."""
         return [
             self._coordinates(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))
         ]
 
     def _log_outer_factor(self, learned, X, Y):
-        """Return the log of what multiplies the Gaussian variance: |x|^2 + |y|^2 for softmax."""
+        """Return the log factor of the Gaussian variance: |x|^2 + |y|^2 for softmax."""
         terms = [
             self._coordinates(learned, keys=keys).outer_term(Coordinates(1.0).on_host(Z))
             for Z, keys in ((X, False), (Y, True))

@@ -1,9 +1,9 @@
-"""Hybrid features: estimators combined pair by pair, by coefficients that are features themselves.
+"""Hybrid features: estimators combined pair by pair, with coefficients that are features too.
 
-K_hat = sum_k l_k E_k joins estimates E_k that are accurate for different pairs, such as a positive
-one for distant pairs and a trigonometric one for close pairs, with weights that add up to 1. The
-weights are products of features, so the combination is one linear map whose columns are products;
-it is built in O(nd + md + mn) per row.
+K_hat = sum_k l_k E_k combines estimates E_k that are accurate for different pairs, such as a
+positive one for distant pairs and a trigonometric one for close pairs, with weights that add up to
+1. The weights are products of features, so the combination is one linear map whose columns are
+products; it costs O(nd + md + mn) per row.
 """
 
 import inspect
@@ -44,7 +44,7 @@ _MAX_DEFAULT_COEFFICIENTS = 8
 
 
 def _products(multipliers, values):
-    """Return all products of a column of one with a column of the other, row by row."""
+    """Return all products of a column of one and a column of the other, row by row."""
     joined = multipliers[:, :, None] * values[:, None, :]
     return namespace(values).reshape(joined, (values.shape[0], -1))
 
@@ -58,11 +58,11 @@ class HybridMap(FeatureMap):
     bases : tuple of FeatureMap
         The bases, symmetric.
     coordinates : Coordinates
-        Of the rows that coefficients see.
+        Coordinates of the rows that coefficients see.
     taus : Projection or None
-        Projections of the coefficients; None leaves the first base alone.
+        Projections of the coefficients; None uses the first base alone.
     combination : Angular or Gaussian
-        What the coefficients are.
+        Kind of coefficients.
     is_keys : bool, default=False
         Which side this is.
     """
@@ -106,17 +106,17 @@ class HybridMap(FeatureMap):
         return Rows(*(columns(part) for part in zip(*parts, strict=True)))
 
     def _angles(self, X):
-        """Return products with the tau rows: signs and phases need digits where kernels do not."""
+        """Return products with the tau rows; signs and phases need more digits than kernels."""
         return self.coordinates(cast(X, namespace(X).float64)).dot(self.taus)
 
     def _blocks(self, angles, one):
-        """Return the multipliers of every block, and the numbers of their bases."""
+        """Return the multipliers of every block and the indices of their bases."""
         wide = cast(one, angles.dtype)
         blocks = self.combination.blocks(angles, wide, len(self.bases), keys=self.is_keys)
         return [(cast(by, one.dtype), i) for by, i in blocks]
 
     def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given that with respect to values."""
+        """Return the gradient with respect to X, given the gradient with respect to values."""
         if self.taus is None:
             return self.bases[0].pull_back(X, by_values)
         made, angles = [_signed(own(X)).values for own in self.bases], self._angles(X)
@@ -135,12 +135,12 @@ class HybridMap(FeatureMap):
         return result + cast(by_rows, result.dtype)
 
     def exponent_bound(self, X):
-        """Return the largest of the bases."""
+        """Return the largest bound of the bases."""
         return max(own.exponent_bound(X) for own in self.bases)
 
 
 def _signed(rows):
-    """Return rows of a base, positive or not, as values with a log scale each."""
+    """Return rows of a base, positive or not, as values with log scales."""
     if rows.scale is None:
         return signed_rows(namespace(rows.values).ones_like(rows.values), rows.values)
     return Rows(rows.values, rows.scale + 0 * rows.values)
@@ -148,12 +148,12 @@ def _signed(rows):
 
 @dataclass(frozen=True, eq=False)
 class _Drawn(Coupling):
-    """The law of projections that were drawn before, for the bases that share them."""
+    """The law of projections drawn earlier, for the bases that share them."""
 
     projection: Projection
 
     def draw(self, n_projections, n_features, rng):
-        """Return them."""
+        """Return these projections."""
         return self.projection
 
 
@@ -164,13 +164,13 @@ class Combined:
     Parameters
     ----------
     combination : Angular or Gaussian
-        What the coefficients are.
+        Kind of coefficients.
     """
 
     combination: Angular | Gaussian
 
     def sizes(self, spec):
-        """Return numbers of projections and of coefficient features."""
+        """Return the numbers of projections and of coefficient features."""
         widths = [own.columns_per_projection for own in spec._bases()]
         n, growth = spec.n_coefficients, self.combination.growth(widths)
         if n is None:
@@ -184,18 +184,18 @@ class Combined:
             )
         is_alone = n < 0 or not fits
         if is_alone:
-            # Where not even one product fits, the first base stands alone.
+            # If not even one product fits, use the first base alone.
             n, smallest = 0, widths[0]
         n_projections = max(1, spec.n_components // smallest)
         return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
 
     @staticmethod
     def is_positive(spec):
-        """Tell whether features are positive: what joins the bases has signs."""
+        """Return whether features are positive: never, because coefficients have signs."""
         return False
 
     def learn_from_rows(self, spec, learned, sample):
-        """Add what bases learn of rows, and the widths of Gaussian coefficients."""
+        """Add what bases learn from rows, and the widths of Gaussian coefficients."""
         for k, (own, part) in enumerate(spec._parts(learned)):
             own._learn_from_rows(part, sample.kept_for(k))
         learned.width = 1.0
@@ -238,44 +238,45 @@ _FAMILIES = {
 
 @document
 class HybridRF(CenteredRandomFeatures):
-    r"""Hybrid random features: estimates of several mechanisms joined pair by pair.
+    r"""Hybrid random features: estimates of several mechanisms combined pair by pair.
 
     %(sigma)s
 
-    Choose it where both close and distant pairs must be right and features may be negative. With
-    ``coefficients="clustered"`` every pair of clusters of queries and keys has an estimator of
-    its own, and features are positive, or 0 where they belong to other clusters. The two sides are
+    Choose it if both close and distant pairs must be accurate and features may be negative. With
+    ``coefficients="clustered"`` every pair of a query cluster and a key cluster has its own
+    estimator, and features are positive, or 0 in the columns of other clusters. The two sides are
     mapped differently; for linear models on ``transform`` alone prefer a symmetric mechanism.
 
     Parameters
     ----------
     n_components : int, default=100
-        Upper limit of the number of output columns, which are products; ``n_components_`` tells
-        what was made. Below the smallest product the first base alone is used.
+        Upper limit of the number of output columns, which are products; ``n_components_`` is the
+        actual number. Below the smallest product the first base is used alone.
     base : tuple of str or mechanism, default=("positive", "trigonometric")
-        Two or more, from that of distant pairs to that of close ones: "positive", "hyperbolic",
-        "trigonometric" or an unfitted instance, such as ``OptimalPositiveRF()``. Instances must be
-        unbiased and symmetric, and see no labels; sigma, kernel, center, sizes and seeds come from
-        here, and with ``shared=True`` the coupling and the projection, too. Clusters have no bases.
+        Two or more bases, ordered from distant to close pairs: "positive", "hyperbolic",
+        "trigonometric" or an unfitted instance such as ``OptimalPositiveRF()``. Instances must be
+        unbiased and symmetric, and do not see labels. Sigma, kernel, center, sizes and seeds are
+        set here, and with ``shared=True`` so are coupling and projection. Unused with clusters.
     coefficients : {"angular", "gaussian", "clustered"}, default="angular"
-        Weights of p + 1 bases, f the angle between the inputs over pi: f, f (1 - f), ...,
-        (1 - f)^p; or 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of their distance; or the
-        membership in clusters.
+        Weights of p + 1 bases. "angular": f, f (1 - f), ..., (1 - f)^p, where f is the angle
+        between the inputs over pi; "gaussian": 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of
+        their distance; "clustered": membership in clusters.
     n_coefficients : int, default=None
-        Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0
-        to 8, with c columns per projection that one of them adds (of two bases: their own).
+        Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0 to
+        8, where c is the number of columns per projection that one of them adds (for two bases,
+        the columns of both).
     tau : float, tuple of float or "median", default="median"
-        Widths of the Gaussian coefficients in scaled inputs, p of them from the largest to the
-        smallest; of a single number tau, tau/2, tau/4 and so on. "median" is the median distance.
+        Widths of the Gaussian coefficients in scaled inputs: p numbers, the largest first. A single
+        number stands for tau, tau/2, tau/4 and so on; "median" uses the median distance as tau.
     shared : bool, default=True
-        Whether bases with Gaussian projections share them, drawn with `coupling`; others are
-        independent. With False all are, instances keep their own coupling, and ``omega_`` is that
-        of the first base.
+        Whether bases with Gaussian projections share them, drawn with `coupling`; other bases are
+        independent. With False all bases are, instances keep their own coupling, and ``omega_`` is
+        that of the first base.
     n_clusters : int, default=2
-        Clusters of queries and clusters of keys; fewer where n_components does not hold them.
+        Number of query clusters and of key clusters, reduced if n_components is too small.
     recenter : bool, default=True
-        Clustered: shift every pair of clusters to its own origin, with optimal positive features.
-        False takes the complex diagonal scaling of the paper.
+        With clusters, shift every pair of them to its own origin and use optimal positive features.
+        False uses the complex diagonal scaling of the paper.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -290,17 +291,17 @@ class HybridRF(CenteredRandomFeatures):
     n_coefficients_ : int
         Number of coefficient features.
     tau_ : float or ndarray of shape (p,)
-        Widths of the Gaussian coefficients, a number of two bases.
+        Widths of the Gaussian coefficients; a float for two bases.
     query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
         Centres of the clusters, in scaled, shifted inputs.
     rho_ : ndarray of shape (n_clusters, n_clusters)
-        Root rho of the features of every pair of clusters, as of `OptimalPositiveRF`; recentred
-        clusters only.
+        Root rho of the features of every pair of clusters, as in `OptimalPositiveRF`; only with
+        recentred clusters.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -391,19 +392,19 @@ class HybridRF(CenteredRandomFeatures):
 
     @property
     def _family(self):
-        # A wrong name is reported by `fit`; properties must not raise before.
+        # `fit` reports a wrong name; properties must not raise before.
         return _FAMILIES.get(self.coefficients, _FAMILIES["angular"])
 
     # ---------------------------------------------------------------- bases
 
     def _as_spec(self):
-        """Return an unfitted copy with bases of its own: users hold, and may set, theirs."""
+        """Return an unfitted copy with copies of the bases, which users may change."""
         own = super()._as_spec()
         own.base = tuple(base if isinstance(base, str) else draft_of(base) for base in own.base)
         return own
 
     def _bases(self, learned=None):
-        """Return unfitted copies of the bases with what this mechanism sets; clusters have none."""
+        """Return unfitted copies of the bases with the settings from here; clusters have none."""
         if self.coefficients == "clustered" or not isinstance(self.base, (tuple, list)):
             return []
         made = []
@@ -424,7 +425,7 @@ class HybridRF(CenteredRandomFeatures):
         return made
 
     def _parts(self, learned):
-        """Return pairs of a base and what it learnt."""
+        """Return pairs of a base and what it learned."""
         return list(zip(self._bases(learned), getattr(learned, "bases", ()), strict=False))
 
     def _check_base(self):
@@ -443,7 +444,7 @@ class HybridRF(CenteredRandomFeatures):
                 self._check_instance(f"base[{i}]={given!r}", given)
 
     def _check_instance(self, shown, given):
-        """Raise where a base is not an unbiased, symmetric estimator that is free to be set."""
+        """Raise unless a base is unbiased and symmetric, and leaves alone what is set here."""
         given._validate_params()
         flaws = {
             "is biased": not given._is_unbiased,
@@ -473,14 +474,14 @@ class HybridRF(CenteredRandomFeatures):
                 )
 
     def _nonlinearity(self, learned=None, draw=None):
-        return Exponential()  # of clusters; bases have their own
+        return Exponential()  # for clusters; bases have their own
 
     def _law(self, learned):
         return variances.Exponential()
 
     @property
     def columns_per_projection(self) -> int:  # type: ignore[override]
-        """Number of columns that a projection makes in the first base."""
+        """Number of columns per projection in the first base."""
         return next((own.columns_per_projection for own in self._bases()), 1)
 
     @property
@@ -493,7 +494,7 @@ class HybridRF(CenteredRandomFeatures):
 
     @property
     def needs_data(self) -> bool:  # type: ignore[override]
-        """Whether no member of the family does without statistics of data."""
+        """Whether every member of the family needs statistics of data."""
         return self.coefficients == "clustered" or any(own.needs_data for own in self._bases())
 
     @property
@@ -532,7 +533,7 @@ class HybridRF(CenteredRandomFeatures):
             )
 
     def _widths(self, learned, sample):
-        """Return the widths of the Gaussian coefficients: halves of each other from one number."""
+        """Return the widths of the Gaussian coefficients; one number is halved repeatedly."""
         if self.tau == "median":
             first = learned.sigma * median_distance(sample) or 1.0
         elif isinstance(self.tau, (tuple, list)):
@@ -547,7 +548,7 @@ class HybridRF(CenteredRandomFeatures):
         parts = []
         for own in self._bases(learned):
             part = own._sizes()
-            # All have one shift: cosines of rows far from zero keep their digits.
+            # All share one shift, so that cosines of rows far from zero keep their digits.
             for name in ("n_features", "sigma", "offset_"):
                 setattr(part, name, getattr(learned, name))
             own._learn(part, statistics)
@@ -586,7 +587,7 @@ class HybridRF(CenteredRandomFeatures):
         if not is_shared and hasattr(made[0], "omega_"):
             draw.omega_ = made[0].omega_
         draw.bases = tuple(made)
-        # Projections of the coefficients, for a width of 1; clusters have none.
+        # Projections of the coefficients for a width of 1; clusters have none.
         n_taus = getattr(learned, "n_coefficients_", 0) * (len(self.base) - 1)
         draw.taus = rng_of(seed, COEFFICIENTS).standard_normal((n_taus, learned.n_features))
         return draw
@@ -615,7 +616,7 @@ class HybridRF(CenteredRandomFeatures):
             )
 
     def _covariances(self, learned, X, Y):
-        """Return covariances of pairs of bases that share projections, as a closed form wants."""
+        """Return covariances of bases that share projections, in the form the law expects."""
         sharing = [
             (k, own, part)
             for k, (own, part) in enumerate(self._parts(learned))

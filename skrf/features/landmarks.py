@@ -1,4 +1,4 @@
-"""Nystroem features: the kernel projected on what a few centres of clusters span."""
+"""Nystroem features: the kernel projected on the span of a few cluster centres."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -24,19 +24,19 @@ from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
-_RANK = 1e-13  # of the largest eigenvalue; what is below is rounding
+_RANK = 1e-13  # relative to the largest eigenvalue; anything below is rounding
 
 
 @dataclass(frozen=True, eq=False)
 class LandmarkMap(FeatureMap):
-    """Features K(C, C)^(-1/2) k(C, x) of landmarks C, the largest k of a row on its scale.
+    """Features K(C, C)^(-1/2) k(C, x) of landmarks C, scaled by the largest k of each row.
 
-    Computed in float64 for any rows: the root magnifies rounding.
+    Always computed in float64, because the root magnifies rounding.
 
     Parameters
     ----------
     coordinates : Coordinates
-        What makes distances of rows.
+        Coordinates in which distances are measured.
     projection : DenseProjection
         The landmarks in these coordinates.
     root : ndarray of shape (m, m)
@@ -66,25 +66,25 @@ class LandmarkMap(FeatureMap):
 
 @document
 class ClusterNystroem(BaseRandomFeatures):
-    """Nystroem features on centres of clusters, found within each class where labels are given.
+    """Nystroem features on cluster centres, found within each class if labels are given.
 
     %(sigma)s
 
-    Choose it for kernel regression with few columns where no sum has to be positive: in the mean
-    it is more accurate than any random map of this library, on rows like those of `fit`. It is
-    neither positive nor unbiased: its estimate is the kernel of what the landmarks see of two
-    rows, and falls to 0 where they see nothing. Denominators may then come out as 0 or below;
-    kernel regression answers such rows with the mean or the class shares of the training set.
+    Choose it for kernel regression with few columns if sums need not be positive: on rows like
+    those of `fit` it is on average more accurate than any random map of this library. It is
+    neither positive nor unbiased: it estimates the kernel of the parts of two rows that the
+    landmarks see, and falls to 0 far from all landmarks. Denominators may then be 0 or negative;
+    for such rows kernel regression returns the mean or the class shares of the training set.
 
     Parameters
     ----------
     n_components : int, default=100
-        Number of landmarks and of columns, never more than there are different rows (then these
-        are the landmarks), and a few less where a class has fewer different rows than its share.
+        Number of landmarks and of columns, never more than there are distinct rows (which are then
+        the landmarks), and a few less if a class has fewer distinct rows than its share.
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
         What the landmarks are: centres of clusters found within each class of y, centres of
-        clusters, or random rows. "auto" takes the first where `fit` gets class labels, else the
-        second. Classes get clusters by their size, and at least one each.
+        clusters, or random rows. "auto" uses the first if `fit` gets class labels, otherwise the
+        second. Classes get clusters in proportion to their size, and at least one each.
     sigma : float, "scale" or "median", default="scale"
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
         one over the median distance between at most 1,000 rows. Both look at queries only.
@@ -99,30 +99,30 @@ class ClusterNystroem(BaseRandomFeatures):
     sigma_, gamma_, length_scale_ : float
         The kernel's scale in three notations.
     statistics_ : PairStatistics
-        Statistics of the different rows seen by `fit`.
+        Statistics of the distinct rows seen by `fit`.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed, and for ``centers="classes"`` without class
-        labels.
+        By `fit`, if a parameter is invalid, or for ``centers="classes"`` without class labels.
 
     See Also
     --------
-    AdaptiveRF : Positive and unbiased features that know of clusters.
+    AdaptiveRF : Positive and unbiased features that use clusters.
     ApproxKernelRidge : Ridge regression on these features.
     sklearn.kernel_approximation.Nystroem : Landmarks that are rows drawn at random.
 
     Notes
     -----
     The landmarks do not depend on sigma. `fit` costs a k-means and O(n_components^3), `transform`
-    O(n_components (n_features + n_components)) a row, in float64 for float32 rows too: they come
-    out as float32. Labels count as in `AdaptiveRF`: discrete, at most ``n_components`` different
-    ones, and no floats unless ``centers="classes"``. `redraw` changes nothing.
+    O(n_components (n_features + n_components)) per row. Both work in float64 even for float32
+    rows, whose features are returned as float32. Labels are used as in `AdaptiveRF`: they must be
+    discrete, with at most ``n_components`` classes, and not floats unless ``centers="classes"``.
+    `redraw` changes nothing.
 
     References
     ----------
@@ -173,11 +173,11 @@ class ClusterNystroem(BaseRandomFeatures):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Queries.
         y : array-like of shape (n_samples,), default=None
-            Class labels of X; ignored where they are not discrete or where keys are given.
+            Class labels of X; ignored if they are not discrete or if keys are given.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; a row of weight 0 counts as removed.
+            Weights of the queries, at least 0; rows of weight 0 are dropped.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X, that are clustered together with the queries.
+            Keys, on the same scale as X, which are clustered together with the queries.
 
         Returns
         -------
@@ -192,14 +192,14 @@ class ClusterNystroem(BaseRandomFeatures):
         return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
 
     def _learn(self, learned, statistics):
-        """No parameters."""
+        """Learn nothing: there are no parameters."""
 
     def _learn_from_rows(self, learned, sample):
         rng = sample.rng_of_rows()
         sides = [(sample.queries, sample.weights)]
         if sample.keys is not sample.queries:
             sides.append((sample.keys, sample.key_weights))
-        # Dense, and in float64 before clusters are found: the same ones for all kinds of rows.
+        # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
         most = min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features)
         most = max(most, self.n_components)
@@ -224,7 +224,7 @@ class ClusterNystroem(BaseRandomFeatures):
         return origin + step * np.vstack(centers_of_classes(grid, weights, labels, wanted, rng))
 
     def _draw(self, learned, seed):
-        return SimpleNamespace()  # nothing is random but where k-means starts
+        return SimpleNamespace()  # only the start of k-means is random
 
     def _assemble(self, learned, draw):
         coordinates = Coordinates(learned.sigma, learned.centers_.mean(axis=0))

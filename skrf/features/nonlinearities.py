@@ -1,4 +1,4 @@
-"""What omega becomes: the functions f(omega, x) of a product omega.x, a row term and a bias.
+"""The functions f(omega, x) of a product omega.x, a row term and a bias.
 
 A nonlinearity turns a drawn projection into what multiplies the inputs (`multiplier`: the
 projection and one bias per column on a log scale) and maps products P of shape (n, m) to columns.
@@ -25,23 +25,23 @@ class Nonlinearity:
     is_positive = False
     is_symmetric = True
     slope = 1.0
-    norm_slope = 0.0  # what row_term multiplies |x|^2 with
-    needs_products = True  # by pull_back
+    norm_slope = 0.0  # factor of |x|^2 in row_term
+    needs_products = True  # in pull_back
 
     def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
         return projection, None
 
     def row_term(self, norms2, n_features):
-        """Return the exponent that depends on |x|^2 alone."""
+        """Return the exponent that depends only on |x|^2."""
         return self.norm_slope * norms2
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the columns as `Rows`: logarithms of positive ones, else with a log scale."""
+        """Return the columns as `Rows`: logarithms if positive, otherwise with a log scale."""
         raise NotImplementedError
 
     def write(self, products, row, bias, out, *, keys=False, plain=False):
-        """Write the values into `out` and return their scale; plain features have the scale 0."""
+        """Write the values into `out` and return their scale; plain features have scale 0."""
         values, scale = self.apply(products, row, bias, keys=keys)
         if plain:
             np.multiply(values, np.exp(scale), out=out)
@@ -50,9 +50,9 @@ class Nonlinearity:
         return scale
 
     def log_range(self, geometry):
-        """Return the log of the length of an interval that holds what one projection estimates.
+        """Return the log length of an interval that contains the estimate of one projection.
 
-        None where there is none.
+        None if there is no such interval.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class Nonlinearity:
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row of sum(by_values * values).
 
-        The scale of a row is a constant. Unless `needs_products`, products and row are None.
+        The scale of a row is constant. Unless `needs_products`, products and row are None.
         """
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ class PhasedCosine(Nonlinearity):
 
 @dataclass(frozen=True)
 class PositiveNonlinearity(Nonlinearity):
-    """Base of the positive ones: their columns are known by their logarithms."""
+    """Base of the positive nonlinearities, whose columns are given as logarithms."""
 
     is_positive = True
     needs_products = False
@@ -152,7 +152,7 @@ class Exponential(PositiveNonlinearity):
         return math.sqrt(1 - 4 * self.A)
 
     def log_range(self, geometry):
-        """Return that from 0 to the largest value, which there is for A < 0."""
+        """Return that from 0 to the largest value, which exists for A < 0."""
         if self.A < 0:
             log_D2 = geometry.n_features / 2 * math.log1p(-4 * self.A)
             return log_D2 - geometry.difference2 / 2 - geometry.sum2 / (8 * self.A)
@@ -295,7 +295,7 @@ class GeneralizedExponential(Nonlinearity):
         return -(self.s + 1) / 2
 
     def log_range(self, geometry):
-        """Return that of numbers of either sign, whose size is bounded for Re A < 0."""
+        """Return that of numbers of either sign, which are bounded for Re A < 0."""
         if self.A.real < 0 or (self.A == 0 and self.s == -1):
             nearest2 = geometry.sum2 if self.s == 1 else geometry.difference2
             size = self._slope(False).real ** 2 / (-8 * self.A.real or 1.0)
@@ -304,12 +304,12 @@ class GeneralizedExponential(Nonlinearity):
             return bound + math.log(2 if self.phase is None else 4)
 
     def _slope(self, keys):
-        """Return what multiplies products: B, for keys the conjugate of s B."""
+        """Return the factor of products: B, or for keys the conjugate of s B."""
         B = complex(np.sqrt(complex(self.s * (1 - 4 * self.A))))
         return self.s * B.conjugate() if keys else B
 
     def _polar(self, products, row, bias, keys):
-        """Return logs of sizes, and angles."""
+        """Return log magnitudes and angles."""
         slope, bias = self._slope(keys), bias.conj() if keys else bias
         logs = products * slope.real + (row[:, None] + like(bias.real, products)[None, :])
         angle = products * slope.imag + like(bias.imag, products)[None, :]
@@ -318,7 +318,7 @@ class GeneralizedExponential(Nonlinearity):
         return logs + math.log(2) / 2, angle + self.phase
 
     def apply(self, products, row, bias, *, keys=False):
-        """Return the columns of one side, each on a scale of its own."""
+        """Return the columns of one side, each on its own scale."""
         xp = namespace(products)
         logs, angle = self._polar(products, row, bias, keys)
         if self.phase is not None:

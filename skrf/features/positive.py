@@ -21,11 +21,11 @@ _VARIANTS = {
 
 
 class CenteredRandomFeatures(GaussianRandomFeatures):
-    """Base of the maps whose variance depends on the origin: they shift it to the midpoint.
+    """Base of the maps whose variance depends on the origin, which they shift to the midpoint.
 
     See Also
     --------
-    skrf.features.gaussian.GaussianRandomFeatures : Those that are not shifted.
+    skrf.features.gaussian.GaussianRandomFeatures : Maps that are not shifted.
     skrf.OptimalPositiveRF : An example.
 
     References
@@ -69,7 +69,7 @@ class PositiveRF(CenteredRandomFeatures):
 
     Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same, and its
     log second moment, averaged over the data, is never larger. The hyperbolic variant needs half
-    as many projections for the same number of columns; the regularised one has projections of
+    as many projections for the same number of columns. The regularised variant has projections of
     bounded length and estimates a slightly smaller kernel.
 
     Parameters
@@ -77,8 +77,8 @@ class PositiveRF(CenteredRandomFeatures):
     %(n_components)s The hyperbolic variant makes two per projection: an even
         number, or 1, which is a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
-        exp(w.x - |x|^2); the pair exp(+-w.x - |x|^2); or the first with all projections of
-        length sqrt(d), unbiased for its own lower kernel.
+        exp(w.x - |x|^2); the pair exp(+-w.x - |x|^2); or the first with all projections scaled to
+        length sqrt(d), which is unbiased for a slightly smaller kernel of its own.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -94,11 +94,11 @@ class PositiveRF(CenteredRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
-    OptimalPositiveRF : The same with the parameter of least variance.
+    OptimalPositiveRF : The same with the parameter of smallest variance.
     SimplexRF : The same in simplex blocks.
 
     References
@@ -140,13 +140,13 @@ class PositiveRF(CenteredRandomFeatures):
 
     @property
     def _form(self):
-        # One column of a hyperbolic pair, its sign drawn, is an exponential feature.
+        # One column of a hyperbolic pair with a random sign is an exponential feature.
         if self.variant == "hyperbolic" and self.n_components == 1:
             return "exponential"
         return self.variant
 
     def _nonlinearity(self, learned=None, draw=None):
-        # A wrong name is reported by `fit`; properties must not raise before.
+        # `fit` reports a wrong name; properties must not raise before.
         return _VARIANTS.get(self._form, _VARIANTS["exponential"])[0]
 
     def _law(self, learned):
@@ -163,10 +163,10 @@ class SimplexRF(PositiveRF):
 
     %(sigma)s
 
-    Choose it for the least mean squared error among positive features of the plain form: inside
+    Choose it for the smallest mean squared error among positive features of the plain form: inside
     a block the directions repel each other, which beats orthogonal blocks for every pair of
-    points (not for the hyperbolic variant, whose mirrored columns attract).
-    `OptimalPositiveRF(coupling="simplex")` joins the two ideas.
+    points (except in the hyperbolic variant, whose mirrored columns attract).
+    `OptimalPositiveRF(coupling="simplex")` combines the two ideas.
 
     Parameters
     ----------
@@ -188,13 +188,13 @@ class SimplexRF(PositiveRF):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
     SimplexRFPlus : Directions that also depend on the norms.
     PositiveRF : The same features under the other couplings.
-    theory.expected_conformity : What of a coupling decides the error.
+    theory.expected_conformity : The property of a coupling that decides the error.
 
     References
     ----------
@@ -240,8 +240,8 @@ class SimplexRFPlus(SimplexRF):
     %(sigma)s
 
     Choose it for wide kernels: close to the centre of the data its error is below that of
-    `SimplexRF`, the more so the fewer input features there are. Farther out the two agree. It has
-    no closed-form variance, and its draw costs a few sweeps over every block.
+    `SimplexRF`, especially with few input features. Farther out the two agree. It has no
+    closed-form variance, and its draw costs a few sweeps over every block.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class SimplexRFPlus(SimplexRF):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------

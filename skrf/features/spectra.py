@@ -1,4 +1,4 @@
-"""Shift-invariant kernels by their spectra: what Gaussian rows become before they multiply inputs.
+"""Shift-invariant kernels by their spectra: how Gaussian rows become frequencies.
 
 Every spectrum starts from the same coupled standard normal rows, so each kernel works under every
 coupling.
@@ -16,7 +16,7 @@ class Laplacian:
     """exp(-|Delta|_1): Cauchy frequencies."""
 
     def frequencies(self, rows, rng):
-        """Return frequencies made of standard normal rows."""
+        """Return frequencies made from standard normal rows."""
         return np.tan(np.pi * (ndtr(rows) - 0.5))
 
     def log_kernel(self, X, Y):
@@ -29,8 +29,8 @@ class Cauchy:
     """prod_l 1 / (1 + Delta_l^2): Laplace frequencies."""
 
     def frequencies(self, rows, rng):
-        """Return frequencies made of standard normal rows."""
-        # The Laplace quantile of Phi(g), from the small tail on either side.
+        """Return frequencies made from standard normal rows."""
+        # The Laplace quantile of Phi(g), computed from the smaller tail on either side.
         return -np.sign(rows) * np.log(2 * ndtr(-np.abs(rows)))
 
     def log_kernel(self, X, Y):
@@ -54,7 +54,7 @@ class Matern:
     nu: float
 
     def frequencies(self, rows, rng):
-        """Return frequencies made of standard normal rows; one chi square per row."""
+        """Return frequencies made from standard normal rows, with one chi square per row."""
         chi2 = rng.chisquare(2 * self.nu, size=len(rows))
         return rows * np.sqrt(2 * self.nu / chi2)[:, None]
 

@@ -25,8 +25,8 @@ class RFFSampler(GaussianRandomFeatures):
 
     Choose it when features may be negative (linear models, kernel ridge) and the kernel is wide
     enough that most pairs of points are similar: its variance (1 - K^2)^2 / 2 per projection
-    vanishes for close pairs and never exceeds 1/2, where positive features grow without bound.
-    For kernel regression and attention, which divide by sums of features, take a positive map.
+    vanishes for close pairs and never exceeds 1/2, whereas that of positive features is unbounded.
+    For kernel regression and attention, which divide by sums of features, use a positive map.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class RFFSampler(GaussianRandomFeatures):
     Raises
     ------
     ValueError
-        By `fit`, where a parameter is not allowed.
+        By `fit`, if a parameter is invalid.
 
     See Also
     --------
@@ -148,6 +148,6 @@ class RFFSampler(GaussianRandomFeatures):
 
 
 def _about_a_row(sigma, X, Y):
-    """Return dense scaled rows of both sides about one of them: only their differences count."""
+    """Return dense scaled rows of both sides relative to one row: only differences matter."""
     origin = Coordinates(1.0).on_host(X[:1, :])[0]
     return [Coordinates(sigma, origin).on_host(Z) for Z in (X, Y)]

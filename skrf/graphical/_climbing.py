@@ -1,4 +1,4 @@
-"""Gradient ascent on a log likelihood, and what is said where it did not converge."""
+"""Gradient ascent on a log likelihood, and its warnings if it does not converge."""
 
 import warnings
 from numbers import Integral, Real
@@ -12,7 +12,7 @@ from .._links import Documented
 from .._progress import Progress
 from .._validation import Interval
 
-_ENDS = {  # by the status of the optimiser; None where it met something that is not finite
+_ENDS = {  # by the status of the optimiser; None if it met a value that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
     "itself: raise max_iter, or tol if that is enough.",
     2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
@@ -32,30 +32,30 @@ class Climber(Documented, BaseEstimator):
     }
 
     def _tell(self, history, trouble, stacklevel):
-        """Keep how learning went, and warn where it did not converge."""
+        """Record how learning went, and warn if it did not converge."""
         self.history_, self.converged_ = history, trouble is None
         if trouble:
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
 
     @property
     def n_iter_(self) -> int:
-        """Iterations that `fit` took."""
+        """Number of iterations of `fit`."""
         if not hasattr(self, "history_"):
             raise NotFittedError(f"This {type(self).__name__} was not fitted: call fit first.")
         return len(self.history_)
 
 
 def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="fit"):
-    """Return where L-BFGS ends, the log likelihoods on the way there, and what went wrong.
+    """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
     Parameters
     ----------
     objective : callable
         Takes a vector and returns the log likelihood and its gradient.
     vector : ndarray of shape (n,)
-        Where to begin.
+        Starting point.
     n_samples : int
-        The steps are those for the mean over so many.
+        Steps are those for the mean over this number of samples.
     max_iter : int
         Largest number of iterations.
     tol : float
@@ -63,16 +63,16 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
     verbose : bool, default=False
         Whether to print every iteration.
     name : str, default="fit"
-        What these lines begin with.
+        Prefix of these lines.
 
     Returns
     -------
     vector : ndarray of shape (n,)
-        The last one of a finished iteration.
+        Result of the last finished iteration.
     history : list of float
-        Its log likelihood after every iteration.
+        Log likelihood after every iteration.
     trouble : str or None
-        Why it ended, where it did not converge.
+        Why it ended if it did not converge.
     """
     history, latest, reached = [], [], [vector]
     progress = Progress(verbose, name)
@@ -90,7 +90,7 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
         reached[:] = [vector.copy()]
         progress(f"iteration {len(history)}: log likelihood {history[-1]:.6f}")
 
-    # No step gains more than the whole: all tolerances from 1 on are the same.
+    # No step gains more than the whole, so all tolerances from 1 on are equivalent.
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
     try:
         status = scipy.optimize.minimize(

@@ -1,10 +1,10 @@
-"""How far the partition function of approximate potentials is from that of the exact kernel.
+"""The error of the partition function of approximate potentials.
 
-Exact sums over windows of the chain tell: with Z[s, e] the sum over the paths of positions s to e,
-log Z is about log Z[0, k] plus log Z[t, t + k] - log Z[t, t + k - 1] for every later t. A product
-with the exact matrix makes all windows longer by one, and the ratios of the last two bound what is
-left. They start at 1 and not at messages of the approximate model: where features have collapsed,
-these lie on the wrong states and it takes more products to get away from them.
+It is found from exact sums over windows of the chain: with Z[s, e] the sum over the paths of
+positions s to e, log Z is about log Z[0, k] plus log Z[t, t + k] - log Z[t, t + k - 1] for every
+later t. A product with the exact matrix lengthens all windows by one, and the ratios of the last
+two bound the rest. Products start from ones rather than from messages of the approximate model: if
+features have collapsed, these lie on the wrong states, and leaving them takes more products.
 """
 
 import warnings
@@ -16,9 +16,9 @@ from .._sums import log_product, log_sum_exp
 from .._threads import map_rows
 from ..exceptions import FeatureCollapseWarning
 
-_BLOCK = 2**22  # entries of exact potentials that are held at once
+_BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
-_TOLERATED = 0.1  # nats; what bounds exclude by less is no collapse
+_TOLERATED = 0.1  # nats by which bounds may exclude the value without a collapse
 _ROUNDING = 1e-9  # of the logarithms
 
 
@@ -33,12 +33,12 @@ class ErrorReport:
     log_partition : float
         Estimate of the exact kernel's log partition function.
     lower, upper : float
-        Bounds of the exact kernel's log partition function, certain up to rounding.
+        Bounds on the exact kernel's log partition function, certain up to rounding.
 
     See Also
     --------
-    ChainMRF.report : Makes it.
-    skrf.exceptions.FeatureCollapseWarning : Where the bounds exclude the estimate.
+    ChainMRF.report : Returns it.
+    skrf.exceptions.FeatureCollapseWarning : Warns if the bounds exclude the approximate value.
 
     References
     ----------
@@ -52,24 +52,24 @@ class ErrorReport:
 
 
 def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
-    """Return an `ErrorReport`, and warn where its bounds exclude the approximate value.
+    """Return an `ErrorReport`, and warn if its bounds exclude the approximate value.
 
-    Called by what the user calls, who is told.
+    To be called from a public method, so that the warning points to the user's code.
 
     Parameters
     ----------
     left, right : ndarray of shape (n, d), or sequence of length - 1 ndarrays of shape (n_t, d)
-        Embeddings of the states as the earlier and as the later of a pair, or those of every edge.
+        Embeddings of the states as the earlier and the later of a pair, or those of every edge.
     length : int
         Number of variables.
     log_partition : float
-        Of the approximate potentials.
+        Log partition function of the approximate potentials.
     unary : sequence of length ndarrays of shape (n_t,), default=None
         Log potentials of single states; -inf forbids one. None is 0.
     n_products : int, default=9
-        Number of products with the exact matrix: of one vector, or with unaries of one for every
-        position. Embeddings of every edge have one matrix each, so there it is the work of so many
-        products, and where they are fewer than edges the upper bound is a crude one.
+        Number of products of the exact matrix with a vector, or with unaries with one vector per
+        position. With embeddings per edge every edge has its own matrix, so this sets the work
+        instead, and with fewer products than edges the upper bound is crude.
     """
     is_shared = left[0].ndim == 1
     if is_shared and (unary is None or n_products < length - 1):
@@ -92,7 +92,7 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
 
 
 def _product(left, right, logs):
-    """Return log(exp(left right') exp(logs)) of logs of shape (n, c), in blocks of rows."""
+    """Return log(exp(left right') exp(logs)) for logs of shape (n, c), in blocks of rows."""
     size = max(1, _BLOCK // len(right))
     return np.concatenate(
         map_rows(lambda rows: log_product(left[rows] @ right.T, logs), len(left), size)
@@ -102,8 +102,8 @@ def _product(left, right, logs):
 def _from_windows(left, right, length, unary, n_products):
     """Return an estimate and bounds for embeddings that all positions share.
 
-    Column t of the messages is what the next positions send to position t. Without unaries all
-    positions see the same, and there is one column.
+    Column t of the messages holds what later positions send to position t. Without unaries it is
+    the same for all positions, so there is a single column.
     """
     n_products = min(n_products, length - 1)
     if unary is None:
@@ -117,12 +117,12 @@ def _from_windows(left, right, length, unary, n_products):
             messages = np.hstack([messages[:, 1:], np.zeros((len(left), 1))])
     totals, ratios = log_sum_exp(own + messages, axis=0), messages - before
     rises = totals - log_sum_exp(own + before, axis=0)
-    # Messages that leave out a step are between the exact ones divided by these ratios.
+    # Messages that omit a step lie between the exact ones divided by these ratios.
     allowed = own > -np.inf
     least = ratios.min(axis=0, where=allowed, initial=np.inf)
     most = ratios.max(axis=0, where=allowed, initial=-np.inf)
     value, lower, upper = (totals[0] + repeats @ steps for steps in (rises, least, most))
-    # One path that stays where it is may be nearly all of the sum.
+    # A single constant path may be nearly all of the sum.
     stays = (length - 1) * np.sum(left * right, axis=1)
     if unary is not None:
         stays = stays + own.sum(axis=1)
@@ -132,8 +132,8 @@ def _from_windows(left, right, length, unary, n_products):
 def _from_states(left, right, length, unary, n_products):
     """Return an estimate and bounds from exact sums over some of the states of every position.
 
-    Half of them are those with the largest scores, each standing for itself, the others stand for
-    the rest: the share of pairs that are taken is that of the edges that the products would cover.
+    Half of them are those with the largest scores, each representing itself; the others represent
+    the rest. The share of pairs used equals the share of edges that the products would cover.
     """
     if unary is None:
         unary = [np.zeros(len(x)) for x in (*left, right[-1])]
@@ -144,7 +144,7 @@ def _from_states(left, right, length, unary, n_products):
         scores[t + 1] += np.sum(right[t] ** 2, axis=1) / 2
     share = min(1.0, np.sqrt(n_products / max(length - 1, 1)))
     states, weights = zip(*(_chosen(score, share) for score in scores), strict=True)
-    # One column with the weights; one without, a sum over fewer paths than there are.
+    # One column with the weights, and one without, which sums over only some of the paths.
     logs = np.zeros((1, 2))
     for t in reversed(range(length)):
         logs = logs + unary[t][states[t], None] + weights[t]
@@ -162,7 +162,7 @@ def _chosen(scores, share):
     n_chosen = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
     n_rest = n_chosen // 2
     largest, rest = np.split(order, [n_chosen - n_rest])
-    each = np.full(n_rest, len(rest)) / n_rest  # so many states does one stand for
+    each = np.full(n_rest, len(rest)) / n_rest  # number of states that each one represents
     weights = np.zeros((n_chosen, 2))
     weights[len(largest) :, 0] = np.log(each)
     evenly = ((np.arange(n_rest) + 0.5) * each).astype(int)

@@ -1,8 +1,8 @@
-"""Trees of variables: sums, maxima, draws and expected counts, for potentials as they are.
+"""Trees of variables: sums, maxima, draws and expected counts for given potentials.
 
-A belief is the log potential of a variable's states with the messages that have arrived. Messages
-go up to the root, variable 0, and down again; what a variable tells a neighbour is its belief
-without that neighbour's message, which is taken out once: a hub costs no more than its edges.
+A belief is the log potential of a variable's states plus the messages that have arrived. Messages
+go up to the root, variable 0, and down again. A variable sends each neighbour its belief without
+that neighbour's message, which is removed only once, so a hub costs no more than its edges.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ _BLOCK = 2**22  # entries of a temporary array
 
 
 class Upward(NamedTuple):
-    """What a sweep to the root leaves.
+    """Result of a sweep to the root.
 
     Parameters
     ----------
     beliefs : list of ndarray of shape (n_i,)
-        Of every variable, with the messages from below.
+        Belief of every variable, with the messages from below.
     messages : dict of int to ndarray
-        By child, what it tells its parent.
+        By child, its message to its parent.
     details : dict of int to ndarray
-        By child, what `Potential.sums` or `Potential.maxima` returns beside the message.
+        By child, what `Potential.sums` or `Potential.maxima` returns besides the message.
     scale : float
-        What has been taken out of all beliefs, so that no digits are lost along the way.
+        Total subtracted from all beliefs, so that no digits are lost along the way.
     """
 
     beliefs: list
@@ -41,16 +41,16 @@ class Upward(NamedTuple):
 
 
 class Downward(NamedTuple):
-    """What a sweep from the root leaves.
+    """Result of a sweep from the root.
 
     Parameters
     ----------
     beliefs : list of ndarray of shape (n_i,)
-        Of every variable, with all messages.
+        Belief of every variable, with all messages.
     rests : dict of int to ndarray
         By child, the belief of its parent without the child's message.
     details : dict of int to ndarray
-        As in `Upward`, of the messages from parents.
+        As in `Upward`, for the messages from parents.
     """
 
     beliefs: list
@@ -65,7 +65,7 @@ class Field:
     Parameters
     ----------
     parents : dict of int to int
-        The parent of every variable but 0, in an order from the root.
+        The parent of every variable except 0, ordered from the root.
     unary : sequence of ndarray of shape (n_i,)
         Log potentials of states.
     pairs : dict of int to Potential
@@ -77,7 +77,7 @@ class Field:
     pairs: dict
 
     def upward(self, kind="sums"):
-        """Return what a sweep to the root leaves; "maxima" in place of sums."""
+        """Return the result of a sweep to the root, with sums or "maxima"."""
         tops = [finite(values.max()) for values in self.unary]
         beliefs = [values - top for values, top in zip(self.unary, tops, strict=True)]
         messages, details, scale = {}, {}, float(sum(tops))
@@ -92,11 +92,11 @@ class Field:
 
     @cached_property
     def _up(self):
-        """The sweep of sums to the root, on which all that is asked of a field rests."""
+        """The sweep of sums to the root, which all results of a field build on."""
         return self.upward()
 
     def downward(self, up, kind="sums"):
-        """Return what a sweep from the root leaves, after one to it."""
+        """Return the result of a sweep from the root, given one to it."""
         beliefs, rests, details = list(up.beliefs), {}, {}
         for i, parent in self.parents.items():
             rest = differences(beliefs[parent], up.messages[i])
@@ -107,7 +107,7 @@ class Field:
 
     @cached_property
     def _children(self):
-        """Children by potential: many edges may share one."""
+        """Children by potential, which many edges may share."""
         found = {}
         for i, pair in self.pairs.items():
             found.setdefault(pair, []).append(i)
@@ -182,7 +182,7 @@ class Field:
         of_states : list of ndarray of shape (n_i,)
             Marginals.
         of_pairs : dict of Potential to list of ndarray
-            Expected counts of the edges that have it, as `Potential.pull_back` wants them.
+            Expected counts of the edges that have it, as `Potential.pull_back` expects them.
         """
         up = self._up
         down = self.downward(up)
@@ -200,7 +200,7 @@ class Field:
         return [_normalised(logs) for logs in down.beliefs], of_pairs
 
     def observed_counts(self, states, weights):
-        """Return what `expected_counts` does, of weighted assignments, (n, n_variables)."""
+        """Return counts as `expected_counts` does, for weighted assignments, (n, n_variables)."""
         of_states = [
             np.bincount(own, weights, minlength=len(values))
             for values, own in zip(self.unary, states.T, strict=True)
@@ -216,5 +216,5 @@ class Field:
 
 
 def _normalised(logs):
-    shares = peaked(logs.copy())  # beliefs are kept
+    shares = peaked(logs.copy())  # a copy, because beliefs are still needed
     return shares / shares.sum()

@@ -9,21 +9,21 @@ from .._validation import draw_seed, naming
 from ._climbing import climb
 from ._recursions import ANY, LEAST, Model
 
-_GRADIENT_ENTRIES = 2**24  # posteriors of a batch of sequences; a longer one goes alone
+_GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
 def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=False):
-    """Return a model whose embeddings have the largest likelihood near those of another.
+    """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
     ----------
     first : Model
-        Where to begin; its feature maps are kept.
+        Starting point; its feature maps are kept.
     sequences : list of ndarray
         Symbols.
     n_init : int
-        Number of starts. The others are normal, with the root mean squares of the first.
+        Number of starts. Those after the first are normal, with the root mean squares of the first.
     random_state : int, RandomState instance or None
         Source of the other starts.
     max_iter : int
@@ -36,13 +36,13 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
     Returns
     -------
     model : Model
-        At the embeddings of the start that came highest.
+        The model at the embeddings of the start with the highest likelihood.
     history : list of float
         Its log likelihood after every iteration.
     trouble : str or None
-        Why it ended, where it did not converge.
+        Why it ended if it did not converge.
     """
-    # Roles that share an array keep sharing it.
+    # Roles that share an array continue to share it.
     arrays = {}
     for role, value in first.embeddings.items():
         if value is not None:
@@ -75,7 +75,7 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
         climb(objective, vector, n_symbols, name=name if n_init > 1 else "fit", **limits)
         for vector, name in zip(starts, names, strict=True)
     ]
-    # Not by histories, which are empty where a start is a maximum already.
+    # Not by histories, which are empty if a start is already a maximum.
     vector, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
     return model_at(vector, first.dtype), history, trouble
 
@@ -83,7 +83,7 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
 def gradients(model, sequences):
     """Return the log probability and its gradients with respect to the embeddings."""
     log_prob, counts = _all_counts(model, sequences)
-    if not model.is_local:  # less what the model gives to all symbols of these lengths
+    if not model.is_local:  # minus what the model gives to all symbols of these lengths
         lengths, repeats = np.unique([len(part) for part in sequences], return_counts=True)
         every = [np.full(length, ANY) for length in lengths]
         log_total, expected = _all_counts(model, every, repeats)
@@ -98,15 +98,15 @@ def gradients(model, sequences):
     return float(log_prob), found
 
 
-# What `gradients` adds up are expected counts given all symbols: of a state with a symbol, the last
-# of which is `ANY`, of a state with the feature it leaves through, and of a feature with the state
-# it leads to; the latter two for transitions and for the start. They are bounded by the number of
-# symbols, however small the probabilities are that they are made of. With the exact kernel there
-# is nothing to learn about the way from a feature to a state: its counts are 0.
+# `gradients` adds up expected counts given all symbols: of a state with a symbol, the last of which
+# is `ANY`, of a state with the feature it leaves through, and of a feature with the state it leads
+# to; the latter two for transitions and for the start. They are bounded by the number of symbols,
+# however small the underlying probabilities are. With the exact kernel there is nothing to learn
+# about the way from a feature to a state, so its counts are 0.
 
 
 def _all_counts(model, sequences, repeats=None):
-    """Return the log probability and expected counts of sequences, each as often as `repeats`."""
+    """Return the log probability and expected counts of sequences, weighted by `repeats`."""
     repeats = np.ones(len(sequences)) if repeats is None else repeats
     log_prob, total = 0.0, None
     for batch, often in _batches(model, sequences, repeats):
@@ -117,7 +117,7 @@ def _all_counts(model, sequences, repeats=None):
 
 
 def _counts_of(model, batch, repeats):
-    """Yield log probabilities and expected counts that make up those of some sequences."""
+    """Yield log probabilities and expected counts that add up to those of some sequences."""
     with np.errstate(over="ignore", invalid="ignore"):
         log_prob, counts = _counts(model, batch, repeats)
     length = np.dot(repeats, [len(part) for part in batch])
@@ -168,7 +168,7 @@ def _counts(model, batch, repeats):
 
 
 def _log_counts(model, sequence):
-    """Return what `_counts` does for one sequence, all in log space: slow."""
+    """Do the same as `_counts` for one sequence in log space, which is slow."""
     log_prob, found = 0.0, _no_counts(model)
     for t, before, posterior, ahead, weighed, log_norm in model.log_smoothed(sequence):
         log_prob += log_norm
@@ -188,7 +188,7 @@ def _log_counts(model, sequence):
 def _emission_counts(model, counts):
     """Return expected counts of states with features, and of features with symbols."""
     emit, counts, of_any = model.emission, counts[:, :-1], counts[:, -1:]
-    # Any symbol: a state chooses among all its features. What a feature then leads to sums to 1.
+    # Any symbol: a state chooses among all its features, whose symbols sum to 1.
     of_any = of_any * np.exp(emit.log_R - model.log_totals[:, None])
     if emit.T is None:
         return [counts + of_any, np.zeros(())]
@@ -216,15 +216,15 @@ def _batches(model, sequences, repeats):
 
 
 def _backward(model, steps, repeats):
-    """Yield what gradients add up, for many samples at a time.
+    """Yield the summands of gradients, for many samples at a time.
 
     These are posteriors one position earlier given the past, messages in feature space,
-    weighed messages, symbols and posteriors given all symbols. The first two are None at first
+    weighted messages, symbols and posteriors given all symbols. The first two are None at first
     positions, which come last.
     """
     move = model.transition
     n = len(model.start)
-    back = np.ones((0, n))  # scaled so that posterior . back is how often a sequence counts
+    back = np.ones((0, n))  # scaled so that posterior . back is the sequence's number of repeats
     kept, size = [], 0
     for t in range(len(steps) - 1, -1, -1):
         symbols, posterior, log_norms = steps[t]
@@ -248,7 +248,7 @@ def _backward(model, steps, repeats):
 
 
 def _pull(model, found, channel, by_log_R, by_log_T):
-    """Add gradients with respect to the logs of a channel's matrices, pulled to the embeddings."""
+    """Add gradients for the logs of a channel's matrices, pulled back to the embeddings."""
     by_left = by_log_R
     if channel.is_normalised:
         by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What chains and trees share as estimators: their embeddings, potentials and learning."""
+"""Code shared by chains and trees as estimators: embeddings, potentials and learning."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,15 +22,15 @@ from ._potentials import (
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Embeddings and the maps that were fitted to them.
+    """Embeddings and the maps fitted to them.
 
     Parameters
     ----------
     tables : dict of str to tuple of ndarray
-        By side, "embeddings" and "later" (left out where one serves both): one array for all
+        By side, "embeddings" and "later" (left out if one serves both): one array for all
         variables, or one per variable.
     maps : Maps or "exact"
-        Those of the earlier and of the later side.
+        Maps of the earlier and of the later side.
     """
 
     tables: dict
@@ -40,10 +40,10 @@ class Model:
     _features: dict = field(init=False, default_factory=dict)
 
     def __reduce__(self):
-        return Model, (self.tables, self.maps)  # without what is made anew
+        return Model, (self.tables, self.maps)  # without what can be recomputed
 
     def slots(self, i, j):
-        """Return where the embeddings are of the earlier and the later variable of an edge."""
+        """Return the places of the embeddings of an edge's earlier and later variables."""
         sides = (("embeddings", i), ("later" if "later" in self.tables else "embeddings", j))
         return tuple((side, at if len(self.tables[side]) > 1 else 0) for side, at in sides)
 
@@ -70,7 +70,7 @@ class Model:
         return self._features[k, slot]
 
     def field(self, parents, unary, is_reversed=()):
-        """Return a field; in edges of the children `is_reversed` the parent comes later."""
+        """Return a field; for the children in `is_reversed`, the parent comes later."""
         pairs = {
             i: self.pair(i, parent).turned if i in is_reversed else self.pair(parent, i)
             for i, parent in parents.items()
@@ -89,7 +89,7 @@ class Model:
         return found
 
     def moved(self, vector):
-        """Return the model with other embeddings, and what is left of the vector."""
+        """Return the model with embeddings from a vector, and the rest of the vector."""
         tables = {}
         for side, of in self.tables.items():
             tables[side] = ()
@@ -100,7 +100,7 @@ class Model:
 
 
 def stacked(parts):
-    """Return arrays as one where their shapes agree, else the list of them."""
+    """Return arrays as one if their shapes agree, otherwise as a list."""
     return np.array(parts) if len({part.shape for part in parts}) == 1 else parts
 
 
@@ -112,16 +112,16 @@ def flat(gradients):
 class FieldModel(Climber):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
-    A subclass has ``_structure``, what the model depends on beside embeddings and maps;
-    ``_n_variables``, how many arrays a sequence of embeddings must hold, or None; ``_edges(n)``,
-    the edges of n tables; and ``_field(model, n_variables, unary)``.
+    A subclass has ``_structure``, what the model depends on besides embeddings and maps;
+    ``_n_variables``, the number of arrays in a sequence of embeddings, or None; ``_edges(n)``, the
+    edges of n tables; and ``_field(model, n_variables, unary)``.
     """
 
     _fitted = None  # a Model, after `fit`
 
     @property
     def _model(self):
-        """Learnt embeddings, or those of the current parameters and array contents."""
+        """Learned embeddings, or those of the current parameters and array contents."""
         if self._fitted is not None:
             return self._fitted
         given = self._structure, self.embeddings, self.later, self.feature_map, self.random_state
@@ -145,12 +145,12 @@ class FieldModel(Climber):
 
     @property
     def feature_map_(self) -> Any:
-        """What potentials are made of: "exact", or the fitted mechanism."""
+        """The source of potentials: "exact" or the fitted mechanism."""
         maps = self._model.maps
         return maps if isinstance(maps, str) else maps.mechanism
 
     def _unary_of(self, sizes):
-        """Return log potentials of the states of every variable, learnt ones where there are."""
+        """Return log potentials of the states of every variable, learned ones if available."""
         given = getattr(self, "unary_", self.unary)
         return [np.zeros(n) for n in sizes] if given is None else check_unary(given, sizes)
 
@@ -161,7 +161,7 @@ class FieldModel(Climber):
         return self._shaped(self._model.gradients(of_pairs), of_states)
 
     def _shaped(self, gradients, of_states):
-        """Return gradients in the shapes of what was given."""
+        """Return gradients in the shapes of the parameters."""
         found = {side: of[0] if len(of) == 1 else stacked(of) for side, of in gradients.items()}
         return found | {"unary": stacked(of_states)}
 
@@ -171,11 +171,11 @@ class FieldModel(Climber):
         Parameters
         ----------
         model : Model
-            Of which potentials.
+            Model with the potentials.
         parts : list of ndarray of shape (n, n_variables)
             Assignments, by number of variables.
         unary : list of ndarray, default=None
-            In place of the given ones.
+            Unaries to use in place of the given ones.
         """
         log_prob, by_states, by_pairs = 0.0, None, {}
         for states in parts:
@@ -197,7 +197,7 @@ class FieldModel(Climber):
         return float(log_prob), by_states, by_pairs
 
     def _fit(self, parts, learn_unary):
-        """Climb the likelihood of assignments from the given embeddings, the draw kept."""
+        """Climb the likelihood of assignments from the given embeddings, keeping the draw."""
         self._validate_params()
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
@@ -238,7 +238,7 @@ class FieldModel(Climber):
         return commit(self, draft)
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- checks
 
 
 def check_tables(name, given, n_variables=None, like=None):
@@ -247,13 +247,13 @@ def check_tables(name, given, n_variables=None, like=None):
     Parameters
     ----------
     name : str
-        Of the parameter.
+        Name of the parameter.
     given : array-like
-        Of shape (n, d), or a sequence of such arrays.
+        An array of shape (n, d), or a sequence of such arrays.
     n_variables : int, default=None
-        Length of a sequence; None takes any.
+        Required length of a sequence; None accepts any.
     like : tuple of ndarray, default=None
-        Embeddings of the other side, of the same numbers of states.
+        Embeddings of the other side, whose numbers of states must agree.
     """
     width = None if like is None else like[0].shape[1]
     is_one = getattr(given, "ndim", 0) == 2
@@ -314,9 +314,9 @@ def check_states(name, states, sizes):
     Parameters
     ----------
     name : str
-        Of the parameter.
+        Name of the parameter.
     states : array-like of int
-        Given.
+        The assignments.
     sizes : callable
         Returns the numbers of states, given the number of variables.
     """

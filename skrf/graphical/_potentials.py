@@ -1,10 +1,10 @@
 """Pairwise potentials exp(u.v) of two sets of embeddings: of the kernel itself, or of features.
 
 A `Potential` has the states u of one variable on its left and the states v of another on its right.
-`Dense` holds log psi(u, v) of all pairs; `LowRank` holds logarithms of positive features, psi(u, v)
-= sum_f left_f(u) right_f(v), and never makes what has the size of all pairs, but in blocks. What
-recurs along chains and trees are sums, maxima and draws over the states of one side, and expected
-counts of pairs, which give gradients.
+`Dense` holds log psi(u, v) of all pairs. `LowRank` holds logarithms of positive features, psi(u, v)
+= sum_f left_f(u) right_f(v), and forms matrices of all pairs only in blocks. Chains and trees need
+sums, maxima and draws over the states of one side, and expected counts of pairs, which give
+gradients.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
 from ..features import AdaptiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
-_LARGEST = 1e140  # entries of embeddings, whose products are finite
-_N_COMPONENTS = 256  # of the features that None takes
-_BLOCK = 2**22  # entries of a temporary array, and of a matrix of all pairs that is kept for maxima
+_LARGEST = 1e140  # entries of embeddings up to which products are finite
+_N_COMPONENTS = 256  # of the default features
+_BLOCK = 2**22  # entries of a temporary array, or of a matrix of all pairs kept for maxima
 
 
 @dataclass(frozen=True, eq=False)
 class Potential:
-    """What both kinds of potentials share.
+    """Base of both kinds of potentials.
 
     Parameters
     ----------
@@ -38,18 +38,18 @@ class Potential:
 
     @cached_property
     def turned(self):
-        """The same potential, left and right exchanged."""
+        """The same potential with left and right exchanged."""
         other = self._exchanged()
         vars(other)["turned"] = self
         return other
 
     @property
     def matrix(self):
-        """Log psi of all pairs; quadratic."""
+        """Log psi of all pairs, which is quadratic."""
         return self.log_rows(slice(None))
 
     def maxima(self, logs):
-        """Return the maximum over v of log psi(u, v) + logs_v for every u, and where it is."""
+        """Return the maximum over v of log psi(u, v) + logs_v for every u, and its index."""
         n, m = len(self.u), len(self.v)
         tops, places = np.empty(n), np.empty(n, dtype=int)
         size = max(1, _BLOCK // m)
@@ -91,12 +91,12 @@ class Dense(Potential):
         return draw_rows(self._logs.logs[left] + logs, rng)
 
     def counts(self, left, right, weights):
-        """Return the counts of weighted pairs of states, as `pull_back` wants them."""
+        """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         shape = len(self.u), len(self.v)
         return (scipy.sparse.csr_array((weights, (left, right)), shape=shape).toarray(),)
 
     def expected(self, left, right, *_):
-        """Return the expected counts of pairs over edges, given the logs of what meets at each.
+        """Return the expected counts of pairs over edges, given the logs that meet at each edge.
 
         Parameters
         ----------
@@ -119,11 +119,11 @@ class LowRank(Potential):
     u, v : ndarray of shape (n, d)
         Embeddings of the left and of the right states.
     maps : tuple of FeatureMap
-        Those of both sides.
+        Maps of both sides.
     sides : tuple of LogMatrix
         Logarithms of the features of both sides, (n, D).
     is_kept : bool
-        Whether the matrix of all pairs may be kept for maxima, where it is small: many edges have
+        Whether to keep the matrix of all pairs for maxima if it is small, because many edges share
         this potential.
     """
 
@@ -166,7 +166,7 @@ class LowRank(Potential):
         return draw_rows(self.sides[1].turned.logs[feature] + logs, rng)
 
     def counts(self, left, right, weights):
-        """Return the counts of weighted pairs of states, as `pull_back` wants them."""
+        """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         found = [np.zeros(side.logs.shape) for side in self.sides]
         size = max(1, _BLOCK // self.sides[0].logs.shape[1])
         for start in range(0, len(left), size):
@@ -179,14 +179,14 @@ class LowRank(Potential):
         return found
 
     def expected(self, left, right, from_left, from_right):
-        """Return the expected counts of pairs over edges, given the logs of what meets at each.
+        """Return the expected counts of pairs over edges, given the logs that meet at each edge.
 
         Parameters
         ----------
         left, right : ndarray of shape (n_edges, n) and (n_edges, m)
             Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
         from_left, from_right : ndarray of shape (n_edges, D)
-            Features of both, as `sums` makes them.
+            Features of both, as returned by `sums`.
         """
         sides = zip(self.sides, (left, right), (from_right, from_left), strict=True)
         return [
@@ -199,16 +199,16 @@ class LowRank(Potential):
 
 
 def _of_total(logs, total):
-    """Return exp(logs), the sum of which is known: so rounding of large logarithms cancels."""
+    """Return exp(logs), scaled to their known sum so that rounding of large logs cancels."""
     shares = peaked(logs.reshape(1, -1))
     return (shares * (total / shares.sum())).reshape(logs.shape)
 
 
 def as_array(name, value, dtype=None):
-    """Return a value as an array of any shape, or raise naming it: entries may be NaN."""
+    """Return a value as an array of any shape, or raise and name it; entries may be NaN."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: missing entries have no meaning here.")
-    # Filter steps come here, and evidence of every variable: check_array takes long.
+    # Every filter step and every variable's evidence comes here, and check_array is slow.
     if isinstance(value, (np.ndarray, np.number, int, float)) and dtype is None:
         return np.asarray(value)
     if type(value) is np.ndarray and value.dtype == dtype:
@@ -227,7 +227,7 @@ def as_array(name, value, dtype=None):
 
 
 def check_embeddings(embeddings, name="embeddings", width=None):
-    """Return embeddings as a float64 array, or raise naming them."""
+    """Return embeddings as a float64 array, or raise and name them."""
     with naming(name), np.errstate(invalid="ignore"):  # inf - inf
         embeddings = check_array(
             as_array(name, embeddings, np.float64), dtype=np.float64, input_name=name
@@ -241,21 +241,21 @@ def check_embeddings(embeddings, name="embeddings", width=None):
 
 
 def as_generator(random_state):
-    """Return a RandomState, or raise naming the parameter."""
+    """Return a RandomState, or raise and name the parameter."""
     with naming("random_state"):
         return check_random_state(random_state)
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """A fitted mechanism, and its feature maps for the left and the right side.
+    """A fitted mechanism and its feature maps for the left and the right side.
 
     Parameters
     ----------
     mechanism : mechanism
         Fitted.
     sides : tuple of FeatureMap
-        Both.
+        Maps of the left and of the right side.
     """
 
     mechanism: object
@@ -263,19 +263,19 @@ class Maps:
 
 
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
-    """Return the feature maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
+    """Return the maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
 
     Parameters
     ----------
     feature_map : mechanism, "exact" or None
-        Unfitted; None takes "exact" where products with the matrices of all pairs cost no more
-        than those with features, else ``AdaptiveRF(256)``.
+        Unfitted; None means "exact" if products with the matrices of all pairs cost no more than
+        those with features, otherwise ``AdaptiveRF(256)``.
     left, right : ndarray of shape (n, d)
         Embeddings of the two sides.
     random_state : int, RandomState instance or None
-        Replaces the map's own where it is None there.
+        Replaces the map's own if that is None.
     sizes : list of tuple of int, default=None
-        Numbers of left and of right states of every pair of variables; None is one pair.
+        Numbers of left and right states of every pair of variables; None means one pair.
     """
     rng = as_generator(random_state)
     if feature_map is None:
@@ -313,7 +313,7 @@ def log_features(feature_map, embeddings):
 
 
 def largest(rows):
-    """Return where rows are largest, and what they are there."""
+    """Return the index and the value of the maximum of each row."""
     choice = rows.argmax(axis=1)
     return choice, rows[np.arange(len(rows)), choice]
 
@@ -322,5 +322,5 @@ def draw_rows(logs, rng):
     """Draw an index from every row of unnormalised log weights."""
     edges = np.cumsum(peaked(np.array(logs)), axis=1)
     points = rng.uniform(size=len(logs)) * edges[:, -1]
-    # The first edge above the point has weight; the last one guards against rounding.
+    # The first bin edge above the point has weight; the last one guards against rounding.
     return np.minimum((edges <= points[:, None]).sum(axis=1), logs.shape[1] - 1)

@@ -1,9 +1,9 @@
-"""Recursions of hidden Markov models over sequences, for embeddings and feature maps as they are.
+"""Recursions of hidden Markov models over sequences, for given embeddings and feature maps.
 
 With s_f = sum_z' right_f(z'), the transition exp(u_z . w_z') / normaliser is R T exactly, where
 R_zf = softmax over f of (log left_f(z) + log s_f) and T_fz' = right_f(z') / s_f: two matrices of
 probabilities, from a state to a feature and from a feature to a state. So a filter step is two
-products with vectors, nothing underflows that counts, and a path is drawn through features. With
+products with vectors, nothing that matters underflows, and a path is drawn through features. With
 the exact kernel the features are the right states: R holds the probabilities, and there is no T.
 """
 
@@ -13,27 +13,27 @@ from .._sums import differences, log_columns, log_product, log_sum_exp
 from ._potentials import draw_rows, largest, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
-_BLOCK_ENTRIES = 2**22  # of pairs of states that are held at once
-# Sums below this go through log space: what has underflowed may be a share of them.
+_BLOCK_ENTRIES = 2**22  # pairs of states held at once
+# Smaller sums are computed in log space, because what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
-_SHARE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-4}  # so little of a sum may be lost
+_SHARE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-4}  # share of a sum that may be lost
 ANY = -1  # the symbol that stands for all, or a missing one: its emissions are sums over symbols
 
 
 class Channel:
     """Conditional probabilities of a right state given a left one, as two matrices.
 
-    psi(z, z') = exp(log_scale) sum_f R_zf T_fz'. T has rows that sum to 1; R too where it is
-    normalised, and then log_scale is 0. T is the identity, and None, for the exact kernel.
+    psi(z, z') = exp(log_scale) sum_f R_zf T_fz'. Rows of T sum to 1, and if normalised so do those
+    of R, with log_scale 0. For the exact kernel T is the identity, stored as None.
 
     Parameters
     ----------
     maps : Maps or "exact"
-        What `fitted_maps` returned.
+        Result of `fitted_maps`.
     embeddings : dict of str to ndarray
-        By role.
+        Embeddings by role.
     roles : tuple of str
-        Those of the left and of the right states.
+        Roles of the left and of the right states.
     is_normalised : bool
         Whether every left state's values are divided by their sum.
     dtype : numpy.dtype
@@ -54,7 +54,7 @@ class Channel:
             self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
         self.log_scale = 0.0 if is_normalised else float(logs.max())
         self.log_R = logs - (log_sum_exp(logs)[:, None] if is_normalised else self.log_scale)
-        # The states of a feature lie side by side in both: each product of a filter step then
+        # Store the states of a feature contiguously in both, so that each product of a filter step
         # reads its matrix once, in order.
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
 
@@ -67,11 +67,11 @@ class Channel:
         return values if self.T is None else values @ self.T.T
 
     def log_spread(self, logs):
-        """Return what `spread` does, of logarithms, for one row."""
+        """Do the same as `spread` for logarithms of one row."""
         return logs if self.T is None else log_columns(self.log_T, logs)
 
     def log_gather(self, logs):
-        """Return what `gather` does, of logarithms, for one row."""
+        """Do the same as `gather` for logarithms of one row."""
         return logs if self.T is None else log_columns(self.log_T.T, logs)
 
     def log_values(self, right=slice(None)):
@@ -94,7 +94,7 @@ class Channel:
         return feature if self.T is None else draw_rows(self.log_T[feature] + ahead, rng)
 
     def least(self):
-        """Return a lower bound of log psi - log_scale over all pairs of states."""
+        """Return a lower bound on log psi - log_scale over all pairs of states."""
         if self.T is None:
             return self.log_R.min()
         by_left = (self.log_R + self.log_T.min(axis=1)).max(axis=1)
@@ -108,15 +108,15 @@ class Model:
     Parameters
     ----------
     embeddings : dict of str to ndarray
-        By role.
+        Embeddings by role.
     maps : tuple
         Fitted maps of transitions and emissions.
     given_start : ndarray of shape (n_states,)
-        Start distribution where there is no start embedding.
+        Start distribution if there is no start embedding.
     is_local : bool
         Whether channels are normalised.
     dtype : numpy.dtype, default=float64
-        Type of probabilities; what is added up over a sequence is float64.
+        Type of probabilities; sums over a sequence are float64.
     """
 
     def __init__(self, embeddings, maps, given_start, is_local, dtype=np.float64):
@@ -137,16 +137,16 @@ class Model:
             self.log_start = self.start_channel.log_values()[0]
         self.start = np.exp(self.log_start).astype(dtype, copy=False)
         n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
-        # Sums over all symbols of what a state emits: 1 where emissions are normalised.
+        # Sums of a state's emissions over all symbols: 1 if emissions are normalised.
         self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
         self._log_emissions = None  # one symbol per row
         if n * n_symbols <= _EMISSION_ENTRIES:
             own = self._make_log_emissions(np.arange(n_symbols))
             self._log_emissions = np.vstack([own, self.log_totals])
             self._kept_weights = self._weights(self._log_emissions)
-        # Shares of a posterior are at least of the size of the least values. Where that is beyond
-        # the range of floats, what has underflowed may outgrow the rest some symbols later: a step
-        # then loses up to `floor`, and filters carry along what there would be with it.
+        # Shares of a posterior are at least of the size of the least values. If that is beyond the
+        # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
+        # loses up to `floor`, and filters also track what there would be without this loss.
         self.floor = 0.0
         if self.transition.least() + self.emission.least() < np.log(LEAST[dtype]):
             self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
@@ -172,8 +172,8 @@ class Model:
 
     def predicted(self, posterior):
         """Return the next state's distribution before its symbol."""
-        # Single-precision BLAS at times raises the flag for finite numbers (unused lanes of small
-        # products); a NaN of ours is found by `updated`.
+        # Single-precision BLAS sometimes raises the flag for finite numbers (unused lanes of small
+        # products); `updated` detects real NaNs.
         if self.is_double:
             return self.transition.spread(posterior @ self.transition.R)
         with np.errstate(invalid="ignore"):
@@ -187,7 +187,7 @@ class Model:
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
 
-        Bounds are None where nothing that underflows counts; the log is NaN where it may.
+        Bounds are None if nothing that underflows matters; the log is NaN where it may.
         """
         if posterior is None:
             predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
@@ -196,8 +196,8 @@ class Model:
         weights, top = self.emissions(symbols)
         after = np.multiply(weights, predicted, out=None if self.floor else weights)
         total = after.sum(axis=1, keepdims=True, dtype=np.float64)
-        # What has underflowed counts where so little is left that it is a share of it. NaN says
-        # so, and the callers go through log space.
+        # What has underflowed matters if it may be a share of the little that is left. NaN reports
+        # this, and the callers switch to log space.
         total = np.where(total > LEAST[self.dtype], total, np.nan)
         after *= 1 / total
         if self.floor:
@@ -211,17 +211,17 @@ class Model:
         return after, upper, np.log(total[:, 0]) + top
 
     def _is_little(self, upper, sums):
-        """Tell whether what has underflowed is a negligible share of sums, given upper bounds."""
+        """Return whether what has underflowed is a negligible share of sums, given upper bounds."""
         return upper - sums <= _SHARE[self.dtype] * sums
 
     def emissions(self, symbols):
-        """Return emission values of symbols over the largest of each, and the logs of these."""
+        """Return emission values of symbols divided by each largest one, and the logs of these."""
         if self._log_emissions is not None:
             return tuple(part[symbols] for part in self._kept_weights)
         return self._weights(self.log_emissions(symbols))
 
     def _weights(self, logs):
-        """Return exp(logs - top), as probabilities are kept, and top, the largest of each row."""
+        """Return exp(logs - top) in the dtype of probabilities, and the row maxima top."""
         top = logs.max(axis=1)
         weights = np.empty(logs.shape, dtype=self.dtype)
         np.subtract(logs, top[:, None], out=weights, casting="same_kind")
@@ -230,7 +230,7 @@ class Model:
     # ---------------------------------------------------------------- recursions
 
     def forward(self, sequences):
-        """Return log sums over all paths, one per sequence, all sequences side by side."""
+        """Return log sums over all paths, one per sequence, processing sequences together."""
         lengths = np.array([len(part) for part in sequences])
         order = np.argsort(-lengths, kind="stable")
         totals = np.zeros(len(sequences))
@@ -242,7 +242,7 @@ class Model:
         return totals + self._log_scales(lengths)
 
     def _log_scales(self, lengths):
-        """Return the logs of what the channels are divided by, over sequences of these lengths."""
+        """Return the log scales of the channels for sequences of these lengths."""
         first = 0.0 if self.start_channel is None else self.start_channel.log_scale
         steps = (lengths - 1) * self.transition.log_scale
         return first + steps + lengths * self.emission.log_scale
@@ -250,8 +250,8 @@ class Model:
     def filtered_together(self, sequences, posterior=None):
         """Yield symbols, posteriors given the past and log normalisers of every position.
 
-        Sequences come from the longest to the shortest: those that have ended are left out. They
-        follow a posterior, where one is given.
+        Sequences are ordered from longest to shortest, and those that have ended are left out. They
+        continue from a posterior if one is given.
         """
         lengths = np.array([len(part) for part in sequences])
         padded = np.zeros((lengths[0], len(sequences)), dtype=int)
@@ -265,7 +265,7 @@ class Model:
             yield symbols[:count], posterior, log_norms
 
     def _log_filtered(self, sequence):
-        """Yield log posteriors given the past and log normalisers, all in log space: slow."""
+        """Yield log posteriors given the past and log normalisers in log space, which is slow."""
         logs = self.log_start
         for t in range(len(sequence)):
             if t:
@@ -276,11 +276,11 @@ class Model:
             yield logs, float(log_norm)
 
     def log_smoothed(self, sequence):
-        """Yield what gradients add up, from the end, all in log space: slow.
+        """Yield the summands of gradients from the end in log space, which is slow.
 
         These are t, log posteriors given the past up to t - 1 (None for t = 0), log posteriors
-        given all symbols, log messages that reach the features of a transition to t and what
-        those are sums of, and the log normaliser of t.
+        given all symbols, log messages that reach the features of a transition to t and their
+        summands, and the log normaliser of t.
         """
         steps = list(self._log_filtered(sequence))
         back = np.zeros(len(self.start))
@@ -301,7 +301,7 @@ class Model:
         return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
 
     def log_normaliser(self, sequences):
-        """Return the sum of the log normalisers of sequences; 0 where channels are normalised."""
+        """Return the sum of the log normalisers of sequences, 0 if channels are normalised."""
         if self.is_local:
             return 0.0
         return float(self.log_normalisers([len(part) for part in sequences]).sum())
@@ -311,7 +311,7 @@ class Model:
         return float(self.forward(sequences).sum()) - self.log_normaliser(sequences)
 
     def filtered(self, sequence, before=None):
-        """Return posteriors given the past, the posterior `before` included."""
+        """Return posteriors given the past, including the posterior `before`."""
         posteriors = np.empty((len(sequence), len(self.start)), dtype=self.dtype)
         for t, (_, posterior, _) in enumerate(self.filtered_together([sequence], before)):
             posteriors[t] = posterior[0]
@@ -320,7 +320,7 @@ class Model:
     def posteriors(self, sequence):
         """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
 
-        A sequence that needs log space is begun again there.
+        A sequence that needs log space is restarted there.
         """
         size = max(1, int(np.sqrt(len(sequence))))
         before = {0: None}
@@ -345,7 +345,7 @@ class Model:
                 back = self._back(back, sequence[t])
 
     def _back(self, back, symbol):
-        """Return scaled backward messages one position earlier: one, and an upper bound of it."""
+        """Return the scaled backward message one position earlier, and an upper bound on it."""
         weights, _ = self.emissions(np.array([symbol]))
         with np.errstate(over="ignore", invalid="ignore"):  # as in `predicted`; bounds may grow
             weighed, lost = weights * back, self.floor * back[1:]
@@ -356,14 +356,14 @@ class Model:
             return back / (top if top > 0 else 1.0)
 
     def _log_posteriors(self, sequence):
-        """Yield what `posteriors` does, all in log space: slow."""
+        """Do the same as `posteriors` in log space, which is slow."""
         for t, _, posterior, *_ in self.log_smoothed(sequence):
             yield t, np.exp(posterior - log_sum_exp(posterior))
 
     def past(self, sequence):
         """Yield (t, posterior given the symbols up to t).
 
-        A sequence that needs log space is begun again there.
+        A sequence that needs log space is restarted there.
         """
         for t, (_, posterior, log_norms) in enumerate(self.filtered_together([sequence])):
             if np.isnan(log_norms[0]):
@@ -374,8 +374,8 @@ class Model:
     def viterbi(self, sequences):
         """Yield the log probability of the most probable path with the symbols, and the path.
 
-        The logs of all transitions are kept where there are few; else a block of products is made
-        at a time, of factors that hold the best paths so far: no logs of matrices are taken.
+        The logs of all transitions are kept if there are few. Otherwise products are computed block
+        by block from factors that hold the best paths so far, without logs of matrices.
         """
         n, move = len(self.start), self.transition
         size = max(1, _BLOCK_ENTRIES // n)
@@ -402,7 +402,7 @@ class Model:
             yield best.max() + self._log_scales(len(sequence)), path
 
     def _entered(self, into, best, blocks):
-        """Yield where the best paths to blocks of states come from, and their log probabilities."""
+        """Yield the origins of the best paths to blocks of states, and their log probabilities."""
         logs = self.transition.log_R + best[:, None]
         top = logs.max()
         leaving = np.exp(logs - top).T
@@ -426,7 +426,7 @@ class Model:
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""
         totals = self.log_totals
-        # ahead[t]: log sum over what follows state t; 0 where channels are normalised.
+        # ahead[t]: log sum over everything after state t; 0 if channels are normalised.
         ahead, through = (np.broadcast_to(0.0, (length, n)) for n in self.transition.R.shape)
         if not self.is_local:
             ahead, through = ahead.copy(), through.copy()

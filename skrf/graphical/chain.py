@@ -17,10 +17,10 @@ class ChainMRF(FieldModel):
     r"""A chain of variables with the potential exp(x_t . y_{t+1}) between neighbours.
 
     Every state has an embedding x as the earlier and y as the later of a pair. Without evidence and
-    with one set of states for all variables, the chain has any length that a method is given; else
-    it has that of `unary` or of the sequence of embeddings. A message costs O(n D) with D features;
-    nothing of size n x n is made. With random features this is the model of the approximate
-    potentials, exactly: all methods agree with each other.
+    with one set of states for all variables, the chain has whatever length is passed to a method;
+    otherwise its length is that of `unary` or of the sequence of embeddings. A message costs O(n D)
+    with D features, and no n x n matrix is formed. With random features, all methods are exact for
+    the model of the approximate potentials, so they agree with each other.
 
     Parameters
     ----------
@@ -28,40 +28,40 @@ class ChainMRF(FieldModel):
         Embeddings of the states, for all variables or one array per variable; the potential of a
         pair is the exponential of their product.
     later : array-like of shape (n, d) or (length, n, d), or sequence, default=None
-        Embeddings of the states as the later of a pair; None takes `embeddings`.
+        Embeddings of the states as the later of a pair; None means `embeddings`.
     unary : array-like of shape (length, n), or sequence of arrays (n_t,), default=None
         Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
-        `fit` stops where the log likelihood gains less than this share of itself.
+        `fit` stops when the log likelihood gains less than this share of itself.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood of every iteration.
     random_state : int, RandomState instance or None, default=None
-        Source of the draw, where the map has none.
+        Source of the draw if the map has none.
 
     Attributes
     ----------
     feature_map_ : "exact" or mechanism
-        What potentials are made of; known before `fit`.
+        The kernel or map behind the potentials; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
-        After `fit`, the learnt embeddings (`later_` where `later` was given); all methods then use
+        After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
         them, with the current `unary`.
     unary_ : list of ndarray
-        After ``fit(..., learn_unary=True)``, in place of `unary`.
+        After ``fit(..., learn_unary=True)``, learned values that replace `unary`.
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` ended by `tol`; else it warned of the reason.
+        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
 
     See Also
     --------
     TreeMRF : Trees of variables.
-    KernelHMM : Directed, with symbols that are observed.
-    ErrorReport : The error of features, bounded.
+    KernelHMM : Directed, with observed symbols.
+    ErrorReport : Bounds on the error of features.
 
     References
     ----------
@@ -121,7 +121,7 @@ class ChainMRF(FieldModel):
             return len(unary)
 
     def _length(self, length, least=1):
-        """Return the number of variables that a method is asked for."""
+        """Return the number of variables requested from a method."""
         own = self._own_length
         if length is None and own is not None:
             length = own
@@ -137,7 +137,7 @@ class ChainMRF(FieldModel):
             return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
 
     def _field(self, model=None, length=None, unary=None):
-        """Return the field of the current model, or of another one with other unaries."""
+        """Return the field of the current model, or of another model and unaries."""
         model = self._model if model is None else model
         unary = self._unary_of(self._sizes(length, model)) if unary is None else unary
         return model.field({t: t - 1 for t in range(1, length)}, unary)
@@ -165,8 +165,8 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int or array-like of int, default=None
-            Number of variables; several lengths are answered at once. None is that of the evidence
-            or of the embeddings.
+            Number of variables, or several of them at once. None means that of the evidence or of
+            the embeddings.
 
         Returns
         -------
@@ -189,7 +189,7 @@ class ChainMRF(FieldModel):
             return float(np.log(n))
         first, matrix, last, done = self._model.pair(0, 1).powers
         steps, transfer = length - done, matrix.logs
-        # Squaring costs D^3 for every bit, going step by step D^2 for every position.
+        # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
         if steps > 2 * len(first):
             while steps:
                 if steps & 1:
@@ -213,7 +213,7 @@ class ChainMRF(FieldModel):
         Returns
         -------
         float or ndarray of shape (n_paths,)
-            Log probabilities under the approximate potentials, which are normalised.
+            Normalised log probabilities under the approximate potentials.
         """
         paths = self._check_paths(paths)
         if isinstance(paths, list):
@@ -221,18 +221,18 @@ class ChainMRF(FieldModel):
         return self._field(length=paths.shape[-1]).log_prob(paths)
 
     def report(self, length: int | None = None, *, n_products: int = 9) -> ErrorReport:
-        """Estimate and bound how far log_partition is from that of the exact kernel.
+        """Estimate and bound the difference of log_partition from that of the exact kernel.
 
-        A product with the exact matrix costs O(n^2 d) and is made in blocks of rows. It makes
-        windows of positions longer, over which sums are exact; the rest is extrapolated. With
-        length - 1 products or more everything is exact, and the bounds meet. With evidence a
-        product has one column per position; with embeddings per position, exact sums over some of
-        the states of each replace it, and the upper bound is crude.
+        A product with the exact matrix costs O(n^2 d) and is computed in blocks of rows. Each
+        product lengthens the windows of positions over which sums are exact; the rest is
+        extrapolated. With length - 1 products or more everything is exact, and the bounds meet.
+        With evidence a product has one column per position. With embeddings per position, exact
+        sums over some of the states of each position replace it, and the upper bound is crude.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
         n_products : int, default=9
             Number of products.
 
@@ -245,7 +245,7 @@ class ChainMRF(FieldModel):
         Warns
         -----
         FeatureCollapseWarning
-            Where the bounds exclude the approximate log partition function, by more than 0.1.
+            If the bounds exclude the approximate log partition function by more than 0.1.
 
         Examples
         --------
@@ -276,12 +276,12 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
 
         Returns
         -------
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
-            Rows sum to 1.
+            Distributions, which sum to 1.
         """
         return stacked(self._field(length=self._length(length)).marginals())
 
@@ -291,14 +291,14 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
         position : int, default=0
             The earlier of the two variables, 0 to length - 2.
 
         Returns
         -------
         ndarray of shape (n, n)
-            Sums to 1.
+            Joint distribution, which sums to 1.
         """
         length = self._length(length, 2)
         if check_integer("position", position, 0) > length - 2:
@@ -314,7 +314,7 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
 
         Returns
         -------
@@ -328,12 +328,12 @@ class ChainMRF(FieldModel):
     def max_marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
 
-        Quadratic in the states, as `decode`.
+        Quadratic in the states, like `decode`.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
 
         Returns
         -------
@@ -350,7 +350,7 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
         n : int, default=1
             Number of paths.
         random_state : int, RandomState instance or None, default=None
@@ -367,23 +367,23 @@ class ChainMRF(FieldModel):
     # ---------------------------------------------------------------- learning
 
     def log_partition_gradient(self, length: int | None = None) -> dict[str, Any]:
-        """Return the gradient of `log_partition`, the feature maps held.
+        """Return the gradient of `log_partition` with fixed feature maps.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None is that of the evidence or of the embeddings.
+            Number of variables; None means that of the evidence or of the embeddings.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            With respect to ``"embeddings"``, ``"later"`` (where given) and ``"unary"``, shaped as
-            these.
+            With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
+            shapes.
         """
         return self._log_partition_gradient(self._field(length=self._length(length)))
 
     def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
-        """Return the gradient of the sum of `log_prob` over paths, the feature maps held.
+        """Return the gradient of the sum of `log_prob` over paths with fixed feature maps.
 
         Parameters
         ----------
@@ -393,7 +393,7 @@ class ChainMRF(FieldModel):
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            As `log_partition_gradient`.
+            As in `log_partition_gradient`.
         """
         paths = self._check_paths(paths)
         if isinstance(paths, list):
@@ -402,18 +402,17 @@ class ChainMRF(FieldModel):
         return self._shaped(self._model.gradients(by_pairs), by_states)
 
     def fit(self, paths: Array | Sequence[Array], *, learn_unary: bool = False) -> Self:
-        """Learn the embeddings from paths by maximum likelihood, the draw of features kept.
+        """Learn the embeddings from paths by maximum likelihood, keeping the features' draw.
 
-        The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given
-        embeddings.
+        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings.
 
         Parameters
         ----------
         paths : array-like of int of shape (n_paths, length), or list of paths
-            States; a list may hold paths of different lengths where the chain has any length.
+            States; a list may hold paths of different lengths if the chain's length is not fixed.
         learn_unary : bool, default=False
-            Whether unary potentials are learnt too, of which there is then one per position; what
-            is forbidden stays so.
+            Whether to learn unary potentials too, one per position; forbidden states stay
+            forbidden.
 
         Returns
         -------
@@ -428,7 +427,7 @@ class ChainMRF(FieldModel):
         Warns
         -----
         ConvergenceWarning
-            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
         paths = draft_of(self)._check_paths(paths)

@@ -28,14 +28,14 @@ from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
-_LARGEST = 1e130  # standard deviation of embeddings
-_TABLE_ENTRIES = 2**24  # of transmat_ and emissionprob_
+_LARGEST = 1e130  # largest standard deviation of embeddings
+_TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
 _OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
 @dataclass(frozen=True)
 class FilterState:
-    """What an online filter remembers.
+    """State of an online filter.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class FilterState:
     log_prob : float or ndarray of shape (n_sequences,)
         Log probability of the symbols so far.
     upper : ndarray of shape (n_sequences, n_states), default=None
-        What the posterior would be with all that may have underflowed so far, where embeddings are
-        so large that it may count.
+        The posterior including everything that may have underflowed so far, if embeddings are so
+        large that it may matter.
 
     See Also
     --------
-    KernelHMM.filter_step : Makes the next one.
-    KernelHMM.predict_next : The next symbol after it.
+    KernelHMM.filter_step : Returns the next state.
+    KernelHMM.predict_next : Predicts the next symbol from it.
 
     References
     ----------
@@ -66,12 +66,12 @@ class KernelHMM(Climber):
     r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
 
     The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), that of
-    symbol x in state z to exp(e_z . o_x); with random features a filter step costs O(n_states *
-    n_components), and no matrix of states by states is made. The model with features is a
-    probability model of its own, exactly: its likelihood, samples and posteriors agree.
+    symbol x in state z to exp(e_z . o_x). With random features a filter step costs O(n_states *
+    n_components), and no matrix of states by states is formed. The model with features is an exact
+    probability model of its own: its likelihood, samples and posteriors agree.
 
-    Embeddings that are all float32 give float32 probabilities, in half the memory and nearly half
-    the time; logarithms of probabilities and `fit` are float64 always.
+    If all embeddings are float32, so are probabilities, in half the memory and nearly half the
+    time; logarithms of probabilities and `fit` always use float64.
 
     Symbols may be missing: masked entries of a ``numpy.ma.MaskedArray`` of integers are summed out.
 
@@ -82,50 +82,50 @@ class KernelHMM(Climber):
     symbols : array-like of shape (n_symbols, d)
         Embeddings of the symbols.
     targets : array-like of shape (n_states, d), default=None
-        Embeddings of the states as the later of two; None takes `states`, and `fit` then learns
+        Embeddings of the states as the later of two; None means `states`, and `fit` then learns
         one array for both.
     emitters : array-like of shape (n_states, d), default=None
-        Embeddings of the states as what emits; None takes `states`, also in `fit`.
+        Embeddings of the states for emissions; None means `states`, also in `fit`.
     start_embedding : array-like of shape (d,), default=None
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
-        Distribution of the first state, in place of `start_embedding`; None of both is uniform.
+        Distribution of the first state, in place of `start_embedding`; uniform if both are None.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
     normalization : {"local", "global"}, default="local"
         Whether every transition and emission is normalised, or only the product over a sequence of
         a given length: its symbols and states then have no conditional distributions of their own.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
-        `fit` stops where the log likelihood gains less than this share of itself.
+        `fit` stops when the log likelihood gains less than this share of itself.
     n_init : int, default=1
-        Starts of `fit`, the best of which is kept: the first from the given embeddings, the others
-        from normal ones of their root mean square.
+        Number of starts of `fit`, the best of which is kept: the first from the given embeddings,
+        the others from normal ones with the same root mean square.
     random_state : int, RandomState instance or None, default=None
-        Source of the features' draw, where the map has none, and of the other starts.
+        Source of the features' draw, if the map has none, and of the other starts.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood after every iteration.
 
     Attributes
     ----------
     states_, symbols_, targets_, emitters_, start_embedding_ : ndarray
-        After `fit`, the learnt embeddings (`start_embedding_` None where none was given); all
+        After `fit`, the learned embeddings (`start_embedding_` is None if none was given); all
         methods then use them.
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` ended by `tol`; else it warned of the reason.
+        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
     startprob_, transmat_, emissionprob_ : ndarray
-        The tables of a hidden Markov model, made when asked for; at most 16,777,216 entries.
+        The tables of a hidden Markov model, computed on access; at most 16,777,216 entries.
     feature_map_ : dict
-        What is taken for ``"transition"`` and for ``"emission"``.
+        The map used for ``"transition"`` and for ``"emission"``.
 
     See Also
     --------
     ChainMRF : Undirected, without symbols.
-    FilterState : What the online filter keeps.
+    FilterState : The state of the online filter.
 
     References
     ----------
@@ -151,7 +151,7 @@ class KernelHMM(Climber):
         "random_state": ["random_state"],
         **Climber._parameter_constraints,
     }
-    # Not get_params, which reads the signature anew: every filter step comes through here.
+    # Not get_params, which reads the signature on each call: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
     _fitted = None  # a Model, after `fit`
 
@@ -187,7 +187,7 @@ class KernelHMM(Climber):
         self.verbose = verbose
 
     def __repr__(self, N_CHAR_MAX=700):
-        """Return the parameters that were given, of arrays their shapes."""
+        """Return the parameters that were given, with shapes in place of arrays."""
         short = copy.copy(self)
         for name in (*_ROLES, "start_prob"):
             if getattr(self, name) is not None:
@@ -205,7 +205,7 @@ class KernelHMM(Climber):
         random_state: RandomState = None,
         **params: Any,
     ) -> Self:
-        """Return a model with normal embeddings of its own for every role, as a start for `fit`.
+        """Return a model with separate normal embeddings for every role, as a start for `fit`.
 
         Parameters
         ----------
@@ -215,10 +215,10 @@ class KernelHMM(Climber):
             Width of the embeddings.
         scale : float, default=0.5
             Standard deviation of their entries. That of the log potentials is ``scale**2 *
-            sqrt(width)``: 0.5 to 1 is a good start for `fit`, which ends in worse maxima from
-            beyond.
+            sqrt(width)``: values of 0.5 to 1 are a good start for `fit`, which ends in worse
+            maxima from larger ones.
         random_state : int, RandomState instance or None, default=None
-            Source of the embeddings, and of the features' draw.
+            Source of the embeddings and of the features' draw.
         **params : dict
             Further parameters of the class.
 
@@ -229,7 +229,7 @@ class KernelHMM(Climber):
         """
         for name, value in (("n_states", n_states), ("n_symbols", n_symbols), ("width", width)):
             check_integer(name, value)
-        scale = scale.item() if isinstance(scale, np.generic) else scale  # 1e130 is no float32
+        scale = scale.item() if isinstance(scale, np.generic) else scale  # 1e130 is not a float32
         if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale <= _LARGEST:
             raise ValueError(f"scale must be a number from 0 to {_LARGEST:g}, got {scale!r}.")
         rng = as_generator(random_state)
@@ -242,7 +242,7 @@ class KernelHMM(Climber):
 
     @property
     def _model(self):
-        """Channels and start: learnt ones, or those of the current parameters."""
+        """Channels and start: learned ones, or those of the current parameters."""
         return self._given_model if self._fitted is None else self._fitted
 
     @property
@@ -258,7 +258,7 @@ class KernelHMM(Climber):
 
     @property
     def _dtype(self):
-        """float32 where all given embeddings are."""
+        """float32 if all given embeddings are, otherwise float64."""
         given = (getattr(self, role) for role in _ROLES)
         types = {getattr(value, "dtype", None) for value in given if value is not None}
         return np.dtype(np.float32 if types == {np.dtype(np.float32)} else np.float64)
@@ -283,7 +283,7 @@ class KernelHMM(Climber):
         return found
 
     def _own(self, name, width):
-        # A copy: what roles share must not depend on types of arrays, nor be lost by `clone`.
+        # A copy, so that sharing between roles depends neither on array types nor on `clone`.
         return check_embeddings(getattr(self, name), name, width).copy()
 
     def _start_prob(self, embeddings):
@@ -310,7 +310,7 @@ class KernelHMM(Climber):
 
     @property
     def feature_map_(self) -> dict[str, Any]:
-        """What the model takes for transitions and emissions: "exact" or the fitted mechanism."""
+        """The maps of transitions and emissions: "exact" or the fitted mechanism."""
         made = (getattr(maps, "mechanism", maps) for maps in self._model.maps)
         return dict(zip(("transition", "emission"), made, strict=True))
 
@@ -341,7 +341,7 @@ class KernelHMM(Climber):
         return np.exp(channel.log_values())
 
     def _check_local(self, name):
-        if not self._model.is_local:  # after `fit`, what was learnt
+        if not self._model.is_local:  # after `fit`, the learned one
             raise ValueError(
                 f"{name} needs normalization='local': with 'global' what is probable at a position "
                 "depends on how long the sequence will be."
@@ -357,7 +357,7 @@ class KernelHMM(Climber):
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols of all sequences, one after the other; masked entries are missing.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         Returns
         -------
@@ -375,50 +375,50 @@ class KernelHMM(Climber):
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         Returns
         -------
         log_prob : float
-            What `score` returns.
+            The result of `score`.
         posteriors : ndarray of shape (n_samples, n_states)
-            What `predict_proba` returns.
+            The result of `predict_proba`.
         """
         return self.score(X, lengths), self.predict_proba(X, lengths)
 
     def aic(self, X: Array, lengths: Array | None = None) -> float:
-        """Return Akaike's information criterion: the lower, the better.
+        """Return Akaike's information criterion; lower is better.
 
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         Returns
         -------
         float
             -2 `score` + 2 p. The p parameters are the entries of the embeddings, without those of
-            `targets` and `emitters` where these are None; the start distribution is given and no
-            parameter.
+            `targets` and `emitters` if these are None; the start distribution is given, so it is
+            not a parameter.
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
     def bic(self, X: Array, lengths: Array | None = None) -> float:
-        """Return the Bayesian information criterion: the lower, the better.
+        """Return the Bayesian information criterion; lower is better.
 
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         Returns
         -------
         float
-            -2 `score` + p log(n), with the parameters p of `aic` and n symbols that are not
+            -2 `score` + p log(n), with p as in `aic` and n the number of symbols that are not
             missing.
         """
         n_seen = np.count_nonzero(_check_symbols(self._model, X) != ANY)
@@ -439,11 +439,11 @@ class KernelHMM(Climber):
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         filtered : bool, default=False
-            Whether the posterior is given the symbols up to the sample, as an online filter knows
-            it, and not given all of the sequence.
+            Whether to condition only on the symbols up to the sample, like an online filter, rather
+            than on the whole sequence.
 
         Returns
         -------
@@ -467,14 +467,15 @@ class KernelHMM(Climber):
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
-            The symbols so far, of one sequence. None of both parameters is the first symbol.
+            The symbols of one sequence so far. If both parameters are None, predict the first
+            symbol.
         state : FilterState, default=None
-            What `filter_step` returned after the symbols so far, in place of them.
+            The result of `filter_step` after the symbols so far, in place of them.
 
         Returns
         -------
         ndarray of shape (n_symbols,) or (n_sequences, n_symbols)
-            Rows sum to 1; there is one for every sequence of `state`.
+            Distributions, which sum to 1, one per sequence of `state`.
 
         Examples
         --------
@@ -506,14 +507,14 @@ class KernelHMM(Climber):
         *,
         algorithm: Literal["posterior", "viterbi"] = "posterior",
     ) -> np.ndarray:
-        """Return the state of largest posterior for every sample; hmmlearn's `predict` is Viterbi.
+        """Return the most probable state for each sample; hmmlearn's `predict` uses Viterbi.
 
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
         algorithm : {"posterior", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
 
@@ -531,18 +532,18 @@ class KernelHMM(Climber):
         lengths: Array | None = None,
         algorithm: Literal["viterbi", "posterior"] | None = None,
     ) -> tuple[float, np.ndarray]:
-        """Return a state for every sample, and how probable these states are with the symbols.
+        """Return a state for every sample, and the log probability of states and symbols.
 
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
         algorithm : {"viterbi", "posterior"} or None, default=None
-            The most probable path (also None), which does not factor through features: quadratic
-            in the states, in blocks of rows; or the state of largest posterior at every sample,
-            linear in the states.
+            "viterbi" or None: the most probable path, which does not factor through features, so
+            it is quadratic in the states, in blocks of rows. "posterior": the state with the
+            largest posterior at every sample, linear in the states.
 
         Returns
         -------
@@ -568,14 +569,14 @@ class KernelHMM(Climber):
         return logs - model.log_normaliser(sequences), states
 
     def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
-        """Take in the next symbol of one or several streams, in memory that does not grow.
+        """Process the next symbol of one or several streams, in memory that does not grow.
 
         Parameters
         ----------
         symbol : int or array-like of int of shape (n_sequences,)
             The next symbol; ``numpy.ma.masked`` and masked entries of an array are missing.
         state : FilterState, default=None
-            What the step before returned; None starts.
+            The result of the previous step; None starts a stream.
 
         Returns
         -------
@@ -611,7 +612,7 @@ class KernelHMM(Climber):
         Parameters
         ----------
         n_samples : int, default=1
-            Its length.
+            Length of the sequence.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
@@ -636,7 +637,7 @@ class KernelHMM(Climber):
         Parameters
         ----------
         n_states : int, default=200
-            Number of states that are looked at.
+            Number of states to look at.
         random_state : int, RandomState instance or None, default=None
             Source of the choice of states.
 
@@ -644,7 +645,7 @@ class KernelHMM(Climber):
         -------
         dict of str to ndarray of shape (n_states,)
             ``"transition"`` and ``"emission"``: total variation distance, in [0, 1], between the
-            distributions that follow each state (locally normalised).
+            exact and approximate (locally normalised) distributions given each state.
         """
         model = self._model
         rows = as_generator(random_state).permutation(len(model.start))
@@ -662,10 +663,10 @@ class KernelHMM(Climber):
     # ---------------------------------------------------------------- learning
 
     def fit(self, X: Array, lengths: Array | None = None) -> Self:
-        """Learn the embeddings: gradient ascent on the exact likelihood of the low-rank model.
+        """Learn the embeddings by gradient ascent on the exact likelihood of the low-rank model.
 
-        The features are drawn and fitted once, at the given embeddings, and kept; L-BFGS moves the
-        embeddings. Missing symbols are summed out, and with ``normalization="global"`` the
+        The features are drawn and fitted once, at the given embeddings, and kept while L-BFGS moves
+        the embeddings. Missing symbols are summed out, and with ``normalization="global"`` the
         normalisers of the sequences' lengths are part of the likelihood.
 
         Parameters
@@ -673,7 +674,7 @@ class KernelHMM(Climber):
         X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
-            Lengths of the sequences; None is one sequence.
+            Lengths of the sequences; None means one sequence.
 
         Returns
         -------
@@ -688,7 +689,7 @@ class KernelHMM(Climber):
         Warns
         -----
         ConvergenceWarning
-            Where the best start did not converge: it reached `max_iter`, its line search failed, or
+            If the best start did not converge: it reached `max_iter`, its line search failed, or
             a gradient was not finite.
         """
         self._validate_params()
@@ -706,7 +707,7 @@ class KernelHMM(Climber):
 
 
 class _Shape:
-    """What stands for an array in the text of an estimator."""
+    """Placeholder for an array in the representation of an estimator."""
 
     def __init__(self, value):
         self.value = value
@@ -721,7 +722,7 @@ def _check_symbols(model, symbols, name="X"):
     is_missing = None
     if isinstance(symbols, np.ma.MaskedArray):
         is_missing = np.ma.getmaskarray(symbols)
-        # Nothing is known of the type where all are masked: numpy.ma.masked is a float.
+        # If all are masked the type is meaningless: numpy.ma.masked is a float.
         symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
     symbols = as_array(name, symbols)
     if symbols.ndim == 2 and symbols.shape[1] == 1:
@@ -781,7 +782,7 @@ def _check_shares(posterior, state):
 
 
 def _decoded(model, sequences, algorithm):
-    """Return the log value of paths with the symbols, summed over sequences, and the paths."""
+    """Return the log probability of paths and symbols, summed over sequences, and the paths."""
     if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
         raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
     if algorithm == "viterbi":

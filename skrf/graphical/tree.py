@@ -14,52 +14,52 @@ from ._potentials import as_array, as_generator
 class TreeMRF(FieldModel):
     """A tree of variables with the potential exp(x_i . y_j) on every edge (i, j).
 
-    A message costs O(n D) for a variable with n states and D features, where the exact one costs
-    n^2. With random features this is the model of the approximate potentials, exactly: all
-    methods agree with each other.
+    A message costs O(n D) for a variable with n states and D features, whereas the exact one costs
+    O(n^2). With random features, all methods are exact for the model of the approximate
+    potentials, so they agree with each other.
 
     Parameters
     ----------
     edges : array-like of int of shape (n_variables - 1, 2)
         Pairs of variables, which must form one tree.
     embeddings : array-like of shape (n, d), or sequence of such arrays
-        Embeddings x of the states: one array for all variables, or one per variable, of one width.
+        Embeddings x of the states: one array for all variables, or one per variable with the same
+        width.
     unary : sequence of array-like of shape (n_i,), default=None
         Log potentials of the states of every variable; -inf forbids a state. None is 0.
     later : array-like of shape (n, d), or sequence of such arrays, default=None
-        Embeddings y of the states as those of the second variable of an edge; None takes
-        `embeddings`.
+        Embeddings y of the states of the second variable of an edge; None means `embeddings`.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that is no dearer (up to 512 states), else ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
-        `fit` stops where the log likelihood gains less than this share of itself.
+        `fit` stops when the log likelihood gains less than this share of itself.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood of every iteration.
     random_state : int, RandomState instance or None, default=None
-        Source of the draw, where the map has none.
+        Source of the draw if the map has none.
 
     Attributes
     ----------
     feature_map_ : "exact" or mechanism
-        What potentials are made of; known before `fit`.
+        The kernel or map behind the potentials; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
-        After `fit`, the learnt embeddings (`later_` where `later` was given); all methods then use
+        After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
         them.
     unary_ : list of ndarray
-        After ``fit(..., learn_unary=True)``, in place of `unary`.
+        After ``fit(..., learn_unary=True)``, learned values that replace `unary`.
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` ended by `tol`; else it warned of the reason.
+        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
 
     Raises
     ------
     ValueError
-        By every method, where the edges are not a tree (cycles, parts that are not connected,
-        unknown variables) or shapes do not fit.
+        By every method, if the edges do not form a tree (cycles, disconnected parts, unknown
+        variables) or shapes do not fit.
 
     See Also
     --------
@@ -119,7 +119,7 @@ class TreeMRF(FieldModel):
         return np.reshape(self.edges, (-1, 2)).tolist()
 
     def _field(self, model=None, n_variables=None, unary=None):
-        """Return the field of the current model, or of another one with other unaries."""
+        """Return the field of the current model, or of another model and unaries."""
         model = self._model if model is None else model
         parents = _rooted(self.edges)
         given = {tuple(edge) for edge in self._edges(None)}
@@ -164,12 +164,12 @@ class TreeMRF(FieldModel):
         Parameters
         ----------
         assignments : array-like of int of shape (n_variables,) or (n, n_variables)
-            A state for every variable.
+            A state per variable.
 
         Returns
         -------
         float or ndarray of shape (n,)
-            Log probabilities under the approximate potentials, which are normalised.
+            Normalised log probabilities under the approximate potentials.
         """
         return self._field().log_prob(self._check_states(assignments))
 
@@ -179,7 +179,7 @@ class TreeMRF(FieldModel):
         Returns
         -------
         list of ndarray of shape (n_i,)
-            Each sums to 1.
+            Distributions, which sum to 1.
         """
         return self._field().marginals()
 
@@ -189,12 +189,12 @@ class TreeMRF(FieldModel):
         Parameters
         ----------
         i, j : int
-            Two variables with an edge.
+            Two variables connected by an edge.
 
         Returns
         -------
         ndarray of shape (n_i, n_j)
-            Sums to 1.
+            Joint distribution, which sums to 1.
         """
         field = self._field()
         for name, value in (("i", i), ("j", j)):
@@ -217,14 +217,14 @@ class TreeMRF(FieldModel):
         log_prob : float
             Its log probability.
         states : ndarray of int of shape (n_variables,)
-            A state of every variable.
+            A state per variable.
         """
         return self._field().decode()
 
     def max_marginals(self) -> list[np.ndarray]:
         """Return, for every state, the log probability of the best assignment that has it.
 
-        Quadratic in the states, as `decode`.
+        Quadratic in the states, like `decode`.
 
         Returns
         -------
@@ -254,45 +254,44 @@ class TreeMRF(FieldModel):
     # ---------------------------------------------------------------- learning
 
     def log_partition_gradient(self) -> dict[str, Any]:
-        """Return the gradient of `log_partition`, the feature maps held.
+        """Return the gradient of `log_partition` with fixed feature maps.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            With respect to ``"embeddings"``, ``"later"`` (where given) and ``"unary"``, shaped as
-            these.
+            With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
+            shapes.
         """
         return self._log_partition_gradient(self._field())
 
     def log_prob_gradient(self, assignments: Array) -> dict[str, Any]:
-        """Return the gradient of the sum of `log_prob` over assignments, the feature maps held.
+        """Return the gradient of the sum of `log_prob` over assignments with fixed feature maps.
 
         Parameters
         ----------
         assignments : array-like of int of shape (n_variables,) or (n, n_variables)
-            A state for every variable.
+            A state per variable.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            As `log_partition_gradient`.
+            As in `log_partition_gradient`.
         """
         states = np.atleast_2d(self._check_states(assignments))
         _, by_states, by_pairs = self._log_likelihood(self._model, [states])
         return self._shaped(self._model.gradients(by_pairs), by_states)
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
-        """Learn the embeddings from assignments by maximum likelihood, the draw of features kept.
+        """Learn the embeddings from assignments by maximum likelihood, keeping the features' draw.
 
-        The likelihood is that of the low-rank model, exactly; L-BFGS climbs it from the given
-        embeddings.
+        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings.
 
         Parameters
         ----------
         assignments : array-like of int of shape (n, n_variables)
-            A state for every variable.
+            A state per variable.
         learn_unary : bool, default=False
-            Whether unary potentials are learnt too; what is forbidden stays so.
+            Whether to learn unary potentials too; forbidden states stay forbidden.
 
         Returns
         -------
@@ -307,14 +306,14 @@ class TreeMRF(FieldModel):
         Warns
         -----
         ConvergenceWarning
-            Where it did not converge: it reached `max_iter`, its line search failed, or a gradient
+            If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
         return self._fit([np.atleast_2d(draft_of(self)._check_states(assignments))], learn_unary)
 
 
 def _rooted(edges):
-    """Return the parent of every variable but 0, in an order from it."""
+    """Return the parent of every variable except 0, ordered from 0."""
     edges = as_array("edges", edges)
     if edges.size == 0:
         return {}

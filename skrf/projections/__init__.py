@@ -21,7 +21,7 @@ CouplingLike: TypeAlias = (
     Literal["iid", "orthogonal", "simplex", "simplex+", "sobol", "norm-coupled"] | Coupling
 )
 
-# The couplings that every way to hold a projection has.
+# The couplings available for each way to store a projection.
 PROJECTIONS = {
     "dense": COUPLINGS,
     "hadamard": {
@@ -33,7 +33,7 @@ PROJECTIONS = {
 
 
 def coupling_of(coupling, projection="dense"):
-    """Return a coupling, given it or its name, for a way to hold the projection."""
+    """Return a coupling, given as such or by name, for a way to store the projection."""
     if isinstance(coupling, Coupling):
         return coupling
     allowed = PROJECTIONS[projection]

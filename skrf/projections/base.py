@@ -11,8 +11,8 @@ from .._typing import Array
 class Projection(ABC):
     """Rows omega_1, ..., omega_m in R^d that multiply inputs.
 
-    A fast projection need not hold its matrix: consumers use `multiply`, `pull_back` and
-    `squared_norms`, and `dense` only for small work.
+    A fast projection need not store its matrix: consumers use `multiply`, `pull_back` and
+    `squared_norms`, and `dense` only for small problems.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Projection(ABC):
 
     See Also
     --------
-    DenseProjection : One that is held as a matrix.
+    DenseProjection : A projection stored as a matrix.
     Coupling : Draws them.
 
     References
@@ -51,15 +51,15 @@ class Projection(ABC):
 
     @abstractmethod
     def with_norms(self, norm: float) -> "Projection":
-        """Return the projection whose rows keep their directions and have one given length."""
+        """Return the projection whose rows keep their directions but all have a given length."""
 
     def scaled(self, factor: float) -> "Projection":
-        """Return the projection with all rows times a number."""
+        """Return the projection with all rows multiplied by a number."""
         return self.after(factor * np.eye(self.n_features))
 
 
 class DenseProjection(Projection):
-    """A projection held as a matrix.
+    """A projection stored as a matrix.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class DenseProjection(Projection):
         return self.matrix
 
     def multiply(self, X: Array, out: np.ndarray | None = None) -> Array:
-        """Return X @ matrix.T, written into `out` where that is given (dense NumPy input)."""
+        """Return X @ matrix.T, written into `out` if that is given (dense NumPy input)."""
         matrix = self._kept.like(X, lambda: self.matrix).T
         if out is not None:
             return np.matmul(X, matrix, out=out)
@@ -98,25 +98,25 @@ class DenseProjection(Projection):
         return by_products @ self._kept.like(by_products, lambda: self.matrix)
 
     def after(self, matrix: np.ndarray) -> "DenseProjection":
-        """Return the projection with the matrix multiplied in."""
+        """Return the projection multiplied by a matrix."""
         return DenseProjection(self.matrix @ matrix)
 
     def with_norms(self, norm: float) -> "DenseProjection":
-        """Return the projection whose rows keep their directions and have one given length."""
+        """Return the projection whose rows keep their directions but all have a given length."""
         return DenseProjection(self.matrix * (norm / np.sqrt(self.squared_norms))[:, None])
 
     def scaled(self, factor: float) -> "DenseProjection":
-        """Return the projection with all rows times a number."""
+        """Return the projection with all rows multiplied by a number."""
         return DenseProjection(factor * self.matrix)
 
 
 class Coupling(ABC):
-    """A joint law of the rows of a projection; every single row is N(0, I_d).
+    """A joint law of the rows of a projection; each row is N(0, I_d).
 
     See Also
     --------
-    Projection : What it draws.
-    skrf.theory.expected_conformity : What of it decides the error.
+    Projection : The object that it draws.
+    skrf.theory.expected_conformity : The property of a coupling that decides the error.
 
     References
     ----------
@@ -133,10 +133,10 @@ class Coupling(ABC):
         return {1: n_projections}
 
     def pair_cosine(self, block_rows: int) -> float | None:
-        """Return the cosine between two rows of a block when it and the norms follow the block law.
+        """Return the cosine between two rows of a block if the rows follow the block law.
 
-        The law: norms independent chi_d, every pair of directions at one fixed cosine, uniformly
-        rotated. None where rows of a block are coupled in another way; closed forms of pair terms
-        are known for this law only.
+        Under that law, norms are independent chi_d and every pair of directions has one fixed
+        cosine and a uniform rotation. Return None if rows of a block are coupled in another way:
+        closed forms of pair terms are known only for this law.
         """
         return 0.0

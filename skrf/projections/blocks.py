@@ -9,23 +9,23 @@ from .norms import chi_norms, paired_norms
 def haar_rows(n_rows, n_features, rng):
     """Return the first rows of a Haar distributed orthogonal matrix, shape (n_rows, n_features).
 
-    The signs of R's diagonal are folded into Q: LAPACK's Q alone is not Haar distributed and
-    biases one-sided exponential features.
+    The signs of R's diagonal are folded into Q, because LAPACK's Q alone is not Haar distributed
+    and would bias one-sided exponential features.
     """
     q, r = np.linalg.qr(rng.standard_normal((n_features, n_rows)))
     return (q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T
 
 
 class BlockCoupling(Coupling):
-    """Blocks of at most d rows; a last block may be cut.
+    """Blocks of at most d rows; the last block may be cut.
 
-    Subclasses say how long the rows are and how they stand to each other before the rotation.
+    Subclasses define the lengths of the rows and their directions before the rotation.
     """
 
     norms = staticmethod(chi_norms)
 
     def directions(self, norms):
-        """Return unit rows (b, b) for a block whose rows have these norms; None is the identity."""
+        """Return unit rows (b, b) for a block with these norms; None means the identity."""
         return None
 
     def draw(self, n_projections, n_features, rng):

@@ -1,10 +1,10 @@
 """Projections of O(d) numbers per block: products of Walsh-Hadamard matrices and random diagonals.
 
-A block is W = D S R of the order d' >= d, the least that has a fast transform. Inputs are padded
-with zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1
-/ d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'}
-norms, which makes a cut row nearly N(0, I_d). At small orders the matrix is kept as well, once
-something has been multiplied by it.
+A block is W = D S R of order d' >= d, the smallest with a fast transform. Inputs are padded with
+zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1 /
+d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'} norms,
+which makes a cut row nearly N(0, I_d). At small orders the matrix is stored as well, once something
+has been multiplied by it.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -24,18 +24,19 @@ SMALLEST_ORDER = 16
 _LARGEST_DENSE = 128  # order up to which a product with the whole matrix is as fast
 _LAYERS = 3
 
-# Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device
-# that wants larger pieces.
+# Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device,
+# which needs larger blocks.
 _BLOCK = 2**18
 _DEVICE_BLOCK = 2**22
 
 
 @dataclass(eq=False, repr=False)
 class HadamardProjection(Projection):
-    """Rows of structured blocks, held as a matrix only where that is faster: at small orders.
+    """Rows of structured blocks, stored as a matrix only at small orders, where that is faster.
 
-    Beyond, `multiply` walks blocks of rows: beside its output it holds a few arrays of at most 2^18
-    numbers (2^22 for other libraries than NumPy), or of one padded row where that is longer.
+    At larger orders `multiply` works on blocks of rows: besides its output it holds a few arrays of
+    at most 2^18 numbers (2^22 for libraries other than NumPy), or of one padded row if that is
+    longer.
 
     Parameters
     ----------
@@ -46,11 +47,11 @@ class HadamardProjection(Projection):
     n_features : int
         Width d of the inputs, at most the order.
     radii : ndarray of shape (n_blocks, order), default=None
-        Sizes that multiply D_3, of mean square 1 in every block; None is 1.
+        Sizes that multiply D_3, with mean square 1 in every block; None means 1.
     simplices : bool, default=False
-        Whether S is the simplex of as many rows as a block keeps, or the identity.
+        Whether S is the simplex of the rows that a block keeps rather than the identity.
     matrix : ndarray of shape (d, d), default=None
-        Multiplies the inputs first; None is the identity.
+        Multiplies the inputs first; None means the identity.
 
     Attributes
     ----------
@@ -75,14 +76,14 @@ class HadamardProjection(Projection):
         """Squared lengths of the rows as they act on inputs: cut to d coordinates."""
         if self.matrix is not None:
             return self._sum_of_squares(0, self.n_features)
-        # A whole row has the length drawn for it: only what was cut off has to be computed.
+        # A whole row has the length drawn for it, so only the part cut off must be computed.
         whole = self.lengths**2
         if self.n_features == self.order:
             return whole
         return np.maximum(whole - self._sum_of_squares(self.n_features, self.order), 0.0)
 
     def dense(self):
-        """Return the matrix, made by multiplying the identity; for small work."""
+        """Return the matrix, computed by multiplying the identity; for small problems."""
         return self._transformed(np.eye(self.n_features)).T
 
     def after(self, matrix):
@@ -120,7 +121,7 @@ class HadamardProjection(Projection):
 
     def _prepared(self, X):
         """Return kernels, the number of rows in a block, diagonals and lengths for an input."""
-        # The precision of an array that may be another library's; kernels move them to it.
+        # In the precision of the input; kernels move the arrays to its library.
         dtype = np.float32 if "float32" in str(X.dtype) else np.float64
         diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
         kernel = _kernels.choose(X, X.shape[0] * diagonals.size)
@@ -145,7 +146,7 @@ class HadamardProjection(Projection):
         return namespace(X).concat(parts, axis=0) if is_other else out
 
     def _diagonals(self):
-        # H / sqrt(order) is orthogonal: the root goes into every diagonal, so that no layer grows.
+        # H / sqrt(order) is orthogonal: put the root into every diagonal, so that no layer grows.
         diagonals = self.signs / np.sqrt(self.order)
         if self.radii is not None:
             diagonals[:, -1] *= self.radii
@@ -154,7 +155,7 @@ class HadamardProjection(Projection):
     def _sum_of_squares(self, first, stop):
         """Return sum_l w_l^2 over the coordinates l = first, ..., stop - 1 of rows w.
 
-        Coordinates from d on are those that no input reaches. Takes O(d m log d) time.
+        Coordinates from d on are not reached by any input. Takes O(d m log d) time.
         """
         widest = max(self.order, self.n_projections)
         total = np.zeros(self.n_projections)
@@ -190,7 +191,7 @@ class Hadamard(Coupling):
         )
 
     def radii(self, n_blocks, order, rng):
-        """Return the sizes that multiply the last diagonal; None is 1."""
+        """Return the sizes that multiply the last diagonal; None means 1."""
         return None
 
     def pair_cosine(self, block_rows):
@@ -203,7 +204,7 @@ class HadamardOrthogonal(Hadamard):
 
 
 class HadamardSimplex(Hadamard):
-    """Rows of a block are a simplex (in d' dimensions); a cut block is a smaller one of its own."""
+    """Rows of a block are a simplex (in d' dimensions); a cut block is a smaller simplex."""
 
     simplices = True
 
@@ -213,7 +214,7 @@ class HadamardIndependent(Hadamard):
 
     The last diagonal g has signs and exponentially distributed squares of mean square 1. Rows i and
     k then have the cosine sum_j h_ij h_kj g_j^2 / d', of mean 0 and mean square about 1/d' over
-    draws: what independent directions have. (Gaussian g, as in Fastfood, give twice that, and more
+    draws, like independent directions. (Gaussian g, as in Fastfood, gives twice that, and more
     error than independent rows.) Rows of a block share their random numbers, so they are
     independent only in this sense.
     """

@@ -18,7 +18,7 @@ class Independent(Coupling):
 
 
 class Sobol(Coupling):
-    """Scrambled Sobol' points through the normal quantile function, row by row N(0, I)."""
+    """Scrambled Sobol' points mapped by the normal quantile function, so each row is N(0, I)."""
 
     def draw(self, n_projections, n_features, rng):
         """Return a dense projection drawn with `rng`."""
@@ -29,9 +29,9 @@ class Sobol(Coupling):
             )
         bits = int(np.ceil(np.log2(n_projections)))
         points = qmc.Sobol(n_features, scramble=True, rng=rng).random_base2(bits)[:n_projections]
-        # Points are multiples of 2^-30 and can be 0: half a step moves them into the open interval.
+        # Points are multiples of 2^-30 and can be 0; half a step moves them into the open interval.
         return DenseProjection(ndtri(points + 2.0**-31))
 
     def pair_cosine(self, block_rows):
-        """Return None: all rows are coupled, and by no known law."""
+        """Return None: all rows are coupled by an unknown law."""
         return None

@@ -1,4 +1,4 @@
-"""How long the rows of a projection are."""
+"""Lengths of the rows of a projection."""
 
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
@@ -18,8 +18,8 @@ def paired_norms(n_rows, n_features, rng):
     norms = chi_norms(n_rows, n_features, rng)
     half, shape = n_rows // 2, n_features / 2
     first = norms[: 2 * half : 2] ** 2 / 2
-    # Each half of the distribution is inverted from its small tail: near 1 a probability has no
-    # digits left.
+    # Invert each half of the distribution from its small tail: probabilities near 1 lose all
+    # digits.
     mirrored = np.where(
         first > shape,
         gammaincinv(shape, gammaincc(shape, first)),

@@ -1,6 +1,6 @@
 """Blocks whose directions repel each other: simplex and simplex+.
 
-Source: Reid et al., Simplex random features, with a cut block made a simplex of its own.
+Source: Reid et al., Simplex random features, with a cut block as a smaller simplex.
 """
 
 import numpy as np

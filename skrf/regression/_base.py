@@ -1,4 +1,4 @@
-"""What classifier and regressor share: the feature map and the sums of its key features."""
+"""Code shared by classifier and regressor: the feature map and the sums of its key features."""
 
 import copy
 import warnings
@@ -38,11 +38,11 @@ from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
 
 _BLOCK_ROWS = 1024
-_DEVICE_BLOCK_ROWS = 2**14  # a device wants larger pieces
-# Of blocks whose sums are held at a time.
+_DEVICE_BLOCK_ROWS = 2**14  # devices need larger blocks
+# Limits on blocks whose sums are held at once: their number, and the numbers they hold.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
-_SPREAD = 23.0  # groups on one scale may differ by e^23, which is 1e10
-_WEIGHT_BITS = 32  # weights on one scale may differ by 2^32
+_SPREAD = 23.0  # groups on a common scale may differ by e^23, about 1e10
+_WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
 _SINGLE_BITS = 64  # and other values in float32 by 2^64
 _LEAST, _MOST = -1074, 1023  # exponents of 2 of floats
 _LOG_2 = float(np.log(2.0))
@@ -50,7 +50,7 @@ _LOG_2 = float(np.log(2.0))
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Validated rows, and what sums take of them.
+    """Validated rows and what is summed over them.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class Data:
     y : ndarray of shape (n,) or (n, n_outputs)
         Labels or targets, as scores compare them.
     target : ndarray of shape (n,) or (n, n_outputs)
-        What a map is fitted with.
+        Labels or targets that a map is fitted to.
     groups : ndarray of int of shape (n,)
         Groups of the sums, from 0.
     values : ndarray of shape (n, n_values)
-        What is summed beside the weight.
+        Values to sum besides the weight.
     sample_weight : ndarray of shape (n,) or None
-        Weights, None where none were given.
+        Weights, or None if none were given.
     numbers : ndarray of int of shape (n,)
         Positions of the rows in the input.
     n_groups : int
@@ -83,24 +83,24 @@ class Data:
 
     @cached_property
     def weights(self):
-        """Weights, 1 where none were given."""
+        """Weights, 1 if none were given."""
         return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
 
     @property
     def score_weights(self):
-        """Weights in units in which scorers can add them up; None where none were given."""
+        """Weights scaled so that scorers can add them up; None if none were given."""
         weights = self.sample_weight
         return None if weights is None else np.ldexp(weights, -np.frexp(weights.max())[1])
 
     def part(self, rows):
-        """Return some of the rows: a slice, or numbers."""
+        """Return some of the rows, given a slice or indices."""
         own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
         own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
         weights = self.sample_weight
         return replace(self, sample_weight=None if weights is None else weights[rows], **own)
 
     def fit_arguments(self, feature_map):
-        """Return what a map is fitted to, weights where it takes them; on the host."""
+        """Return the arguments of a map's `fit` on the host, with weights if it accepts them."""
         own = {"X": to_host(self.X), "y": self.target}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             exponent = np.frexp(self.sample_weight.max())[1]
@@ -111,7 +111,7 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class KeySums:
-    """Feature maps and the sums over all rows so far; nothing of it changes.
+    """Feature maps and the sums over all rows so far; immutable.
 
     Parameters
     ----------
@@ -120,18 +120,18 @@ class KeySums:
     maps : tuple of FeatureMap
         Queries and keys.
     sums : Sums or None
-        A single value, with a leading axis for groups and their values: each has exponents of its
-        own. None before the first row.
+        A single value with a leading axis for groups and their values, each with its own
+        exponents. None before the first row.
     weights, log_weights : ndarray of shape (n_groups,)
-        Sums of the weights as they were given, which may overflow, and their logarithms.
+        Sums of the given weights, which may overflow, and their logarithms.
     n_values : int
-        Values of a group, the weight first.
+        Number of values per group, including the weight, which comes first.
     has_one_scale : bool
         Whether one scale has suited all rows of all groups so far.
     targets : Targets or None
-        What a regressor knows of the targets.
+        Statistics of a regressor's targets.
     kept : array of shape (n, width), default=None
-        What the maps read in place of the rows of a query, where those were mapped before.
+        Input of the maps in place of the rows of a query, if those were mapped before.
     """
 
     params: dict
@@ -152,7 +152,7 @@ class KeySums:
 
     @property
     def shares(self):
-        """Shares of the groups in the weights."""
+        """Share of each group in the weights."""
         with np.errstate(over="ignore"):
             total = self.weights.sum()
         if np.isfinite(total):
@@ -160,9 +160,9 @@ class KeySums:
         return np.exp(self.log_weights - log_sum_exp(self.log_weights))
 
     def reference(self):
-        """Return one log scale for each column that is of the size of every group's mean, or None.
+        """Return a log scale per column near the mean of every group, or None.
 
-        There is none for maps with signs, and where groups are too far apart.
+        It is None for maps with signs, and if groups are too far apart.
         """
         if self.sums is None or not (self.has_one_scale and self.maps[1].is_positive):
             return None
@@ -186,22 +186,22 @@ class KeySums:
 
     @cached_property
     def exponents(self):
-        """Exponents of 2 of values over weights, in units of which values are read."""
+        """Exponents of 2 of values over weights, which are the units of results."""
         ratios = differences(*self._by_group(self.sums.top)).max(axis=(0, 2))
         ratios = np.clip(finite(ratios) // _LOG_2, _LEAST, _MOST)
         return ratios.astype(int)
 
     @cached_property
     def _is_wide(self):
-        """Whether values over weights are too far apart for float32."""
+        """Whether values over weights span too wide a range for float32."""
         ratios = differences(*self._by_group(self._log_sizes()))
         ratios = ratios - self.exponents[:, None] * _LOG_2
         return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
 
     def merge(self, sums, weights, suits, units):
-        """Return the sums with those of other rows, and whether their reference suited these.
+        """Return the sums including those of other rows, and whether their reference suited these.
 
-        Values of those rows are in units of ``2**units``.
+        Values of the other rows are in units of ``2**units``.
         """
         values = np.moveaxis(to_host(sums.sums), 2, 1)
         top = to_host(sums.top)[:, None, :] + units[:, None] * _LOG_2
@@ -218,7 +218,7 @@ class KeySums:
         )
 
     def add(self, X, groups, weights, values):
-        """Return the sums with more rows, blocks of which are merged in their order.
+        """Return the sums with more rows, whose blocks are merged in order.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class KeySums:
         weights : ndarray of shape (n,)
             Their weights, any positive normal numbers.
         values : ndarray of shape (n, n_values)
-            What their features are multiplied with beside the weight.
+            Factors of their features besides the weight.
         """
         exponents = np.frexp(weights)[1] - 1
         unit, total = exponents.max(), self
@@ -246,10 +246,10 @@ class KeySums:
         units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
-        # As many sums are held at a time as there are blocks in a batch.
+        # At most as many sums are held at once as there are blocks in a batch.
         n_held = _HELD_NUMBERS // ((feature_map.n_columns or 1) * n_groups * (values.shape[1] + 1))
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
-        # The first batches are small: they tell the scale of the others, if there is one.
+        # The first batches are small: they set the scale of the others, if there is one.
         is_scaled = self.sums is not None or is_array_api(X)
         start, length = 0, most if is_scaled else _BLOCK_ROWS
         while start < X.shape[0]:
@@ -266,7 +266,7 @@ class KeySums:
         return total
 
     def apart(self, data):
-        """Return the sums over rows of which each is a column of its own, as of an `ExactMap`."""
+        """Return the sums over rows that each are a column of their own, as with an `ExactMap`."""
         units, _ = exponents_of(data.values)
         n, n_groups = len(data.y), len(self.weights)
         own = np.column_stack([np.ones(n), np.ldexp(data.values, -units)])
@@ -282,7 +282,7 @@ class KeySums:
         )
 
     def joined(self, other):
-        """Return the sums over the rows of both, of the same maps."""
+        """Return the sums over the rows of both, which share their maps."""
         if self.sums is None or other.sums is None:
             return self if other.sums is None else other
         log_weights = np.logaddexp(self.log_weights, other.log_weights)
@@ -302,14 +302,14 @@ class KeySums:
         )
 
     def shares_with(self, weights):
-        """Return the shares of a single group so far, and of more weights, in their sum."""
+        """Return the shares of a single group so far and of more weights in their sum."""
         unit = np.frexp(weights.max())[1]
         log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
         both = np.array([self.log_weights[0], log_weight])
         return np.exp(both - np.logaddexp(*both))
 
     def query(self, X, function):
-        """Return function(sums, block) of blocks of rows put together.
+        """Return the concatenated results of function(sums, block) for blocks of rows.
 
         `sums` are those of the block's rows, (n, n_groups, n_values), in units of
         ``2**exponents`` and up to a factor for each row.
@@ -331,14 +331,14 @@ class KeySums:
         return namespace(parts[0]).concat(parts, axis=0)
 
     def log_scores(self, X):
-        """Return the logarithms of the weights that rows see of every group, (n, n_groups)."""
+        """Return the logarithms of every group's weight as seen from rows, (n, n_groups)."""
         logs = self.maps[0](X).values
         parts = self.sums.beside(X).groups()
         return namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
 
 
 def exponents_of(values):
-    """Return the largest and the smallest exponents of 2 of columns, zeros left out."""
+    """Return the largest and smallest exponents of 2 of columns, ignoring zeros."""
     exponents, some = np.frexp(values)[1] - 1, values != 0
     least = exponents.min(axis=0, initial=_MOST, where=some)
     return exponents.max(axis=0, initial=_LEAST, where=some), least
@@ -349,7 +349,7 @@ def _precise(X, is_wide):
 
 
 def _blocks_of(feature_map, X):
-    """Return the size of a block of rows, and what maps blocks: threads where they are allowed."""
+    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
     if is_array_api(X):
         return _DEVICE_BLOCK_ROWS, _map_in_turn
     if not feature_map.is_parallel:
@@ -358,7 +358,7 @@ def _blocks_of(feature_map, X):
 
 
 def fitted_to(feature_map, data, survey=None):
-    """Return a map, fitted to rows, or to what a survey knows of all rows."""
+    """Return a map fitted to rows, or to a survey of all rows."""
     if survey is not None and learns_from_sums(feature_map):
         feature_map.fit_statistics(survey.statistics)
     else:
@@ -377,7 +377,7 @@ def _map_in_turn(function, n_rows, size):
 
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
-    """Return the sums of a block, whose rows are ordered by group to be slices."""
+    """Return the sums of a block, whose rows are sorted so that groups are slices."""
     if (groups[1:] < groups[:-1]).any():
         order = np.argsort(groups, kind="stable")
         X, groups, values = take(X, order), groups[order], values[order]
@@ -416,12 +416,12 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         return prepared(own, owner=owner, random_state=self.random_state)
 
     def _searches_sigma(self):
-        """Tell whether sigma is what predicts best."""
+        """Return whether sigma is chosen by a search."""
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
         return isinstance(sigma, str) and sigma == "auto"
 
     def _fit_map(self, data, survey=None):
-        """Return the sums before the first row, on a map fitted to the first rows, or a survey."""
+        """Return empty sums, with a map fitted to the first rows or to a survey."""
         sigma = self.sigma
         if isinstance(self.feature_map, str):
             self.sigma_ = exact_sigma(self, data)
@@ -440,7 +440,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         return self._before(maps_of(self.feature_map_), data)
 
     def _before(self, maps, data, survey=None):
-        """Return the sums of a pair of maps before the first row."""
+        """Return the empty sums of a pair of maps."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
     def _added(self, sums, data):
@@ -454,14 +454,14 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         return self._added(self._before(maps_of(fitted), data), data)
 
     def _on(self, sums):
-        """Return a copy that predicts from these sums, to be judged."""
+        """Return a copy that predicts from these sums, for scoring."""
         own = copy.copy(self)
-        vars(own).pop("feature_names_in_", None)  # it will not be asked with tables
-        own._warns = False  # its sigma may not be the one that is chosen
+        vars(own).pop("feature_names_in_", None)  # it will not see tables
+        own._warns = False  # its sigma may not be the chosen one
         return own._hold(sums)
 
     def _judge_apart(self, judge):
-        """Return what judges a fitted map by rows to train on and rows to test on."""
+        """Return a function that scores a fitted map, given training and test rows."""
         return lambda fitted, train, test: judge(self._on(self._sums_of(fitted, train)), test)
 
     def _hold(self, sums):
@@ -479,11 +479,11 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
 
     @available_if(attrgetter("_takes_batches"))
     def merge(self, other: Self) -> Self:
-        """Return a model of the rows of both, which were fitted with the same map.
+        """Return a model of the rows of both estimators, which must be fitted with the same map.
 
-        Fit a map once, to some rows or by `fit_statistics`, and give it to both in a
-        ``FrozenEstimator``; the order of merges does not matter, but for rounding. Parts that may
-        lack a class are fitted by ``partial_fit(X, y, classes=...)``.
+        Fit a map once, to some rows or with `fit_statistics`, and pass it to both in a
+        ``FrozenEstimator``. The order of merges does not matter, except for rounding. If parts may
+        lack a class, fit them with ``partial_fit(X, y, classes=...)``.
 
         Parameters
         ----------
@@ -493,14 +493,14 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         Returns
         -------
         estimator
-            A new one; both are as they were.
+            A new estimator; both inputs are unchanged.
 
         Raises
         ------
         TypeError
-            Where `other` is of another class.
+            If `other` has another class.
         ValueError
-            Where parameters, columns, classes, targets or maps differ; the message says which.
+            If parameters, columns, classes, targets or maps differ; the message says which.
         """
         check_is_fitted(self)
         if type(other) is not type(self):
@@ -533,7 +533,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
             yield f"the feature maps differ in {what}"
 
     def _begin(self, X, y, *, forget):
-        """Return a draft to fit, and validated rows."""
+        """Return a draft to fit, and the validated rows."""
         self._validate_params()
         draft = draft_of(self, forget=forget)
         X = validate_rows(draft, X, reset=draft._fitted is None)
@@ -553,7 +553,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
         return commit(self, draft._finished(sums))
 
     def _query(self, X, function):
-        """Return function(sums, block) of rows, called by what the user calls."""
+        """Return `KeySums.query` for rows that the user passes to a public method."""
         check_is_fitted(self)
         lost = []
 

@@ -1,7 +1,7 @@
-"""Fits of estimators to rows in batches: what a pass makes of a batch, and what follows from it.
+"""Fits of estimators to rows in batches: the work per batch, and what follows from it.
 
-`surveyed` tells what is needed to fit a map, `planned` fits it, `summed` gives the sums of a batch
-under it; all that an engine does is to call them and to merge.
+`surveyed` collects what is needed to fit a map, `planned` fits it, and `summed` returns the sums of
+a batch under it; an engine only calls them and merges.
 """
 
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ from ..features._survey import Survey, scope_of
 from ..statistics import Moments
 from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
 
-_STREAM = 0xF01D5  # of random numbers, beside those of other parts
+_STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 
 
 def bare(sums):
-    """Return sums without what all batches share: what travels is arrays."""
+    """Return sums without what all batches share, so that only arrays are sent."""
     return replace(sums, params=None, maps=None)
 
 
@@ -60,7 +60,7 @@ def passes(model, classes, scope):
 
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):
-    """Return all classes where they are known, the scope, and whether the map is fitted."""
+    """Return all classes if they are known, the scope, and whether the map is fitted."""
     if not is_classifier(model):
         classes = None
     elif classes is not None:
@@ -75,7 +75,7 @@ def _begun(model, feature_map, classes, scope, *, needs_rows=False):
 def surveyed(model, scope, classes, batch, number, strata=None):
     """Return the survey of a batch, None where no row counts.
 
-    With `strata`, a function that returns labels or None of y, rows are counted as well.
+    With `strata`, a function that returns labels of y or None, rows are counted as well.
     """
     own = unpacked(batch, weightless=strata is not None)
     if own is None:
@@ -87,7 +87,7 @@ def surveyed(model, scope, classes, batch, number, strata=None):
         if not has_weight(weights):
             return Survey(scope, {number: counts})
     is_new = classes is None and is_classifier(model) and y is not None
-    # Classes that are named: a batch of few rows may well have a class for each.
+    # With given classes, a batch of few rows may well have a class per row.
     names = np.unique(check_labels("y", y)) if is_new else classes
     draft, data = model._read(X, y, weights, classes=names)
     if is_new:
@@ -98,14 +98,14 @@ def surveyed(model, scope, classes, batch, number, strata=None):
 
 
 def planned(model, survey):
-    """Return a draft whose map is fitted, with the sums before the first row."""
+    """Return a draft with a fitted map and empty sums."""
     draft, data = drafted(model, survey)
     draft._fitted = draft._fit_map(data, survey)
     return draft
 
 
 def drafted(model, survey):
-    """Return a draft that knows columns and classes, and the rows of the sample."""
+    """Return a draft with columns and classes set, and the rows of the sample."""
     sample = survey.sample
     if sample is None:
         raise ValueError(NO_ROWS)
@@ -116,7 +116,7 @@ def drafted(model, survey):
 
 
 def summed(draft, batch, _number):
-    """Return the sums of a batch, None where no row counts."""
+    """Return the sums of a batch, or None if no row counts."""
     data = _read(draft, unpacked(batch))
     return None if data is None else bare(draft._added(draft._fitted, data))
 
@@ -153,18 +153,18 @@ def _merge_pairs(one, other):
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Folds of rows in batches: those that an integer `cv` makes of all rows in their order.
+    """Folds of rows in batches: those of an integer `cv` for all rows in order.
 
     Parameters
     ----------
     labels : ndarray of shape (n_strata,)
-        What rows are stratified by.
+        Labels that rows are stratified by.
     ends : ndarray of int of shape (n_strata, n_splits)
-        How many rows of a stratum lie in a fold and those before.
+        Number of rows of a stratum in a fold and the ones before it.
     starts : dict of int to ndarray
-        How many rows of every stratum lie in earlier batches.
+        Number of rows of every stratum in earlier batches.
     seed : int or None
-        Decides about folds at random, where they are.
+        Seed of random folds.
     """
 
     labels: np.ndarray
@@ -184,7 +184,7 @@ class Folds:
             codes, starts[number] = np.searchsorted(labels, names), totals
             order += [code for code in codes[np.argsort(first)] if not totals[code]]
             totals = totals + np.bincount(codes, counts, len(labels)).astype(int)
-        with naming("cv"):  # complains about too few rows, as it does of all
+        with naming("cv"):  # complains about too few rows, as it does for all rows
             few = np.repeat(labels, np.minimum(totals, cv.n_splits))
             next(cv.split(np.zeros((len(few), 1)), few))
         k, sizes = np.arange(cv.n_splits), np.empty((len(labels), cv.n_splits), int)
@@ -193,12 +193,12 @@ class Folds:
         else:
             ends = np.cumsum(totals[order])[:, None]
             before = ends - totals[order][:, None]
-            # Of sorted rows every n_splits-th belongs to a fold.
+            # Every n_splits-th of the sorted rows belongs to a fold.
             sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
         return cls(labels, sizes.cumsum(axis=1), starts, cv.random_state if cv.shuffle else None)
 
     def tests(self, folds):
-        """Return for every fold the numbers of its rows."""
+        """Return for every fold the indices of its rows."""
         return [np.flatnonzero(folds == k) for k in range(self.n_splits)]
 
     @property
@@ -207,7 +207,7 @@ class Folds:
         return self.ends.shape[1]
 
     def __call__(self, labels, number):
-        """Return the fold of every row of a batch, given what they are stratified by."""
+        """Return the fold of every row of a batch, given the labels to stratify by."""
         codes = np.searchsorted(self.labels, labels)
         return self.of_ranks(codes, ranks_of(codes), number)
 
@@ -229,7 +229,7 @@ class Folds:
 
 
 def ranks_of(codes):
-    """Return how many earlier rows of its kind every row has."""
+    """Return for every row the number of earlier rows of its kind."""
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes)
     ranks = np.empty(len(codes), int)
@@ -238,7 +238,7 @@ def ranks_of(codes):
 
 
 def splitter_of(model):
-    """Return the splitter that `cv` stands for, of those whose folds are known in batches."""
+    """Return the splitter that `cv` stands for, if its folds can be found in batches."""
     from sklearn.model_selection import KFold, StratifiedKFold  # megabytes
 
     cv = 5 if model.cv is None else model.cv
@@ -268,7 +268,7 @@ def _one_stratum(X, y):
 
 
 def searches(model, classes, scope):
-    """Return the passes of a search: survey, sums of all sigmas and folds, scores if need be."""
+    """Return the passes of a search: survey, sums of all sigmas and folds, scores if needed."""
     classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
@@ -308,18 +308,18 @@ def searches(model, classes, scope):
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """What the passes of a search make of a batch.
+    """The work of a search's passes on a batch.
 
     Parameters
     ----------
     draft : estimator
-        With the sums before the first row.
+        Draft with empty sums.
     folds : Folds
         The folds.
     strata : callable
-        Returns what the rows of X and y are stratified by.
+        Returns the labels to stratify the rows of X and y by.
     is_apart : bool
-        Whether every fold has maps of its own, fitted to the other rows.
+        Whether every fold has its own maps, fitted to the other rows.
     maps : list of list of tuple
         For every sigma the maps of all folds, or of each.
     """
@@ -377,14 +377,14 @@ class _Search:
         return [own[0] for own in both], sums, [own[1] for own in both]
 
     def losses(self, trains, exponents, batch, number):
-        """Return moments of the targets of every fold, and what predictions lose there.
+        """Return moments of the targets of every fold, and the losses of predictions.
 
         Parameters
         ----------
         trains : list of list of sums
-            What predicts, for sigmas and folds.
+            Sums to predict from, for sigmas and folds.
         exponents : tuple of int and (array of) int
-            Of 2, in units of which weights and targets are counted.
+            Exponents of 2 of the units of weights and targets.
         """
         found = self._parts(batch, number)
         if found is None:
@@ -405,7 +405,7 @@ class _Search:
 
 
 def _part(data, mask):
-    """Return the rows of a mask, without a copy where they are neighbours."""
+    """Return the rows of a mask, without a copy if they are contiguous."""
     return data.part(as_slice(np.flatnonzero(mask)))
 
 

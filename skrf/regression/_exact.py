@@ -13,14 +13,14 @@ from .._sums import Rows, peaked
 from ..features import FeatureMap, row_codes
 from ._search import is_constant, refined, resolved, wide_grid
 
-_BLOCK = 2**21  # kernel values that are held at a time
+_BLOCK = 2**21  # kernel values held at once
 _TINY = np.finfo(float).tiny
-_PRECISE = 256.0  # exponents for which rows are taken in float64
+_PRECISE = 256.0  # exponents for which float64 is used
 
 
 @dataclass(frozen=True, eq=False)
 class ExactMap(FeatureMap):
-    """The Gaussian kernel with every training row, a feature for each.
+    """The Gaussian kernel with every training row, as one feature per row.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class ExactMap(FeatureMap):
         return Rows(like(scaled_squares(to_host(X), self.rows, self.sigma) / -2, X))
 
     def exponent_bound(self, X):
-        """Return an upper bound of the exponents, never less than asks for float64."""
+        """Return an upper bound on the exponents, always large enough to force float64."""
         length = self.sigma * (_largest(X) + self._largest)
         return max(X.shape[1] * length * length, _PRECISE)
 
@@ -56,7 +56,7 @@ def _largest(X):
 
 
 def exact_sigma(model, data):
-    """Return the sigma that an estimator asks for; None is "loo"."""
+    """Return the sigma that an estimator requests; None means "loo"."""
     sigma = model.sigma
     if sigma is None or (isinstance(sigma, str) and sigma in ("loo", "auto")):
         return _loo_sigma(data)
@@ -64,7 +64,7 @@ def exact_sigma(model, data):
 
 
 def _loo_sigma(data):
-    """Return the sigma that predicts rows best of all others but those equal to them."""
+    """Return the sigma that best predicts rows from all rows that differ from them."""
     X, scale = to_host(data.X), resolved("scale", data)
     _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
     if len(first) < 2 or is_constant(data):
@@ -86,7 +86,7 @@ def _loo_sigma(data):
 class _Score:
     """Scores of points whose targets are predicted from those of others.
 
-    Of classes the logarithms of smoothed probabilities, else squared errors below 0.
+    For classes the logarithms of smoothed probabilities, otherwise negative squared errors.
 
     Parameters
     ----------
@@ -111,13 +111,13 @@ class _Score:
             np.add.at(self.sums, number, columns)
 
     def __call__(self, found, rows):
-        """Return the score of some points, but for a constant, given the sums they see."""
+        """Return the score of some points up to a constant, given the sums they see."""
         own = self.sums[rows]
-        # Weights of all other points may be too small beside that of one to be floats.
+        # Compared with one point, the weights of all others may be too small for floats.
         total = found.sum(axis=1, keepdims=True) if self.is_of_classes else found[:, :1]
         found = found / np.where(total > 0, total, 1.0)
         if self.is_of_classes:
-            n = len(self.sums)  # a share of 1 / (n + 1) is not known better
+            n = len(self.sums)  # smooths shares by about 1 / (n + 1)
             chances = (n * found + self.shares) / (n + 1)
             return np.sum(own * np.log(np.maximum(chances, _TINY)))
         means = found[:, 1:]

@@ -1,4 +1,4 @@
-"""Ridge regression from sums: moments of features and targets, and what is solved from them."""
+"""Ridge regression from sums: moments of features and targets, and their solutions."""
 
 from dataclasses import dataclass, replace
 
@@ -23,27 +23,27 @@ from .._threads import Scratch
 from ..features import in_range
 from ._base import _blocks_of
 
-_FIRST_ROWS = 256  # that tell about where the means are
-# Large blocks: to add up their products costs the square of the columns for each.
+_FIRST_ROWS = 256  # used to find approximate means
+# Large blocks, because adding up their products costs the squared number of columns per block.
 _BLOCK, _PARTS = 2**20, 16
-_HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at a time
-_SINGLE = 1e-7  # relative error of products in float32, with room
-# Logarithms of the alphas that are tried, in units of the mean eigenvalue.
+_HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at once
+_SINGLE = 1e-7  # relative error of products in float32, with a margin
+# Logarithms of the alphas to try, in units of the mean eigenvalue.
 _LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
 _FLAT = 1e-6
 _LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
 
 
 def load_kernels(feature_map, X):
-    """Load compiled sines and cosines where rows are many, before they are mapped in blocks."""
+    """Load compiled sines and cosines if there are many rows, before mapping them in blocks."""
     if not (feature_map.is_positive or feature_map.n_columns is None):
         _kernels.load(X, X.shape[0] * feature_map.n_columns)
 
 
 def plain_features(feature_map, X, memory):
-    """Return the features of rows, those of a row of a positive map divided by their norm.
+    """Return the features of rows, with rows of positive maps divided by their norm.
 
-    The largest exponent of such a row is taken out first: nothing vanishes and nothing overflows.
+    The largest exponent of such a row is factored out first, so nothing vanishes or overflows.
     """
     X = in_range(feature_map, X)
     is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))
@@ -62,7 +62,7 @@ def plain_features(feature_map, X, memory):
 
 
 def check_range(values):
-    """Raise where features with signs have left the range of floats."""
+    """Raise if features with signs have left the range of floats."""
     if not bool(namespace(values).all(namespace(values).isfinite(values))):
         raise ValueError(
             "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
@@ -145,20 +145,20 @@ class Moments:
 
     @property
     def shares(self):
-        """What errors of targets, in these units, count in their mean in the largest unit."""
+        """Weights of the targets' errors, in these units, in their mean in the largest unit."""
         return (self.unit / self.unit.max()) ** 2 / len(self.unit)
 
     def mean_errors(self, other, coef):
-        """Return mean squared errors of what other moments predict, in the largest unit.
+        """Return mean squared errors of predictions from other moments, in the largest unit.
 
         Parameters
         ----------
         other : Moments
-            Those that the coefficients are from, in the same units.
+            Moments that the coefficients come from, in the same units.
         coef : ndarray of shape (M, T, n_alphas)
             Coefficients.
         """
-        # Coefficients may be made of rounding alone, where alpha is lost in it.
+        # Coefficients may be only rounding, if alpha is lost in it.
         with np.errstate(over="ignore", invalid="ignore"):
             of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
             spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
@@ -169,7 +169,7 @@ class Moments:
 
 
 def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0.0):
-    """Return the moments of rows, made of products of blocks.
+    """Return the moments of rows, computed from products of blocks.
 
     Parameters
     ----------
@@ -182,10 +182,10 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     weights : ndarray of shape (n,) or None
         Positive weights.
     before : Moments, default=None
-        Of earlier rows, which are merged.
+        Moments of earlier rows, which are merged.
     least_alpha : float, default=0.0
-        The smallest ridge that will be added. Where the products of float32 features may have
-        errors of its size, they are made in float64.
+        The smallest ridge that will be added. If products of float32 features may have errors of
+        its size, they are computed in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
     load_kernels(feature_map, X)
@@ -194,7 +194,7 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
         weights = weights / weight_unit
         weight = float(weights.sum())
-    # The heaviest rows tell best where the means are: what is far from them costs digits.
+    # The heaviest rows give the best estimate of the means, and distance from them costs digits.
     first = np.arange(min(n, _FIRST_ROWS))
     if weights is not None:
         first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
@@ -256,11 +256,11 @@ class Ridge:
     Parameters
     ----------
     alpha : float
-        What was added to the diagonal.
+        The ridge added to the diagonal.
     coef : ndarray of shape (M, T)
-        Coefficients, in units.
+        Coefficients, for targets in units.
     unit : ndarray of shape (T,)
-        Powers of 2, of the targets.
+        Powers of 2 that the targets are divided by.
     intercept : ndarray of shape (T,)
         Intercepts.
     root : ndarray of shape (M, M)
@@ -270,7 +270,7 @@ class Ridge:
     weight : float
         Sum of the weights.
     deviation : ndarray of shape (T,)
-        Standard deviation of the noise; NaN where the rows are too few to tell it.
+        Standard deviation of the noise; NaN if there are too few rows to estimate it.
     """
 
     alpha: float
@@ -289,7 +289,7 @@ class Ridge:
         return found * like(self.unit, found) + like(self.intercept, found)
 
     def deviations(self, features):
-        """Return the standard deviations of targets with such features, (n, T)."""
+        """Return the standard deviations of targets for features, (n, T)."""
         xp = namespace(features)
         features = cast(features, xp.float64)
         spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
@@ -319,7 +319,7 @@ def solved(moments, alpha, noise=None):
 
 
 def _deviation(squares, freedom):
-    """Return standard deviations, NaN where there are no degrees of freedom."""
+    """Return standard deviations, NaN if there are no degrees of freedom."""
     return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)
 
 
@@ -341,7 +341,7 @@ def _root_solve(moments, alpha):
         lower = cholesky(_shifted(moments.gram, alpha), lower=True, overwrite_a=True)
         root = dtrtri(lower, lower=1)[0].T
         sides = root.T @ moments.cross
-    except LinAlgError:  # alpha is lost beside rounding
+    except LinAlgError:  # alpha is lost in rounding
         values, vectors = eigh(moments.gram, driver="evd")
         is_some, _ = _beyond_rounding(moments, values)
         root = vectors / np.sqrt(np.where(is_some, values, 0.0) + alpha)
@@ -350,9 +350,9 @@ def _root_solve(moments, alpha):
 
 
 def _beyond_rounding(moments, values):
-    """Return which eigenvalues are more than rounding, and its size as a share of the largest.
+    """Return which eigenvalues exceed rounding, and its size relative to the largest.
 
-    The others are taken for 0, and so are coefficients in those directions.
+    The others are set to 0, and so are coefficients in those directions.
     """
     rounding = len(values) * np.finfo(float).eps
     of_mean = np.linalg.norm(rounding * moments.mean[: len(values)]) ** 2 * moments.weight
@@ -360,13 +360,13 @@ def _beyond_rounding(moments, values):
 
 
 def solve(moments, alpha):
-    """Return the coefficients alone, (M, T), in the units of the moments."""
+    """Return only the coefficients, (M, T), in the units of the moments."""
     _, coef, info = dposv(_shifted(moments.gram, alpha), moments.cross, lower=1, overwrite_a=1)
     return _root_solve(moments, alpha)[0] if info else coef
 
 
 class Spectrum:
-    """Eigenvalues of the gram matrix, from which every alpha is solved at once.
+    """Eigenvalues of the gram matrix, which give the solutions for all alphas at once.
 
     Parameters
     ----------
@@ -384,9 +384,9 @@ class Spectrum:
         self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
 
     def cross_validation(self, alphas):
-        """Return the mean squared errors of generalised cross-validation, as `mean_errors`.
+        """Return the mean squared errors of generalised cross-validation, like `mean_errors`.
 
-        They are infinite where less than one degree of freedom is left.
+        They are infinite if less than one degree of freedom is left.
         """
         shrunk = alphas / (self.values[:, None] + alphas)
         squares = self.rest[:, None] + self.explained.T @ shrunk**2
@@ -396,9 +396,9 @@ class Spectrum:
         return np.where(left < 1, np.inf, self.moments.shares @ errors)
 
     def solved_by_evidence(self):
-        """Return the `Ridge` at the maximum of the marginal likelihood, one alpha for all targets.
+        """Return the `Ridge` of largest marginal likelihood, with one alpha for all targets.
 
-        It is sought in its derivative: the maximum itself is too flat to be found exactly.
+        The root of the derivative is sought, because the maximum is too flat to find exactly.
         """
         is_some = self.moments.squares > 0
         units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
@@ -419,7 +419,7 @@ class Spectrum:
             shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
             return shrunk, rest + shrunk @ explained
 
-        # Where all rows can be fitted exactly it is flat towards 0: of equal ones the largest.
+        # If all rows can be fitted exactly it is flat towards 0; choose the largest of equal ones.
         losses = np.array([loss(point) for point in _LOG_ALPHAS])
         best = _LOG_ALPHAS[losses <= losses.min() + _FLAT][-1]
         low, high = best - _STEP, best + _STEP

@@ -1,7 +1,7 @@
-"""Scores of many sigmas by cross-validation, from sums that are taken once for each.
+"""Scores of many sigmas by cross-validation, from sums computed once per sigma.
 
-Sums of the rows outside of a fold are merged of those of the others and never subtracted: where a
-fold holds nearly all of what a query sees, a difference has no digits.
+Sums of the rows outside a fold are merged from those of the other folds and never subtracted: if a
+fold holds nearly everything that a query sees, a difference has no digits.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from ..features import (
     row_codes,
 )
 
-KEPT_BYTES = 2**28  # of features of all rows at a sigma that are kept for the scores
+KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny
 _STEPS, _REFINED = 10, 4  # sigmas of the wide grid, and around its best
@@ -39,7 +39,7 @@ def maps_of(transformer):
 
 
 def resolved(sigma, data, survey=None):
-    """Return what a number, "scale" or "median" stands for; "scale" as well from a survey."""
+    """Return the sigma for a number, "scale" or "median"; "scale" also works from a survey."""
     feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
     if survey is not None:
         return feature_map.fit_statistics(survey.statistics).sigma_
@@ -52,7 +52,7 @@ def wide_grid(scale, steps=_STEPS):
 
 
 def refined(sigmas, evaluate):
-    """Return the best sigma of a grid and of a finer one around its best, ties to the smallest.
+    """Return the best sigma of a grid and of a finer one around its best; ties to the smallest.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def refined(sigmas, evaluate):
 
 
 def is_constant(data):
-    """Tell whether there is nothing to learn: one class, or one target."""
+    """Return whether there is nothing to learn: a single class or target."""
     return all((part == part[0]).all() for part in (data.groups, data.values))
 
 
@@ -78,7 +78,7 @@ def is_constant(data):
 
 
 class KeptMap(FeatureMap):
-    """Reads features that were made before, in place of the rows: values, then scales.
+    """Map that reads previously computed features in place of rows: values, then scales.
 
     Parameters
     ----------
@@ -99,23 +99,23 @@ class KeptMap(FeatureMap):
         return Rows(out, self.write(X, out, None))
 
     def write(self, X, out, room, lower=None):
-        """Write values less `lower` into `out` and return their scale."""
+        """Write values minus `lower` into `out` and return their scale."""
         lower = np.zeros(1) if lower is None else lower
         np.subtract(X[:, : self.n_columns], lower.astype(X.dtype), out=out)
         return None if self.is_positive else X[:, self.n_columns :]
 
     @classmethod
     def of(cls, maps, X, room):
-        """Return features of rows and a pair of maps that read them; None where they are too many.
+        """Return features of rows and a pair of maps that read them; None if there are too many.
 
         Parameters
         ----------
         maps : tuple of FeatureMap
-            Queries and keys; features are kept of symmetric pairs.
+            Queries and keys; features are kept for symmetric pairs.
         X : ndarray or sparse matrix of shape (n, d)
             The rows.
         room : callable
-            Gives memory, as `numpy.empty`.
+            Allocates memory, like `numpy.empty`.
         """
         feature_map = maps[0]
         X, memory = in_range(feature_map, X), Memory()
@@ -138,7 +138,7 @@ class KeptMap(FeatureMap):
 
 
 def rounds_of(tests, n):
-    """Return lists of (number, rows): tests that do not meet, and rows in none with number None."""
+    """Return lists of (index, rows): disjoint tests, and rows in no test with index None."""
     rounds = []
     for number, test in enumerate(tests):
         free = (own for own in rounds if not own[1][test].any())
@@ -175,19 +175,19 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
     feature_map : transformer
         Unfitted.
     data : Data
-        Rows of the host.
+        Rows on the host.
     tests : list of ndarray of int
-        Rows that are held out.
+        Held-out rows.
     sigmas : iterable of float
         The values.
     judge : callable
         Returns the score of a fitted model on a part of the data.
     may_keep : bool, default=True
-        Whether features may be kept: a model then predicts the rows of its test alone.
+        Whether features may be kept; a model then predicts only the rows of its test.
     """
     rounds = rounds_of(tests, len(data.y))
-    # The rows of a fold of the first round side by side, and those of a group in it: they are read
-    # without a copy.
+    # Store the rows of a fold of the first round contiguously, and those of a group within it, to
+    # read them without a copy.
     order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
     order = np.concatenate(order)
     place = np.argsort(order)
@@ -205,7 +205,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
             sums, before = [], nothing
             for part, rows in zip(own, read, strict=True):
                 sums.append(model._added(before, part if rows is None else replace(part, X=rows)))
-                # Where no scale suited all rows of a fold, none is tried in the next.
+                # If no scale suited all rows of a fold, do not try one in the next.
                 before = replace(nothing, has_one_scale=sums[-1].has_one_scale)
             others, total = all_but_one(nothing, sums, type(nothing).joined)
             for (number, _), part, rows, sums in zip(folds, own, read, others, strict=True):
@@ -215,15 +215,15 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
 
 
 def as_slice(rows):
-    """Return row numbers as a slice where they are consecutive."""
+    """Return row indices as a slice if they are consecutive."""
     start, stop = rows[0], rows[0] + len(rows)
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
 
 
 def judged_apart(feature_map, data, tests, sigmas, judge):
-    """Return an iterator over what judge(map, train, test) says of every test, for every sigma.
+    """Return an iterator over the results of judge(map, train, test) for tests and sigmas.
 
-    A map is fitted to the rows outside of the test alone.
+    Each map is fitted only to the rows outside its test.
     """
 
     def run(test):
@@ -236,18 +236,18 @@ def judged_apart(feature_map, data, tests, sigmas, judge):
 
 
 def told(runs, sigmas, verbose, score_of):
-    """Yield the runs of sigmas, and print a line for each with its score where that is wanted."""
+    """Yield the runs of sigmas, and print a line with its score for each if requested."""
     progress = Progress(verbose)
     for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
         progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score_of(run):.4g}")
         yield run
 
 
-# ---------------------------------------------------------------- what is searched
+# ---------------------------------------------------------------- inputs and results of searches
 
 
 def positive_array(name, values):
-    """Return a sequence of positive numbers as an array, or raise naming it."""
+    """Return a sequence of positive numbers as an array, or raise and name it."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError) as error:
@@ -285,7 +285,7 @@ def tests_of(cv, y, data):
 
 
 def table_of(params, scores, n_splits):
-    """Return a table with the columns of GridSearchCV; without splits there is one score for each.
+    """Return a table with the columns of GridSearchCV; without splits each has one score.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ def best_sigma(model, feature_map, data):
         runs = (scores for scores, *_ in runs)
 
     def evaluate(more):
-        # The runs wait here: they have not seen the end of the list.
+        # The runs pause here, because they have not seen the end of the list.
         sigmas.extend(more)
         return np.sum(list(islice(runs, len(more))), axis=1)
 
@@ -357,12 +357,12 @@ def check_gaussian(feature_map):
 
 
 def learns_from(feature_map, data):
-    """Tell whether a map learns from the targets; of those that do not say so it is assumed."""
+    """Return whether a map learns from the targets, which is assumed if it does not say."""
     return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
 
 
 def _sample(data):
-    """Return at most 2,000 different rows, spread evenly over the targets, and folds of them."""
+    """Return at most 2,000 distinct rows, spread evenly over the targets, and their folds."""
     rng, X = np.random.default_rng(0), to_host(data.X)
     x, y = row_codes(X), row_codes(data.values) if data.values.shape[1] else data.groups
     _, first, number = np.unique(x * (y.max() + 1) + y, return_index=True, return_inverse=True)
@@ -370,7 +370,7 @@ def _sample(data):
     order = np.lexsort((rng.permutation(len(first)), y[first]))
     chosen, weights = representatives(weights[order], _ROWS, rng)
     rows = first[order[chosen]]
-    # In order of the targets: every fold has some of each.
+    # In order of the targets, so that every fold has some of each.
     _, first, number = np.unique(x[rows], return_index=True, return_inverse=True)
     n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
     fold[np.argsort(first)] = np.arange(len(first)) % n_folds
@@ -383,7 +383,7 @@ def _sample(data):
 
 
 def centred(values, weights):
-    """Return columns less their mean, in units in which they are at most about 1."""
+    """Return columns minus their mean, scaled to at most about 1."""
     values = np.ldexp(values, -1 - np.frexp(np.abs(values).max(axis=0))[1])
     values = values - np.average(values, axis=0, weights=weights)
     return np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])

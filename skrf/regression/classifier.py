@@ -15,11 +15,11 @@ from .._validation import check_classes, check_labels, drop_zero_weights, naming
 from ._base import BaseKernelRegression, Data
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
-_LOST, _LOST_SINGLE = -550.0, -60.0  # logs of shares below have lost digits
+_LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
 
 
 def coded(y, classes=None):
-    """Return the classes, those of y where None are given, and the number of every label."""
+    """Return the classes (those of y if None are given) and the index of every label."""
     with naming("y"):
         classes = np.unique(y) if classes is None else classes
         codes = np.searchsorted(classes, y)
@@ -31,7 +31,7 @@ def coded(y, classes=None):
 
 
 def classes_of_batch(model, classes):
-    """Return all classes, which the first batch names and no other changes."""
+    """Return all classes, which the first batch names and later ones must not change."""
     first = model._fitted is None
     if first and classes is None:
         raise ValueError("classes must be passed on the first call to partial_fit, got None.")
@@ -52,49 +52,49 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     """Nadaraya-Watson classifier on random features, linear in the number of rows.
 
     The score of a class is the sum of the kernel between the query and the rows of the class,
-    estimated by features; the model holds n_components x n_classes numbers. With a positive map
+    which features estimate; the model stores n_components x n_classes numbers. With a positive map
     everything is computed in log space, so no row is 0/0 at any sigma.
 
-    The classifier applies its feature map itself: in
-    ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` the data would be
-    mapped twice. Write ``make_pipeline(scaler, KernelRegressionClassifier(OptimalPositiveRF()))``.
+    The classifier applies its feature map itself, so
+    ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` would map the data
+    twice. Write ``make_pipeline(scaler, KernelRegressionClassifier(OptimalPositiveRF()))`` instead.
 
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
-        fitted one as FrozenEstimator. One without ``transform_keys`` counts as symmetric. None
-        is ``AdaptiveRF(256)``. "exact" is the Gaussian kernel itself, in time quadratic in the
-        rows and without `partial_fit`: what features approximate.
+        Any scikit-learn transformer: a mechanism of this library, Nystroem, a Pipeline, or a
+        fitted one as FrozenEstimator. A transformer without ``transform_keys`` is symmetric. None
+        is ``AdaptiveRF(256)``. "exact" uses the Gaussian kernel that features approximate, in time
+        quadratic in the rows and without `partial_fit`.
     sigma : float, "scale", "median", "auto", "loo" or None, default=None
-        Replaces the map's own sigma. A larger sigma is a narrower kernel. "auto" takes what
-        predicts best in a search with this map on at most 2,000 rows; "loo", of "exact" alone,
-        what predicts every row best of all others but those equal to it. None is "auto" without
-        a map, "loo" for "exact", and else leaves the map's own.
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. "auto" uses the best
+        sigma of a search with this map on at most 2,000 rows; "loo", only for "exact", the one
+        that best predicts every row from the rows that differ from it. None means "auto" without
+        a map, "loo" for "exact", and otherwise keeps the map's own.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     class_weight_ : ndarray of shape (n_classes,)
-        Sum of the weights of the training rows of each class, inf beyond the range of floats;
-        the model itself is right for weights of any size.
+        Sum of the weights of the training rows of each class, inf if it overflows; the model
+        itself is correct for weights of any size.
     feature_map_ : transformer
-        The fitted clone of the feature map; none for "exact".
+        The fitted clone of the feature map; absent for "exact".
     sigma_ : float
-        What sigma came to, where the map has one.
+        The sigma in use, if the map has one.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
-        where sigma is to be searched under the softmax kernel, or where the data are not allowed.
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, if
+        sigma must be searched for under the softmax kernel, or if the data are invalid.
 
     See Also
     --------
@@ -104,10 +104,10 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
 
     Notes
     -----
-    X may be an array of CuPy or torch: products with features stay in its library and on its
-    device, and so do results, but for labels that are no numbers. Statistics of the rows are
-    taken on the host, and there the fitted attributes live: the model predicts for any library.
-    Feature maps of other packages, and Pipelines, work on the host.
+    X may be a CuPy or torch array: products with features stay in its library and on its device,
+    and so do results, except labels that are not numbers. Statistics of the rows are computed on
+    the host, where the fitted attributes live, so the model can predict for any library. Feature
+    maps of other packages, and Pipelines, run on the host.
 
     References
     ----------
@@ -143,7 +143,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         y : array-like of shape (n_samples,)
             Class labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -156,7 +156,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     def partial_fit(
         self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
     ) -> Self:
-        """Add a batch; the first batch alone sets the feature map's statistics.
+        """Add a batch; only the first batch sets the feature map's statistics.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), default=None
-            All labels that will ever come; needed in the first call only.
+            All labels that will ever occur; required only in the first call.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights, at least 0.
 
@@ -177,28 +177,28 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Raises
         ------
         ValueError
-            Where the first call lacks ``classes``, a later one gives others, or a label is none
+            If the first call lacks ``classes``, a later one gives others, or a label is not one
             of them.
         """
         classes = classes_of_batch(self, classes)
         return self._add(X, y, sample_weight, forget=False, classes=classes)
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit and the validated rows."""
+        """Return a draft to fit, and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         y = check_classes(X, y, classes)
         numbers = np.arange(len(y))
         sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
         classes, groups = coded(y, classes)
         draft.classes_ = classes
-        # Floats that are labels: a map could take them for targets.
+        # Code the labels: a map could mistake floats for targets.
         target = groups if y.dtype.kind == "f" else y
         none = np.empty((len(y), 0))
         data = Data(X, y, target, groups, none, sample_weight, numbers, len(classes))
         return draft, data
 
     def _merits(self, data):
-        """Return for every row whether it is predicted."""
+        """Return for every row whether its prediction is correct."""
         return (self.predict(data.X) == data.y).astype(float)
 
     def _losses(self, data, _exponent):
@@ -210,7 +210,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         return sums[0] / moments.weight
 
     def _score(self, data):
-        """Return what `score` does, without checks that were made."""
+        """Return the result of `score` without repeating its checks."""
         return np.average(self._merits(data), weights=data.score_weights)
 
     def _hold(self, sums):
@@ -220,7 +220,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     def predict(self, X: Array) -> Array:
         """Return the most probable class; ties go to the first class.
 
-        Where no score is positive, which happens with maps that are not positive, that is the
+        If no score is positive, which may happen with maps that are not positive, that is the
         class with the largest share of the training set, as in `predict_proba`.
 
         Parameters
@@ -236,7 +236,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Warns
         -----
         FeatureCollapseWarning
-            As `predict_proba`.
+            As in `predict_proba`.
         """
         check_is_fitted(self)
 
@@ -267,7 +267,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         float
             The accuracy.
         """
-        from sklearn.metrics import accuracy_score  # megabytes that only this needs
+        from sklearn.metrics import accuracy_score  # imported here because it uses megabytes
 
         predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
         return accuracy_score(y, predicted, sample_weight=weights)
@@ -283,14 +283,14 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Probabilities; the weighted class shares of the training set where no score is
-            positive, which happens with maps that are not positive.
+            Probabilities; the weighted class shares of the training set if no score is positive,
+            which may happen with maps that are not positive.
 
         Warns
         -----
         FeatureCollapseWarning
-            Where all scores of a row are 0, because its features are, or because those that
-            another package made of it are infinite or NaN.
+            If all scores of a row are 0, because its features are 0, or because another
+            package's features for it are infinite or NaN.
         """
         return self._query(X, lambda sums, _: self._probabilities(sums))
 
@@ -317,7 +317,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         Warns
         -----
         FeatureCollapseWarning
-            As `predict_proba`.
+            As in `predict_proba`.
         """
 
         def logs_of(sums, block):
@@ -328,9 +328,9 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         return self._query(X, logs_of)
 
     def _refined(self, logs, block):
-        """Return logs without those of probabilities too small for the common scale of their row.
+        """Recompute logs of probabilities that are too small for the common scale of their row.
 
-        NumPy's are replaced in place.
+        NumPy arrays are changed in place.
         """
         xp = namespace(logs)
         is_double = block.dtype == namespace(block).float64
@@ -359,7 +359,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
             Confidence; for two classes, positive for ``classes_[1]``.
         """
-        # ROC curves and calibration refuse -inf: it becomes less than the row's finite logarithms.
+        # ROC curves and calibration reject -inf; use a value below the row's finite logarithms.
         logs = self.predict_log_proba(X)
         xp = namespace(logs)
         is_zero = xp.isinf(logs)

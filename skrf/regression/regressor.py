@@ -14,22 +14,22 @@ from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import check_targets, drop_zero_weights, warn_once_a_place
 from ._base import BaseKernelRegression, Data, exponents_of
 
-_DOUBLE_BITS = 500  # how far below the largest target of an output sums hold others
-_SINGLE_BITS = 100  # sizes of predictions that float32 holds
+_DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
+_SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is known of the targets, one number for each output.
+    """Statistics of the targets, one number per output.
 
     Parameters
     ----------
     mean, low, high : ndarray of shape (n_outputs,)
         Weighted mean and range.
     most, least : ndarray of int of shape (n_outputs,)
-        Largest and smallest exponents of 2 of those that are not 0.
+        Largest and smallest exponents of 2 of the nonzero targets.
     shape : tuple
-        () for one output without an axis, else (n_outputs,).
+        () for one output without an axis, otherwise (n_outputs,).
     """
 
     mean: np.ndarray
@@ -41,14 +41,14 @@ class Targets:
 
     @classmethod
     def of(cls, y, weights, shape):
-        """Return what is known of y of shape (n, n_outputs)."""
-        # Shares first: sums of weights or of targets may overflow.
+        """Return the statistics of y of shape (n, n_outputs)."""
+        # Compute shares first: sums of weights or of targets may overflow.
         shares = np.ldexp(weights, -np.frexp(weights.max())[1])
         mean, (most, least) = (shares / shares.sum()) @ y, exponents_of(y)
         return cls(mean, y.min(axis=0), y.max(axis=0), most, least, shape)
 
     def merge(self, other, shares):
-        """Return what is known of both, given their shares in the weights."""
+        """Return the statistics of both, given their shares of the weights."""
         if other.shape != self.shape:
             raise ValueError(
                 f"y has {other.shape or (1,)} outputs, but the first batch had "
@@ -63,10 +63,10 @@ class Targets:
 class KernelRegressor(RegressorMixin, BaseKernelRegression):
     """Nadaraya-Watson regression on random features, linear in the number of rows.
 
-    The prediction is the mean of the training targets weighted by the kernel, estimated by
-    features. With a positive map it is a true weighted mean, computed in log space; with other
+    The prediction is the mean of the training targets weighted by the kernel, which features
+    estimate. With a positive map it is a true weighted mean, computed in log space. With other
     maps it is clipped to the range of the training targets, which contains every weighted mean,
-    and is the plain mean of the targets where the estimated weights do not have a positive sum.
+    and falls back to the plain mean if the estimated weights do not have a positive sum.
 
     Parameters
     ----------
@@ -76,26 +76,26 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Replaces the map's own sigma, as in `KernelRegressionClassifier`. A larger sigma is a
         narrower kernel.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
     feature_map_ : transformer
-        The fitted clone of the feature map; none for "exact".
+        The fitted clone of the feature map; absent for "exact".
     sigma_ : float
-        What sigma came to, where the map has one.
+        The sigma in use, if the map has one.
     target_mean_ : ndarray of shape (n_outputs,)
         Weighted mean of the training targets.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where ``sigma`` or ``random_state`` is given and the map has no such parameter,
-        where sigma is to be searched under the softmax kernel, or where the data are not allowed.
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, if
+        sigma must be searched for under the softmax kernel, or if the data are invalid.
 
     See Also
     --------
@@ -105,10 +105,10 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
 
     Notes
     -----
-    X may be an array of CuPy or torch: products with features stay in its library and on its
-    device, and so do results. Statistics of the rows are taken on the host, and there the fitted
-    attributes live: the model predicts for any library. Feature maps of other packages, and
-    Pipelines, work on the host.
+    X may be a CuPy or torch array: products with features stay in its library and on its device,
+    and so do results. Statistics of the rows are computed on the host, where the fitted attributes
+    live, so the model can predict for any library. Feature maps of other packages, and Pipelines,
+    run on the host.
 
     References
     ----------
@@ -144,7 +144,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -154,14 +154,14 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Warns
         -----
         RuntimeWarning
-            Where targets of an output are more than 2^500 times apart: the small ones may count
-            as 0.
+            If targets of an output differ by a factor of more than 2^500: the small ones may
+            count as 0.
         """
         return self._add(X, y, sample_weight, forget=True)
 
     @available_if(attrgetter("_takes_batches"))
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; the first batch alone sets the feature map's statistics.
+        """Add a batch; only the first batch sets the feature map's statistics.
 
         Parameters
         ----------
@@ -180,12 +180,12 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Raises
         ------
         ValueError
-            Where y has not as many outputs as in the first call.
+            If the number of outputs differs from the first call.
 
         Warns
         -----
         RuntimeWarning
-            As `fit`.
+            As in `fit`.
         """
         return self._add(X, y, sample_weight, forget=False)
 
@@ -198,7 +198,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return super()._finished(sums)
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit and the validated rows."""
+        """Return a draft to fit, and the validated rows."""
         draft, X = self._begin(X, y, forget=forget)
         y = check_targets(X, y)
         numbers = np.arange(len(y))
@@ -214,7 +214,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return replace(super()._added(sums, data), targets=own)
 
     def _merits(self, data):
-        """Return squared errors below 0."""
+        """Return negative squared errors."""
         return -np.sum(self._losses(data), axis=1)
 
     def _losses(self, data, exponent=0):
@@ -223,14 +223,14 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         return np.ldexp(errors, -exponent) ** 2
 
     def _score_of(self, losses, moments):
-        """Return what `score` does, given sums of weighted losses, and moments of the targets."""
+        """Return the result of `score` from sums of weighted losses and moments of the targets."""
         spread = moments.variances * moments.weight
         shares = np.where(spread > 0, losses / np.where(spread > 0, spread, 1.0), losses > 0)
         return np.mean(1 - shares)
 
     def _score(self, data):
-        """Return what `score` does, in units in which squares are finite."""
-        from sklearn.metrics import r2_score  # megabytes that only this needs
+        """Return the result of `score`, computed in units in which squares are finite."""
+        from sklearn.metrics import r2_score  # imported here because it uses megabytes
 
         both = np.stack([data.values, self.predict(data.X).reshape(data.values.shape)])
         both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
@@ -255,15 +255,15 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         Returns
         -------
         array of shape (n_samples,) or (n_samples, n_outputs)
-            Predictions, the plain mean of the targets where the estimated weights do not have a
-            positive sum; of another library in the dtype of X, or float64 where targets are
+            Predictions; the plain mean of the targets if the estimated weights do not have a
+            positive sum. For other libraries they have the dtype of X, or float64 if targets are
             beyond 2^100 or below its inverse.
 
         Warns
         -----
         FeatureCollapseWarning
-            Where all weights of a row are 0, because its features are, or because those that
-            another package made of it are infinite or NaN.
+            If all weights of a row are 0, because its features are 0, or because another
+            package's features for it are infinite or NaN.
         """
         check_is_fitted(self)
         targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
@@ -299,7 +299,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         float
             The coefficient.
         """
-        from sklearn.metrics import r2_score  # megabytes that only this needs
+        from sklearn.metrics import r2_score  # imported here because it uses megabytes
 
         predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
         return r2_score(y, predicted, sample_weight=weights)

@@ -54,12 +54,12 @@ from .classifier import classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
-_DECADES = 1.0  # on both sides of sigma="scale", of a number of sigmas
+_DECADES = 1.0  # on either side of sigma="scale", if sigmas is an int
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Targets of rows, made block by block: numbers in units, or -1 and 1 for every class.
+    """Targets of rows, computed block by block: scaled numbers, or -1 and 1 for every class.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ class Targets:
     unit : ndarray of shape (T,)
         Powers of 2.
     shape : tuple
-        () for a single target without an axis, else (T,).
+        () for a single target without an axis, otherwise (T,).
     classes : ndarray of shape (T,), default=None
-        Codes of the classes that are 1.
+        Codes of the classes whose targets are 1.
     """
 
     values: np.ndarray
@@ -91,22 +91,22 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class FittedRidge:
-    """All that a fit leaves behind; nothing of it changes.
+    """The immutable result of a fit.
 
     Parameters
     ----------
     params : dict
         Parameters of the estimator at its first fit.
     maps : tuple of FeatureMap
-        Queries and keys; the first alone counts.
+        Maps of queries and keys; only the first is used.
     moments : Moments or None
-        Of all rows so far.
+        Moments of all rows so far.
     ridge : Ridge or None
-        What is solved from them, at the end.
+        The solution computed from them at the end.
     shape : tuple
         As in `Targets`.
     total : float, default=None
-        Weight of all rows that will be summed, where they come in batches.
+        Weight of all rows that will be summed, if they come in batches.
     """
 
     params: dict
@@ -122,19 +122,19 @@ class FittedRidge:
         return self.maps[0]
 
     def joined(self, other):
-        """Return the same with the rows of both, nothing solved."""
+        """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
             return self if other.moments is None else other
         return replace(self, moments=self.moments.merge(other.moments), ridge=None)
 
 
 class _BaseRidge(BaseKernelRegression):
-    """What all ridge estimators share."""
+    """Code shared by all ridge estimators."""
 
     _default_map = RFFSampler(512, sigma="scale")
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit and the validated rows, whose groups mean nothing."""
+        """Return a draft to fit and the validated rows; their groups are meaningless."""
         draft, X = self._begin(X, y, forget=forget)
         y = self._checked(X, y, classes)
         numbers = np.arange(len(y))
@@ -149,7 +149,7 @@ class _BaseRidge(BaseKernelRegression):
         return False
 
     def _fit_map(self, data, survey=None):
-        self._least_alpha()  # raises before the work
+        self._least_alpha()  # raise before any work
         self.feature_map_ = fitted_to(self._prepared(self.sigma), data, survey)
         return self._before(maps_of(self.feature_map_), data, survey)
 
@@ -185,7 +185,7 @@ class _BaseRidge(BaseKernelRegression):
         return super()._hold(fitted)
 
     def _of_features(self, X, function):
-        """Return function(features) of blocks of rows, put together."""
+        """Return the concatenated results of function(features) for blocks of rows."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         memory, feature_map = Memory(), self._fitted.feature_map
@@ -206,7 +206,7 @@ class _BaseRidge(BaseKernelRegression):
 
 
 class _Plain(_BaseRidge):
-    """With a given alpha, or that of the marginal likelihood; rows may come in batches."""
+    """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
 
     noise_variance = None
 
@@ -220,7 +220,7 @@ class _Plain(_BaseRidge):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class _Plain(_BaseRidge):
         return self._add(X, y, sample_weight, forget=True)
 
     def _least_alpha(self):
-        """Return what will be added to the diagonal; 0 where that is not yet known."""
+        """Return what will be added to the diagonal, or 0 if that is not known yet."""
         if self.noise_variance is not None:
             return check_positive("noise_variance", self.noise_variance)
         return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
@@ -246,7 +246,7 @@ class _Plain(_BaseRidge):
 
 
 class _Search(_BaseRidge):
-    """With alphas and sigmas that are searched."""
+    """Ridge with a search for alpha and sigma."""
 
     _scores_rows, _sums_tests = False, True
     _takes_batches = False
@@ -286,14 +286,14 @@ class _Search(_BaseRidge):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; a row of weight 0 counts as removed.
+            Weights, at least 0; rows of weight 0 are dropped.
 
         Returns
         -------
         self : object
             The fitted estimator.
         """
-        from sklearn.model_selection import check_cv  # megabytes that only this needs
+        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
         if self.sigmas is None:
             return self._add(X, y, sample_weight, forget=True)
@@ -323,7 +323,7 @@ class _Search(_BaseRidge):
         return self._prepared(sigma, hint="Use sigmas=None")
 
     def _settle(self, sigmas, trains, tests, scores):
-        """Take the best sigma and alpha of a search in batches."""
+        """Set the best sigma and alpha of a search in batches."""
         alphas, unit = positive_array("alphas", self.alphas), trains[0][0].moments.unit
         for own in (*trains[0], *tests[0]):
             unit = np.maximum(unit, own.moments.unit)
@@ -335,14 +335,14 @@ class _Search(_BaseRidge):
         self._choose(((errors, None, None) for errors in runs), sigmas, unit, len(trains[0]))
 
     def _choose(self, runs, sigmas, unit, n_splits):
-        """Take the best of runs and return what they found.
+        """Set the best of runs and return its results.
 
         Parameters
         ----------
         runs : iterable of tuple
-            For every sigma errors of splits and alphas, the map, and the moments of all rows.
+            For every sigma, errors of splits and alphas, the map, and the moments of all rows.
         sigmas : sequence of float or None
-            Those that were tried.
+            The sigmas that were tried.
         unit : ndarray of shape (T,)
             Units of the targets.
         n_splits : int
@@ -352,7 +352,7 @@ class _Search(_BaseRidge):
         for errors, *found in runs:
             scores.append(-np.asarray(errors))
             means = scores[-1].mean(axis=0)
-            a = len(alphas) - 1 - np.argmax(means[::-1])  # of equal ones the largest
+            a = len(alphas) - 1 - np.argmax(means[::-1])  # the largest of equal ones
             if best is None or means[a] > best[0]:
                 best = means[a], len(scores) - 1, float(alphas[a]), found
         _, place, self.alpha_, found = best
@@ -403,7 +403,7 @@ def _moments_of(fitted, data, least_alpha, before=None):
 def _judged_together(fits, data, tests, alphas):
     """Yield errors of every test and alpha, the map, and the moments of all rows, for fitted maps.
 
-    The training sets are joined from both sides: a subtraction would lose digits.
+    The training sets are merged from both sides, because a subtraction would lose digits.
     """
     rounds = rounds_of(tests, len(data.y))
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
@@ -423,7 +423,7 @@ def _joined(one, other):
 
 
 def _judge_apart(alphas):
-    """Return what gives the errors of a test, for a map that was fitted to the other rows."""
+    """Return a function that gives the errors of a test with a map fitted to the other rows."""
 
     def judge(fitted, *parts):
         return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
@@ -443,11 +443,11 @@ def _errors(train, test, alphas):
     return test.mean_errors(train, coefs)
 
 
-# ---------------------------------------------------------------- what is predicted
+# ---------------------------------------------------------------- predictions
 
 
 class _OnHost:
-    """Scores, which scikit-learn computes on the host."""
+    """Scores, computed on the host by scikit-learn."""
 
     def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
         """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
@@ -470,7 +470,7 @@ class _OnHost:
 
 
 class _Regression(_OnHost, RegressorMixin):
-    """Numbers, with standard deviations."""
+    """Predictions of numbers, with standard deviations."""
 
     def _checked(self, X, y, classes):
         return check_targets(X, y)
@@ -485,14 +485,14 @@ class _Regression(_OnHost, RegressorMixin):
         return y
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Return predictions, and the standard deviations of targets.
+        """Return predictions, and on request the standard deviations of targets.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Rows.
         return_std : bool, default=False
-            Whether to return standard deviations of the posterior, that of the noise included.
+            Whether to return posterior standard deviations, which include the noise.
 
         Returns
         -------
@@ -504,7 +504,7 @@ class _Regression(_OnHost, RegressorMixin):
         Raises
         ------
         ValueError
-            Where the rows were too few to estimate the noise.
+            If there were too few rows to estimate the noise.
         """
         check_is_fitted(self)
         ridge, shape = self._fitted.ridge, self._fitted.shape
@@ -533,7 +533,7 @@ class _Regression(_OnHost, RegressorMixin):
 
 
 class _Classification(_OnHost, ClassifierMixin):
-    """Classes by the largest of ridge regressions of -1 and 1."""
+    """Predictions of classes by the largest of ridge regressions on -1 and 1."""
 
     def _checked(self, X, y, classes):
         return check_classes(X, y, classes)
@@ -547,11 +547,11 @@ class _Classification(_OnHost, ClassifierMixin):
         return Targets(codes, np.ones(len(ones)), (), ones)
 
     def _for_map(self, targets, y):
-        # Floats that are labels: a map could take them for targets.
+        # Code the labels: a map could mistake floats for targets.
         return targets.values if y.dtype.kind == "f" else y
 
     def decision_function(self, X: Array) -> Array:
-        """Return the ridge regressions of -1 and 1.
+        """Return the ridge regressions on -1 and 1.
 
         Parameters
         ----------
@@ -568,7 +568,7 @@ class _Classification(_OnHost, ClassifierMixin):
         return found if len(self.classes_) > 2 else found[:, 0]
 
     def predict(self, X: Array) -> Array:
-        """Return the class of the largest decision.
+        """Return the class with the largest decision value.
 
         Parameters
         ----------
@@ -591,29 +591,29 @@ class ApproxKernelRidge(_Regression, _Plain):
     """Ridge regression on random features, in one pass over the rows.
 
     Least squares on the features of any transformer, with an intercept and a penalty `alpha` on
-    the squares of the coefficients: kernel ridge regression, and the mean of a Gaussian process,
-    with the kernel that the features make. What is kept of the rows are sums of products of
-    features about their means, so memory grows with the square of the number of features and not
-    with the number of rows, and ``partial_fit`` is exact.
+    the squares of the coefficients. This is kernel ridge regression, and the mean of a Gaussian
+    process, with the kernel of the features. Only sums of products of centred features are kept,
+    so memory grows with the square of the number of features, not with the number of rows, and
+    ``partial_fit`` is exact.
 
-    The rows of features of a positive map are divided by their norms, on a log scale: its kernel
-    here is K(x, y) / sqrt(K(x, x) K(y, y)) of the features' own kernel K.
+    Feature rows of a positive map are divided by their norms, on a log scale, so its kernel here is
+    K(x, y) / sqrt(K(x, x) K(y, y)), where K is the kernel of the features.
 
     Parameters
     ----------
     feature_map : transformer, default=None
-        Any scikit-learn transformer; a mechanism of this library, Nystroem, a Pipeline, or a
-        fitted one as FrozenEstimator. Of asymmetric maps the queries' side is taken. None is
+        Any scikit-learn transformer: a mechanism of this library, Nystroem, a Pipeline, or a
+        fitted one as FrozenEstimator. Of asymmetric maps the query side is used. None is
         ``RFFSampler(512, sigma="scale")``.
     sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+        Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
     noise_variance : float, default=None
-        Variance of the noise of the targets, where it is known: it takes the place of `alpha`,
-        and the model is the Gaussian process with the features' kernel. None estimates it.
+        Variance of the noise of the targets, if it is known. It replaces `alpha`, and the model is
+        the Gaussian process with the kernel of the features. None estimates it.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
@@ -624,19 +624,19 @@ class ApproxKernelRidge(_Regression, _Plain):
     alpha_ : float
         The penalty.
     noise_variance_ : ndarray of shape (n_outputs,)
-        Variance of the noise of the targets; NaN where the rows are too few to estimate it.
+        Variance of the noise of the targets; NaN if there are too few rows to estimate it.
     feature_map_ : transformer
         The fitted clone of the feature map.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter or the data are not allowed, or features with signs leave the
-        range of floats.
+        By `fit`, if a parameter or the data are invalid, or features with signs leave the range of
+        floats.
 
     See Also
     --------
@@ -646,9 +646,9 @@ class ApproxKernelRidge(_Regression, _Plain):
 
     Notes
     -----
-    Rows of float32 are mapped and multiplied in float32, and summed in float64. Where alpha is so
-    small that this could be seen (below 1e-7 of the mean eigenvalue), and for "evidence", products
-    are made in float64.
+    Rows of float32 are mapped and multiplied in float32, and summed in float64. If alpha is so
+    small that this could matter (below 1e-7 of the mean eigenvalue), and for "evidence", products
+    are computed in float64.
 
     References
     ----------
@@ -689,7 +689,7 @@ class ApproxKernelRidge(_Regression, _Plain):
         self.random_state = random_state
 
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; the first batch alone sets the feature map's statistics.
+        """Add a batch; only the first batch sets the feature map's statistics.
 
         Parameters
         ----------
@@ -708,7 +708,7 @@ class ApproxKernelRidge(_Regression, _Plain):
         Raises
         ------
         ValueError
-            Where y has not as many outputs as in the first call, or a parameter has changed.
+            If the number of outputs differs from the first call, or a parameter has changed.
         """
         return self._add(X, y, sample_weight, forget=False)
 
@@ -724,11 +724,11 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     feature_map : transformer, default=None
         As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``.
     sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma; None leaves it. A larger sigma is a narrower kernel.
+        Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
@@ -745,7 +745,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     See Also
     --------
@@ -786,7 +786,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     def partial_fit(
         self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
     ) -> Self:
-        """Add a batch; the first batch alone sets the feature map's statistics.
+        """Add a batch; only the first batch sets the feature map's statistics.
 
         Parameters
         ----------
@@ -795,7 +795,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), default=None
-            All labels that will ever come; needed in the first call only.
+            All labels that will ever occur; required only in the first call.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights, at least 0.
 
@@ -807,7 +807,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Raises
         ------
         ValueError
-            Where the first call lacks ``classes``, a later one gives others, a label is none of
+            If the first call lacks ``classes``, a later one gives others, a label is not one of
             them, or a parameter has changed.
         """
         classes = classes_of_batch(self, classes)
@@ -817,39 +817,39 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 class ApproxKernelRidgeCV(_Regression, _Search):
     """Ridge regression on random features that chooses sigma and alpha itself.
 
-    With ``sigmas`` every pair of a sigma and an alpha is scored by cross-validation, and every
-    sigma takes one pass over the rows: the squared errors on held-out rows are known from the sums
-    of their fold, those of a training set are merged from the sums of the other folds, and the
-    final fit is merged from all. With ``sigmas=None`` the map keeps its sigma and alpha is chosen
-    by generalised cross-validation, as in scikit-learn's RidgeCV.
+    With ``sigmas`` every pair of a sigma and an alpha is scored by cross-validation, in one pass
+    over the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the
+    sums of the other folds are merged for its training set, and the final fit merges all of them.
+    With ``sigmas=None`` the map keeps its sigma, and alpha is chosen by generalised
+    cross-validation, as in scikit-learn's RidgeCV.
 
     Parameters
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``. It is fitted to all
-        rows, held-out ones as well; one that learns from y, to the training rows of every fold.
+        rows, including held-out ones, but if it learns from y, to the training rows of each fold.
     sigmas : int, array-like or None, default=10
-        Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
-        tenth of what "scale" stands for to ten times it.
+        Values of the map's sigma. An int is the number of values, spread evenly on a log scale
+        from a tenth of the sigma of "scale" to ten times that.
     alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
         As in GridSearchCV. Every training set must be the complement of its test set. Ignored with
         ``sigmas=None``.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
-        1 lets `fit` print a line for every sigma.
+        With 1, `fit` prints a line per sigma.
 
     Attributes
     ----------
     alpha_ : float
         The best penalty.
     sigma_ : float
-        The best sigma, where the map has that attribute.
+        The best sigma, if the map has that attribute.
     best_score_ : float
-        Its score: less the mean squared error of held-out rows, mean over folds and outputs, or
-        that of generalised cross-validation.
+        Its score: the negative mean squared error of held-out rows, averaged over folds and
+        outputs, or that of generalised cross-validation.
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
@@ -857,22 +857,22 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     intercept_ : float or ndarray of shape (n_outputs,)
         Intercept.
     noise_variance_ : ndarray of shape (n_outputs,)
-        Variance of the noise of the targets; NaN where the rows are too few to estimate it.
+        Variance of the noise of the targets; NaN if there are too few rows to estimate it.
     feature_map_ : transformer
         The fitted clone of the feature map, with the best sigma.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where a parameter, the splits or the data are not allowed.
+        By `fit`, if a parameter, the splits or the data are invalid.
 
     See Also
     --------
-    ApproxKernelRidge : The model that is chosen.
+    ApproxKernelRidge : The chosen model.
     KernelRegressorCV : The search for kernel regression.
 
     References
@@ -894,26 +894,26 @@ class ApproxKernelRidgeCV(_Regression, _Search):
 class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
-    As `ApproxKernelRidgeCV`, on targets -1 and 1 for every class: the score is less the mean
-    squared error of these.
+    Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
+    mean squared error.
 
     Parameters
     ----------
     feature_map : transformer, default=None
         As in `ApproxKernelRidgeCV`; None is ``RFFSampler(512, sigma="scale")``. A map that learns
-        from labels, such as `AdaptiveRF`, is fitted to the training rows of every fold; with
-        ``sigmas=None`` there are no folds, and its score is too good: it has seen all labels.
+        from labels, such as `AdaptiveRF`, is fitted to the training rows of every fold. With
+        ``sigmas=None`` there are no folds, so its score is too optimistic: it has seen all labels.
     sigmas : int, array-like or None, default=10
-        Values of the map's sigma. A number of values spreads them evenly on a log scale, from a
-        tenth of what "scale" stands for to ten times it.
+        Values of the map's sigma. An int is the number of values, spread evenly on a log scale
+        from a tenth of the sigma of "scale" to ten times that.
     alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it.
+        Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
-        1 lets `fit` print a line for every sigma.
+        With 1, `fit` prints a line per sigma.
 
     Attributes
     ----------
@@ -922,7 +922,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     alpha_ : float
         The best penalty.
     sigma_ : float
-        The best sigma, where the map has that attribute.
+        The best sigma, if the map has that attribute.
     best_score_ : float
         Its score.
     cv_results_ : dict of ndarray
@@ -936,11 +936,11 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     See Also
     --------
-    ApproxKernelRidgeClassifier : The model that is chosen.
+    ApproxKernelRidgeClassifier : The chosen model.
     KernelRegressionClassifierCV : The search for kernel regression.
 
     References

@@ -1,4 +1,4 @@
-"""Kernel regression whose sigma is searched by cross-validation, in one pass for all folds."""
+"""Kernel regression with sigma chosen by cross-validation, in one pass for all folds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ from .regressor import KernelRegressor
 
 
 class _Search:
-    """What the searches of classifier and regressor share."""
+    """Code shared by the searches of classifier and regressor."""
 
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), None],
@@ -45,7 +45,7 @@ class _Search:
     _scores_rows, _sums_tests = True, False
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Score every sigma on every fold, and keep the sums of all rows at the best.
+        """Score every sigma on every fold, and keep the sums of all rows for the best.
 
         Parameters
         ----------
@@ -54,14 +54,14 @@ class _Search:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Labels or targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of rows and of their scores; a row of weight 0 counts as removed.
+            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
 
         Returns
         -------
         self : object
             The fitted estimator.
         """
-        from sklearn.model_selection import check_cv  # megabytes that only this needs
+        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
         draft, data = self._read(X, y, sample_weight=sample_weight)
         y = np.asarray(to_host(y))
@@ -104,13 +104,13 @@ class _Search:
         return searches(self, classes, scope)
 
     def _settle(self, sigmas, trains, tests, scores):
-        """Take the best sigma of a search in batches."""
+        """Set the best sigma of a search in batches."""
         moments, losses = scores
         scores = [list(map(self._score_of, own, moments)) for own in losses]
         self._choose(sigmas, scores)
 
     def _choose(self, sigmas, scores):
-        """Take the best sigma, given scores of sigmas and splits, and return its number."""
+        """Set the best sigma, given scores of sigmas and splits, and return its index."""
         scores = np.asarray(scores)
         means = scores.mean(axis=1)
         best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
@@ -127,7 +127,7 @@ class _Search:
         return positive_array("sigmas", self.sigmas)
 
     def _judge(self):
-        """Return what scores a model on a part of the data, weighted where there are weights."""
+        """Return a function that scores a model on part of the data, with any weights."""
         if self.scoring is None:
             return lambda model, part: model._score(part)
         from sklearn.metrics import check_scoring  # more megabytes
@@ -145,36 +145,36 @@ class _Search:
 class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     """`KernelRegressionClassifier` with sigma chosen by cross-validation.
 
-    The result is that of a grid search, several times faster: for every sigma the features of all
-    rows are made once, and the sums over the training rows of a fold are merged of those of the
-    other folds. The sums of all folds together are the fitted model. `partial_fit` is absent.
+    Gives the result of a grid search several times faster: for every sigma the features of all
+    rows are computed once, and the sums over a fold's training rows are merged from the sums of the
+    other folds. The sums of all folds together are the fitted model. There is no `partial_fit`.
 
     Parameters
     ----------
     feature_map : transformer, default=None
         A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
-        What is tried. A number of values is spread evenly on the log scale from a tenth of what
-        "scale" stands for, where all rows look alike, to a hundred times it.
+        Values to try. An int is the number of values, spread evenly on a log scale from a tenth of
+        the sigma of "scale", where all rows look alike, to a hundred times that.
     cv : int, splitter or iterable, default=5
         Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows that no test set holds are always trained on.
+        rows outside all test sets are always trained on.
     scoring : str or callable, default=None
-        What is maximised, as in GridSearchCV; None is accuracy. With a callable the features are
-        made once more, for the scores.
+        Score to maximise, as in GridSearchCV; None is accuracy. With a callable the features are
+        computed a second time for the scores.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
     verbose : int, default=0
-        1 lets `fit` print a line for every sigma.
+        With 1, `fit` prints a line per sigma.
 
     Attributes
     ----------
     sigma_ : float
-        The best sigma, the smallest where several are.
+        The best sigma, or the smallest of several.
     best_score_ : float
         Its mean score.
     sigmas_ : ndarray of shape (n_sigmas,)
-        What was tried.
+        The values that were tried.
     cv_results_ : dict of ndarray
         Scores of every sigma and split, with the names of GridSearchCV.
     n_splits_ : int
@@ -188,26 +188,26 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where a training set is not the complement of its test set, the map has no
-        ``sigma`` or the softmax kernel, or the data are not allowed.
+        By `fit`, if a training set is not the complement of its test set, the map has no
+        ``sigma`` or uses the softmax kernel, or the data are invalid.
 
     See Also
     --------
-    KernelRegressionClassifier : The model that is chosen.
+    KernelRegressionClassifier : The chosen model.
     ApproxKernelRidgeClassifierCV : The search for ridge classification.
 
     Notes
     -----
-    The parameters that a map learns from X alone, such as its centre, are learnt from all rows,
-    held-out ones included; labels are not looked at. Maps that learn from y, such as `AdaptiveRF`,
-    are fitted to the training rows of every fold, where their clusters are found once for all
-    sigmas. Features are kept while scores are computed where those of one sigma take at most
-    256 MiB, and are made twice where they take more.
+    Parameters that a map learns from X alone, such as its centre, are learned from all rows,
+    including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
+    fitted to the training rows of every fold, with clusters that are found once for all sigmas.
+    While scores are computed, the features of one sigma are kept if they take at most 256 MiB;
+    otherwise they are computed twice.
 
     References
     ----------
@@ -244,32 +244,32 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
 class KernelRegressorCV(_Search, KernelRegressor):
     """`KernelRegressor` with sigma chosen by cross-validation.
 
-    As `KernelRegressionClassifierCV`, which says what is shared between sigmas and folds.
+    See `KernelRegressionClassifierCV` for what sigmas and folds share.
 
     Parameters
     ----------
     feature_map : transformer, default=None
         A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
-        What is tried; a number of values is spread as in `KernelRegressionClassifierCV`.
+        Values to try; the number of values if an int, as in `KernelRegressionClassifierCV`.
     cv : int, splitter or iterable, default=5
         Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows that no test set holds are always trained on.
+        rows outside all test sets are always trained on.
     scoring : str or callable, default=None
-        What is maximised, as in GridSearchCV; None is the coefficient of determination.
+        Score to maximise, as in GridSearchCV; None is the coefficient of determination.
     random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None leaves it. All sigmas share a draw.
+        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
     verbose : int, default=0
-        1 lets `fit` print a line for every sigma.
+        With 1, `fit` prints a line per sigma.
 
     Attributes
     ----------
     sigma_ : float
-        The best sigma, the smallest where several are.
+        The best sigma, or the smallest of several.
     best_score_ : float
         Its mean score.
     sigmas_ : ndarray of shape (n_sigmas,)
-        What was tried.
+        The values that were tried.
     cv_results_ : dict of ndarray
         Scores of every sigma and split, with the names of GridSearchCV.
     n_splits_ : int
@@ -281,17 +281,17 @@ class KernelRegressorCV(_Search, KernelRegressor):
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, where X had any.
+        Names of the input features, if X had any.
 
     Raises
     ------
     ValueError
-        By `fit`, where a training set is not the complement of its test set, the map has no
-        ``sigma`` or the softmax kernel, or the data are not allowed.
+        By `fit`, if a training set is not the complement of its test set, the map has no
+        ``sigma`` or uses the softmax kernel, or the data are invalid.
 
     See Also
     --------
-    KernelRegressor : The model that is chosen.
+    KernelRegressor : The chosen model.
     ApproxKernelRidgeCV : The search for ridge regression.
 
     References

@@ -1,4 +1,4 @@
-"""Errors before they are paid for: closed forms, tail bounds, sizes, comparison and advice."""
+"""Errors known in advance: closed forms, tail bounds, sizes, comparison and advice."""
 
 from .advice import recommend
 from .choice import (

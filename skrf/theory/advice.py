@@ -1,4 +1,4 @@
-"""Which mechanism to take for a task."""
+"""Which mechanism to use for a task."""
 
 import warnings
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ _USES = {  # by whether y is continuous
         partial(ApproxKernelRidgeCV, sigmas=None),
     ),
 }
-_ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best go on
-_SHARES = np.logspace(-0.75, 1.5, 7)  # sigmas over "scale"
-_FINER = np.logspace(-0.25, 0.25, 5)  # over the best of these
+_ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best advance
+_SHARES = np.logspace(-0.75, 1.5, 7)  # sigmas relative to "scale"
+_FINER = np.logspace(-0.25, 0.25, 5)  # relative to the best of these
 
 
 def recommend(
@@ -50,51 +50,52 @@ def recommend(
     mechanisms: Mapping[str, BaseRandomFeatures] | None = None,
     random_state: int = 0,
 ) -> BaseRandomFeatures:
-    """Return the unfitted mechanism that does best at a task, or has the least error for it.
+    """Return the unfitted mechanism that does best at a task, or has the smallest error for it.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Queries.
     y : array-like of shape (n_samples,), default=None
-        Targets or class labels. With them every mechanism does the task, cross-validated, with
-        seven sigmas on 500 rows; then the best three with finer ones on 2,000. Without them the
-        error of the kernel decides, as `compare` measures it.
+        Targets or class labels. With them, every mechanism is cross-validated on the task with
+        seven sigmas on 500 rows, and then the best three with finer ones on 2,000. Without them,
+        the error of the kernel decides, as measured by `compare`.
     keys : array-like of shape (n_keys, n_features), default=None
-        Keys, where y is None; None takes X.
+        Keys, only without y; None means X.
     task : {"kernel_regression", "ridge", "kernel"}, default="kernel_regression"
-        What the features are for: `KernelRegressionClassifier` or `KernelRegressor`; ridge
-        regression with alpha searched, `ApproxKernelRidgeClassifierCV` or `ApproxKernelRidgeCV`;
-        or values of the kernel itself. Without y the errors that count are those of the logarithms
-        of sums over keys, of the matrix, and of the logarithms of its values.
+        Purpose of the features: `KernelRegressionClassifier` or `KernelRegressor`; ridge regression
+        with a search for alpha, `ApproxKernelRidgeClassifierCV` or `ApproxKernelRidgeCV`; or values
+        of the kernel itself. Without y the errors compared are, in this order, those of the
+        logarithms of sums over keys, of the matrix, and of the logarithms of its values.
     positive : bool, default=False
-        Consider positive mechanisms only.
+        Consider only positive mechanisms.
     n_components : int, default=100
         Number of output columns.
     sigma : float, "scale" or "median", default=None
-        Multiplier of the inputs. None takes the best with y, 1 without, or those of `mechanisms`.
+        Multiplier of the inputs. None means the best one with y, and without y 1 or that of each of
+        `mechanisms`.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         The kernel.
     mechanisms : dict of str to mechanism, default=None
-        What to try; None takes `default_mechanisms` at the parameters above.
+        Mechanisms to try; None means `default_mechanisms` with the parameters above.
     random_state : int, default=0
         Seed of draws, subsamples and folds.
 
     Returns
     -------
     mechanism
-        An unfitted clone, with the sigma that was chosen.
+        An unfitted clone with the chosen sigma.
 
     Raises
     ------
     ValueError
-        Where no positive mechanism is among those to try, where the second argument has rows of
-        keys, and for parameters that are not allowed or not together.
+        If no positive mechanism is among those to try, if the second argument looks like keys, or
+        if parameters are invalid or do not go together.
 
     See Also
     --------
-    compare : The errors that it decides by where there are no targets.
-    default_mechanisms : What it tries.
+    compare : The errors that decide if there are no targets.
+    default_mechanisms : The mechanisms that it tries.
     skrf.attention.recommend_attention : The same for attention.
 
     References
@@ -146,7 +147,7 @@ def recommend(
 
 
 def _tried(X, y, mechanisms, sigma, task, positive, random_state):
-    """Return unfitted mechanisms with their best sigmas, the best at a task first."""
+    """Return unfitted mechanisms with their best sigmas, best at the task first."""
     use = _USES[task][type_of_target(y, input_name="y").startswith("continuous")]
     rng = np.random.default_rng(random_state)
     sigmas = [sigma]
@@ -174,7 +175,7 @@ def _tried(X, y, mechanisms, sigma, task, positive, random_state):
 
 
 def _folds(y, n_folds, rng):
-    """Return the fold of every row; each gets its share of every class, or of small targets."""
+    """Return the fold of every row, stratified by classes or by the size of targets."""
     fold = np.empty(len(y), int)
     places = np.unique(y, return_inverse=True)[1]
     fold[np.lexsort((rng.permutation(len(y)), places))] = np.arange(len(y)) % n_folds
@@ -182,7 +183,7 @@ def _folds(y, n_folds, rng):
 
 
 def _scores(mechanism, sigmas, use, X, y, test, positive, seed):
-    """Return the score of a test for every sigma, -inf where the map is not as it must be."""
+    """Return the test score for every sigma, -inf where the map is not admissible."""
     train, scores = ~test, []
     mechanism = clone(mechanism).set_params(random_state=seed)
     with warnings.catch_warnings():

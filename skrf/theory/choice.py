@@ -37,7 +37,7 @@ def kernel_variance(
     mechanism : mechanism
         A fitted mechanism.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
-        Queries and keys; Y None takes X.
+        Queries and keys; None for Y means X.
     log : bool, default=False
         Return the logarithm.
 
@@ -48,7 +48,7 @@ def kernel_variance(
 
     See Also
     --------
-    n_components_for : The number of columns that an error takes.
+    n_components_for : The number of columns needed for an error.
     chebyshev_bound : A bound on the probability of an error.
     skrf.RFFSampler.kernel_variance : The same as a method.
 
@@ -79,7 +79,7 @@ def default_mechanisms(
     Parameters
     ----------
     n_components : int, default=100
-        Number of output columns; an odd one is lowered by one for maps of pairs.
+        Number of output columns; maps with pairs use one less if it is odd.
     sigma : float, "scale" or "median", default=1.0
         Multiplier of the inputs.
     kernel : {"gaussian", "softmax"}, default="gaussian"
@@ -88,8 +88,8 @@ def default_mechanisms(
     Returns
     -------
     dict of str to mechanism
-        Unfitted mechanisms by name. With the softmax kernel asymmetric ones are among them; with
-        the Gaussian kernel landmarks are.
+        Unfitted mechanisms by name. The softmax kernel adds asymmetric ones, the Gaussian kernel
+        landmarks.
 
     See Also
     --------
@@ -138,17 +138,17 @@ class Comparison:
     mechanism : mechanism
         The unfitted mechanism.
     predicted : float
-        Closed-form relative error of the kernel matrix; NaN where none is known.
+        Closed-form relative error of the kernel matrix; NaN if none is known.
     is_exact : bool
-        Whether there is a prediction, and an exact one.
+        Whether there is an exact prediction.
     measured : float
         Median over draws of the measured relative error of the kernel matrix (Frobenius norm).
     log_error : float
         Median over pairs, then over draws, of ``abs(log estimate - log kernel)``; an estimate
         that is not positive counts as infinitely wrong.
     sum_error : float
-        The same of the sums over keys, for kernel regression: median over queries; a row is no
-        key of its own.
+        The same for sums over keys, as in kernel regression: median over queries, where a row is
+        not a key of itself.
     is_positive : bool
         Whether the fitted features are positive.
     cost : int
@@ -156,8 +156,8 @@ class Comparison:
 
     See Also
     --------
-    compare : Makes them.
-    ComparisonTable : All of them.
+    compare : Returns them.
+    ComparisonTable : A table of them.
 
     References
     ----------
@@ -185,7 +185,7 @@ class ComparisonTable(Table[Comparison]):
 
     See Also
     --------
-    compare : Makes it.
+    compare : Returns it.
     Comparison : A row.
     skrf.plotting.ComparisonDisplay : Draws it.
 
@@ -231,21 +231,21 @@ def compare(
     n_components : int, default=100
         Number of output columns of the default mechanisms.
     sigma : float, "scale" or "median", default=1.0
-        Their multiplier of the inputs.
+        Multiplier of their inputs.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         Their kernel.
     mechanisms : dict of str to mechanism, default=None
-        What to compare; None takes `default_mechanisms`.
+        Mechanisms to compare; None means `default_mechanisms`.
     criterion : {"log", "frobenius", "sums"}, default="log"
         The error by which the table is sorted: ``log_error``, ``measured`` or ``sum_error``.
     random_state : int, default=0
-        First of the 50 seeds that are drawn, and seed of the subsample of 400 rows on which
-        errors are taken; log errors on at most 100 of them.
+        First of the 50 seeds used, and seed of the subsample of 400 rows on which errors are
+        measured (log errors on at most 100 of them).
 
     Returns
     -------
     ComparisonTable
-        A list of `Comparison`, the least error first.
+        A list of `Comparison`, smallest error first.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def compare(
 
 
 def checked_mechanisms(mechanisms):
-    """Return a dict of mechanisms, or raise naming what is none."""
+    """Return a dict of mechanisms, or raise and name what is not a mechanism."""
     if not isinstance(mechanisms, Mapping):
         raise TypeError(f"mechanisms must be a dict of str to mechanism, got {mechanisms!r}.")
     for name, mechanism in mechanisms.items():
@@ -334,7 +334,7 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
 
 
 def _log_sums(logs, sign):
-    """Return the logs of sums of rows of signed values, -inf where a sum is not positive."""
+    """Return the logs of row sums of signed values, -inf where a sum is not positive."""
     plus, minus = (
         np.logaddexp.reduce(np.where(own, logs, -np.inf), axis=1) for own in (sign > 0, sign < 0)
     )
@@ -344,5 +344,5 @@ def _log_sums(logs, sign):
 
 
 def _few(n):
-    """Tell which of n rows the log errors are taken on: at most 100, evenly spread."""
+    """Return which of n rows to measure log errors on: at most 100, evenly spread."""
     return np.arange(n) % -(-n // _LOG_ROWS) == 0

@@ -1,4 +1,4 @@
-"""Tail bounds: how likely an estimate is off by more than a given amount."""
+"""Tail bounds: how likely an estimate is to be off by more than a given amount."""
 
 import math
 from typing import Literal
@@ -13,8 +13,8 @@ from ..features import BaseRandomFeatures
 from ._sample import check_mechanism
 from .size import ComponentCount
 
-_SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its largest one
-_LARGEST_EXPONENT = 650.0  # nats of an exponent, in which numbers are still floats
+_SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its maximum
+_LARGEST_EXPONENT = 650.0  # nats of an exponent whose exponential is still a float
 
 
 def chebyshev_bound(
@@ -27,7 +27,7 @@ def chebyshev_bound(
     mechanism : mechanism
         A fitted mechanism with a closed-form variance or a bound.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
-        Queries and keys; Y None takes X.
+        Queries and keys; None for Y means X.
     error : float
         Absolute error > 0.
 
@@ -39,13 +39,13 @@ def chebyshev_bound(
     Raises
     ------
     ValueError
-        Where ``error`` is not a positive number.
+        If ``error`` is not a positive number.
 
     See Also
     --------
     bernstein_bound : Exponential in the number of columns, for bounded maps.
     left_tail_bound : For estimates that are too small.
-    kernel_variance : The variance it is made of.
+    kernel_variance : The variance that it uses.
 
     References
     ----------
@@ -74,41 +74,41 @@ def hoeffding_bound(
     error: float,
     side: Literal["two", "upper"] = "two",
 ) -> np.ndarray:
-    """Return Hoeffding's bound on P(|estimate - mean| >= error), which falls exponentially in m.
+    """Return Hoeffding's bound on P(|estimate - mean| >= error), which is exponential in m.
 
     Parameters
     ----------
     mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
-        Fitted with ``coupling="iid"`` and ``projection="dense"``; exponentials are bounded where
-        the real part of the fitted ``A_`` is negative. For ``side="upper"`` those with positive
-        features may have the couplings "orthogonal" and "simplex", too.
+        Fitted with ``coupling="iid"`` and ``projection="dense"``; exponentials are bounded if the
+        real part of the fitted ``A_`` is negative. For ``side="upper"``, mechanisms with positive
+        features may also have the couplings "orthogonal" and "simplex".
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
-        Queries and keys; Y None takes X.
+        Queries and keys; None for Y means X.
     error : float
         Absolute error > 0.
     side : {"two", "upper"}, default="two"
-        "upper" is a bound on P(estimate - mean >= error).
+        "upper" bounds P(estimate - mean >= error) instead.
 
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        min(1, 2 exp(-2 m error^2 / range^2)), without the 2 for the upper side, for m projections
-        and the range of what one of them estimates, ``mechanism.term_range(X, Y)``: 2 for sines and
-        cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for optimal positive
-        features of scaled, centred inputs, exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d) |x + y|) for
-        regularised ones, about their own mean.
+        min(1, 2 exp(-2 m error^2 / range^2)), without the first 2 for the upper side, where m is
+        the number of projections and the range of a single one is ``mechanism.term_range(X, Y)``: 2
+        for sines and cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for
+        optimal positive features of scaled, centred inputs, and
+        exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d) |x + y|) for regularised ones, about their own mean.
 
     Raises
     ------
     ValueError
-        Where ``error`` is not a positive number, ``side`` is none of the two, or the estimate is
+        If ``error`` is not a positive number, ``side`` is not one of the two, or the estimate is
         not a mean of bounded, independent terms.
 
     See Also
     --------
-    bernstein_bound : Knows the variance, and is less where that is small.
+    bernstein_bound : Uses the variance, and is smaller if that is small.
     chebyshev_bound : For every closed-form variance.
-    uniform_bound : For all pairs of a ball at once.
+    uniform_bound : For all pairs in a ball at once.
 
     References
     ----------
@@ -141,9 +141,9 @@ def bernstein_bound(
     error: float,
     side: Literal["two", "upper"] = "two",
 ) -> np.ndarray:
-    """Return Bernstein's bound on P(|estimate - mean| >= error), which knows the variance.
+    """Return Bernstein's bound on P(|estimate - mean| >= error), which uses the variance.
 
-    Smaller than Hoeffding's where the variance is far below the squared range, as it is for
+    It is smaller than Hoeffding's if the variance is far below the squared range, as it is for
     positive features, whose largest value is rare.
 
     Parameters
@@ -151,17 +151,17 @@ def bernstein_bound(
     mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
         As in `hoeffding_bound`.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
-        Queries and keys; Y None takes X.
+        Queries and keys; None for Y means X.
     error : float
         Absolute error > 0.
     side : {"two", "upper"}, default="two"
-        "upper" is a bound on P(estimate - mean >= error).
+        "upper" bounds P(estimate - mean >= error) instead.
 
     Returns
     -------
     ndarray of shape (n_x, n_y)
         min(1, 2 exp(-m error^2 / (2 variance + 2/3 range error))), without the first 2 for the
-        upper side: ``mechanism.term_variance(X, Y)`` and ``mechanism.term_range(X, Y)``.
+        upper side, with ``mechanism.term_variance(X, Y)`` and ``mechanism.term_range(X, Y)``.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def bernstein_bound(
 
     See Also
     --------
-    hoeffding_bound : Knows the range alone.
+    hoeffding_bound : Uses only the range.
     chebyshev_bound : For every closed-form variance.
 
     References
@@ -190,7 +190,7 @@ def bernstein_bound(
     """
     error, log_range = _checked(mechanism, X, Y, error, side)
     log_variance = to_host(mechanism.term_variance(X, Y, log=True))
-    # Both in units of the error: squares of neither leave the range of floats.
+    # Both in units of the error, so that neither square leaves the range of floats.
     log_spread = np.logaddexp(
         math.log(2) + log_variance - 2 * math.log(error),
         math.log(2 / 3) + log_range - math.log(error),
@@ -200,7 +200,7 @@ def bernstein_bound(
 
 
 def _checked(mechanism, X, Y, error, side):
-    """Return the error and the log range of one term for the sides that are asked for."""
+    """Return the error and the log range of one term for the requested sides."""
     error = check_positive("error", error)
     check_mechanism(mechanism)
     if side not in ("two", "upper"):
@@ -217,7 +217,7 @@ def left_tail_bound(
 ) -> np.ndarray:
     """Return a bound on P(estimate <= mean - error) for features that are never negative.
 
-    It needs no bounded terms: what is never negative is seldom far below its mean.
+    Terms need not be bounded: nonnegative values are rarely far below their mean.
 
     Parameters
     ----------
@@ -227,24 +227,25 @@ def left_tail_bound(
         "orthogonal" and "simplex"; `DenseExponentialRF` with "iid" or "orthogonal"; `PoissonRF`,
         `GeometricRF` and `DiscreteRF` with ``positive=True``.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
-        Queries and keys; Y None takes X.
+        Queries and keys; None for Y means X.
     error : float
         Absolute error > 0.
 
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        exp(-error^2 / (2 S)), S the sum over independent blocks of E[(part of the estimate)^2],
-        ``mechanism.block_moment(X, Y)``. For m independent projections S is E[Z^2] / m, Z the
-        product of one; for blocks it is the mean squared error plus the squared kernel times the
-        sum of squared shares, about 1 over the number of blocks. So a single block says nothing.
+        exp(-error^2 / (2 S)), where S is the sum over independent blocks of
+        E[(part of the estimate)^2], ``mechanism.block_moment(X, Y)``. For m independent projections
+        S is E[Z^2] / m, with Z the product of one. For blocks it is the mean squared error plus the
+        squared kernel times the sum of squared shares, which is about 1 over the number of blocks,
+        so a single block tells nothing.
 
     Raises
     ------
     NotImplementedError
-        Where the second moment of a block is not known.
+        If the second moment of a block is not known.
     ValueError
-        Where ``error`` is not a positive number, or parts are not independent or may be negative.
+        If ``error`` is not a positive number, or if parts are dependent or may be negative.
 
     See Also
     --------
@@ -275,8 +276,8 @@ def left_tail_bound(
 def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float) -> float:
     """Return a bound on the probability that any estimate within a ball is off by `error` or more.
 
-    A statement about all pairs of queries and keys at once, with every constant; no advice on
-    sizes, for which it is far too careful (see `n_components_uniform`).
+    This holds for all pairs of queries and keys at once, with explicit constants. It is far too
+    conservative for choosing sizes (see `n_components_uniform`).
 
     Parameters
     ----------
@@ -291,14 +292,14 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     Returns
     -------
     float
-        At most 1: the least over c > 0 of
+        At most 1: the minimum over c > 0 of
         2 (1 + 2 sqrt(2) R / c)^(2d) exp(-m error^2 / (2 b^2))
         + (2 c / error)^2 16 b^2 ((1 - 4A) d + 4 R^2), with b = (1 - 4A)^(d/2) exp(-R^2 / (2A)).
 
     Raises
     ------
     ValueError
-        Where ``error`` or ``radius`` is not a positive number, or the mechanism is another.
+        If ``error`` or ``radius`` is not a positive number, or the mechanism is not supported.
 
     See Also
     --------
@@ -307,8 +308,8 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
 
     Notes
     -----
-    The first term is Hoeffding's bound at the points of a net that leaves no pair farther away
-    than c; the second one Markov's inequality for the square of the Lipschitz constant.
+    The first term is Hoeffding's bound at the points of a net that has a point within c of every
+    pair; the second is Markov's inequality for the square of the Lipschitz constant.
 
     References
     ----------
@@ -331,7 +332,7 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     def log_bound(log_c):
         return np.logaddexp(log_net(log_c) - exponent, log_slope(log_c))
 
-    # Convex in log c; from where the second term is 1 downwards.
+    # Convex in log c; search downwards from where the second term is 1.
     top = -log_slope(0.0) / 2
     found = minimize_scalar(log_bound, bounds=(top - _SMALLEST_NET, top), method="bounded")
     return math.exp(min(float(found.fun), 0.0))
@@ -340,9 +341,9 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
 def n_components_uniform(
     mechanism: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
 ) -> ComponentCount:
-    """Return the number of columns at which `uniform_bound` comes down to a probability.
+    """Return the number of columns at which `uniform_bound` falls to a probability.
 
-    For d = 4, R = 1 and an error of 0.1 that is 5e7, where `n_components_for` says some thousands.
+    For d = 4, R = 1 and an error of 0.1 it is 5e7, whereas `n_components_for` gives thousands.
 
     Parameters
     ----------
@@ -353,7 +354,7 @@ def n_components_uniform(
     radius : float
         Largest length R > 0 of sigma * (x - offset_), of queries and of keys.
     probability : float, default=0.05
-        Of an error that large anywhere in the ball, between 0 and 1.
+        Probability of an error that large anywhere in the ball, between 0 and 1.
 
     Returns
     -------
@@ -363,7 +364,7 @@ def n_components_uniform(
     Raises
     ------
     ValueError
-        As in `uniform_bound`, or where ``probability`` is not between 0 and 1.
+        As in `uniform_bound`, or if ``probability`` is not between 0 and 1.
 
     See Also
     --------
@@ -397,7 +398,7 @@ def n_components_uniform(
         )
     top = (math.log(probability) - log_slope(0.0)) / 2
 
-    def count(step):  # what the second term leaves to the first
+    def count(step):  # for the part of the probability that the second term leaves
         left = math.log(probability) + math.log(-math.expm1(-2 * step))
         return (log_net(top - step) - left) / per_projection
 
@@ -406,7 +407,7 @@ def n_components_uniform(
 
 
 def _uniform_terms(mechanism, error, radius):
-    """Return the terms of the bound: its exponent a projection, and functions of log c."""
+    """Return the terms of the bound: its exponent per projection, and functions of log c."""
     error, radius = check_positive("error", error), check_positive("radius", radius)
     check_mechanism(mechanism)
     A = getattr(mechanism, "A_", 0.0)

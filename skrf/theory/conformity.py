@@ -1,8 +1,8 @@
-"""RF-conformity: what of a coupling decides the error of positive features.
+"""RF-conformity: the property of a coupling that decides the error of positive features.
 
 The mean squared error of positive features differs between couplings only by their conformity,
-the mean over pairs of projections of E exp((omega_i + omega_j).z) over a random rotation; less is
-better. Source: Reid et al., Simplex random features (2023), section 3.
+the mean over pairs of projections of E exp((omega_i + omega_j).z) over a random rotation; smaller
+is better. Source: Reid et al., Simplex random features (2023), section 3.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ from ..projections import COUPLINGS
 from ..variances._hypergeometric import log_hyp0f1
 from ..variances.coupling import exponential_pair
 
-_LONGEST = 1e4  # of what is exponentiated: the result is infinite long before
+_LONGEST = 1e4  # of the exponent; the result is infinite long before
 
 
 def expected_conformity(
@@ -42,7 +42,7 @@ def expected_conformity(
     Returns
     -------
     float or ndarray
-        exp(sum2) for independent rows, less for the others.
+        exp(sum2) for independent rows, smaller for the others.
 
     Raises
     ------
@@ -51,8 +51,8 @@ def expected_conformity(
 
     See Also
     --------
-    sample_conformity : The same for projections that were drawn.
-    skrf.SimplexRF : The coupling of least conformity.
+    sample_conformity : The same for drawn projections.
+    skrf.SimplexRF : The coupling of smallest conformity.
 
     References
     ----------
@@ -103,8 +103,7 @@ def sample_conformity(omega: Array, sum2: float) -> float:
     Raises
     ------
     ValueError
-        Where there are fewer than two projections, or a number is not finite, or ``sum2`` is
-        negative.
+        If there are fewer than two projections, a number is not finite, or ``sum2`` is negative.
 
     See Also
     --------

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from .. import variances
 from .._validation import check_integer, check_positive
 
-_LONGEST = 1e6  # a radius, whose fourth power still has its digits
+_LONGEST = 1e6  # a radius whose fourth power still has all digits
 _N_ANGLES = 2000
 
 
@@ -17,11 +17,11 @@ def hybrid_max_error(
 ) -> float:
     """Return the largest relative error of angular hybrid features on a sphere.
 
-    That is the largest root mean squared error of the estimate of exp(x.y), over exp(x.y), for rows
-    x and y of one length about the origin, by ``HybridRF(base=("hyperbolic", "trigonometric"),
+    That is the largest root mean squared error, relative to exp(x.y), of the estimate of exp(x.y)
+    for rows x and y of the same length by ``HybridRF(base=("hyperbolic", "trigonometric"),
     shared=False, coupling="iid", kernel="softmax", center=False)``. It is the maximum of the closed
-    form over all angles, where theorem 3.5 of the reference gives a bound that does not hold: at a
-    radius of 4.2 with one coefficient the error is 1.009 times as large, at 6 1.205 times.
+    form over all angles. The bound in theorem 3.5 of the reference does not hold: with one
+    coefficient the error is 1.009 times the bound at radius 4.2, and 1.205 times at radius 6.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ def hybrid_max_error(
     Returns
     -------
     float
-        The error, inf beyond the range of floats.
+        The error, inf if it overflows.
 
     Raises
     ------
     ValueError
-        Where a number is out of its range.
+        If a number is out of its range.
 
     See Also
     --------
@@ -68,7 +68,7 @@ def hybrid_max_error(
     def log_square(angle):
         return _log_relative_variance(radius, angle, n_coefficients)
 
-    # An angle and its supplement have one error. Far rows have their maximum near 1 / radius.
+    # An angle and its supplement have the same error. For long rows the maximum is near 1 / radius.
     angles = np.geomspace(1e-2 / max(radius, 1.0), np.pi / 2, _N_ANGLES)
     values = log_square(angles)
     best = int(np.argmax(values))
@@ -84,11 +84,11 @@ def hybrid_max_error(
 
 
 def _log_relative_variance(radius, angle, n_coefficients):
-    """Return the log variance of one projection over the squared kernel."""
+    """Return the log variance of one projection, divided by the squared kernel."""
     far = angle / np.pi
     spread = far * (1 - far) / n_coefficients
     sums, differences = (4 * radius**2 * side(angle / 2) ** 2 for side in (np.cos, np.sin))
-    # Of a trigonometric estimate it is that of a hyperbolic one at the supplement of the angle.
+    # A trigonometric estimate has the variance of a hyperbolic one at the angle's supplement.
     parts = [
         np.log(share**2 + spread) + variances.Hyperbolic().log_own(_with_sum(square))
         for share, square in ((far, sums), (1 - far, differences))
@@ -97,5 +97,5 @@ def _log_relative_variance(radius, angle, n_coefficients):
 
 
 def _with_sum(sum2):
-    """Return the geometry of a pair of which |x + y|^2 alone counts."""
+    """Return the geometry of a pair of which only |x + y|^2 matters."""
     return variances.PairGeometry(1, sum2, sum2, sum2)

@@ -1,4 +1,4 @@
-"""How many columns an error takes."""
+"""The number of columns needed for an error."""
 
 import math
 from functools import cache
@@ -15,21 +15,21 @@ from ._sample import check_mechanism, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
-_CONSTANT = 512  # from here on no mechanism changes with its size
-_LARGEST_LOG = 690.0  # e^690 still is a float
+_CONSTANT = 512  # mechanisms do not change with their size from here on
+_LARGEST_LOG = 690.0  # e^690 is still a float
 _MOST_NAMED = 5
 _INDEPENDENT = {"coupling": "iid", "projection": "dense"}
 
 
 class ComponentCount(int):
-    """A number of columns, an integer, that tells how it was found.
+    """An integer number of columns that records how it was found.
 
     Parameters
     ----------
     count : int
         The number.
     how : str, default="closed form"
-        The source, and the rows that decide where few of them do.
+        The source, and the rows that decide the number if there are few.
 
     See Also
     --------
@@ -70,7 +70,7 @@ def n_components_for(
     rel_error: float,
     quantile: float | None = 0.5,
 ) -> ComponentCount:
-    """Return the least number of columns whose predicted error is small enough.
+    """Return the smallest number of columns whose predicted error is small enough.
 
     Parameters
     ----------
@@ -81,33 +81,33 @@ def n_components_for(
     Y : array-like of shape (n_keys, n_features), default=None
         Keys; None takes X.
     rel_error : float
-        Wanted root mean squared error of a value of the kernel, relative to that value.
+        Desired root mean squared error of a kernel value, relative to that value.
     quantile : float or None, default=0.5
-        Share of the pairs of queries and keys that shall have at most this error. None takes
-        the error of the whole kernel matrix, root mean squared error over root mean square: a
-        mean that a single pair can decide.
+        Share of the pairs of queries and keys that should have at most this error. None uses the
+        error of the whole kernel matrix, root mean squared error over root mean square, which a
+        single pair can dominate.
 
     Returns
     -------
     ComponentCount
-        An integer that the mechanism can make, however large, which is printed with its source:
-        the closed form of the variance at up to 768 rows of each side; where none is known,
-        100 draws of 128 columns for 128 rows of each side, as a multiple of the closed form of
-        independent projections if there is one. An error that was measured is taken to fall
-        with the root of the number of columns (that of Sobol' points falls faster). A mean also
-        names the rows that decide it, where few do.
+        A number of columns that the mechanism allows, however large. It prints with its source:
+        the closed form of the variance for up to 768 rows per side, or, if none is known, 100
+        draws of 128 columns for 128 rows per side, as a multiple of the closed form of independent
+        projections if there is one. A measured error is assumed to fall with the square root of
+        the number of columns (with Sobol' points it falls faster). For a mean, it also names the
+        rows that decide it if there are few.
 
     Raises
     ------
     NotImplementedError
-        For landmarks, whose error does not follow a law.
+        For landmarks, whose error follows no known law.
     ValueError
-        Where ``rel_error`` is not a finite number > 0 or ``quantile`` not from 0 to 1.
+        If ``rel_error`` is not a finite number > 0, or ``quantile`` is not from 0 to 1.
 
     See Also
     --------
     compare : Errors at one number of columns.
-    n_components_uniform : A number that holds for all pairs of a ball at once.
+    n_components_uniform : A number that suffices for all pairs in a ball at once.
     skrf.plotting.KernelErrorDisplay : Errors against numbers of columns.
 
     References
@@ -132,7 +132,7 @@ def n_components_for(
     how, block, chosen, log_kernel, log_errors = _source(mechanism, X, Y)
 
     def errors_of(count):
-        """Return the log mean squared errors of so many projections: blocks are independent."""
+        """Return the log mean squared errors for `count` projections; blocks are independent."""
         whole, rest = divmod(count, block)
         logs = log_errors(block) + 2 * math.log(block) + math.log(whole) if whole else -np.inf
         if rest:
@@ -140,7 +140,7 @@ def n_components_for(
         return logs - 2 * math.log(count)
 
     def excess(count):
-        """Return the log of the squared error over the wanted one."""
+        """Return the log ratio of the squared error to the desired one."""
         logs = errors_of(count)
         if quantile is None:
             total = log_ratio(logs, log_kernel)
@@ -154,7 +154,7 @@ def n_components_for(
         how += "; or more"
     blocks = math.exp(min(log_blocks, _LARGEST_LOG))
     count = max(math.ceil(blocks), 1) * block
-    low = count - block if blocks < 2**30 else count  # beyond, a part of a block is rounding
+    low = count - block if blocks < 2**30 else count  # above, part of a block is lost in rounding
     while count - low > 1:
         middle = (low + count) // 2
         low, count = (low, middle) if excess(middle) <= 0 else (middle, count)
@@ -164,7 +164,7 @@ def n_components_for(
 
 
 def _source(mechanism, X, Y):
-    """Return the best source of errors that there is.
+    """Return the best available source of errors.
 
     Its name, a number of projections whose multiples are independent blocks, lists of queries
     and keys, the log kernel of their pairs, and the log mean squared errors as a function of at
@@ -226,7 +226,7 @@ def _has_closed_form(mechanism, X):
 
 
 def _chosen(n_queries, n_keys, most):
-    """Return lists of queries and keys: all, or blocks, which show more rows in as many pairs."""
+    """Return lists of queries and keys: all, or blocks that cover more rows in as many pairs."""
     rng = np.random.default_rng(0)
     sides = [rng.permutation(n)[:most] for n in (n_queries, n_keys)]
     n_blocks = -(-len(sides[0]) * len(sides[1]) // _MAX_PAIRS)
@@ -234,7 +234,7 @@ def _chosen(n_queries, n_keys, most):
 
 
 def _deciding(logs, chosen):
-    """Return a clause that names the queries and keys of half of the error, where few make it."""
+    """Return a clause that names the queries and keys behind half of the error, if they are few."""
     shares = np.exp(logs - np.logaddexp.reduce(logs))
     pairs = [np.meshgrid(rows, keys, indexing="ij") for rows, keys in chosen]
     found = []

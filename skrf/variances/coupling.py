@@ -36,7 +36,7 @@ def log_mean_squared_error(
     Parameters
     ----------
     law : object
-        A law of `skrf.variances.gaussian`: ``log_scale``, ``log_own`` and ``pair``. Where it has
+        A law of `skrf.variances.gaussian`: ``log_scale``, ``log_own`` and ``pair``. If it has
         ``linear_part``, its pairs leave out that share of cosine times the own term.
     geometry : PairGeometry
         The pairs of inputs.
@@ -54,7 +54,7 @@ def log_mean_squared_error(
 
     See Also
     --------
-    PairGeometry : What closed forms are functions of.
+    PairGeometry : The quantities that closed forms depend on.
     skrf.theory.kernel_variance : The variance for a fitted mechanism.
 
     References
@@ -63,7 +63,7 @@ def log_mean_squared_error(
     random tables (2022).
     """
     log_own = law.log_own(geometry) - np.log(n_projections)
-    # Pair terms in units of the own term: neither an enormous nor a tiny variance is lost.
+    # Pair terms in units of the own term, so that no enormous or tiny variance is lost.
     unit = np.where(np.isneginf(log_own), np.inf, log_own)
     gain, cosines, left = 0.0, 0.0, 1.0
     for rows, count in blocks.items():
@@ -73,7 +73,7 @@ def log_mean_squared_error(
             cosines += count * rows * (t / (1 / (rows - 1)))  # of a simplex -count * rows, exactly
     if hasattr(law, "linear_part"):
         left = 1 + cosines / n_projections * law.linear_part(geometry)
-    # A gain of -1 (an exact estimate) may be missed by rounding.
+    # Rounding may miss a gain of -1 (an exact estimate).
     with np.errstate(divide="ignore"):
         return law.log_scale(geometry) + log_own + np.log(np.maximum(left + gain, 0.0))
 
@@ -82,9 +82,9 @@ def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):
     """Return (E[exp((omega_i + omega_j).z - |z|^2)] - 1) exp(-log_unit) at |z|^2 = v2.
 
     The value is the mean over k ~ Poisson(v2) of r_k - 1, where r_k is E[S^k] over its value for
-    independent rows, so no two large numbers are subtracted. Its term k = 1 is odd in the cosine:
-    with ``linear=False`` it is left out, for means over both signs, where it cancels but would
-    drown the others at small v2.
+    independent rows, so no two large numbers are subtracted. The term k = 1 is odd in the cosine.
+    With ``linear=False`` it is left out, for means over both signs, where it cancels but would
+    dominate the others at small v2.
     """
     v2 = np.asarray(v2, dtype=np.float64)
     u = v2.ravel()
@@ -116,9 +116,9 @@ def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):
 def cosine_pair(delta2, n_features, cosine, log_unit=0.0):
     """Return (E[cos((omega_i + omega_j).Delta)] - exp(-|Delta|^2)) exp(-log_unit).
 
-    Averaged over the sign of omega_j, as sine-cosine features need it. The moment series serves
-    up to |Delta| = 2, where it loses nothing; beyond, the mean over the angle of
-    1F1(d; d/2; -(1 + t sin a) |Delta|^2 / 2), right to about 1e-14 absolutely.
+    Averaged over the sign of omega_j, as sine-cosine features require. Up to |Delta| = 2 the
+    moment series is used, which loses nothing; beyond, the mean over the angle of
+    1F1(d; d/2; -(1 + t sin a) |Delta|^2 / 2), with an absolute error of about 1e-14.
     """
     delta2 = np.asarray(delta2, dtype=np.float64)
     out = np.empty_like(delta2)
@@ -128,7 +128,7 @@ def cosine_pair(delta2, n_features, cosine, log_unit=0.0):
     excess = sum(np.expm1(_log_moment_ratios(79, n_features, float(t))) for t in (cosine, -cosine))
     with np.errstate(divide="ignore"):
         logs = k * np.log(delta2[near])[:, None] - gammaln(k + 1)
-    # In one exponent: both may leave the range of floats.
+    # Combined in one exponent, because both may leave the range of floats.
     powers = np.exp(np.where(logs > -np.inf, logs - unit[near][:, None], -np.inf))
     out[near] = powers @ (excess[1:] / 2 * (-1.0) ** k)
     if not near.all():
@@ -174,7 +174,7 @@ def _angle_rule(n_features):
 
 
 def _decay(n_features, squares):
-    """Return 1F1(d; d/2; -squares), which SciPy does not return from for large ones and even d."""
+    """Return 1F1(d; d/2; -squares); SciPy's never returns for large squares and even d."""
     if n_features > 1:  # less than 1e-15 from here on
         squares = np.minimum(squares, 1e5)
     return hyp1f1(n_features, n_features / 2, -squares)

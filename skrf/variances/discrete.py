@@ -1,4 +1,4 @@
-"""Closed forms for features made of the Taylor series of exp(x.y), by the law of their counts.
+"""Closed forms for features from the Taylor series of exp(x.y), by the law of their counts.
 
 Source: Likhosherstov et al., Chefs' random tables (2022), theorem 4.1; the tabulated law is ours.
 """
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln, i0e, i1e
 
-_BLOCK_ENTRIES = 2**18  # a few such arrays stay in the cache
-_ROUNDING = 40.0  # nats by which what is left out of a series is below the rest
-_LARGEST, _STEPS = 1e100, 8  # no sum grows by 1e200 in so many steps
+_BLOCK_ENTRIES = 2**18  # a few such arrays fit in the cache
+_ROUNDING = 40.0  # nats by which the omitted part of a series is below the rest
+_LARGEST, _STEPS = 1e100, 8  # no sum grows by 1e200 in this many steps
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Poisson:
     lam: np.ndarray
 
     def coordinate_delta(self, product):
-        """Return the log second moment over the squared mean of every coordinate x_l y_l."""
+        """Return the log ratio of second moment to squared mean for every coordinate x_l y_l."""
         gap = product - self.lam
         with np.errstate(over="ignore"):  # it may be infinite, its square sooner
             return gap * (gap / self.lam)
@@ -45,7 +45,7 @@ class Geometric:
     p: np.ndarray
 
     def coordinate_delta(self, product):
-        """Return the log second moment over the squared mean of every coordinate x_l y_l."""
+        """Return the log ratio of second moment to squared mean for every coordinate x_l y_l."""
         argument = 2 * np.abs(product) / np.sqrt(1 - self.p)
         return -np.log(self.p) + np.log(i0e(argument)) + (argument - 2 * product)
 
@@ -78,15 +78,15 @@ class Tabulated:
         """Return the log probabilities of counts of shape (n, d)."""
         d, n_counts = self.log_table.shape
         place = np.minimum(counts, n_counts - 1).astype(np.int64)
-        with np.errstate(divide="ignore"):  # of a share of 1 nothing is left to the table
+        with np.errstate(divide="ignore"):  # a share of 1 leaves nothing for the table
             table = self.log_table[np.arange(d), place] + np.log1p(-self.share)
         table = np.where(counts < n_counts, table, -np.inf)
         return np.logaddexp(table, np.log(self.share * self.p) + counts * np.log1p(-self.p))
 
     def coordinate_delta(self, product):
-        """Return the log second moment over the squared mean of every coordinate x_l y_l."""
+        """Return the log ratio of second moment to squared mean for every coordinate x_l y_l."""
         size = np.abs(product)
-        # The counts of so large products lie beyond the table.
+        # The counts of such large products lie beyond the table.
         is_far = size > 2 * self.log_table.shape[1] + 50
         delta = self._log_series(np.where(is_far, 0.0, size)) - 2 * product
         if is_far.any():
@@ -127,7 +127,7 @@ def log_relative_second_moment(law, X, Y):
     law : Poisson, Geometric or Tabulated
         The counts.
     X, Y : ndarray of shape (n_x, d) and (n_y, d)
-        Rows as they enter the products.
+        Rows that enter the products.
 
     Returns
     -------

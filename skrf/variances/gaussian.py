@@ -18,11 +18,11 @@ from .._arrays import squared_distances
 from ._hypergeometric import log_hyp0f1
 from .coupling import cosine_pair, exponential_pair
 
-_NEAR = 4.0  # |x + y|^2 up to which the series of `Regularized` serves
+_NEAR = 4.0  # |x + y|^2 up to which `Regularized` uses its series
 
 
 def log_expm1(t):
-    """Return log(exp(t) - 1) for t >= 0, right for tiny and for huge t; -inf at 0."""
+    """Return log(exp(t) - 1) for t >= 0, accurate for tiny and huge t; -inf at 0."""
     t = np.asarray(t, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return t + np.log(-np.expm1(-t))
@@ -30,7 +30,7 @@ def log_expm1(t):
 
 @dataclass(frozen=True)
 class PairGeometry:
-    """What the closed forms need to know of every pair of inputs.
+    """The quantities of every pair of inputs that closed forms depend on.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Exponential(_InKernelUnits):
         return log_expm1(spread + self.rho * geometry.sum2)
 
     def pair(self, geometry, cosine, log_unit=0.0):
-        """Return the pair term over exp(log_unit); it does not depend on rho."""
+        """Return the pair term divided by exp(log_unit); it does not depend on rho."""
         return exponential_pair(geometry.sum2, geometry.n_features, cosine, log_unit)
 
 
@@ -175,7 +175,7 @@ class AxisExponential(_InKernelUnits):
     log_penalty: float = 0.0
 
     def log_own(self, geometry):
-        """Return log(exp(delta) - 1), delta a sum over the axes; needs `weighted_sum2`."""
+        """Return log(exp(delta) - 1), delta a sum over the axes; requires `weighted_sum2`."""
         root = np.sqrt(self.rho)
         spread = np.sum(np.log1p((1 - root) ** 2 / (2 * root)))
         return log_expm1(spread + geometry.weighted_sum2 + self.log_penalty)
@@ -224,18 +224,18 @@ class RandomPhase(Trigonometric):
         return np.log1p(np.expm1(-geometry.difference2) ** 2) - np.log(2)
 
     def pair(self, geometry, cosine, log_unit=0.0):
-        """Raise: the phase is drawn for a single projection only."""
+        """Raise, because the phase is drawn only for a single projection."""
         raise NotImplementedError("RandomPhase describes a single projection, which has no pair.")
 
 
 @dataclass(frozen=True)
 class Regularized:
-    """Positive features whose projections all have the length sqrt(d).
+    """Positive features whose projections all have length sqrt(d).
 
     The mean is a lower kernel, exp(-n) F(v^2 / 2) with F(u) = 0F1(; d/2; d u / 2), and two rows at
     cosine t have |omega_i + omega_j|^2 = 2 d (1 + t), hence the second moment F((1 + t) v^2): every
-    pair term is exact. Near v = 0 a series takes their differences. The projections of a simplex
-    block add up to nothing, so that there t times the own term would cancel: `pair` leaves it out.
+    pair term is exact. Near v = 0 a series computes their differences. The projections of a simplex
+    block add up to 0, so t times the own term would cancel there, and `pair` leaves it out.
     """
 
     def log_scale(self, geometry):
@@ -263,7 +263,7 @@ class Regularized:
         return (geometry.sum2 <= _NEAR).astype(float)
 
     def _log_moment(self, geometry, factor):
-        """Return log F(factor v^2) less what it grows by, sqrt(2 factor d) v."""
+        """Return log F(factor v^2) minus its growth sqrt(2 factor d) v."""
         d = geometry.n_features
         return log_hyp0f1(d / 2, factor * d / 2 * geometry.sum2)
 
@@ -285,8 +285,8 @@ class Regularized:
 def _near_series(geometry, cosine=None):
     """Return (F((1 + t) v^2) - F(v^2 / 2)^2) / v^2 for v^2 up to 4, as a power series.
 
-    Without a cosine that of the own term, t = 1; with one that of the pair term less t times the
-    own term. F(v^2 / 2)^2 is the mean over two independent directions.
+    Without a cosine this is the own term, t = 1; with one it is the pair term minus t times the own
+    term. F(v^2 / 2)^2 is the mean over two independent directions.
     """
     d = geometry.n_features
     k, steps = np.arange(1, 51), np.arange(50)
@@ -308,7 +308,7 @@ def log_trigonometric_variance(log_kernel, log_double, folded=False):
     log_kernel, log_double : ndarray
         log K(Delta) and log K(2 Delta) of any shift-invariant kernel.
     folded : bool, default=False
-        One column with a random phase: 1/2 more.
+        One column with a random phase, which adds 1/2.
     """
     value = (np.expm1(log_double) - 2 * np.expm1(2 * log_kernel)) / 2 + (0.5 if folded else 0.0)
     with np.errstate(divide="ignore"):
