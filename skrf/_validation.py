@@ -45,7 +45,9 @@ def naming(name):
         if re.search(rf"\b{name}\b", str(error)):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}: {error}") from error
+        is_text = "could not convert string to float" in str(error)
+        hint = ". Columns of text need an encoder, such as OneHotEncoder." if is_text else ""
+        raise kind(f"{name}: {error}{hint}") from error
 
 
 def validate_rows(estimator, X, *, reset, name="X"):
@@ -444,7 +446,9 @@ def check_positive(name, value):
 def check_integer(name, value, least=1):
     """Return an integer of at least `least` as an int, or raise and name it."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be an integer >= {least}, got {value!r}.")
+        shape = getattr(value, "shape", ())  # rows given in its place would fill the screen
+        shown = f"an array of shape {shape}" if shape else repr(value)
+        raise ValueError(f"{name} must be an integer >= {least}, got {shown}.")
     return int(value)
 
 

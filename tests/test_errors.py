@@ -185,7 +185,7 @@ CONTENTS = {
     "three axes": (3, 2),
     "no rows": ("(0, 4)", "minimum of 1"),
     "no columns": ("(5, 0)", "minimum of 1"),
-    "text": ("could not convert string to float",),
+    "text": ("could not convert string to float", "OneHotEncoder"),
     "complex": ("Complex data not supported",),
     "scalar": ("2D array", "scalar array"),
 }

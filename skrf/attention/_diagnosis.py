@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class AttentionDiagnosis:
     """
 
     relative_error: float
-    effective_features: np.ndarray | None
+    effective_features: np.ndarray | None = field(repr=False)  # hundreds of numbers
     sampled_errors: dict | None = None
 
     @property

@@ -725,12 +725,13 @@ def _check_symbols(model, symbols, name="X"):
         # If all are masked the type is meaningless: numpy.ma.masked is a float.
         symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
     symbols = as_array(name, symbols)
+    shape = symbols.shape
     if symbols.ndim == 2 and symbols.shape[1] == 1:
         symbols = symbols[:, 0]
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
-            f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got "
-            f"{symbols.shape} of dtype {symbols.dtype}."
+            f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got shape {shape} "
+            f"of dtype {symbols.dtype}. OrdinalEncoder(dtype=int) numbers other symbols."
         )
     n_symbols = len(model.embeddings["symbols"])
     if symbols.min() < 0 or symbols.max() >= n_symbols:
