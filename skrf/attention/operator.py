@@ -475,8 +475,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
                 f"is {error / size:.2g}, that of the mean of the values "
-                f"{of_mean / size:.2g}. Use a near field or a larger one (near), more "
-                "features, or a feature_map that adapts, such as AdaptiveRF(asymmetric=True).",
+                f"{of_mean / size:.2g}. Use a near field or a larger one (near), more features, or "
+                "AdaptiveRF(asymmetric=True); recommend_attention compares them on your inputs.",
                 FeatureCollapseWarning,
                 stacklevel=2,
             )
