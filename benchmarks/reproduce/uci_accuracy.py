@@ -324,7 +324,7 @@ neither):
 
 def plot(accuracies, methods, sets, panels):
     """Draw a panel per set, or one of the averages, with a line per method."""
-    width = 7 if panels == ["average"] else 2.5 + 1.7 * len(panels)
+    width = 4.5 if panels == ["average"] else 2.5 + 1.7 * len(panels)
     figure, axes = plt.subplots(
         1,
         len(panels),
