@@ -211,9 +211,17 @@ def find_by_last_name(app, env, node, contnode):
     return domain.resolve_xref(env, document, app.builder, "obj", found[0], node, contnode)
 
 
+def mend_back_links(app, page, template, context, doctree):
+    """Link sources back to the names of their entries: viewcode assumes one module for a file."""
+    if page.startswith("_modules/"):
+        entry = r'generated/((?:\w+\.)+(\w+))\.html#(?:\w+\.)+\2"'
+        context["body"] = re.sub(entry, r'generated/\1.html#\1"', context["body"])
+
+
 def setup(app):
-    """Connect the translations above."""
+    """Connect the functions above."""
     app.connect("missing-reference", find_by_last_name)
     app.connect("autodoc-process-docstring", escape_notation)
+    app.connect("html-page-context", mend_back_links)
     app.connect("include-read", markdown_to_rest)
     app.connect("doctree-read", link_figures)
