@@ -356,7 +356,10 @@ class BaseRandomFeatures(
         """Return whether `_log_variance` is exact rather than a bound."""
         return True
 
-    columns_per_projection = 1  # number of columns per projection
+    @property
+    def columns_per_projection(self) -> int:
+        """Number of columns per projection."""
+        return 1
 
     def _obstacle_to_merging(self):
         """Return what is learned from more than mergeable statistics, or None."""
@@ -364,7 +367,10 @@ class BaseRandomFeatures(
             return "centres of clusters"
         return "sigma='median'" if self.sigma == "median" else None
 
-    needs_data = False  # whether every member of the family needs data
+    @property
+    def needs_data(self) -> bool:
+        """Whether every member of the family needs statistics of data."""
+        return False
 
     def _labels(self, y, kept, keys):
         """Return class codes of the kept rows of y; None if labels are ignored."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Number
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -19,6 +19,7 @@ from .._batches import TakesBatches
 from .._links import Documented
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
+from .._typing import RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
     NestedParameters,
@@ -403,7 +404,13 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
     def _takes_batches(self):
         return not isinstance(self.feature_map, str)
 
-    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | Literal["auto", "loo"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.random_state = random_state
