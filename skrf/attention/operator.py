@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from .._arrays import is_array_api, like, namespace, take, to_host
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
@@ -62,7 +61,7 @@ _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of k
 _STREAMED = 1e100  # sums of values between the inverse of this and this fit float64 on any scale
 
 
-class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
+class ApproxKernelAttention(NestedParameters, EstimatorBase):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns an estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are factored out
