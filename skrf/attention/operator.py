@@ -124,8 +124,11 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
     attention and near fields have no second derivatives in torch. `fit` runs on the host; calls
     compute statistics where the inputs are, except for maps that look at single rows.
 
-    Leading axes are batch and heads. Keys and values may have fewer heads than queries: query
-    head h reads key head ``h // (query heads / key heads)``.
+    Leading axes are batch and heads, and the length comes after the heads, as in torch's
+    ``scaled_dot_product_attention``. Arrays of shape (batch, length, heads, width) must be
+    transposed first, with ``x.swapaxes(-2, -3)``: shapes do not tell them apart, so nothing warns.
+    Keys and values may have fewer heads than queries: query head h reads key head
+    ``h // (query heads / key heads)``.
 
     References
     ----------
