@@ -45,14 +45,21 @@ class Climber(Documented, BaseEstimator):
         return len(self.history_)
 
 
-def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="fit"):
+def unpacked(vector, arrays):
+    """Return a vector as arrays of the shapes of others."""
+    ends = np.cumsum([part.size for part in arrays])[:-1]
+    own = zip(np.split(vector, ends), arrays, strict=True)
+    return [values.reshape(part.shape) for values, part in own]
+
+
+def climb(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit"):
     """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
     Parameters
     ----------
     objective : callable
-        Takes a vector and returns the log likelihood and its gradient.
-    vector : ndarray of shape (n,)
+        Takes a list of arrays and returns the log likelihood and its gradients.
+    arrays : list of ndarray
         Starting point.
     n_samples : int
         Steps are those for the mean over this number of samples.
@@ -67,20 +74,22 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
 
     Returns
     -------
-    vector : ndarray of shape (n,)
+    arrays : list of ndarray
         Result of the last finished iteration.
     history : list of float
         Log likelihood after every iteration.
     trouble : str or None
         Why it ended if it did not converge.
     """
-    history, latest, reached = [], [], [vector]
+    start = _flat(arrays)
+    history, latest, reached = [], [], [start]
     progress = Progress(verbose, name)
 
     def loss(vector):
         # NaN would end L-BFGS as if it had converged.
         _check_finite(vector)
-        log_prob, gradient = objective(vector)
+        log_prob, gradients = objective(unpacked(vector, arrays))
+        gradient = _flat(gradients)
         _check_finite(log_prob, gradient)
         latest[:] = [log_prob]
         return -log_prob / n_samples, -gradient / n_samples
@@ -94,14 +103,18 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
     try:
         status = scipy.optimize.minimize(
-            loss, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
+            loss, start, jac=True, method="L-BFGS-B", callback=keep, options=options
         ).status
     except FloatingPointError:
         status = None
     trouble = None
     if status != 0:
         trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
-    return reached[0], history, trouble
+    return unpacked(reached[0], arrays), history, trouble
+
+
+def _flat(arrays):
+    return np.concatenate([part.ravel() for part in arrays])
 
 
 def _check_finite(*values):

@@ -182,36 +182,35 @@ class Field:
         of_states : list of ndarray of shape (n_i,)
             Marginals.
         of_pairs : dict of Potential to list of ndarray
-            Expected counts of the edges that have it, as `Potential.pull_back` expects them.
+            Expected counts of the edges that have it, as `pull_back` expects them.
         """
         up = self._up
         down = self.downward(up)
         of_pairs = {}
         for pair, edges in self._children.items():
-            totals = [log_sum_exp(down.rests[i] + up.messages[i]) for i in edges]
-            from_parents = zip(edges, totals, strict=True)
-            left, from_left = zip(
-                *((down.rests[i] - total, down.details[i] - total) for i, total in from_parents),
-                strict=True,
+            left, from_left, right, from_right, messages = (
+                np.array([part[i] for i in edges])
+                for part in (down.rests, down.details, up.beliefs, up.details, up.messages)
             )
-            right, from_right = zip(*((up.beliefs[i], up.details[i]) for i in edges), strict=True)
-            parts = left, right, from_left, from_right
-            of_pairs[pair] = pair.expected(*map(np.array, parts))
+            total = log_sum_exp(left + messages)[:, None]
+            of_pairs[pair] = pair.expected(left - total, right, from_left - total, from_right)
         return [_normalised(logs) for logs in down.beliefs], of_pairs
 
-    def observed_counts(self, states, weights):
-        """Return counts as `expected_counts` does, for weighted assignments, (n, n_variables)."""
+    def surplus(self, states):
+        """Return the counts of assignments, (n, n_variables), minus those expected of n."""
+        n, (expected, expected_pairs) = len(states), self.expected_counts()
         of_states = [
-            np.bincount(own, weights, minlength=len(values))
-            for values, own in zip(self.unary, states.T, strict=True)
+            np.bincount(own, minlength=len(shares)) - n * shares
+            for own, shares in zip(states.T, expected, strict=True)
         ]
         of_pairs = {}
         for pair, edges in self._children.items():
-            n = len(pair.v)
-            codes = np.ravel(states[:, [self.parents[i] for i in edges]] * n + states[:, edges])
-            codes, places = np.unique(codes, return_inverse=True)
-            total = np.bincount(places, np.repeat(weights, len(edges)))
-            of_pairs[pair] = pair.counts(codes // n, codes % n, total)
+            m = pair.shape[1]
+            codes = states[:, [self.parents[i] for i in edges]] * m + states[:, edges]
+            codes, total = np.unique(codes, return_counts=True)
+            seen = pair.counts(codes // m, codes % m, total)
+            own = zip(seen, expected_pairs[pair], strict=True)
+            of_pairs[pair] = [counts - n * shares for counts, shares in own]
         return of_states, of_pairs
 
 

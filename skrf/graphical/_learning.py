@@ -6,7 +6,8 @@ from sklearn.utils import check_random_state
 
 from .._sums import log_columns
 from .._validation import draw_seed, naming
-from ._climbing import climb
+from ._climbing import climb, unpacked
+from ._potentials import pull_back
 from ._recursions import ANY, LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
@@ -42,42 +43,36 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
     trouble : str or None
         Why it ended if it did not converge.
     """
+    given = first.embeddings
     # Roles that share an array continue to share it.
-    arrays = {}
-    for role, value in first.embeddings.items():
-        if value is not None:
-            arrays.setdefault(id(value), (value, []))[1].append(role)
-    arrays = list(arrays.values())
-    n_symbols = sum(map(len, sequences))
+    shared = {id(value): value for value in given.values() if value is not None}
+    starts, names, n_symbols = [list(shared.values())], ["fit"], sum(map(len, sequences))
 
-    def model_at(vector, dtype=np.float64):
-        embeddings, start = dict(first.embeddings), 0
-        for value, roles in arrays:
-            part = vector[start : start + value.size].reshape(value.shape)
-            start += value.size
-            embeddings.update(dict.fromkeys(roles, part))
+    def model_at(arrays, dtype=np.float64):
+        moved = dict(zip(shared, arrays, strict=True))
+        embeddings = {role: moved.get(id(value)) for role, value in given.items()}
         return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
 
-    def objective(vector):
-        log_prob, found = gradients(model_at(vector), sequences)
-        flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
-        return log_prob, np.concatenate(flat)
+    def objective(arrays):
+        log_prob, found = gradients(model_at(arrays), sequences)
+        roles = ([role for role in given if id(given[role]) == key] for key in shared)
+        return log_prob, [sum(found[role] for role in own) for own in roles]
 
-    starts = [np.concatenate([value.ravel() for value, _ in arrays])]
     if n_init > 1:
         rng = check_random_state(draw_seed(random_state))
-        sizes = [np.full(value.size, np.sqrt(np.mean(np.square(value)))) for value, _ in arrays]
+        roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
         with naming("n_init"):
-            starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
+            draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
+        starts += [list(map(np.multiply, roots, unpacked(own, starts[0]))) for own in draws]
+        names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
     limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
-    names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
     ends = [
-        climb(objective, vector, n_symbols, name=name if n_init > 1 else "fit", **limits)
-        for vector, name in zip(starts, names, strict=True)
+        climb(objective, arrays, n_symbols, name=name, **limits)
+        for arrays, name in zip(starts, names, strict=True)
     ]
     # Not by histories, which are empty if a start is already a maximum.
-    vector, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
-    return model_at(vector, first.dtype), history, trouble
+    arrays, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
+    return model_at(arrays, first.dtype), history, trouble
 
 
 def gradients(model, sequences):
@@ -252,13 +247,11 @@ def _pull(model, found, channel, by_log_R, by_log_T):
     by_left = by_log_R
     if channel.is_normalised:
         by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
-    left, right = channel.roles
-    u, v = model.embeddings[left], model.embeddings[right]
-    if channel.T is None:
-        found[left] += by_left @ v
-        found[right] += by_left.T @ u
-        return
-    by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
-    by_right = (by_log_T + channel.T * by_sums[:, None]).T
-    found[left] += channel.maps.sides[0].pull_back(u, by_left)
-    found[right] += channel.maps.sides[1].pull_back(v, by_right)
+    by_right = None
+    if channel.T is not None:
+        by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
+        by_right = (by_log_T + channel.T * by_sums[:, None]).T
+    tables = (model.embeddings[role] for role in channel.roles)
+    parts = pull_back(channel.maps.sides, *tables, by_left, by_right)
+    for role, part in zip(channel.roles, parts, strict=True):
+        found[role] += part

@@ -28,7 +28,7 @@ class Channel:
 
     Parameters
     ----------
-    maps : Maps or "exact"
+    maps : Maps
         Result of `fitted_maps`.
     embeddings : dict of str to ndarray
         Embeddings by role.
@@ -43,7 +43,7 @@ class Channel:
     def __init__(self, maps, embeddings, roles, is_normalised, dtype):
         self.maps, self.roles, self.is_normalised = maps, roles, is_normalised
         left, right = (embeddings[role] for role in roles)
-        if isinstance(maps, str):
+        if not maps.sides:
             logs, self.log_T, self.T = left @ right.T, None, None
         else:
             sides = zip(maps.sides, (left, right), strict=True)

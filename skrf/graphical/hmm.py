@@ -311,8 +311,8 @@ class KernelHMM(Climber):
     @property
     def feature_map_(self) -> dict[str, Any]:
         """The maps of transitions and emissions: "exact" or the fitted mechanism."""
-        made = (getattr(maps, "mechanism", maps) for maps in self._model.maps)
-        return dict(zip(("transition", "emission"), made, strict=True))
+        transition, emission = self._model.maps
+        return {"transition": transition.mechanism, "emission": emission.mechanism}
 
     @property
     def startprob_(self) -> np.ndarray:

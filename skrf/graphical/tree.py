@@ -118,10 +118,8 @@ class TreeMRF(FieldModel):
     def _edges(self, _):
         return np.reshape(self.edges, (-1, 2)).tolist()
 
-    def _field(self, model=None, n_variables=None, unary=None):
-        """Return the field of the current model, or of another model and unaries."""
-        model = self._model if model is None else model
-        parents = _rooted(self.edges)
+    def _field(self, _=None):
+        model, parents = self._model, _rooted(self.edges)
         given = {tuple(edge) for edge in self._edges(None)}
         is_reversed = {i for i, parent in parents.items() if (i, parent) in given}
         of = model.tables["embeddings"]
@@ -131,7 +129,7 @@ class TreeMRF(FieldModel):
                 f"has {len(of)} arrays. Call fit."
             )
         sizes = [len(of[i if len(of) > 1 else 0]) for i in range(len(parents) + 1)]
-        return model.field(parents, self._unary_of(sizes) if unary is None else unary, is_reversed)
+        return model.field(parents, self._unary_of(sizes), is_reversed)
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._field().unary]
@@ -277,9 +275,7 @@ class TreeMRF(FieldModel):
         dict of str to ndarray or list of ndarray
             As in `log_partition_gradient`.
         """
-        states = np.atleast_2d(self._check_states(assignments))
-        _, by_states, by_pairs = self._log_likelihood(self._model, [states])
-        return self._shaped(self._model.gradients(by_pairs), by_states)
+        return self._log_prob_gradient(self._check_states(assignments))
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from assignments by maximum likelihood, keeping the features' draw.
