@@ -4,7 +4,6 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils import check_random_state
 
-from .._sums import log_columns
 from .._validation import draw_seed, naming
 from ._climbing import climb, unpacked
 from ._potentials import pull_back
@@ -164,20 +163,17 @@ def _counts(model, batch, repeats):
 
 def _log_counts(model, sequence):
     """Do the same as `_counts` for one sequence in log space, which is slow."""
-    log_prob, found = 0.0, _no_counts(model)
-    for t, before, posterior, ahead, weighed, log_norm in model.log_smoothed(sequence):
-        log_prob += log_norm
-        found[0][:, sequence[t]] += np.exp(posterior)
-        channel, left, right = model.transition, *found[1:3]
-        if t == 0:
-            channel, left, right = model.start_channel, *found[3:]
-            before = np.zeros(1)
-        if channel is not None:
-            left += np.exp(before[:, None] + channel.log_R + ahead)
-            if channel.T is not None:
-                through = log_columns(channel.log_R, before)
-                right += np.exp(through[:, None] + channel.log_T + weighed)
-    return log_prob, found
+    field, found = model.field(sequence), _no_counts(model)
+    posteriors, of_pairs = field.expected_counts()
+    np.add.at(found[0].T, sequence, posteriors)
+    parts = [of_pairs.get(model.transition.pair, ()), ()]
+    if model.start_channel is not None:
+        states = np.arange(len(model.start))
+        parts[1] = model.start_channel.pair.counts(0 * states, states, posteriors[0])
+    for (by_R, by_T), own in zip((found[1:3], found[3:]), parts, strict=True):
+        for total, part in zip((by_R, by_T.T), own, strict=False):
+            total += part
+    return field.log_partition, found
 
 
 def _emission_counts(model, counts):

@@ -456,7 +456,7 @@ class KernelHMM(Climber):
         sequences = _check_sequences(model, X, lengths)
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
         for sequence in sequences:
-            for t, posterior in (model.past if filtered else model.posteriors)(sequence):
+            for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
                 out[start + t] = posterior
             start += len(sequence)
         return out
@@ -491,7 +491,7 @@ class KernelHMM(Climber):
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
-            _, last = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
+            _, last, _ = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
             return model.emitted(model.predicted(last.astype(model.dtype, copy=False)))
         if state is None:
             return model.emitted(model.start)
