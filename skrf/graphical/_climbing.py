@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._links import Documented
 from .._progress import Progress
-from .._validation import Interval
+from .._validation import Interval, check_integer, commit, remembered
 
 _ENDS = {  # by the status of the optimiser; None if it met a value that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
@@ -23,19 +23,39 @@ _ENDS = {  # by the status of the optimiser; None if it met a value that is not 
 
 
 class Climber(Documented, BaseEstimator):
-    """Estimators that learn by `climb`."""
+    """Estimators that learn by `climb`.
 
+    A subclass has ``_given``, what its model depends on, and ``_make_model()``.
+    """
+
+    _fitted = None  # a model, after `fit`
     _parameter_constraints = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "verbose": ["verbose"],
     }
 
-    def _tell(self, history, trouble, stacklevel):
-        """Record how learning went, and warn if it did not converge."""
-        self.history_, self.converged_ = history, trouble is None
+    @property
+    def _model(self):
+        """What was learned, or the model of the current parameters and array contents."""
+        if self._fitted is not None:
+            return self._fitted
+        return remembered(self, "_kept", self._given, self._make_model)
+
+    def _limits(self):
+        """Check the parameters, and return those of `climb`."""
+        self._validate_params()
+        max_iter = check_integer("max_iter", self.max_iter)  # no bool
+        return {"max_iter": max_iter, "tol": self.tol, "verbose": self.verbose}
+
+    def _commit(self, draft, learnt, history, trouble, stacklevel=3):
+        """Take over what a draft has learned, and warn if it did not converge."""
+        draft.history_, draft.converged_ = history, trouble is None
         if trouble:
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
+        for name, value in learnt.items():
+            setattr(draft, f"{name}_", value)
+        return commit(self, draft)
 
     @property
     def n_iter_(self) -> int:

@@ -13,7 +13,7 @@ _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
-def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=False):
+def learn(first, sequences, n_init, random_state, **limits):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
@@ -26,12 +26,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
         Number of starts. Those after the first are normal, with the root mean squares of the first.
     random_state : int, RandomState instance or None
         Source of the other starts.
-    max_iter : int
-        Largest number of iterations.
-    tol : float
-        Gain, as a share of the log likelihood, below which to stop.
-    verbose : bool, default=False
-        Whether to print every iteration.
+    **limits : dict
+        Those of `climb`.
 
     Returns
     -------
@@ -64,7 +60,6 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
             draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
         starts += [list(map(np.multiply, roots, unpacked(own, starts[0]))) for own in draws]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
-    limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
     ends = [
         climb(objective, arrays, n_symbols, name=name, **limits)
         for arrays, name in zip(starts, names, strict=True)

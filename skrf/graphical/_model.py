@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._sums import LogMatrix
-from .._validation import commit, draft_of, naming, remembered
+from .._validation import draft_of, naming
 from ._climbing import Climber, climb
 from ._field import Field
 from ._potentials import (
@@ -112,20 +112,9 @@ def shaped(tables):
 class FieldModel(Climber):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
-    A subclass has ``_structure``, what the model depends on besides embeddings and maps;
-    ``_n_variables``, the number of arrays in a sequence of embeddings, or None; ``_edges(n)``, the
-    edges of n tables; and ``_field(n_variables)``.
+    A subclass has ``_n_variables``, the number of arrays in a sequence of embeddings, or None;
+    ``_edges(n)``, the edges of n tables; and ``_field(n_variables)``.
     """
-
-    _fitted = None  # a Model, after `fit`
-
-    @property
-    def _model(self):
-        """Learned embeddings, or those of the current parameters and array contents."""
-        if self._fitted is not None:
-            return self._fitted
-        given = self._structure, self.embeddings, self.later, self.feature_map, self.random_state
-        return remembered(self, "_kept", given, self._make_model)
 
     def _make_model(self):
         tables = {"embeddings": check_tables("embeddings", self.embeddings, self._n_variables)}
@@ -199,7 +188,7 @@ class FieldModel(Climber):
 
     def _fit(self, parts, learn_unary):
         """Climb the likelihood of assignments from the given embeddings, keeping the draw."""
-        self._validate_params()
+        limits = self._limits()
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = draft_of(self)
@@ -222,13 +211,9 @@ class FieldModel(Climber):
 
         start = [part for of in first.tables.values() for part in of]
         n_samples = sum(states.size for states in parts)
-        limits = {"max_iter": self.max_iter, "tol": self.tol, "verbose": self.verbose}
         arrays, *told = climb(objective, start + allowed, n_samples, **limits)
-        draft._tell(*told, stacklevel=4)
         move(arrays)
-        for side, own in shaped(draft._fitted.tables).items():
-            setattr(draft, f"{side}_", own)
-        return commit(self, draft)
+        return self._commit(draft, shaped(draft._fitted.tables), *told, stacklevel=4)
 
 
 # ---------------------------------------------------------------- checks

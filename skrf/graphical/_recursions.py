@@ -7,9 +7,10 @@ products with vectors, nothing that matters underflows, and a path is drawn thro
 the exact kernel the features are the right states: R holds the probabilities, and there is no T.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
 from ._field import Field
@@ -238,23 +239,25 @@ class Model:
         parents = {t: t - 1 for t in range(1, len(sequence))}
         return Field(parents, unary, dict.fromkeys(parents, self.transition.pair))
 
-    def forward(self, sequences):
-        """Return log sums over all paths, one per sequence, processing sequences together."""
-        lengths = np.array([len(part) for part in sequences])
-        order = np.argsort(-lengths, kind="stable")
+    # The log scales of channels cancel in all probabilities, so sums over paths leave them out.
+
+    def log_prob(self, sequences):
+        """Return the log probability of the symbols, summed over sequences."""
+        sequences = sorted(sequences, key=len, reverse=True)
         totals = np.zeros(len(sequences))
-        for _, _, log_norms in self.filtered_together([sequences[i] for i in order]):
+        for _, _, log_norms in self.filtered_together(sequences):
             totals[: len(log_norms)] += log_norms
-        totals = totals[np.argsort(order)]
         for i in np.flatnonzero(np.isnan(totals)):
             totals[i] = sum(log_norm for _, log_norm in self._log_filtered(sequences[i]))
-        return totals + self._log_scales(lengths)
+        return float(totals.sum()) - self.log_normaliser(sequences)
 
-    def _log_scales(self, lengths):
-        """Return the log scales of the channels for sequences of these lengths."""
-        first = 0.0 if self.start_channel is None else self.start_channel.log_scale
-        steps = (lengths - 1) * self.transition.log_scale
-        return first + steps + lengths * self.emission.log_scale
+    def log_normaliser(self, sequences):
+        """Return the log sums over all symbols and paths, 0 if channels are normalised."""
+        if self.is_local:
+            return 0.0
+        lengths = np.array([len(part) for part in sequences])
+        log_norms = {t: own for t, _, own in self.past(np.full(lengths.max(), ANY))}
+        return float(np.cumsum(list(log_norms.values()))[lengths - 1].sum())
 
     def filtered_together(self, sequences, posterior=None):
         """Yield symbols, posteriors given the past and log normalisers of every position.
@@ -283,22 +286,6 @@ class Model:
             log_norm = log_sum_exp(logs)
             logs = differences(logs, log_norm)
             yield logs, float(log_norm)
-
-    def log_normalisers(self, lengths):
-        """Return the log sum over all symbols and paths, for every length."""
-        lengths = np.asarray(lengths)
-        log_norms = {t: own for t, _, own in self.past(np.full(lengths.max(), ANY))}
-        return np.cumsum(list(log_norms.values()))[lengths - 1] + self._log_scales(lengths)
-
-    def log_normaliser(self, sequences):
-        """Return the sum of the log normalisers of sequences, 0 if channels are normalised."""
-        if self.is_local:
-            return 0.0
-        return float(self.log_normalisers([len(part) for part in sequences]).sum())
-
-    def log_prob(self, sequences):
-        """Return the log probability of the symbols, summed over sequences."""
-        return float(self.forward(sequences).sum()) - self.log_normaliser(sequences)
 
     def posteriors(self, sequence):
         """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
@@ -358,35 +345,29 @@ class Model:
         by block from factors that hold the best paths so far, without logs of matrices.
         """
         n, move = len(self.start), self.transition
-        size = max(1, _BLOCK_ENTRIES // n)
-        blocks = [slice(begin, begin + size) for begin in range(0, n, size)]
-        is_kept = move.T is None or len(blocks) == 1
-        if is_kept:
-            into = np.ascontiguousarray(move.log_values().T)
+        if move.T is None or n**2 <= _BLOCK_ENTRIES:
+            enter = Dense(np.ascontiguousarray(move.log_values().T)).maxima
         else:
-            into = np.exp(move.log_T.T, order="C")
+            enter = partial(self._entered, np.exp(move.log_T.T, order="C"))
         for sequence in sequences:
             pointers = np.empty((len(sequence), n), dtype=np.int32)
             best = self.log_start + self.log_emissions(sequence[:1])[0]
             for t in range(1, len(sequence)):
-                if is_kept:
-                    found = (largest(into[block] + best) for block in blocks)
-                else:
-                    found = self._entered(into, best, blocks)
-                pointers[t], top = map(np.concatenate, zip(*found, strict=True))
+                top, pointers[t] = enter(best)
                 best = top + self.log_emissions(sequence[t : t + 1])[0]
             path = np.empty(len(sequence), dtype=int)
             path[-1] = best.argmax()
             for t in range(len(sequence) - 1, 0, -1):
                 path[t - 1] = pointers[t, path[t]]
-            yield best.max() + self._log_scales(len(sequence)), path
+            yield best.max(), path
 
-    def _entered(self, into, best, blocks):
-        """Yield the origins of the best paths to blocks of states, and their log probabilities."""
+    def _entered(self, into, best):
+        """Return the log probabilities of the best paths to all states, and their origins."""
         logs = self.transition.log_R + best[:, None]
-        top = logs.max()
+        n, top = len(best), logs.max()
         leaving = np.exp(logs - top).T
-        for block in blocks:
+        tops, origins = np.empty(n), np.empty(n, dtype=int)
+        for block in gen_batches(n, max(1, _BLOCK_ENTRIES // n)):
             choice, values = largest(into[block] @ leaving)
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
@@ -394,14 +375,15 @@ class Model:
             if lost.size:
                 again = log_product(self.transition.log_T.T[block][lost], logs.T)
                 choice[lost], values[lost] = largest(again)
-            yield choice, values
+            tops[block], origins[block] = values, choice
+        return tops, origins
 
     def log_joint(self, sequence, path):
         """Return the log probability of symbols together with states."""
         is_seen = sequence != ANY
         logs = self.emission.log_pairs(path[is_seen], sequence[is_seen])
         logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
-        return logs + self.transition.log_pairs(path[:-1], path[1:]) + self._log_scales(len(path))
+        return logs + self.transition.log_pairs(path[:-1], path[1:])
 
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""

@@ -1,6 +1,7 @@
 """Chains of variables with potentials exp(x_t . y_{t+1}), with or without evidence."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -104,7 +105,8 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    _structure = _n_variables = None
+    _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+    _n_variables = None
 
     def _edges(self, n_tables):
         return [(t, t + 1) for t in range(n_tables - 1)]

@@ -8,20 +8,11 @@ from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.base import BaseEstimator
 
-from .._sums import log_sum_exp, peaked
 from .._typing import Array, RandomState, Transformer
-from .._validation import (
-    Interval,
-    StrOptions,
-    check_integer,
-    commit,
-    draft_of,
-    draw_seed,
-    naming,
-    remembered,
-)
+from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
 from ._climbing import Climber
 from ._learning import learn
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
@@ -145,7 +136,6 @@ class KernelHMM(Climber):
     """
 
     _parameter_constraints = {
-        **dict.fromkeys((*_ROLES, "start_prob", "feature_map"), "no_validation"),
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -153,7 +143,6 @@ class KernelHMM(Climber):
     }
     # Not get_params, which reads the signature on each call: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
-    _fitted = None  # a Model, after `fit`
 
     def __init__(
         self,
@@ -240,21 +229,11 @@ class KernelHMM(Climber):
 
     # ---------------------------------------------------------------- the model
 
-    @property
-    def _model(self):
-        """Channels and start: learned ones, or those of the current parameters."""
-        return self._given_model if self._fitted is None else self._fitted
-
-    @property
-    def _given_model(self):
-        def make():
-            self._validate_params()
-            embeddings = self._check_embeddings()
-            maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
-            is_local = self.normalization == "local"
-            return Model(embeddings, maps, start, is_local, self._dtype)
-
-        return remembered(self, "_kept", self._given, make)
+    def _make_model(self):
+        self._validate_params()
+        embeddings = self._check_embeddings()
+        maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
+        return Model(embeddings, maps, start, self.normalization == "local", self._dtype)
 
     @property
     def _dtype(self):
@@ -653,10 +632,8 @@ class KernelHMM(Climber):
         found = {}
         for name, channel in (("transition", model.transition), ("emission", model.emission)):
             left, right = (model.embeddings[role] for role in channel.roles)
-            logs = left[rows] @ right.T
-            exact = np.exp(logs - log_sum_exp(logs)[:, None])
-            shares = channel.spread(peaked(channel.log_R[rows]))
-            shares = shares / shares.sum(axis=1, keepdims=True)
+            exact = softmax(left[rows] @ right.T, axis=1)
+            shares = channel.spread(softmax(channel.log_R[rows], axis=1))
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
         return found
 
@@ -692,18 +669,12 @@ class KernelHMM(Climber):
             If the best start did not converge: it reached `max_iter`, its line search failed, or
             a gradient was not finite.
         """
-        self._validate_params()
-        n_starts = check_integer("n_init", self.n_init)
-        limits = {"max_iter": check_integer("max_iter", self.max_iter), "tol": self.tol}
+        limits, n_init = self._limits(), check_integer("n_init", self.n_init)
         draft = draft_of(self)
-        first = draft._given_model
+        first = draft._model
         sequences = _check_sequences(first, X, lengths)
-        limits["verbose"] = self.verbose
-        draft._fitted, *told = learn(first, sequences, n_starts, self.random_state, **limits)
-        draft._tell(*told, stacklevel=3)
-        for role, value in draft._fitted.embeddings.items():
-            setattr(draft, f"{role}_", value)
-        return commit(self, draft)
+        draft._fitted, *told = learn(first, sequences, n_init, self.random_state, **limits)
+        return self._commit(draft, draft._fitted.embeddings, *told)
 
 
 class _Shape:

@@ -1,6 +1,7 @@
 """Trees of variables, each with its own embeddings, unary potentials and number of states."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -107,9 +108,7 @@ class TreeMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    @property
-    def _structure(self):
-        return self.edges
+    _given = property(attrgetter("edges", "embeddings", "later", "feature_map", "random_state"))
 
     @property
     def _n_variables(self):
