@@ -37,7 +37,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skrf import OptimalPositiveRF, PoissonRF
-from skrf.graphical import FilterState, KernelHMM, _learning, _recursions
+from skrf.graphical import FilterState, KernelHMM, _climbing, _learning, _recursions
 
 STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
 SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
@@ -693,14 +693,14 @@ def test_convergence_is_what_the_optimiser_says(monkeypatch):
 def test_the_best_of_several_starts_is_kept(monkeypatch):
     one, symbols = climbing()
     one.fit(symbols)
-    ends, climb = [], _learning.scipy.optimize.minimize
+    ends, climb = [], _climbing.scipy.optimize.minimize
 
     def minimize(objective, vector, **options):
         result = climb(objective, vector, **options)
         ends.append((vector, result))
         return result
 
-    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
     model, _ = climbing(n_init=6)
     model.fit(symbols)
     starts, results = zip(*ends, strict=True)
@@ -721,7 +721,7 @@ def test_the_best_of_several_starts_is_kept(monkeypatch):
 
 
 def test_only_the_start_that_is_returned_warns(monkeypatch):
-    climb, results = _learning.scipy.optimize.minimize, []
+    climb, results = _climbing.scipy.optimize.minimize, []
     model, symbols = climbing(n_init=4)
 
     def minimize(objective, vector, **options):
@@ -730,7 +730,7 @@ def test_only_the_start_that_is_returned_warns(monkeypatch):
         results.append(result.fun)
         return result
 
-    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
     statuses = [0] * 4
     best = np.argmin(model.fit(symbols) and results)
     for status in (0, 1, 2):

@@ -45,8 +45,8 @@ class Climber(Documented, BaseEstimator):
     def _limits(self):
         """Check the parameters, and return those of `climb`."""
         self._validate_params()
-        max_iter = check_integer("max_iter", self.max_iter)  # no bool
-        return {"max_iter": max_iter, "tol": self.tol, "verbose": self.verbose}
+        whole = check_integer("max_iter", self.max_iter)  # scikit-learn takes True for 1
+        return {"max_iter": whole, "tol": self.tol, "verbose": self.verbose}
 
     def _commit(self, draft, learnt, history, trouble, stacklevel=3):
         """Take over what a draft has learned, and warn if it did not converge."""

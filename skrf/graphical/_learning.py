@@ -1,12 +1,10 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and L-BFGS."""
 
 import numpy as np
-import scipy.sparse
-from sklearn.utils import check_random_state
 
 from .._validation import draw_seed, naming
 from ._climbing import climb, unpacked
-from ._potentials import pull_back
+from ._potentials import add_rows, as_generator, pull_back
 from ._recursions import ANY, LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
@@ -54,7 +52,7 @@ def learn(first, sequences, n_init, random_state, **limits):
         return log_prob, [sum(found[role] for role in own) for own in roles]
 
     if n_init > 1:
-        rng = check_random_state(draw_seed(random_state))
+        rng = as_generator(draw_seed(random_state))
         roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
         with naming("n_init"):
             draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
@@ -71,7 +69,7 @@ def learn(first, sequences, n_init, random_state, **limits):
 
 def gradients(model, sequences):
     """Return the log probability and its gradients with respect to the embeddings."""
-    log_prob, counts = _all_counts(model, sequences)
+    log_prob, counts = _all_counts(model, sequences, np.ones(len(sequences)))
     if not model.is_local:  # minus what the model gives to all symbols of these lengths
         lengths, repeats = np.unique([len(part) for part in sequences], return_counts=True)
         every = [np.full(length, ANY) for length in lengths]
@@ -94,9 +92,8 @@ def gradients(model, sequences):
 # about the way from a feature to a state, so its counts are 0.
 
 
-def _all_counts(model, sequences, repeats=None):
+def _all_counts(model, sequences, repeats):
     """Return the log probability and expected counts of sequences, weighted by `repeats`."""
-    repeats = np.ones(len(sequences)) if repeats is None else repeats
     log_prob, total = 0.0, None
     for batch, often in _batches(model, sequences, repeats):
         for own, counts in _counts_of(model, batch, often):
@@ -143,10 +140,7 @@ def _counts(model, batch, repeats):
             by_R += earlier.T @ ahead
             if move.T is not None:
                 by_T += (earlier @ move.R).T @ weighed
-        columns = symbols % counts.shape[1]  # the last for `ANY`
-        one_hot = np.ones(len(symbols)), columns, np.arange(len(symbols) + 1)
-        chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), counts.shape[1]))
-        counts += (chosen.T @ posteriors).T
+        add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
     of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
     if first is not None:
         of_start[0] = first.R * first.gather(by_start)
@@ -160,7 +154,7 @@ def _log_counts(model, sequence):
     """Do the same as `_counts` for one sequence in log space, which is slow."""
     field, found = model.field(sequence), _no_counts(model)
     posteriors, of_pairs = field.expected_counts()
-    np.add.at(found[0].T, sequence, posteriors)
+    add_rows(found[0].T, sequence % found[0].shape[1], np.array(posteriors))
     parts = [of_pairs.get(model.transition.pair, ()), ()]
     if model.start_channel is not None:
         states = np.arange(len(model.start))

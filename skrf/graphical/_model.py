@@ -44,6 +44,12 @@ class Model:
     def __reduce__(self):
         return Model, (self.tables, self.maps)  # without what can be recomputed
 
+    def sizes(self, length):
+        """Return the number of states of every variable."""
+        of = self.tables["embeddings"]
+        with naming("length"):
+            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
+
     def slots(self, i, j):
         """Return the places of the embeddings of an edge's earlier and later variables."""
         sides = (("embeddings", i), ("later" if "later" in self.tables else "embeddings", j))
@@ -73,10 +79,10 @@ class Model:
             self._features[k, slot] = LogMatrix(logs)
         return self._features[k, slot]
 
-    def field(self, parents, unary, is_reversed=()):
-        """Return a field; for the children in `is_reversed`, the parent comes later."""
+    def field(self, parents, unary, edges=()):
+        """Return a field; for an edge (child, parent) of `edges`, the parent comes later."""
         pairs = {
-            i: self.pair(i, parent).turned if i in is_reversed else self.pair(parent, i)
+            i: self.pair(i, parent).turned if (i, parent) in edges else self.pair(parent, i)
             for i, parent in parents.items()
         }
         return Field(parents, unary, pairs)
@@ -169,7 +175,7 @@ class FieldModel(Climber):
         by_unary : list of ndarray
             Those with respect to the unaries of the last part.
         """
-        log_prob, by_tables = 0.0, None
+        log_prob, by_tables = 0.0, self._model.gradients({})
         for states in parts:
             at = self._field(states.shape[1])
             weights = at.log_weights(states)
@@ -180,10 +186,8 @@ class FieldModel(Climber):
                 )
             log_prob += weights.sum() - len(states) * at.log_partition
             by_unary, by_pairs = at.surplus(states)
-            own = self._model.gradients(by_pairs)
-            if by_tables is not None:
-                own = {side: list(map(np.add, by_tables[side], of)) for side, of in own.items()}
-            by_tables = own
+            for side, of in self._model.gradients(by_pairs).items():
+                by_tables[side] = list(map(np.add, by_tables[side], of))
         return float(log_prob), by_tables, by_unary
 
     def _fit(self, parts, learn_unary):

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
@@ -163,13 +163,12 @@ class LowRank(Potential):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         found = [np.zeros(side.logs.shape) for side in self.sides]
         size = max(1, _BLOCK // self.sides[0].logs.shape[1])
-        for start in range(0, len(left), size):
-            u, v, own = (part[start : start + size] for part in (left, right, weights))
+        for block in gen_batches(len(left), size):
+            u, v = left[block], right[block]
             shares = peaked(self.sides[0].logs[u] + self.sides[1].logs[v])
-            shares *= (own / shares.sum(axis=1))[:, None]
+            shares *= (weights[block] / shares.sum(axis=1))[:, None]
             for states, total in zip((u, v), found, strict=True):
-                one_hot = (np.ones(len(states)), (states, np.arange(len(states))))
-                total += scipy.sparse.csr_array(one_hot, shape=(len(total), len(states))) @ shares
+                add_rows(total, states, shares)
         return found
 
     def expected(self, left, right, from_left, from_right):
@@ -203,6 +202,12 @@ def pull_back(maps, u, v, by_left, by_right=None):
     if not maps:
         return by_left @ v, by_left.T @ u
     return maps[0].pull_back(u, by_left), maps[1].pull_back(v, by_right)
+
+
+def add_rows(total, places, rows):
+    """Add rows to those of a total at some places, which may repeat."""
+    one_hot = np.ones(len(places)), places, np.arange(len(places) + 1)
+    total += scipy.sparse.csr_array(one_hot, shape=(len(places), len(total))).T @ rows
 
 
 def _of_total(logs, total):

@@ -46,12 +46,12 @@ class Channel:
 
     def __init__(self, maps, embeddings, roles, is_normalised, dtype):
         self.maps, self.roles, self.is_normalised = maps, roles, is_normalised
+        self.is_double = dtype == np.float64
         left, right = (embeddings[role] for role in roles)
         if not maps.sides:
             logs, self.log_T, self.T = left @ right.T, None, None
         else:
-            sides = zip(maps.sides, (left, right), strict=True)
-            left, right = (log_features(side, X) for side, X in sides)
+            left, right = map(log_features, maps.sides, (left, right))
             log_sums = log_sum_exp(right, axis=0)
             logs = left + log_sums
             self.log_T = differences(right, log_sums).T
@@ -61,6 +61,15 @@ class Channel:
         # Store the states of a feature contiguously in both, so that each product of a filter step
         # reads its matrix once, in order.
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
+
+    def passed(self, shares):
+        """Return distributions of right states for rows of distributions of left ones."""
+        # Single-precision BLAS sometimes raises the flag for finite numbers (unused lanes of small
+        # products); `Model.updated` detects real NaNs.
+        if self.is_double:
+            return self.spread(shares @ self.R)
+        with np.errstate(invalid="ignore"):
+            return self.spread(shares @ self.R)
 
     def spread(self, shares):
         """Return values of right states, sum_f shares_f T_fz', for rows of shares of features."""
@@ -127,7 +136,6 @@ class Model:
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
         self.is_local = is_local
         self.dtype = dtype = np.dtype(dtype)
-        self.is_double = dtype == np.float64
         move, emit = maps
         shared = is_local, dtype
         self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
@@ -158,7 +166,7 @@ class Model:
         emission, is_seen = self.emission, symbols != ANY
         logs, values = np.tile(self.log_totals, (len(symbols), 1)), np.zeros(1)
         if emission.T is not None:
-            with np.errstate(invalid="ignore"):  # as in `predicted`
+            with np.errstate(invalid="ignore"):  # as in `passed`
                 values = (emission.R @ emission.T[:, symbols[is_seen]]).T
         if values.min(initial=np.inf) > LEAST[self.dtype]:
             logs[is_seen] = np.log(values, dtype=np.float64)
@@ -173,29 +181,12 @@ class Model:
         found, where = np.unique(symbols, return_inverse=True)
         return self._make_log_emissions(found)[where]
 
-    def predicted(self, posterior):
-        """Return the next state's distribution before its symbol."""
-        # Single-precision BLAS sometimes raises the flag for finite numbers (unused lanes of small
-        # products); `updated` detects real NaNs.
-        if self.is_double:
-            return self.transition.spread(posterior @ self.transition.R)
-        with np.errstate(invalid="ignore"):
-            return self.transition.spread(posterior @ self.transition.R)
-
-    def emitted(self, shares):
-        """Return the distributions of the symbol for distributions of the state."""
-        with np.errstate(invalid="ignore"):  # as in `predicted`
-            return self.emission.spread(shares @ self.emission.R)
-
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
 
         Bounds are None if nothing that underflows matters; the log is NaN where it may.
         """
-        if posterior is None:
-            predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
-        else:
-            predicted = self.predicted(posterior)
+        predicted = self.start if posterior is None else self.transition.passed(posterior)
         weights, top = self.emissions(symbols)
         after = np.multiply(weights, predicted, out=None if self.floor else weights)
         total = after.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -206,7 +197,7 @@ class Model:
         if self.floor:
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
                 if upper is not None:
-                    predicted = self.predicted(upper)
+                    predicted = self.transition.passed(upper)
                 weights = (weights + self.floor) * (1 / total)
                 upper = (weights * (predicted + self.floor)).astype(self.dtype)
             is_known = self._is_little(upper.sum(axis=1), 1.0)
@@ -318,7 +309,7 @@ class Model:
     def _back(self, back, symbol):
         """Return the scaled backward message one position earlier, and an upper bound on it."""
         weights, _ = self.emissions(np.array([symbol]))
-        with np.errstate(over="ignore", invalid="ignore"):  # as in `predicted`; bounds may grow
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `passed`; bounds may grow
             weighed, lost = weights * back, self.floor * back[1:]
             weighed[1:] += lost
             back = self.transition.gather(weighed) @ self.transition.R.T

@@ -125,22 +125,17 @@ class ChainMRF(FieldModel):
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""
         own = self._own_length
-        if length is None and own is not None:
-            length = own
-        if check_integer("length", length, least) != own and own is not None:
+        length = check_integer("length", own if length is None else length, least)
+        if own not in (None, length):
             raise ValueError(
                 f"length must be {own}, as unary or embeddings have it, or None; got {length!r}."
             )
         return length
 
-    def _sizes(self, length):
-        of = self._model.tables["embeddings"]
-        with naming("length"):
-            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
-
     def _field(self, length):
-        unary = self._unary_of(self._sizes(length))
-        return self._model.field({t: t - 1 for t in range(1, length)}, unary)
+        model = self._model
+        unary = self._unary_of(model.sizes(length))
+        return model.field({t: t - 1 for t in range(1, length)}, unary)
 
     def _check_paths(self, paths):
         """Return an array of paths, or a list of paths of different lengths."""
@@ -153,7 +148,7 @@ class ChainMRF(FieldModel):
                     f"paths must have {self._own_length} states, as unary or embeddings have it, "
                     f"got {length}."
                 )
-            return self._sizes(length)
+            return self._model.sizes(length)
 
         return check_states("paths", paths, sizes_of)
 
@@ -182,11 +177,8 @@ class ChainMRF(FieldModel):
         return values if lengths.ndim else float(values)
 
     def _log_partition(self, length):
-        if self._own_length is not None:
+        if self._own_length is not None or length == 1:
             return self._field(length).log_partition
-        n = self._sizes(1)[0]
-        if length == 1:
-            return float(np.log(n))
         first, matrix, last, done = self._model.pair(0, 1).powers
         steps, transfer = length - done, matrix.logs
         # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
@@ -264,7 +256,7 @@ class ChainMRF(FieldModel):
         sides = (left[0], right[0]) if len(left) == 1 else (left[:-1], right[1:])
         unary = None
         if getattr(self, "unary_", self.unary) is not None:
-            unary = self._unary_of(self._sizes(length))
+            unary = self._unary_of(self._model.sizes(length))
         approximate = self._log_partition(length)
         return estimate(*sides, length, approximate, unary=unary, n_products=n_products)
 
@@ -361,7 +353,6 @@ class ChainMRF(FieldModel):
         ndarray of int of shape (n, length)
             States.
         """
-        check_integer("n", n)
         return self._field(self._length(length)).sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.base import BaseEstimator
 
 from .._typing import Array, RandomState, Transformer
 from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
@@ -181,7 +180,7 @@ class KernelHMM(Climber):
         for name in (*_ROLES, "start_prob"):
             if getattr(self, name) is not None:
                 setattr(short, name, _Shape(getattr(self, name)))
-        return BaseEstimator.__repr__(short, N_CHAR_MAX)
+        return super(KernelHMM, short).__repr__(N_CHAR_MAX)
 
     @classmethod
     def from_random(
@@ -247,8 +246,7 @@ class KernelHMM(Climber):
         n, width = states.shape
         found = {"states": states, "symbols": self._own("symbols", width)}
         for name in ("targets", "emitters"):
-            value = getattr(self, name)
-            found[name] = states if value is None else self._own(name, width)
+            found[name] = states if getattr(self, name) is None else self._own(name, width)
             if len(found[name]) != n:
                 raise ValueError(f"{name} has {len(found[name])} rows; states has {n}.")
         found["start_embedding"] = None
@@ -471,12 +469,13 @@ class KernelHMM(Climber):
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
             _, last, _ = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
-            return model.emitted(model.predicted(last.astype(model.dtype, copy=False)))
+            last = last.astype(model.dtype, copy=False)
+            return model.emission.passed(model.transition.passed(last))
         if state is None:
-            return model.emitted(model.start)
+            return model.emission.passed(model.start)
         (posterior, _), _ = _check_state(model, state)
         _check_shares(posterior, state)
-        shares = model.emitted(model.predicted(posterior))
+        shares = model.emission.passed(model.transition.passed(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
 
     def predict(
@@ -568,7 +567,9 @@ class KernelHMM(Climber):
         symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
         before, log_prob = (), 0.0
         if state is not None:
-            before, log_prob = _check_state(model, state, len(symbols))
+            before, log_prob = _check_state(model, state)
+            if len(log_prob) != len(symbols):
+                raise ValueError(f"state has {len(log_prob)} streams, symbol has {len(symbols)}.")
         posterior, upper, log_norms = model.updated(symbols, *before)
         if np.isnan(log_norms).any():
             if state is not None:
@@ -728,22 +729,19 @@ def _check_sequences(model, X, lengths=None):
     return np.split(X, np.cumsum(lengths)[:-1])
 
 
-def _check_state(model, state, n_streams=None):
+def _check_state(model, state):
     """Return the posterior of a `FilterState` with its bound, and its log probability."""
     if not isinstance(state, FilterState):
         raise TypeError(f"state must be what filter_step returned, or None, got {state!r}.")
     posterior = np.atleast_2d(as_array("state", state.posterior))
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
-    n_streams = len(posterior) if n_streams is None else n_streams
-    if len(posterior) != n_streams:
-        raise ValueError(f"state has {len(posterior)} streams, symbol has {n_streams}.")
-    shape = n_streams, len(model.start)
+    shape = len(posterior), len(model.start)
     upper_shape = shape if state.upper is None else np.shape(state.upper)
     is_fit = [posterior.shape, log_prob.shape, upper_shape] == [shape, shape[:1], shape]
     if not is_fit or (posterior.dtype.kind + log_prob.dtype.kind).strip("fiu"):
         raise ValueError(
-            f"state must hold a posterior of shape {shape} and {n_streams} values of log_prob, got "
-            f"{state!r}."
+            f"state must hold a posterior of shape {shape} and {shape[0]} values of log_prob, "
+            f"got {state!r}."
         )
     return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 

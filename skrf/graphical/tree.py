@@ -119,16 +119,14 @@ class TreeMRF(FieldModel):
 
     def _field(self, _=None):
         model, parents = self._model, _rooted(self.edges)
-        given = {tuple(edge) for edge in self._edges(None)}
-        is_reversed = {i for i, parent in parents.items() if (i, parent) in given}
         of = model.tables["embeddings"]
         if len(of) not in (1, len(parents) + 1):
             raise ValueError(
                 f"edges were changed after fit and name {len(parents) + 1} variables; embeddings_ "
                 f"has {len(of)} arrays. Call fit."
             )
-        sizes = [len(of[i if len(of) > 1 else 0]) for i in range(len(parents) + 1)]
-        return model.field(parents, self._unary_of(sizes), is_reversed)
+        edges = set(map(tuple, self._edges(None)))
+        return model.field(parents, self._unary_of(model.sizes(len(parents) + 1)), edges)
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._field().unary]
@@ -245,7 +243,6 @@ class TreeMRF(FieldModel):
         ndarray of int of shape (n, n_variables)
             States.
         """
-        check_integer("n", n)
         return self._field().sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
