@@ -109,8 +109,7 @@ class Field:
     @cached_property
     def log_partition(self):
         """The log sum over all assignments."""
-        up = self._up
-        return float(log_sum_exp(up.beliefs[0])) + up.scale
+        return float(log_sum_exp(self._up.beliefs[0])) + self._up.scale
 
     def log_weights(self, states):
         """Return the sum of the log potentials of assignments, (n, n_variables)."""
