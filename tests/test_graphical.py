@@ -728,6 +728,8 @@ def refused():
         ("n", tree.sample),
         ("i", lambda value: tree.edge_marginals(value, 0)),
         ("j", lambda value: tree.edge_marginals(1, value)),
+        ("max_iter", lambda value: ChainMRF(TABLE, max_iter=value).fit([[0, 1]])),
+        ("max_iter", lambda value: TreeMRF([(0, 1)], TABLE, max_iter=value).fit([[0, 1]])),
     ):
         yield call, name, INTEGERS
     yield chain.log_prob, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])  # lengths may differ
