@@ -1,5 +1,6 @@
 """Chains and trees against enumeration and dense computations."""
 
+import copy
 import pickle
 import warnings
 
@@ -39,6 +40,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
 from skrf.graphical import ChainMRF, TreeMRF, _field, _potentials
+from skrf.graphical._climbing import unpacked
 
 RNG = np.random.default_rng(0)
 LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
@@ -113,7 +115,7 @@ def assert_enumerated(model, logs, *length):
 @every_map
 def test_chain_equals_enumeration(name, length, kind):
     chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
-    shares = assert_enumerated(chain, dense(chain._field(length=length)), length)
+    shares = assert_enumerated(chain, dense(chain._field(length)), length)
     for t in range(length - 1):
         expected = shares.sum(axis=others(length, t, t + 1))
         assert_allclose(chain.edge_marginals(length, t), expected, rtol=1e-10)
@@ -123,7 +125,7 @@ def test_chain_equals_enumeration(name, length, kind):
 @every_map
 def test_chain_with_a_length_of_its_own_equals_enumeration(name, kind):
     chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
-    shares = assert_enumerated(chain, dense(chain._field(length=LENGTH)), None)
+    shares = assert_enumerated(chain, dense(chain._field(LENGTH)), None)
     for t in range(LENGTH - 1):
         expected = shares.sum(axis=others(LENGTH, t, t + 1))
         assert_allclose(chain.edge_marginals(position=t), expected, rtol=1e-9, atol=1e-300)
@@ -137,7 +139,7 @@ def test_the_exact_potentials_are_those_of_the_definition(kind):
     given = CHAINS[kind]
     chain, u = ChainMRF(**given, feature_map="exact"), given["embeddings"]
     v = given.get("later", u)
-    field = chain._field(length=LENGTH)
+    field = chain._field(LENGTH)
     for t in range(LENGTH - 1):
         a, b = (u, v) if np.ndim(u[0]) == 1 else (u[t], v[t + 1])
         assert_allclose(field.pairs[t + 1].matrix, a @ b.T, rtol=1e-12)
@@ -161,7 +163,7 @@ def test_evidence_changes_from_call_to_call_and_factors_stay(name, monkeypatch):
     model = chain._model
     chain.set_params(unary=EVIDENCE)
     assert chain._model is model
-    expected = logsumexp(dense(chain._field(length=LENGTH)))
+    expected = logsumexp(dense(chain._field(LENGTH)))
     assert_allclose(chain.log_partition(), expected, rtol=1e-12)
 
 
@@ -407,11 +409,16 @@ def test_gradients_are_those_of_differences(name, case):
     made, n = GRADIENT_CASES[case]
     model = made(feature_map=MAPS[name])
     own, length = model._model, {"length": n} if case.startswith("chain") else {}
-    vector = np.concatenate([X.ravel() for of in own.tables.values() for X in of])
-    field = model._field(own, n)
+    tables = [X for of in own.tables.values() for X in of]
+    vector, field = np.concatenate([X.ravel() for X in tables]), model._field(n)
+
+    def field_at(vector):
+        moved = copy.copy(model)
+        moved._fitted = own.moved(iter(unpacked(vector, tables)))
+        return moved._field(n)
 
     def log_partition(vector):
-        return model._field(own.moved(vector)[0], n).log_partition
+        return field_at(vector).log_partition
 
     gradients = model.log_partition_gradient(**length)
     expected = by_differences(log_partition, vector)
@@ -422,7 +429,7 @@ def test_gradients_are_those_of_differences(name, case):
     states = model.sample(**length, n=7, random_state=1)
 
     def log_likelihood(vector):
-        at = model._field(own.moved(vector)[0], n)
+        at = field_at(vector)
         return at.log_weights(states).sum() - 7 * at.log_partition
 
     gradients = model.log_prob_gradient(states)
@@ -558,7 +565,7 @@ def test_constants_cost_no_digits():
     for side, gradient in chain.log_partition_gradient().items():
         assert_allclose(other.log_partition_gradient()[side], gradient, rtol=0, atol=1e-9)
     long = ChainMRF(100 * LEFT, unary=3e4 * np.random.default_rng(0).normal(size=(5000, 4)))
-    (counts,) = long._field(length=5000).expected_counts()[1].values()
+    (counts,) = long._field(5000).expected_counts()[1].values()
     assert_allclose(counts[0].sum(), 4999, rtol=1e-12)
     assert_allclose(long.max_marginals().max(axis=1), long.decode()[0], rtol=0, atol=1e-12)
 
@@ -566,7 +573,7 @@ def test_constants_cost_no_digits():
 @pytest.mark.parametrize("name", ["exact", "optimal"])
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e100])
 def test_counts_sum_to_the_number_of_edges(name, scale):
-    field = ChainMRF(scale * LEFT, feature_map=MAPS[name])._field(length=6)
+    field = ChainMRF(scale * LEFT, feature_map=MAPS[name])._field(6)
     (counts,) = field.expected_counts()[1].values()
     assert_allclose([part.sum() for part in counts], 5, rtol=1e-12)
 
@@ -594,7 +601,7 @@ def test_pickles_do_not_hold_what_is_made_anew():
 def test_samples_are_drawn_in_blocks(monkeypatch):
     chain = ChainMRF(LEFT, unary=EVIDENCE)
     monkeypatch.setattr(_field, "_BLOCK", 4 * 700)
-    assert_drawn_from(chain.sample(n=4000, random_state=0), joint(dense(chain._field(length=4)))[0])
+    assert_drawn_from(chain.sample(n=4000, random_state=0), joint(dense(chain._field(4)))[0])
 
 
 def test_evidence_may_be_a_data_frame():
@@ -609,7 +616,7 @@ def test_evidence_may_be_a_data_frame():
 def log_of_all_pairs(pair):
     """Return log psi of all pairs, term by term."""
     if not hasattr(pair, "sides"):
-        return pair.u @ pair.v.T
+        return pair.logs
     left, right = (side.logs for side in pair.sides)
     return logsumexp(left[:, None] + right[None], axis=2)
 
@@ -639,7 +646,7 @@ def test_chains_of_any_scale_equal_sums_in_log_space(
         unary[rng.random(unary.shape) < 0.3] = -np.inf
         unary[:, 0] = np.maximum(unary[:, 0], -300.0)
     chain = ChainMRF(left, None if is_tied else right, unary=unary, feature_map=WIDE[name])
-    field = chain._field(length=length)
+    field = chain._field(length)
     logs = log_of_all_pairs(chain._model.pair(0, 1))
     evidence = np.zeros((length, n)) if unary is None else unary
     room = (1 + length) * 8 * EPS * (1 + largest_log(logs, evidence, *parts_of(field)))
@@ -721,6 +728,8 @@ def refused():
         ("n", tree.sample),
         ("i", lambda value: tree.edge_marginals(value, 0)),
         ("j", lambda value: tree.edge_marginals(1, value)),
+        ("max_iter", lambda value: ChainMRF(TABLE, max_iter=value).fit([[0, 1]])),
+        ("max_iter", lambda value: TreeMRF([(0, 1)], TABLE, max_iter=value).fit([[0, 1]])),
     ):
         yield call, name, INTEGERS
     yield chain.log_prob, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])  # lengths may differ

@@ -37,7 +37,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skrf import OptimalPositiveRF, PoissonRF
-from skrf.graphical import FilterState, KernelHMM, _learning, _recursions
+from skrf.graphical import FilterState, KernelHMM, _climbing, _learning, _recursions
 
 STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
 SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
@@ -273,14 +273,13 @@ def test_log_space_is_the_same(normalization):
     sequence = np.random.default_rng(1).integers(4, size=40)
     own = model._model
     posteriors, log_norms = zip(*own._log_filtered(sequence), strict=True)
-    norms = [norm[0] for _, _, norm in own.filtered_together([sequence])]
-    assert_allclose(np.exp(posteriors), own.filtered(sequence), rtol=1e-9)
+    _, filtered, norms = zip(*own.past(sequence), strict=True)
+    assert_allclose(np.exp(posteriors), filtered, rtol=1e-9)
     assert_allclose(log_norms, norms, rtol=1e-9)
-    for (t, slow), (other, fast) in zip(
-        own._log_posteriors(sequence), own.posteriors(sequence), strict=True
-    ):
-        assert t == other
-        assert_allclose(slow, fast, rtol=1e-9)
+    slow, fast = own.field(sequence), dict(own.posteriors(sequence))
+    assert_allclose(slow.log_partition, sum(norms), rtol=1e-12)
+    for t, posterior in enumerate(slow.marginals()):
+        assert_allclose(posterior, fast[t], rtol=1e-9)
 
 
 def test_unlikely_symbols_go_through_log_space():
@@ -401,9 +400,7 @@ def test_viterbi_of_products_is_that_of_the_table(monkeypatch, scale, dtype):
     assert_allclose(log_prob, expected[0], rtol=rtol)
     # One step, into states that no likely path enters too.
     own, best = model._model, 1000 * rng.normal(size=12)
-    blocks = [slice(0, 7), slice(7, 12)]
-    found = own._entered(np.exp(own.transition.log_T.T), best, blocks)
-    choice, logs = map(np.concatenate, zip(*found, strict=True))
+    logs, choice = own._entered(np.exp(own.transition.log_T.T), best)
     every = log_table(own.transition) + best[:, None]
     assert_array_equal(choice, every.argmax(axis=0))
     assert_allclose(logs, every.max(axis=0), rtol=1e-12)
@@ -448,7 +445,7 @@ def test_gradients_are_those_of_differences(name, start, normalization):
         for sign in (1, -1):
             moved = {**first.embeddings, role: value + sign * step * direction}
             other = type(first)(moved, first.maps, first.given_start, first.is_local)
-            values.append(other.forward(sequences).sum() - other.log_normaliser(sequences))
+            values.append(other.log_prob(sequences))
         expected = (values[0] - values[1]) / (2 * step)
         assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
 
@@ -696,14 +693,14 @@ def test_convergence_is_what_the_optimiser_says(monkeypatch):
 def test_the_best_of_several_starts_is_kept(monkeypatch):
     one, symbols = climbing()
     one.fit(symbols)
-    ends, climb = [], _learning.scipy.optimize.minimize
+    ends, climb = [], _climbing.scipy.optimize.minimize
 
     def minimize(objective, vector, **options):
         result = climb(objective, vector, **options)
         ends.append((vector, result))
         return result
 
-    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
     model, _ = climbing(n_init=6)
     model.fit(symbols)
     starts, results = zip(*ends, strict=True)
@@ -724,7 +721,7 @@ def test_the_best_of_several_starts_is_kept(monkeypatch):
 
 
 def test_only_the_start_that_is_returned_warns(monkeypatch):
-    climb, results = _learning.scipy.optimize.minimize, []
+    climb, results = _climbing.scipy.optimize.minimize, []
     model, symbols = climbing(n_init=4)
 
     def minimize(objective, vector, **options):
@@ -733,7 +730,7 @@ def test_only_the_start_that_is_returned_warns(monkeypatch):
         results.append(result.fun)
         return result
 
-    monkeypatch.setattr(_learning.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
     statuses = [0] * 4
     best = np.argmin(model.fit(symbols) and results)
     for status in (0, 1, 2):
@@ -872,7 +869,7 @@ def test_bounds_that_overflow_make_no_warning(seed, normalization):
         log_prob = model.score(sequence)
     own = model._model
     expected = sum(log_norm for _, log_norm in own._log_filtered(sequence))
-    expected += own._log_scales(12) - own.log_normaliser([sequence])
+    expected -= own.log_normaliser([sequence])
     assert_allclose(log_prob, expected, rtol=1e-10)
 
 

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._estimator import EstimatorBase
 from .._progress import Progress
-from .._validation import Interval
+from .._validation import Interval, check_integer, commit, remembered
 
 _ENDS = {  # by the status of the optimiser; None if it met a value that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
@@ -22,19 +22,39 @@ _ENDS = {  # by the status of the optimiser; None if it met a value that is not 
 
 
 class Climber(EstimatorBase):
-    """Estimators that learn by `climb`."""
+    """Estimators that learn by `climb`.
 
+    A subclass has ``_given``, what its model depends on, and ``_make_model()``.
+    """
+
+    _fitted = None  # a model, after `fit`
     _parameter_constraints = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "verbose": ["verbose"],
     }
 
-    def _tell(self, history, trouble, stacklevel):
-        """Record how learning went, and warn if it did not converge."""
-        self.history_, self.converged_ = history, trouble is None
+    @property
+    def _model(self):
+        """What was learned, or the model of the current parameters and array contents."""
+        if self._fitted is not None:
+            return self._fitted
+        return remembered(self, "_kept", self._given, self._make_model)
+
+    def _limits(self):
+        """Check the parameters, and return those of `climb`."""
+        self._validate_params()
+        whole = check_integer("max_iter", self.max_iter)  # scikit-learn takes True for 1
+        return {"max_iter": whole, "tol": self.tol, "verbose": self.verbose}
+
+    def _commit(self, draft, learnt, history, trouble, stacklevel=3):
+        """Take over what a draft has learned, and warn if it did not converge."""
+        draft.history_, draft.converged_ = history, trouble is None
         if trouble:
             warnings.warn(f"fit {trouble}", ConvergenceWarning, stacklevel=stacklevel)
+        for name, value in learnt.items():
+            setattr(draft, f"{name}_", value)
+        return commit(self, draft)
 
     @property
     def n_iter_(self) -> int:
@@ -44,14 +64,21 @@ class Climber(EstimatorBase):
         return len(self.history_)
 
 
-def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="fit"):
+def unpacked(vector, arrays):
+    """Return a vector as arrays of the shapes of others."""
+    ends = np.cumsum([part.size for part in arrays])[:-1]
+    own = zip(np.split(vector, ends), arrays, strict=True)
+    return [values.reshape(part.shape) for values, part in own]
+
+
+def climb(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit"):
     """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
     Parameters
     ----------
     objective : callable
-        Takes a vector and returns the log likelihood and its gradient.
-    vector : ndarray of shape (n,)
+        Takes a list of arrays and returns the log likelihood and its gradients.
+    arrays : list of ndarray
         Starting point.
     n_samples : int
         Steps are those for the mean over this number of samples.
@@ -66,20 +93,22 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
 
     Returns
     -------
-    vector : ndarray of shape (n,)
+    arrays : list of ndarray
         Result of the last finished iteration.
     history : list of float
         Log likelihood after every iteration.
     trouble : str or None
         Why it ended if it did not converge.
     """
-    history, latest, reached = [], [], [vector]
+    start = _flat(arrays)
+    history, latest, reached = [], [], [start]
     progress = Progress(verbose, name)
 
     def loss(vector):
         # NaN would end L-BFGS as if it had converged.
         _check_finite(vector)
-        log_prob, gradient = objective(vector)
+        log_prob, gradients = objective(unpacked(vector, arrays))
+        gradient = _flat(gradients)
         _check_finite(log_prob, gradient)
         latest[:] = [log_prob]
         return -log_prob / n_samples, -gradient / n_samples
@@ -93,14 +122,18 @@ def climb(objective, vector, n_samples, *, max_iter, tol, verbose=False, name="f
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
     try:
         status = scipy.optimize.minimize(
-            loss, vector, jac=True, method="L-BFGS-B", callback=keep, options=options
+            loss, start, jac=True, method="L-BFGS-B", callback=keep, options=options
         ).status
     except FloatingPointError:
         status = None
     trouble = None
     if status != 0:
         trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
-    return reached[0], history, trouble
+    return unpacked(reached[0], arrays), history, trouble
+
+
+def _flat(arrays):
+    return np.concatenate([part.ravel() for part in arrays])
 
 
 def _check_finite(*values):

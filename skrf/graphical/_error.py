@@ -123,9 +123,7 @@ def _from_windows(left, right, length, unary, n_products):
     most = ratios.max(axis=0, where=allowed, initial=-np.inf)
     value, lower, upper = (totals[0] + repeats @ steps for steps in (rises, least, most))
     # A single constant path may be nearly all of the sum.
-    stays = (length - 1) * np.sum(left * right, axis=1)
-    if unary is not None:
-        stays = stays + own.sum(axis=1)
+    stays = (length - 1) * np.sum(left * right, axis=1) + own.sum(axis=1)
     return value, max(lower, stays.max()), upper
 
 

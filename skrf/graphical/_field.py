@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.utils import gen_batches
 
-from .._sums import differences, finite, log_sum_exp, peaked
-from .._validation import naming
+from .._sums import differences, finite, log_sum_exp
+from .._validation import check_integer, naming
 from ._potentials import draw_rows
 
 _BLOCK = 2**22  # entries of a temporary array
@@ -38,24 +39,6 @@ class Upward(NamedTuple):
     messages: dict
     details: dict
     scale: float
-
-
-class Downward(NamedTuple):
-    """Result of a sweep from the root.
-
-    Parameters
-    ----------
-    beliefs : list of ndarray of shape (n_i,)
-        Belief of every variable, with all messages.
-    rests : dict of int to ndarray
-        By child, the belief of its parent without the child's message.
-    details : dict of int to ndarray
-        As in `Upward`, for the messages from parents.
-    """
-
-    beliefs: list
-    rests: dict
-    details: dict
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +79,24 @@ class Field:
         return self.upward()
 
     def downward(self, up, kind="sums"):
-        """Return the result of a sweep from the root, given one to it."""
+        """Return the result of a sweep from the root, given one to it.
+
+        Returns
+        -------
+        beliefs : list of ndarray of shape (n_i,)
+            Belief of every variable, with all messages.
+        rests : dict of int to ndarray
+            By child, the belief of its parent without the child's message.
+        details : dict of int to ndarray
+            As in `Upward`, for the messages from parents.
+        """
         beliefs, rests, details = list(up.beliefs), {}, {}
         for i, parent in self.parents.items():
             rest = differences(beliefs[parent], up.messages[i])
             rests[i] = rest - finite(rest.max())
             message, details[i] = getattr(self.pairs[i].turned, kind)(rests[i])
             beliefs[i] = beliefs[i] + message
-        return Downward(beliefs, rests, details)
+        return beliefs, rests, details
 
     @cached_property
     def _children(self):
@@ -116,8 +109,7 @@ class Field:
     @cached_property
     def log_partition(self):
         """The log sum over all assignments."""
-        up = self._up
-        return float(log_sum_exp(up.beliefs[0])) + up.scale
+        return float(log_sum_exp(self._up.beliefs[0])) + self._up.scale
 
     def log_weights(self, states):
         """Return the sum of the log potentials of assignments, (n, n_variables)."""
@@ -133,14 +125,13 @@ class Field:
 
     def marginals(self):
         """Return the distribution of every variable."""
-        return [_normalised(logs) for logs in self.downward(self._up).beliefs]
+        beliefs, _, _ = self.downward(self._up)
+        return list(map(softmax, beliefs))
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
-        up = self._up
-        rest = self.downward(up).rests[child]
-        logs = rest[:, None] + self.pairs[child].matrix + up.beliefs[child]
-        return _normalised(logs.ravel()).reshape(logs.shape)
+        _, rests, _ = self.downward(self._up)
+        return softmax(rests[child][:, None] + self.pairs[child].matrix + self._up.beliefs[child])
 
     def decode(self):
         """Return the log probability of the most probable assignment, and that assignment."""
@@ -155,24 +146,22 @@ class Field:
         """Return the largest log probability with every state of every variable."""
         up = self.upward("maxima")
         top = up.beliefs[0].max() + up.scale - self.log_partition
-        return [values - values.max() + top for values in self.downward(up, "maxima").beliefs]
+        beliefs, _, _ = self.downward(up, "maxima")
+        return [values - values.max() + top for values in beliefs]
 
     def sample(self, n, rng):
         """Return draws, (n, n_variables)."""
         with naming("n"):
-            states = np.empty((n, len(self.unary)), dtype=int)
+            states = np.empty((check_integer("n", n), len(self.unary)), dtype=int)
         up = self._up
         widest = max(map(len, (*up.beliefs, *up.details.values())))
         for rows in gen_batches(n, max(1, _BLOCK // widest)):
-            self._draw(states[rows], up, rng)
+            own, root = states[rows], up.beliefs[0]
+            own[:, 0] = draw_rows(np.broadcast_to(root, (len(own), len(root))), rng)
+            for i, parent in self.parents.items():
+                given = own[:, parent], up.beliefs[i], up.details[i]
+                own[:, i] = self.pairs[i].draw(*given, rng)
         return states
-
-    def _draw(self, states, up, rng):
-        n = len(states)
-        states[:, 0] = draw_rows(np.broadcast_to(up.beliefs[0], (n, len(up.beliefs[0]))), rng)
-        for i, parent in self.parents.items():
-            given = states[:, parent], up.beliefs[i], up.details[i]
-            states[:, i] = self.pairs[i].draw(*given, rng)
 
     def expected_counts(self):
         """Return probabilities of all states, and counts of pairs by potential.
@@ -182,39 +171,33 @@ class Field:
         of_states : list of ndarray of shape (n_i,)
             Marginals.
         of_pairs : dict of Potential to list of ndarray
-            Expected counts of the edges that have it, as `Potential.pull_back` expects them.
+            Expected counts of the edges that have it, as `pull_back` expects them.
         """
         up = self._up
-        down = self.downward(up)
+        beliefs, rests, details = self.downward(up)
         of_pairs = {}
         for pair, edges in self._children.items():
-            totals = [log_sum_exp(down.rests[i] + up.messages[i]) for i in edges]
-            from_parents = zip(edges, totals, strict=True)
-            left, from_left = zip(
-                *((down.rests[i] - total, down.details[i] - total) for i, total in from_parents),
-                strict=True,
+            left, from_left, right, from_right, messages = (
+                np.array([part[i] for i in edges])
+                for part in (rests, details, up.beliefs, up.details, up.messages)
             )
-            right, from_right = zip(*((up.beliefs[i], up.details[i]) for i in edges), strict=True)
-            parts = left, right, from_left, from_right
-            of_pairs[pair] = pair.expected(*map(np.array, parts))
-        return [_normalised(logs) for logs in down.beliefs], of_pairs
+            total = log_sum_exp(left + messages)[:, None]
+            of_pairs[pair] = pair.expected(left - total, right, from_left - total, from_right)
+        return list(map(softmax, beliefs)), of_pairs
 
-    def observed_counts(self, states, weights):
-        """Return counts as `expected_counts` does, for weighted assignments, (n, n_variables)."""
+    def surplus(self, states):
+        """Return the counts of assignments, (n, n_variables), minus those expected of n."""
+        n, (expected, expected_pairs) = len(states), self.expected_counts()
         of_states = [
-            np.bincount(own, weights, minlength=len(values))
-            for values, own in zip(self.unary, states.T, strict=True)
+            np.bincount(own, minlength=len(shares)) - n * shares
+            for own, shares in zip(states.T, expected, strict=True)
         ]
         of_pairs = {}
         for pair, edges in self._children.items():
-            n = len(pair.v)
-            codes = np.ravel(states[:, [self.parents[i] for i in edges]] * n + states[:, edges])
-            codes, places = np.unique(codes, return_inverse=True)
-            total = np.bincount(places, np.repeat(weights, len(edges)))
-            of_pairs[pair] = pair.counts(codes // n, codes % n, total)
+            m = pair.shape[1]
+            codes = states[:, [self.parents[i] for i in edges]] * m + states[:, edges]
+            codes, total = np.unique(codes, return_counts=True)
+            seen = pair.counts(codes // m, codes % m, total)
+            own = zip(seen, expected_pairs[pair], strict=True)
+            of_pairs[pair] = [counts - n * shares for counts, shares in own]
         return of_states, of_pairs
-
-
-def _normalised(logs):
-    shares = peaked(logs.copy())  # a copy, because beliefs are still needed
-    return shares / shares.sum()

@@ -1,19 +1,17 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and L-BFGS."""
 
 import numpy as np
-import scipy.sparse
-from sklearn.utils import check_random_state
 
-from .._sums import log_columns
 from .._validation import draw_seed, naming
-from ._climbing import climb
+from ._climbing import climb, unpacked
+from ._potentials import add_rows, as_generator, pull_back
 from ._recursions import ANY, LEAST, Model
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
-def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=False):
+def learn(first, sequences, n_init, random_state, **limits):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
@@ -26,12 +24,8 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
         Number of starts. Those after the first are normal, with the root mean squares of the first.
     random_state : int, RandomState instance or None
         Source of the other starts.
-    max_iter : int
-        Largest number of iterations.
-    tol : float
-        Gain, as a share of the log likelihood, below which to stop.
-    verbose : bool, default=False
-        Whether to print every iteration.
+    **limits : dict
+        Those of `climb`.
 
     Returns
     -------
@@ -42,47 +36,40 @@ def learn(first, sequences, n_init, random_state, *, max_iter, tol, verbose=Fals
     trouble : str or None
         Why it ended if it did not converge.
     """
+    given = first.embeddings
     # Roles that share an array continue to share it.
-    arrays = {}
-    for role, value in first.embeddings.items():
-        if value is not None:
-            arrays.setdefault(id(value), (value, []))[1].append(role)
-    arrays = list(arrays.values())
-    n_symbols = sum(map(len, sequences))
+    shared = {id(value): value for value in given.values() if value is not None}
+    starts, names, n_symbols = [list(shared.values())], ["fit"], sum(map(len, sequences))
 
-    def model_at(vector, dtype=np.float64):
-        embeddings, start = dict(first.embeddings), 0
-        for value, roles in arrays:
-            part = vector[start : start + value.size].reshape(value.shape)
-            start += value.size
-            embeddings.update(dict.fromkeys(roles, part))
+    def model_at(arrays, dtype=np.float64):
+        moved = dict(zip(shared, arrays, strict=True))
+        embeddings = {role: moved.get(id(value)) for role, value in given.items()}
         return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
 
-    def objective(vector):
-        log_prob, found = gradients(model_at(vector), sequences)
-        flat = [sum(found[role] for role in roles).ravel() for _, roles in arrays]
-        return log_prob, np.concatenate(flat)
+    def objective(arrays):
+        log_prob, found = gradients(model_at(arrays), sequences)
+        roles = ([role for role in given if id(given[role]) == key] for key in shared)
+        return log_prob, [sum(found[role] for role in own) for own in roles]
 
-    starts = [np.concatenate([value.ravel() for value, _ in arrays])]
     if n_init > 1:
-        rng = check_random_state(draw_seed(random_state))
-        sizes = [np.full(value.size, np.sqrt(np.mean(np.square(value)))) for value, _ in arrays]
+        rng = as_generator(draw_seed(random_state))
+        roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
         with naming("n_init"):
-            starts += list(rng.normal(size=(n_init - 1, starts[0].size)) * np.concatenate(sizes))
-    limits = {"max_iter": max_iter, "tol": tol, "verbose": verbose}
-    names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
+            draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
+        starts += [list(map(np.multiply, roots, unpacked(own, starts[0]))) for own in draws]
+        names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
     ends = [
-        climb(objective, vector, n_symbols, name=name if n_init > 1 else "fit", **limits)
-        for vector, name in zip(starts, names, strict=True)
+        climb(objective, arrays, n_symbols, name=name, **limits)
+        for arrays, name in zip(starts, names, strict=True)
     ]
     # Not by histories, which are empty if a start is already a maximum.
-    vector, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
-    return model_at(vector, first.dtype), history, trouble
+    arrays, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
+    return model_at(arrays, first.dtype), history, trouble
 
 
 def gradients(model, sequences):
     """Return the log probability and its gradients with respect to the embeddings."""
-    log_prob, counts = _all_counts(model, sequences)
+    log_prob, counts = _all_counts(model, sequences, np.ones(len(sequences)))
     if not model.is_local:  # minus what the model gives to all symbols of these lengths
         lengths, repeats = np.unique([len(part) for part in sequences], return_counts=True)
         every = [np.full(length, ANY) for length in lengths]
@@ -105,9 +92,8 @@ def gradients(model, sequences):
 # about the way from a feature to a state, so its counts are 0.
 
 
-def _all_counts(model, sequences, repeats=None):
+def _all_counts(model, sequences, repeats):
     """Return the log probability and expected counts of sequences, weighted by `repeats`."""
-    repeats = np.ones(len(sequences)) if repeats is None else repeats
     log_prob, total = 0.0, None
     for batch, often in _batches(model, sequences, repeats):
         for own, counts in _counts_of(model, batch, often):
@@ -154,10 +140,7 @@ def _counts(model, batch, repeats):
             by_R += earlier.T @ ahead
             if move.T is not None:
                 by_T += (earlier @ move.R).T @ weighed
-        columns = symbols % counts.shape[1]  # the last for `ANY`
-        one_hot = np.ones(len(symbols)), columns, np.arange(len(symbols) + 1)
-        chosen = scipy.sparse.csr_array(one_hot, shape=(len(symbols), counts.shape[1]))
-        counts += (chosen.T @ posteriors).T
+        add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
     of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
     if first is not None:
         of_start[0] = first.R * first.gather(by_start)
@@ -169,20 +152,17 @@ def _counts(model, batch, repeats):
 
 def _log_counts(model, sequence):
     """Do the same as `_counts` for one sequence in log space, which is slow."""
-    log_prob, found = 0.0, _no_counts(model)
-    for t, before, posterior, ahead, weighed, log_norm in model.log_smoothed(sequence):
-        log_prob += log_norm
-        found[0][:, sequence[t]] += np.exp(posterior)
-        channel, left, right = model.transition, *found[1:3]
-        if t == 0:
-            channel, left, right = model.start_channel, *found[3:]
-            before = np.zeros(1)
-        if channel is not None:
-            left += np.exp(before[:, None] + channel.log_R + ahead)
-            if channel.T is not None:
-                through = log_columns(channel.log_R, before)
-                right += np.exp(through[:, None] + channel.log_T + weighed)
-    return log_prob, found
+    field, found = model.field(sequence), _no_counts(model)
+    posteriors, of_pairs = field.expected_counts()
+    add_rows(found[0].T, sequence % found[0].shape[1], np.array(posteriors))
+    parts = [of_pairs.get(model.transition.pair, ()), ()]
+    if model.start_channel is not None:
+        states = np.arange(len(model.start))
+        parts[1] = model.start_channel.pair.counts(0 * states, states, posteriors[0])
+    for (by_R, by_T), own in zip((found[1:3], found[3:]), parts, strict=True):
+        for total, part in zip((by_R, by_T.T), own, strict=False):
+            total += part
+    return field.log_partition, found
 
 
 def _emission_counts(model, counts):
@@ -252,13 +232,11 @@ def _pull(model, found, channel, by_log_R, by_log_T):
     by_left = by_log_R
     if channel.is_normalised:
         by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
-    left, right = channel.roles
-    u, v = model.embeddings[left], model.embeddings[right]
-    if channel.T is None:
-        found[left] += by_left @ v
-        found[right] += by_left.T @ u
-        return
-    by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
-    by_right = (by_log_T + channel.T * by_sums[:, None]).T
-    found[left] += channel.maps.sides[0].pull_back(u, by_left)
-    found[right] += channel.maps.sides[1].pull_back(v, by_right)
+    by_right = None
+    if channel.T is not None:
+        by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
+        by_right = (by_log_T + channel.T * by_sums[:, None]).T
+    tables = (model.embeddings[role] for role in channel.roles)
+    parts = pull_back(channel.maps.sides, *tables, by_left, by_right)
+    for role, part in zip(channel.roles, parts, strict=True):
+        found[role] += part

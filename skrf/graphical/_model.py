@@ -1,12 +1,13 @@
 """Code shared by chains and trees as estimators: embeddings, potentials and learning."""
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from .._sums import LogMatrix
-from .._validation import commit, draft_of, naming, remembered
+from .._validation import draft_of, naming
 from ._climbing import Climber, climb
 from ._field import Field
 from ._potentials import (
@@ -17,6 +18,7 @@ from ._potentials import (
     check_embeddings,
     fitted_maps,
     log_features,
+    pull_back,
 )
 
 
@@ -29,18 +31,24 @@ class Model:
     tables : dict of str to tuple of ndarray
         By side, "embeddings" and "later" (left out if one serves both): one array for all
         variables, or one per variable.
-    maps : Maps or "exact"
+    maps : Maps
         Maps of the earlier and of the later side.
     """
 
     tables: dict
-    maps: Maps | str
+    maps: Maps | None = None
 
     _pairs: dict = field(init=False, default_factory=dict)
     _features: dict = field(init=False, default_factory=dict)
 
     def __reduce__(self):
         return Model, (self.tables, self.maps)  # without what can be recomputed
+
+    def sizes(self, length):
+        """Return the number of states of every variable."""
+        of = self.tables["embeddings"]
+        with naming("length"):
+            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
 
     def slots(self, i, j):
         """Return the places of the embeddings of an edge's earlier and later variables."""
@@ -51,15 +59,17 @@ class Model:
         """Return the potential of an edge from i to j; edges of the same embeddings share one."""
         slots = self.slots(i, j)
         if slots not in self._pairs:
-            u, v = (self.tables[side][at] for side, at in slots)
-            if isinstance(self.maps, str):
-                pair = Dense(u, v)
-            else:
+            if self.maps.sides:
                 sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
-                is_kept = all(len(of) == 1 for of in self.tables.values())
-                pair = LowRank(u, v, self.maps.sides, sides, is_kept)
+                pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
+            else:
+                u, v = self._tables_at(slots)
+                pair = Dense(u @ v.T)
             self._pairs[slots] = pair
         return self._pairs[slots]
+
+    def _tables_at(self, slots):
+        return (self.tables[side][at] for side, at in slots)
 
     def _features_at(self, k, slot):
         """Return features of a table under the map of the earlier or the later side."""
@@ -69,10 +79,10 @@ class Model:
             self._features[k, slot] = LogMatrix(logs)
         return self._features[k, slot]
 
-    def field(self, parents, unary, is_reversed=()):
-        """Return a field; for the children in `is_reversed`, the parent comes later."""
+    def field(self, parents, unary, edges=()):
+        """Return a field; for an edge (child, parent) of `edges`, the parent comes later."""
         pairs = {
-            i: self.pair(i, parent).turned if i in is_reversed else self.pair(parent, i)
+            i: self.pair(i, parent).turned if (i, parent) in edges else self.pair(parent, i)
             for i, parent in parents.items()
         }
         return Field(parents, unary, pairs)
@@ -81,22 +91,18 @@ class Model:
         """Return gradients with respect to all embeddings, given counts of pairs."""
         found = {side: [np.zeros(part.shape) for part in of] for side, of in self.tables.items()}
         for slots, pair in self._pairs.items():
-            for own, order in ((pair, slots), (pair.turned, slots[::-1])):
+            for own, step in ((pair, 1), (pair.turned, -1)):
                 if own in of_pairs:
-                    parts = own.pull_back(*of_pairs[own])
+                    order, maps = slots[::step], self.maps.sides[::step]
+                    parts = pull_back(maps, *self._tables_at(order), *of_pairs[own])
                     for (side, at), part in zip(order, parts, strict=True):
                         found[side][at] += part
         return found
 
-    def moved(self, vector):
-        """Return the model with embeddings from a vector, and the rest of the vector."""
-        tables = {}
-        for side, of in self.tables.items():
-            tables[side] = ()
-            for part in of:
-                tables[side] += (vector[: part.size].reshape(part.shape),)
-                vector = vector[part.size :]
-        return replace(self, tables=tables), vector
+    def moved(self, arrays):
+        """Return the model with embeddings from an iterator over arrays."""
+        tables = {side: tuple(islice(arrays, len(of))) for side, of in self.tables.items()}
+        return replace(self, tables=tables)
 
 
 def stacked(parts):
@@ -104,35 +110,24 @@ def stacked(parts):
     return np.array(parts) if len({part.shape for part in parts}) == 1 else parts
 
 
-def flat(gradients):
-    """Return gradients, or embeddings, as one vector."""
-    return np.concatenate([part.ravel() for of in gradients.values() for part in of])
+def shaped(tables):
+    """Return arrays by side in the shapes of the parameters."""
+    return {side: of[0] if len(of) == 1 else stacked(list(of)) for side, of in tables.items()}
 
 
 class FieldModel(Climber):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
-    A subclass has ``_structure``, what the model depends on besides embeddings and maps;
-    ``_n_variables``, the number of arrays in a sequence of embeddings, or None; ``_edges(n)``, the
-    edges of n tables; and ``_field(model, n_variables, unary)``.
+    A subclass has ``_n_variables``, the number of arrays in a sequence of embeddings, or None;
+    ``_edges(n)``, the edges of n tables; and ``_field(n_variables)``.
     """
-
-    _fitted = None  # a Model, after `fit`
-
-    @property
-    def _model(self):
-        """Learned embeddings, or those of the current parameters and array contents."""
-        if self._fitted is not None:
-            return self._fitted
-        given = self._structure, self.embeddings, self.later, self.feature_map, self.random_state
-        return remembered(self, "_kept", given, self._make_model)
 
     def _make_model(self):
         tables = {"embeddings": check_tables("embeddings", self.embeddings, self._n_variables)}
         first = tables["embeddings"]
         if self.later is not None:
             tables["later"] = check_tables("later", self.later, self._n_variables, like=first)
-        model = Model(tables, "exact")
+        model = Model(tables)
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
         sizes = [tuple(len(tables[side][at]) for side, at in own) for own in slots]
@@ -146,8 +141,7 @@ class FieldModel(Climber):
     @property
     def feature_map_(self) -> Any:
         """The source of potentials: "exact" or the fitted mechanism."""
-        maps = self._model.maps
-        return maps if isinstance(maps, str) else maps.mechanism
+        return self._model.maps.mechanism
 
     def _unary_of(self, sizes):
         """Return log potentials of the states of every variable, learned ones if available."""
@@ -158,28 +152,32 @@ class FieldModel(Climber):
 
     def _log_partition_gradient(self, field):
         of_states, of_pairs = field.expected_counts()
-        return self._shaped(self._model.gradients(of_pairs), of_states)
+        return shaped(self._model.gradients(of_pairs)) | {"unary": stacked(of_states)}
 
-    def _shaped(self, gradients, of_states):
-        """Return gradients in the shapes of the parameters."""
-        found = {side: of[0] if len(of) == 1 else stacked(of) for side, of in gradients.items()}
-        return found | {"unary": stacked(of_states)}
+    def _log_prob_gradient(self, states):
+        _, found, of_states = self._log_likelihood([np.atleast_2d(states)])
+        return shaped(found) | {"unary": stacked(of_states)}
 
-    def _log_likelihood(self, model, parts, unary=None):
-        """Return the log probability of all assignments, and counts that give its gradient.
+    def _log_likelihood(self, parts):
+        """Return the log probability of all assignments, and its gradients.
 
         Parameters
         ----------
-        model : Model
-            Model with the potentials.
         parts : list of ndarray of shape (n, n_variables)
             Assignments, by number of variables.
-        unary : list of ndarray, default=None
-            Unaries to use in place of the given ones.
+
+        Returns
+        -------
+        log_prob : float
+            The log probability.
+        by_tables : dict of str to list of ndarray
+            Gradients with respect to embeddings.
+        by_unary : list of ndarray
+            Those with respect to the unaries of the last part.
         """
-        log_prob, by_states, by_pairs = 0.0, None, {}
+        log_prob, by_tables = 0.0, self._model.gradients({})
         for states in parts:
-            at = self._field(model, states.shape[1], unary)
+            at = self._field(states.shape[1])
             weights = at.log_weights(states)
             if np.isneginf(weights).any():
                 raise ValueError(
@@ -187,55 +185,39 @@ class FieldModel(Climber):
                     f"{np.flatnonzero(np.isneginf(weights))[0]} does."
                 )
             log_prob += weights.sum() - len(states) * at.log_partition
-            seen = at.observed_counts(states, np.ones(len(states)))
-            expected = at.expected_counts()
-            by_states = [a - len(states) * b for a, b in zip(seen[0], expected[0], strict=True)]
-            for pair, counts in expected[1].items():
-                own = [a - len(states) * b for a, b in zip(seen[1][pair], counts, strict=True)]
-                earlier = by_pairs.get(pair)
-                by_pairs[pair] = own if earlier is None else list(map(np.add, earlier, own))
-        return float(log_prob), by_states, by_pairs
+            by_unary, by_pairs = at.surplus(states)
+            for side, of in self._model.gradients(by_pairs).items():
+                by_tables[side] = list(map(np.add, by_tables[side], of))
+        return float(log_prob), by_tables, by_unary
 
     def _fit(self, parts, learn_unary):
         """Climb the likelihood of assignments from the given embeddings, keeping the draw."""
-        self._validate_params()
+        limits = self._limits()
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = draft_of(self)
         first = draft._model
-        unary = draft._field(first, parts[0].shape[1]).unary
-        sizes = [len(values) for values in unary]
-        is_allowed = np.isfinite(np.concatenate(unary))
+        unary = draft._field(parts[0].shape[1]).unary if learn_unary else []
+        # Forbidden states have no gradient: the value that is learned for them stays 0.
+        forbidden = [np.where(np.isfinite(values), 0.0, -np.inf) for values in unary]
+        allowed = [np.where(np.isfinite(values), values, 0.0) for values in unary]
 
-        def split(vector):
-            model, rest = first.moved(vector)
-            if not learn_unary:
-                return model, None
-            values = np.concatenate(unary)
-            values[is_allowed] = rest
-            return model, np.split(values, np.cumsum(sizes)[:-1])
-
-        def objective(vector):
-            model, own = split(vector)
-            log_prob, by_states, by_pairs = draft._log_likelihood(model, parts, own)
-            gradient = flat(model.gradients(by_pairs))
+        def move(arrays):
+            arrays = iter(arrays)
+            draft._fitted = first.moved(arrays)
             if learn_unary:
-                gradient = np.append(gradient, np.concatenate(by_states)[is_allowed])
-            return log_prob, gradient
+                draft.unary_ = stacked(list(map(np.add, arrays, forbidden)))
 
-        start = flat(first.tables)
-        if learn_unary:
-            start = np.append(start, np.concatenate(unary)[is_allowed])
+        def objective(arrays):
+            move(arrays)
+            log_prob, by_tables, by_unary = draft._log_likelihood(parts)
+            return log_prob, sum(by_tables.values(), []) + (by_unary if learn_unary else [])
+
+        start = [part for of in first.tables.values() for part in of]
         n_samples = sum(states.size for states in parts)
-        limits = {"max_iter": self.max_iter, "tol": self.tol, "verbose": self.verbose}
-        vector, *told = climb(objective, start, n_samples, **limits)
-        draft._tell(*told, stacklevel=4)
-        draft._fitted, learnt = split(vector)
-        for side, of in draft._fitted.tables.items():
-            setattr(draft, f"{side}_", of[0] if len(of) == 1 else stacked(list(of)))
-        if learn_unary:
-            draft.unary_ = stacked(learnt)
-        return commit(self, draft)
+        arrays, *told = climb(objective, start + allowed, n_samples, **limits)
+        move(arrays)
+        return self._commit(draft, shaped(draft._fitted.tables), *told, stacklevel=4)
 
 
 # ---------------------------------------------------------------- checks

@@ -1,10 +1,10 @@
-"""Pairwise potentials exp(u.v) of two sets of embeddings: of the kernel itself, or of features.
+"""Pairwise potentials of states: of the kernel exp(u.v) itself, or of features of embeddings.
 
 A `Potential` has the states u of one variable on its left and the states v of another on its right.
 `Dense` holds log psi(u, v) of all pairs. `LowRank` holds logarithms of positive features, psi(u, v)
 = sum_f left_f(u) right_f(v), and forms matrices of all pairs only in blocks. Chains and trees need
-sums, maxima and draws over the states of one side, and expected counts of pairs, which give
-gradients.
+sums, maxima and draws over the states of one side, and expected counts of pairs, which
+`pull_back` turns into gradients.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
@@ -23,18 +23,8 @@ _N_COMPONENTS = 256  # of the default features
 _BLOCK = 2**22  # entries of a temporary array, or of a matrix of all pairs kept for maxima
 
 
-@dataclass(frozen=True, eq=False)
 class Potential:
-    """Base of both kinds of potentials.
-
-    Parameters
-    ----------
-    u, v : ndarray of shape (n, d)
-        Embeddings of the left and of the right states.
-    """
-
-    u: np.ndarray
-    v: np.ndarray
+    """Base of both kinds of potentials."""
 
     @cached_property
     def turned(self):
@@ -50,7 +40,7 @@ class Potential:
 
     def maxima(self, logs):
         """Return the maximum over v of log psi(u, v) + logs_v for every u, and its index."""
-        n, m = len(self.u), len(self.v)
+        n, m = self.shape
         tops, places = np.empty(n), np.empty(n, dtype=int)
         size = max(1, _BLOCK // m)
         for start in range(0, n, size):
@@ -59,41 +49,52 @@ class Potential:
         return tops, places
 
 
+@dataclass(frozen=True, eq=False)
 class Dense(Potential):
-    """The kernel itself: a feature is a right state."""
+    """The kernel itself: a feature is a right state.
 
-    @cached_property
-    def _logs(self):
-        return LogMatrix(self.u @ self.v.T)
+    Parameters
+    ----------
+    logs : ndarray of shape (n, m)
+        Log psi of all pairs.
+    """
+
+    logs: np.ndarray
+
+    shape = property(lambda self: self.logs.shape)
 
     def _exchanged(self):
-        return Dense(self.v, self.u)
+        return Dense(np.ascontiguousarray(self.logs.T))
+
+    @cached_property
+    def _kept(self):
+        return LogMatrix(self.logs)
 
     @cached_property
     def powers(self):
         """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
-        return np.zeros(len(self.u)), self._logs, np.zeros(len(self.v)), 1
+        n, m = self.shape
+        return np.zeros(n), self._kept, np.zeros(m), 1
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
-        return self._logs.logs[block]
+        return self.logs[block]
 
     def sums(self, logs):
         """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
-        return self._logs.product(logs), logs
+        return self._kept.product(logs), logs
 
     def values(self, left, right):
         """Return log psi of paired states, given by index."""
-        return self._logs.logs[left, right]
+        return self.logs[left, right]
 
     def draw(self, left, logs, features, rng):
         """Draw a right state for every left one, in proportion to psi(u, v) exp(logs_v)."""
-        return draw_rows(self._logs.logs[left] + logs, rng)
+        return draw_rows(self.logs[left] + logs, rng)
 
     def counts(self, left, right, weights):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
-        shape = len(self.u), len(self.v)
-        return (scipy.sparse.csr_array((weights, (left, right)), shape=shape).toarray(),)
+        return (scipy.sparse.csr_array((weights, (left, right)), shape=self.shape).toarray(),)
 
     def expected(self, left, right, *_):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
@@ -103,11 +104,7 @@ class Dense(Potential):
         left, right : ndarray of shape (n_edges, n) and (n_edges, m)
             Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
         """
-        return (_of_total(self._logs.logs + log_product(left.T, right), len(left)),)
-
-    def pull_back(self, counts):
-        """Return gradients of sum counts * log psi with respect to both embeddings."""
-        return counts @ self.v, counts.T @ self.u
+        return (_of_total(self.logs + log_product(left.T, right), len(left)),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +113,6 @@ class LowRank(Potential):
 
     Parameters
     ----------
-    u, v : ndarray of shape (n, d)
-        Embeddings of the left and of the right states.
-    maps : tuple of FeatureMap
-        Maps of both sides.
     sides : tuple of LogMatrix
         Logarithms of the features of both sides, (n, D).
     is_kept : bool
@@ -127,12 +120,13 @@ class LowRank(Potential):
         this potential.
     """
 
-    maps: tuple
     sides: tuple
     is_kept: bool
 
+    shape = property(lambda self: tuple(len(side.logs) for side in self.sides))
+
     def _exchanged(self):
-        return LowRank(self.v, self.u, self.maps[::-1], self.sides[::-1], self.is_kept)
+        return LowRank(self.sides[::-1], self.is_kept)
 
     @cached_property
     def powers(self):
@@ -147,7 +141,7 @@ class LowRank(Potential):
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
-        if self.is_kept and len(self.u) * len(self.v) <= _BLOCK:
+        if self.is_kept and np.prod(self.shape) <= _BLOCK:
             return self._kept_rows[block]
         return self.sides[0].log_rows(block, self.sides[1])
 
@@ -169,13 +163,12 @@ class LowRank(Potential):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         found = [np.zeros(side.logs.shape) for side in self.sides]
         size = max(1, _BLOCK // self.sides[0].logs.shape[1])
-        for start in range(0, len(left), size):
-            u, v, own = (part[start : start + size] for part in (left, right, weights))
+        for block in gen_batches(len(left), size):
+            u, v = left[block], right[block]
             shares = peaked(self.sides[0].logs[u] + self.sides[1].logs[v])
-            shares *= (own / shares.sum(axis=1))[:, None]
+            shares *= (weights[block] / shares.sum(axis=1))[:, None]
             for states, total in zip((u, v), found, strict=True):
-                one_hot = (np.ones(len(states)), (states, np.arange(len(states))))
-                total += scipy.sparse.csr_array(one_hot, shape=(len(total), len(states))) @ shares
+                add_rows(total, states, shares)
         return found
 
     def expected(self, left, right, from_left, from_right):
@@ -193,9 +186,28 @@ class LowRank(Potential):
             _of_total(side.logs + log_product(at.T, other), len(left)) for side, at, other in sides
         ]
 
-    def pull_back(self, by_left, by_right):
-        """Return gradients of sum counts * log psi with respect to both embeddings."""
-        return self.maps[0].pull_back(self.u, by_left), self.maps[1].pull_back(self.v, by_right)
+
+def pull_back(maps, u, v, by_left, by_right=None):
+    """Return gradients of sum counts * log psi with respect to the embeddings of both sides.
+
+    Parameters
+    ----------
+    maps : tuple of FeatureMap
+        Maps of both sides; empty for the kernel itself.
+    u, v : ndarray of shape (n, d) and (m, d)
+        Embeddings of the left and of the right states.
+    by_left, by_right : ndarray of shape (n, D) and (m, D)
+        Counts of a state with a feature. For the kernel itself there are only those of pairs.
+    """
+    if not maps:
+        return by_left @ v, by_left.T @ u
+    return maps[0].pull_back(u, by_left), maps[1].pull_back(v, by_right)
+
+
+def add_rows(total, places, rows):
+    """Add rows to those of a total at some places, which may repeat."""
+    one_hot = np.ones(len(places)), places, np.arange(len(places) + 1)
+    total += scipy.sparse.csr_array(one_hot, shape=(len(places), len(total))).T @ rows
 
 
 def _of_total(logs, total):
@@ -248,14 +260,14 @@ def as_generator(random_state):
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """A fitted mechanism and its feature maps for the left and the right side.
+    """The source of potentials, and its feature maps for the left and the right side.
 
     Parameters
     ----------
-    mechanism : mechanism
+    mechanism : mechanism or "exact"
         Fitted.
     sides : tuple of FeatureMap
-        Maps of the left and of the right side.
+        Maps of the left and of the right side; empty for "exact".
     """
 
     mechanism: object
@@ -263,7 +275,7 @@ class Maps:
 
 
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
-    """Return the maps of both sides for exp(u.v), fitted to all embeddings, or "exact".
+    """Return the `Maps` of both sides for exp(u.v), fitted to all embeddings.
 
     Parameters
     ----------
@@ -286,7 +298,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     if isinstance(feature_map, str):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
-        return "exact"
+        return Maps("exact", ())
     own = prepared(
         feature_map,
         owner="a graphical model",

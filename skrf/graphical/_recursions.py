@@ -7,10 +7,14 @@ products with vectors, nothing that matters underflows, and a path is drawn thro
 the exact kernel the features are the right states: R holds the probabilities, and there is no T.
 """
 
-import numpy as np
+from functools import cached_property, partial
 
-from .._sums import differences, log_columns, log_product, log_sum_exp
-from ._potentials import draw_rows, largest, log_features
+import numpy as np
+from sklearn.utils import gen_batches
+
+from .._sums import LogMatrix, differences, log_product, log_sum_exp
+from ._field import Field
+from ._potentials import Dense, LowRank, draw_rows, largest, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _BLOCK_ENTRIES = 2**22  # pairs of states held at once
@@ -28,7 +32,7 @@ class Channel:
 
     Parameters
     ----------
-    maps : Maps or "exact"
+    maps : Maps
         Result of `fitted_maps`.
     embeddings : dict of str to ndarray
         Embeddings by role.
@@ -42,12 +46,12 @@ class Channel:
 
     def __init__(self, maps, embeddings, roles, is_normalised, dtype):
         self.maps, self.roles, self.is_normalised = maps, roles, is_normalised
+        self.is_double = dtype == np.float64
         left, right = (embeddings[role] for role in roles)
-        if isinstance(maps, str):
+        if not maps.sides:
             logs, self.log_T, self.T = left @ right.T, None, None
         else:
-            sides = zip(maps.sides, (left, right), strict=True)
-            left, right = (log_features(side, X) for side, X in sides)
+            left, right = map(log_features, maps.sides, (left, right))
             log_sums = log_sum_exp(right, axis=0)
             logs = left + log_sums
             self.log_T = differences(right, log_sums).T
@@ -58,6 +62,15 @@ class Channel:
         # reads its matrix once, in order.
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
 
+    def passed(self, shares):
+        """Return distributions of right states for rows of distributions of left ones."""
+        # Single-precision BLAS sometimes raises the flag for finite numbers (unused lanes of small
+        # products); `Model.updated` detects real NaNs.
+        if self.is_double:
+            return self.spread(shares @ self.R)
+        with np.errstate(invalid="ignore"):
+            return self.spread(shares @ self.R)
+
     def spread(self, shares):
         """Return values of right states, sum_f shares_f T_fz', for rows of shares of features."""
         return shares if self.T is None else shares @ self.T
@@ -66,13 +79,12 @@ class Channel:
         """Return values of features, sum_z' T_fz' values_z', for rows of values of right states."""
         return values if self.T is None else values @ self.T.T
 
-    def log_spread(self, logs):
-        """Do the same as `spread` for logarithms of one row."""
-        return logs if self.T is None else log_columns(self.log_T, logs)
-
-    def log_gather(self, logs):
-        """Do the same as `gather` for logarithms of one row."""
-        return logs if self.T is None else log_columns(self.log_T.T, logs)
+    @cached_property
+    def pair(self):
+        """The same as a `Potential`, for sums in log space; without log_scale."""
+        if self.T is None:
+            return Dense(self.log_R)
+        return LowRank((LogMatrix(self.log_R), LogMatrix(self.log_T.T)), False)
 
     def log_values(self, right=slice(None)):
         """Return log psi - log_scale of all left and some right states."""
@@ -89,9 +101,10 @@ class Channel:
         logs = (self.log_R[left[rows]] + self.log_T.T[right[rows]] for rows in blocks)
         return sum(log_sum_exp(part).sum() for part in logs)
 
-    def draw(self, feature, ahead, rng):
-        """Return right states drawn for features, with further log weights of right states."""
-        return feature if self.T is None else draw_rows(self.log_T[feature] + ahead, rng)
+    def draw(self, left, rng):
+        """Return a right state for every left one, drawn without forming a `Potential`."""
+        feature = draw_rows(self.log_R[left], rng)
+        return feature if self.T is None else draw_rows(self.log_T[feature], rng)
 
     def least(self):
         """Return a lower bound on log psi - log_scale over all pairs of states."""
@@ -123,7 +136,6 @@ class Model:
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
         self.is_local = is_local
         self.dtype = dtype = np.dtype(dtype)
-        self.is_double = dtype == np.float64
         move, emit = maps
         shared = is_local, dtype
         self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
@@ -141,8 +153,7 @@ class Model:
         self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
         self._log_emissions = None  # one symbol per row
         if n * n_symbols <= _EMISSION_ENTRIES:
-            own = self._make_log_emissions(np.arange(n_symbols))
-            self._log_emissions = np.vstack([own, self.log_totals])
+            self._log_emissions = self._make_log_emissions(np.append(np.arange(n_symbols), ANY))
             self._kept_weights = self._weights(self._log_emissions)
         # Shares of a posterior are at least of the size of the least values. If that is beyond the
         # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
@@ -152,47 +163,30 @@ class Model:
             self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
 
     def _make_log_emissions(self, symbols):
-        emission = self.emission
+        emission, is_seen = self.emission, symbols != ANY
+        logs, values = np.tile(self.log_totals, (len(symbols), 1)), np.zeros(1)
         if emission.T is not None:
-            with np.errstate(invalid="ignore"):  # as in `predicted`
-                values = (emission.R @ emission.T[:, symbols]).T
-            if values.min() > LEAST[self.dtype]:
-                return np.log(values, dtype=np.float64, order="C")
-        return np.ascontiguousarray(emission.log_values(symbols).T)
+            with np.errstate(invalid="ignore"):  # as in `passed`
+                values = (emission.R @ emission.T[:, symbols[is_seen]]).T
+        if values.min(initial=np.inf) > LEAST[self.dtype]:
+            logs[is_seen] = np.log(values, dtype=np.float64)
+        else:
+            logs[is_seen] = emission.log_values(symbols[is_seen]).T
+        return logs
 
     def log_emissions(self, symbols):
         """Return log emission values of symbols, (len(symbols), n_states)."""
         if self._log_emissions is not None:
             return self._log_emissions[symbols]
         found, where = np.unique(symbols, return_inverse=True)
-        logs = np.tile(self.log_totals, (len(found), 1))
-        if found[-1] != ANY:
-            logs[found != ANY] = self._make_log_emissions(found[found != ANY])
-        return logs[where]
-
-    def predicted(self, posterior):
-        """Return the next state's distribution before its symbol."""
-        # Single-precision BLAS sometimes raises the flag for finite numbers (unused lanes of small
-        # products); `updated` detects real NaNs.
-        if self.is_double:
-            return self.transition.spread(posterior @ self.transition.R)
-        with np.errstate(invalid="ignore"):
-            return self.transition.spread(posterior @ self.transition.R)
-
-    def emitted(self, shares):
-        """Return the distributions of the symbol for distributions of the state."""
-        with np.errstate(invalid="ignore"):  # as in `predicted`
-            return self.emission.spread(shares @ self.emission.R)
+        return self._make_log_emissions(found)[where]
 
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
 
         Bounds are None if nothing that underflows matters; the log is NaN where it may.
         """
-        if posterior is None:
-            predicted = np.broadcast_to(self.start, (len(symbols), len(self.start)))
-        else:
-            predicted = self.predicted(posterior)
+        predicted = self.start if posterior is None else self.transition.passed(posterior)
         weights, top = self.emissions(symbols)
         after = np.multiply(weights, predicted, out=None if self.floor else weights)
         total = after.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -203,7 +197,7 @@ class Model:
         if self.floor:
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
                 if upper is not None:
-                    predicted = self.predicted(upper)
+                    predicted = self.transition.passed(upper)
                 weights = (weights + self.floor) * (1 / total)
                 upper = (weights * (predicted + self.floor)).astype(self.dtype)
             is_known = self._is_little(upper.sum(axis=1), 1.0)
@@ -229,23 +223,32 @@ class Model:
 
     # ---------------------------------------------------------------- recursions
 
-    def forward(self, sequences):
-        """Return log sums over all paths, one per sequence, processing sequences together."""
-        lengths = np.array([len(part) for part in sequences])
-        order = np.argsort(-lengths, kind="stable")
+    def field(self, sequence):
+        """Return states as a chain with symbols as evidence, for what the recursions underflow."""
+        unary = list(self.log_emissions(sequence))
+        unary[0] = unary[0] + self.log_start
+        parents = {t: t - 1 for t in range(1, len(sequence))}
+        return Field(parents, unary, dict.fromkeys(parents, self.transition.pair))
+
+    # The log scales of channels cancel in all probabilities, so sums over paths leave them out.
+
+    def log_prob(self, sequences):
+        """Return the log probability of the symbols, summed over sequences."""
+        sequences = sorted(sequences, key=len, reverse=True)
         totals = np.zeros(len(sequences))
-        for _, _, log_norms in self.filtered_together([sequences[i] for i in order]):
+        for _, _, log_norms in self.filtered_together(sequences):
             totals[: len(log_norms)] += log_norms
-        totals = totals[np.argsort(order)]
         for i in np.flatnonzero(np.isnan(totals)):
             totals[i] = sum(log_norm for _, log_norm in self._log_filtered(sequences[i]))
-        return totals + self._log_scales(lengths)
+        return float(totals.sum()) - self.log_normaliser(sequences)
 
-    def _log_scales(self, lengths):
-        """Return the log scales of the channels for sequences of these lengths."""
-        first = 0.0 if self.start_channel is None else self.start_channel.log_scale
-        steps = (lengths - 1) * self.transition.log_scale
-        return first + steps + lengths * self.emission.log_scale
+    def log_normaliser(self, sequences):
+        """Return the log sums over all symbols and paths, 0 if channels are normalised."""
+        if self.is_local:
+            return 0.0
+        lengths = np.array([len(part) for part in sequences])
+        log_norms = {t: own for t, _, own in self.past(np.full(lengths.max(), ANY))}
+        return float(np.cumsum(list(log_norms.values()))[lengths - 1].sum())
 
     def filtered_together(self, sequences, posterior=None):
         """Yield symbols, posteriors given the past and log normalisers of every position.
@@ -269,77 +272,36 @@ class Model:
         logs = self.log_start
         for t in range(len(sequence)):
             if t:
-                logs = self.transition.log_spread(log_columns(self.transition.log_R, logs))
+                logs, _ = self.transition.pair.turned.sums(logs)
             logs = logs + self.log_emissions(sequence[t : t + 1])[0]
             log_norm = log_sum_exp(logs)
             logs = differences(logs, log_norm)
             yield logs, float(log_norm)
 
-    def log_smoothed(self, sequence):
-        """Yield the summands of gradients from the end in log space, which is slow.
-
-        These are t, log posteriors given the past up to t - 1 (None for t = 0), log posteriors
-        given all symbols, log messages that reach the features of a transition to t and their
-        summands, and the log normaliser of t.
-        """
-        steps = list(self._log_filtered(sequence))
-        back = np.zeros(len(self.start))
-        for t in range(len(sequence) - 1, -1, -1):
-            posterior, log_norm = steps[t]
-            weighed = self.log_emissions(sequence[t : t + 1])[0] - log_norm + back
-            ahead = self.transition.log_gather(weighed)
-            yield t, steps[t - 1][0] if t else None, posterior + back, ahead, weighed, log_norm
-            back = log_columns(self.transition.log_R.T, ahead)
-
-    def log_normalisers(self, lengths):
-        """Return the log sum over all symbols and paths, for every length."""
-        lengths = np.asarray(lengths)
-        longest = np.full(lengths.max(), ANY)
-        log_norms = [own[0] for _, _, own in self.filtered_together([longest])]
-        if np.isnan(log_norms).any():
-            log_norms = [own for _, own in self._log_filtered(longest)]
-        return np.cumsum(log_norms)[lengths - 1] + self._log_scales(lengths)
-
-    def log_normaliser(self, sequences):
-        """Return the sum of the log normalisers of sequences, 0 if channels are normalised."""
-        if self.is_local:
-            return 0.0
-        return float(self.log_normalisers([len(part) for part in sequences]).sum())
-
-    def log_prob(self, sequences):
-        """Return the log probability of the symbols, summed over sequences."""
-        return float(self.forward(sequences).sum()) - self.log_normaliser(sequences)
-
-    def filtered(self, sequence, before=None):
-        """Return posteriors given the past, including the posterior `before`."""
-        posteriors = np.empty((len(sequence), len(self.start)), dtype=self.dtype)
-        for t, (_, posterior, _) in enumerate(self.filtered_together([sequence], before)):
-            posteriors[t] = posterior[0]
-        return posteriors
-
     def posteriors(self, sequence):
         """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
 
-        A sequence that needs log space is restarted there.
+        A sequence that needs log space is restarted there, from the beginning.
         """
         size = max(1, int(np.sqrt(len(sequence))))
         before = {0: None}
         for t, (_, posterior, log_norms) in enumerate(self.filtered_together([sequence]), 1):
             if np.isnan(log_norms[0]):
-                yield from self._log_posteriors(sequence)
+                yield from enumerate(self.field(sequence).marginals())
                 return
             if t % size == 0:
                 before[t] = posterior
         back = np.ones((2 if self.floor else 1, len(self.start)), dtype=self.dtype)
         for begin in reversed(range(0, len(sequence), size)):
-            posteriors = self.filtered(sequence[begin : begin + size], before[begin])
+            segment = [sequence[begin : begin + size]]
+            posteriors = [own for _, own, _ in self.filtered_together(segment, before[begin])]
             for t in reversed(range(begin, begin + len(posteriors))):
                 with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
                     products = posteriors[t - begin] * back
                     total, *upper = products.sum(axis=1)
                     is_known = not upper or self._is_little(upper[0], total)
                 if not (total > LEAST[self.dtype] and is_known):
-                    yield from self._log_posteriors(sequence)
+                    yield from enumerate(self.field(sequence).marginals())
                     return
                 yield t, products[0] / total
                 back = self._back(back, sequence[t])
@@ -347,7 +309,7 @@ class Model:
     def _back(self, back, symbol):
         """Return the scaled backward message one position earlier, and an upper bound on it."""
         weights, _ = self.emissions(np.array([symbol]))
-        with np.errstate(over="ignore", invalid="ignore"):  # as in `predicted`; bounds may grow
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `passed`; bounds may grow
             weighed, lost = weights * back, self.floor * back[1:]
             weighed[1:] += lost
             back = self.transition.gather(weighed) @ self.transition.R.T
@@ -355,21 +317,17 @@ class Model:
             top = back[0].max()
             return back / (top if top > 0 else 1.0)
 
-    def _log_posteriors(self, sequence):
-        """Do the same as `posteriors` in log space, which is slow."""
-        for t, _, posterior, *_ in self.log_smoothed(sequence):
-            yield t, np.exp(posterior - log_sum_exp(posterior))
-
     def past(self, sequence):
-        """Yield (t, posterior given the symbols up to t).
+        """Yield (t, posterior given the symbols up to t, log normaliser).
 
         A sequence that needs log space is restarted there.
         """
         for t, (_, posterior, log_norms) in enumerate(self.filtered_together([sequence])):
             if np.isnan(log_norms[0]):
-                yield from enumerate(np.exp(logs) for logs, _ in self._log_filtered(sequence))
+                for t, (logs, log_norm) in enumerate(self._log_filtered(sequence)):
+                    yield t, np.exp(logs), log_norm
                 return
-            yield t, posterior[0]
+            yield t, posterior[0], log_norms[0]
 
     def viterbi(self, sequences):
         """Yield the log probability of the most probable path with the symbols, and the path.
@@ -378,35 +336,29 @@ class Model:
         by block from factors that hold the best paths so far, without logs of matrices.
         """
         n, move = len(self.start), self.transition
-        size = max(1, _BLOCK_ENTRIES // n)
-        blocks = [slice(begin, begin + size) for begin in range(0, n, size)]
-        is_kept = move.T is None or len(blocks) == 1
-        if is_kept:
-            into = np.ascontiguousarray(move.log_values().T)
+        if move.T is None or n**2 <= _BLOCK_ENTRIES:
+            enter = Dense(np.ascontiguousarray(move.log_values().T)).maxima
         else:
-            into = np.exp(move.log_T.T, order="C")
+            enter = partial(self._entered, np.exp(move.log_T.T, order="C"))
         for sequence in sequences:
             pointers = np.empty((len(sequence), n), dtype=np.int32)
             best = self.log_start + self.log_emissions(sequence[:1])[0]
             for t in range(1, len(sequence)):
-                if is_kept:
-                    found = (largest(into[block] + best) for block in blocks)
-                else:
-                    found = self._entered(into, best, blocks)
-                pointers[t], top = map(np.concatenate, zip(*found, strict=True))
+                top, pointers[t] = enter(best)
                 best = top + self.log_emissions(sequence[t : t + 1])[0]
             path = np.empty(len(sequence), dtype=int)
             path[-1] = best.argmax()
             for t in range(len(sequence) - 1, 0, -1):
                 path[t - 1] = pointers[t, path[t]]
-            yield best.max() + self._log_scales(len(sequence)), path
+            yield best.max(), path
 
-    def _entered(self, into, best, blocks):
-        """Yield the origins of the best paths to blocks of states, and their log probabilities."""
+    def _entered(self, into, best):
+        """Return the log probabilities of the best paths to all states, and their origins."""
         logs = self.transition.log_R + best[:, None]
-        top = logs.max()
+        n, top = len(best), logs.max()
         leaving = np.exp(logs - top).T
-        for block in blocks:
+        tops, origins = np.empty(n), np.empty(n, dtype=int)
+        for block in gen_batches(n, max(1, _BLOCK_ENTRIES // n)):
             choice, values = largest(into[block] @ leaving)
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
@@ -414,30 +366,23 @@ class Model:
             if lost.size:
                 again = log_product(self.transition.log_T.T[block][lost], logs.T)
                 choice[lost], values[lost] = largest(again)
-            yield choice, values
+            tops[block], origins[block] = values, choice
+        return tops, origins
 
     def log_joint(self, sequence, path):
         """Return the log probability of symbols together with states."""
         is_seen = sequence != ANY
         logs = self.emission.log_pairs(path[is_seen], sequence[is_seen])
         logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
-        return logs + self.transition.log_pairs(path[:-1], path[1:]) + self._log_scales(len(path))
+        return logs + self.transition.log_pairs(path[:-1], path[1:])
 
     def sample(self, length, rng):
         """Return symbols and states of one sequence."""
-        totals = self.log_totals
-        # ahead[t]: log sum over everything after state t; 0 if channels are normalised.
-        ahead, through = (np.broadcast_to(0.0, (length, n)) for n in self.transition.R.shape)
-        if not self.is_local:
-            ahead, through = ahead.copy(), through.copy()
-            for t in range(length - 1, 0, -1):
-                through[t] = self.transition.log_gather(totals + ahead[t])
-                ahead[t - 1] = log_sum_exp(self.transition.log_R + through[t])
-                ahead[t - 1] -= ahead[t - 1].max()
-        states = np.empty(length, dtype=int)
-        states[0] = draw_rows((self.log_start + totals + ahead[0])[None], rng)[0]
-        for t in range(1, length):
-            feature = draw_rows((self.transition.log_R[states[t - 1]] + through[t])[None], rng)
-            states[t] = self.transition.draw(feature, totals + ahead[t], rng)[0]
-        features = draw_rows(self.emission.log_R[states], rng)
-        return self.emission.draw(features, 0.0, rng), states
+        if self.is_local:  # what follows a state does not matter
+            states = np.empty(length, dtype=int)
+            states[:1] = draw_rows(self.log_start[None], rng)
+            for t in range(1, length):
+                states[t : t + 1] = self.transition.draw(states[t - 1 : t], rng)
+        else:
+            states = self.field(np.full(length, ANY)).sample(1, rng)[0]
+        return self.emission.draw(states, rng), states

@@ -1,6 +1,7 @@
 """Chains of variables with potentials exp(x_t . y_{t+1}), with or without evidence."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -104,7 +105,8 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    _structure = _n_variables = None
+    _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+    _n_variables = None
 
     def _edges(self, n_tables):
         return [(t, t + 1) for t in range(n_tables - 1)]
@@ -123,23 +125,16 @@ class ChainMRF(FieldModel):
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""
         own = self._own_length
-        if length is None and own is not None:
-            length = own
-        if check_integer("length", length, least) != own and own is not None:
+        length = check_integer("length", own if length is None else length, least)
+        if own not in (None, length):
             raise ValueError(
                 f"length must be {own}, as unary or embeddings have it, or None; got {length!r}."
             )
         return length
 
-    def _sizes(self, length, model=None):
-        of = (self._model if model is None else model).tables["embeddings"]
-        with naming("length"):
-            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
-
-    def _field(self, model=None, length=None, unary=None):
-        """Return the field of the current model, or of another model and unaries."""
-        model = self._model if model is None else model
-        unary = self._unary_of(self._sizes(length, model)) if unary is None else unary
+    def _field(self, length):
+        model = self._model
+        unary = self._unary_of(model.sizes(length))
         return model.field({t: t - 1 for t in range(1, length)}, unary)
 
     def _check_paths(self, paths):
@@ -153,7 +148,7 @@ class ChainMRF(FieldModel):
                     f"paths must have {self._own_length} states, as unary or embeddings have it, "
                     f"got {length}."
                 )
-            return self._sizes(length)
+            return self._model.sizes(length)
 
         return check_states("paths", paths, sizes_of)
 
@@ -182,11 +177,8 @@ class ChainMRF(FieldModel):
         return values if lengths.ndim else float(values)
 
     def _log_partition(self, length):
-        if self._own_length is not None:
-            return self._field(length=length).log_partition
-        n = self._sizes(1)[0]
-        if length == 1:
-            return float(np.log(n))
+        if self._own_length is not None or length == 1:
+            return self._field(length).log_partition
         first, matrix, last, done = self._model.pair(0, 1).powers
         steps, transfer = length - done, matrix.logs
         # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
@@ -218,7 +210,7 @@ class ChainMRF(FieldModel):
         paths = self._check_paths(paths)
         if isinstance(paths, list):
             return np.array([self.log_prob(path) for path in paths])
-        return self._field(length=paths.shape[-1]).log_prob(paths)
+        return self._field(paths.shape[-1]).log_prob(paths)
 
     def report(self, length: int | None = None, *, n_products: int = 9) -> ErrorReport:
         """Estimate and bound the difference of log_partition from that of the exact kernel.
@@ -264,7 +256,7 @@ class ChainMRF(FieldModel):
         sides = (left[0], right[0]) if len(left) == 1 else (left[:-1], right[1:])
         unary = None
         if getattr(self, "unary_", self.unary) is not None:
-            unary = self._unary_of(self._sizes(length))
+            unary = self._unary_of(self._model.sizes(length))
         approximate = self._log_partition(length)
         return estimate(*sides, length, approximate, unary=unary, n_products=n_products)
 
@@ -283,7 +275,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             Distributions, which sum to 1.
         """
-        return stacked(self._field(length=self._length(length)).marginals())
+        return stacked(self._field(self._length(length)).marginals())
 
     def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray:
         """Return the joint distribution of two neighbours; quadratic in the states.
@@ -303,7 +295,7 @@ class ChainMRF(FieldModel):
         length = self._length(length, 2)
         if check_integer("position", position, 0) > length - 2:
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
-        return self._field(length=length).edge_marginals(position + 1)
+        return self._field(length).edge_marginals(position + 1)
 
     def decode(self, length: int | None = None) -> tuple[float, np.ndarray]:
         """Return the most probable path.
@@ -323,7 +315,7 @@ class ChainMRF(FieldModel):
         path : ndarray of int of shape (length,)
             States.
         """
-        return self._field(length=self._length(length)).decode()
+        return self._field(self._length(length)).decode()
 
     def max_marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
@@ -340,7 +332,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             The largest entry of every row is that of `decode`.
         """
-        return stacked(self._field(length=self._length(length)).max_marginals())
+        return stacked(self._field(self._length(length)).max_marginals())
 
     def sample(
         self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
@@ -361,8 +353,7 @@ class ChainMRF(FieldModel):
         ndarray of int of shape (n, length)
             States.
         """
-        check_integer("n", n)
-        return self._field(length=self._length(length)).sample(n, as_generator(random_state))
+        return self._field(self._length(length)).sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
 
@@ -380,7 +371,7 @@ class ChainMRF(FieldModel):
             With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
             shapes.
         """
-        return self._log_partition_gradient(self._field(length=self._length(length)))
+        return self._log_partition_gradient(self._field(self._length(length)))
 
     def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over paths with fixed feature maps.
@@ -398,8 +389,7 @@ class ChainMRF(FieldModel):
         paths = self._check_paths(paths)
         if isinstance(paths, list):
             raise ValueError("paths must have one length: a gradient has the shape of the unaries.")
-        _, by_states, by_pairs = self._log_likelihood(self._model, [np.atleast_2d(paths)])
-        return self._shaped(self._model.gradients(by_pairs), by_states)
+        return self._log_prob_gradient(paths)
 
     def fit(self, paths: Array | Sequence[Array], *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from paths by maximum likelihood, keeping the features' draw.

@@ -8,20 +8,10 @@ from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from scipy.special import softmax
 
-from .._sums import log_sum_exp, peaked
 from .._typing import Array, RandomState, Transformer
-from .._validation import (
-    Interval,
-    StrOptions,
-    check_integer,
-    commit,
-    draft_of,
-    draw_seed,
-    naming,
-    remembered,
-)
+from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
 from ._climbing import Climber
 from ._learning import learn
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
@@ -145,7 +135,6 @@ class KernelHMM(Climber):
     """
 
     _parameter_constraints = {
-        **dict.fromkeys((*_ROLES, "start_prob", "feature_map"), "no_validation"),
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -153,7 +142,6 @@ class KernelHMM(Climber):
     }
     # Not get_params, which reads the signature on each call: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
-    _fitted = None  # a Model, after `fit`
 
     def __init__(
         self,
@@ -192,7 +180,7 @@ class KernelHMM(Climber):
         for name in (*_ROLES, "start_prob"):
             if getattr(self, name) is not None:
                 setattr(short, name, _Shape(getattr(self, name)))
-        return BaseEstimator.__repr__(short, N_CHAR_MAX)
+        return super(KernelHMM, short).__repr__(N_CHAR_MAX)
 
     @classmethod
     def from_random(
@@ -240,21 +228,11 @@ class KernelHMM(Climber):
 
     # ---------------------------------------------------------------- the model
 
-    @property
-    def _model(self):
-        """Channels and start: learned ones, or those of the current parameters."""
-        return self._given_model if self._fitted is None else self._fitted
-
-    @property
-    def _given_model(self):
-        def make():
-            self._validate_params()
-            embeddings = self._check_embeddings()
-            maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
-            is_local = self.normalization == "local"
-            return Model(embeddings, maps, start, is_local, self._dtype)
-
-        return remembered(self, "_kept", self._given, make)
+    def _make_model(self):
+        self._validate_params()
+        embeddings = self._check_embeddings()
+        maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
+        return Model(embeddings, maps, start, self.normalization == "local", self._dtype)
 
     @property
     def _dtype(self):
@@ -268,8 +246,7 @@ class KernelHMM(Climber):
         n, width = states.shape
         found = {"states": states, "symbols": self._own("symbols", width)}
         for name in ("targets", "emitters"):
-            value = getattr(self, name)
-            found[name] = states if value is None else self._own(name, width)
+            found[name] = states if getattr(self, name) is None else self._own(name, width)
             if len(found[name]) != n:
                 raise ValueError(f"{name} has {len(found[name])} rows; states has {n}.")
         found["start_embedding"] = None
@@ -311,8 +288,8 @@ class KernelHMM(Climber):
     @property
     def feature_map_(self) -> dict[str, Any]:
         """The maps of transitions and emissions: "exact" or the fitted mechanism."""
-        made = (getattr(maps, "mechanism", maps) for maps in self._model.maps)
-        return dict(zip(("transition", "emission"), made, strict=True))
+        transition, emission = self._model.maps
+        return {"transition": transition.mechanism, "emission": emission.mechanism}
 
     @property
     def startprob_(self) -> np.ndarray:
@@ -456,7 +433,7 @@ class KernelHMM(Climber):
         sequences = _check_sequences(model, X, lengths)
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
         for sequence in sequences:
-            for t, posterior in (model.past if filtered else model.posteriors)(sequence):
+            for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
                 out[start + t] = posterior
             start += len(sequence)
         return out
@@ -491,13 +468,14 @@ class KernelHMM(Climber):
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
-            _, last = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
-            return model.emitted(model.predicted(last.astype(model.dtype, copy=False)))
+            _, last, _ = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
+            last = last.astype(model.dtype, copy=False)
+            return model.emission.passed(model.transition.passed(last))
         if state is None:
-            return model.emitted(model.start)
+            return model.emission.passed(model.start)
         (posterior, _), _ = _check_state(model, state)
         _check_shares(posterior, state)
-        shares = model.emitted(model.predicted(posterior))
+        shares = model.emission.passed(model.transition.passed(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
 
     def predict(
@@ -589,7 +567,9 @@ class KernelHMM(Climber):
         symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
         before, log_prob = (), 0.0
         if state is not None:
-            before, log_prob = _check_state(model, state, len(symbols))
+            before, log_prob = _check_state(model, state)
+            if len(log_prob) != len(symbols):
+                raise ValueError(f"state has {len(log_prob)} streams, symbol has {len(symbols)}.")
         posterior, upper, log_norms = model.updated(symbols, *before)
         if np.isnan(log_norms).any():
             if state is not None:
@@ -653,10 +633,8 @@ class KernelHMM(Climber):
         found = {}
         for name, channel in (("transition", model.transition), ("emission", model.emission)):
             left, right = (model.embeddings[role] for role in channel.roles)
-            logs = left[rows] @ right.T
-            exact = np.exp(logs - log_sum_exp(logs)[:, None])
-            shares = channel.spread(peaked(channel.log_R[rows]))
-            shares = shares / shares.sum(axis=1, keepdims=True)
+            exact = softmax(left[rows] @ right.T, axis=1)
+            shares = channel.spread(softmax(channel.log_R[rows], axis=1))
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
         return found
 
@@ -692,18 +670,12 @@ class KernelHMM(Climber):
             If the best start did not converge: it reached `max_iter`, its line search failed, or
             a gradient was not finite.
         """
-        self._validate_params()
-        n_starts = check_integer("n_init", self.n_init)
-        limits = {"max_iter": check_integer("max_iter", self.max_iter), "tol": self.tol}
+        limits, n_init = self._limits(), check_integer("n_init", self.n_init)
         draft = draft_of(self)
-        first = draft._given_model
+        first = draft._model
         sequences = _check_sequences(first, X, lengths)
-        limits["verbose"] = self.verbose
-        draft._fitted, *told = learn(first, sequences, n_starts, self.random_state, **limits)
-        draft._tell(*told, stacklevel=3)
-        for role, value in draft._fitted.embeddings.items():
-            setattr(draft, f"{role}_", value)
-        return commit(self, draft)
+        draft._fitted, *told = learn(first, sequences, n_init, self.random_state, **limits)
+        return self._commit(draft, draft._fitted.embeddings, *told)
 
 
 class _Shape:
@@ -757,22 +729,19 @@ def _check_sequences(model, X, lengths=None):
     return np.split(X, np.cumsum(lengths)[:-1])
 
 
-def _check_state(model, state, n_streams=None):
+def _check_state(model, state):
     """Return the posterior of a `FilterState` with its bound, and its log probability."""
     if not isinstance(state, FilterState):
         raise TypeError(f"state must be what filter_step returned, or None, got {state!r}.")
     posterior = np.atleast_2d(as_array("state", state.posterior))
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
-    n_streams = len(posterior) if n_streams is None else n_streams
-    if len(posterior) != n_streams:
-        raise ValueError(f"state has {len(posterior)} streams, symbol has {n_streams}.")
-    shape = n_streams, len(model.start)
+    shape = len(posterior), len(model.start)
     upper_shape = shape if state.upper is None else np.shape(state.upper)
     is_fit = [posterior.shape, log_prob.shape, upper_shape] == [shape, shape[:1], shape]
     if not is_fit or (posterior.dtype.kind + log_prob.dtype.kind).strip("fiu"):
         raise ValueError(
-            f"state must hold a posterior of shape {shape} and {n_streams} values of log_prob, got "
-            f"{state!r}."
+            f"state must hold a posterior of shape {shape} and {shape[0]} values of log_prob, "
+            f"got {state!r}."
         )
     return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 

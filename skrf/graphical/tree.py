@@ -1,6 +1,7 @@
 """Trees of variables, each with its own embeddings, unary potentials and number of states."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -107,9 +108,7 @@ class TreeMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    @property
-    def _structure(self):
-        return self.edges
+    _given = property(attrgetter("edges", "embeddings", "later", "feature_map", "random_state"))
 
     @property
     def _n_variables(self):
@@ -118,20 +117,16 @@ class TreeMRF(FieldModel):
     def _edges(self, _):
         return np.reshape(self.edges, (-1, 2)).tolist()
 
-    def _field(self, model=None, n_variables=None, unary=None):
-        """Return the field of the current model, or of another model and unaries."""
-        model = self._model if model is None else model
-        parents = _rooted(self.edges)
-        given = {tuple(edge) for edge in self._edges(None)}
-        is_reversed = {i for i, parent in parents.items() if (i, parent) in given}
+    def _field(self, _=None):
+        model, parents = self._model, _rooted(self.edges)
         of = model.tables["embeddings"]
         if len(of) not in (1, len(parents) + 1):
             raise ValueError(
                 f"edges were changed after fit and name {len(parents) + 1} variables; embeddings_ "
                 f"has {len(of)} arrays. Call fit."
             )
-        sizes = [len(of[i if len(of) > 1 else 0]) for i in range(len(parents) + 1)]
-        return model.field(parents, self._unary_of(sizes) if unary is None else unary, is_reversed)
+        edges = set(map(tuple, self._edges(None)))
+        return model.field(parents, self._unary_of(model.sizes(len(parents) + 1)), edges)
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._field().unary]
@@ -248,7 +243,6 @@ class TreeMRF(FieldModel):
         ndarray of int of shape (n, n_variables)
             States.
         """
-        check_integer("n", n)
         return self._field().sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
@@ -277,9 +271,7 @@ class TreeMRF(FieldModel):
         dict of str to ndarray or list of ndarray
             As in `log_partition_gradient`.
         """
-        states = np.atleast_2d(self._check_states(assignments))
-        _, by_states, by_pairs = self._log_likelihood(self._model, [states])
-        return self._shaped(self._model.gradients(by_pairs), by_states)
+        return self._log_prob_gradient(self._check_states(assignments))
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from assignments by maximum likelihood, keeping the features' draw.
