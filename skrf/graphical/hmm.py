@@ -134,6 +134,9 @@ class KernelHMM(Climber):
     True
     """
 
+    _foreign_parameters = {
+        "n_components": "KernelHMM.from_random(n_states, n_symbols) makes a model."
+    }
     _parameter_constraints = {
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left")],
