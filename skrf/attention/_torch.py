@@ -7,7 +7,7 @@ import torch
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
 from ._heads import as_rows
-from ._linear import in_parts
+from ._linear import in_parts, together
 from ._near import Exact
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
@@ -83,22 +83,20 @@ class _ExactParts(torch.autograd.Function):
         return None, None, *attention.exact_gradients(exacts, gradients, ranges)
 
 
-def causal_product(sums, top, queries, keys, values):
+def causal_product(before, queries, keys, values):
     """Return numerators and denominators of some positions, and the sums over their keys.
 
     Parameters
     ----------
-    sums : Sums
-        Over the keys of earlier positions.
-    top : Tensor of shape (U, M) or (U, 1)
-        Exponents that serve these positions.
+    before : Sums
+        Over the keys of earlier positions, at exponents (U, M) or (U, 1) that serve these.
     queries, keys : Rows
         Features of shapes (U, G, n, M) and (U, n, M).
     values : Tensor of shape (U, n, e + 1)
         Values, the weight first.
     """
-    far = cast(sums.at(top), values.dtype)
-    return _CausalProduct.apply(*queries, *keys, values, far, top)
+    far = cast(before.sums, values.dtype)
+    return _CausalProduct.apply(*queries, *keys, values, far, before.top)
 
 
 def _fixed(array):
@@ -144,10 +142,8 @@ class _CausalProduct(torch.autograd.Function):
 
 def _folded(rows):
     """Return rows (..., n, c) in parts, those of the heads of a set together: (parts, rows, c)."""
-    parts = in_parts(rows, _PART_ROWS)
-    if rows.ndim == 4:  # of several query heads
-        parts = parts.movedim(1, 2).flatten(2, 3)
-    return parts.flatten(0, 1)
+    fold = together if rows.ndim == 4 else in_parts  # of several query heads
+    return fold(rows, _PART_ROWS).flatten(0, 1)
 
 
 def _unfolded(parts, rows):
