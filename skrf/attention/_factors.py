@@ -65,9 +65,9 @@ class Factors:
         for i, (rows, columns, _, slopes) in enumerate(self.parts):
             by_factors = values[..., rows, :] @ transposed(state[..., columns, :])
             if other is not None:
-                own = _split(by_factors, len(other.parts))
+                own, products = _split(by_factors, len(other.parts)), by_products[..., rows, :]
                 for by, (others, Y) in zip(own, self._facing(i, other), strict=True):
-                    by += by_products[..., rows, :][..., others] @ Y
+                    by += products[..., others] @ Y
             found.append((rows, by_factors * slopes))
         return _in_order(found)
 

@@ -21,6 +21,7 @@ from ._shapes import check_finite, unit_for
 # Features of a set, up to which all sets go at once: Python's time for an operation is longer.
 TOGETHER = 2**13
 EVERYTHING = slice(None)
+PART_ROWS = 512  # of causal attention at a time, where features are taken in parts
 _SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
 
 
@@ -146,7 +147,7 @@ class Unit:
     @property
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
-        return self.takes_guesses and pays_in_parts(self.head.keys, self.k)
+        return self.takes_guesses and pays_in_parts(self.head.keys, self.k[:PART_ROWS])
 
     def query_parts(self, rows):
         """Return rows, columns and features of each part of some queries, head by head."""

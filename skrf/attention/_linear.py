@@ -23,11 +23,10 @@ from .._sums import (
     rise_limit,
 )
 from ._factors import Factors, raised
-from ._heads import EVERYTHING, as_blocks, as_rows, blocks, filled
+from ._heads import EVERYTHING, PART_ROWS, as_blocks, as_rows, blocks, filled
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
-_PART_ROWS = 512  # the same, of features in parts
 _LEVEL = 1e12  # weight of a feature on a scale that is kept: sums of many blocks have room
 _CHECKED_QUERIES = 16  # of a head, by the collapse check
 
@@ -37,7 +36,7 @@ _CHECKED_QUERIES = 16  # of a head, by the collapse check
 
 def absorb(unit, size=FEATURE_ROWS):
     """Return the sums over all keys of a unit."""
-    sums = None if unit.head.keys.n_parts > 1 else _absorb_on_a_guess(unit, size)
+    sums = None if unit.is_parted else _absorb_on_a_guess(unit, size)
     if sums is None:
         for rows in blocks(unit.k.shape[-2], size):
             sums = absorbed(unit, rows, sums)
@@ -94,7 +93,7 @@ def causal(unit, sums, out, size=FEATURE_ROWS):
 
 def causal_blocks(unit, size):
     """Return the blocks of positions that are worked on at a time."""
-    return blocks(unit.k.shape[-2], min(size, _PART_ROWS) if unit.is_parted else size)
+    return blocks(unit.k.shape[-2], min(size, PART_ROWS) if unit.is_parted else size)
 
 
 def steps_of(unit, block, sums):

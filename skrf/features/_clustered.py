@@ -137,10 +137,12 @@ class RecentredMap(ClusteredMap):
         if self.n_parts == 1:
             return super().write(X, out, room, lower)
         out[...] = -np.inf
-        for rows, own, part in self.parts(X):
-            logs = np.empty((len(rows), len(own)), out.dtype)
-            part.write(X[rows], logs, room, None if lower is None else lower[own])
-            out[np.ix_(rows, own)] = logs
+        blocks = out.reshape(len(out), *self.roots.shape, -1).swapaxes(1, 1 + self.is_keys)
+        for c, (rows, own, part) in enumerate(self.parts(X)):
+            logs = part(X[rows]).values
+            if lower is not None:
+                logs -= lower[own].astype(logs.dtype)
+            blocks[rows, c] = logs.reshape(-1, *blocks.shape[2:])
         return None
 
     @property
