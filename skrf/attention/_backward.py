@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arrays import cast, like, namespace
 from .._sums import Sums, differences, lifted, lowered, transposed
-from ._factors import Factors
+from ._factors import Factors, in_order
 from ._heads import Output, as_rows, blocks
 from ._linear import (
     FEATURE_ROWS,
@@ -79,10 +79,9 @@ def pulled(feature_map, X, by_values):
     flat, by_values = (xp.reshape(part, (-1, part.shape[-1])) for part in (X, by_values))
     if feature_map.n_parts == 1 or by_values.shape[-1] == feature_map.n_columns:
         return xp.reshape(feature_map.pull_back(flat, by_values), X.shape)
-    found = np.empty_like(flat)
-    for rows, _, own in feature_map.parts(flat):
-        found[rows] = own.pull_back(flat[rows], by_values[rows])
-    return found.reshape(X.shape)
+    parts = feature_map.parts(flat)
+    found = [(rows, own.pull_back(flat[rows], by_values[rows])) for rows, _, own in parts]
+    return in_order(found).reshape(X.shape)
 
 
 def by_sums_of(sums, gradient):

@@ -13,7 +13,7 @@ from .._sums import Sums, transposed
 def raised(parts, sums, n_values):
     """Return sums of earlier keys, None or of NumPy, at exponents that serve parts of keys, too."""
     highest = [(columns, own.values.max(-2, initial=-np.inf)[:, None]) for _, columns, own in parts]
-    top = _in_order(highest)[:, 0].astype(np.float64)
+    top = in_order(highest)[:, 0].astype(np.float64)
     sums = Sums(np.zeros((len(top), n_values)), top) if sums is None else sums
     top = np.maximum(sums.top, top)
     return Sums(sums.at(top), top)
@@ -40,12 +40,12 @@ class Factors:
 
     def read(self, state):
         """Return the sums (..., n, c) that rows see of a state (..., M, c)."""
-        return _in_order([(rows, X @ state[..., columns, :]) for rows, columns, X, _ in self.parts])
+        return in_order([(rows, X @ state[..., columns, :]) for rows, columns, X, _ in self.parts])
 
     def summed(self, values):
         """Return the sums (..., M, c) of values (..., n, c) of the rows."""
         found = ((own, transposed(X) @ values[..., rows, :]) for rows, own, X, _ in self.parts)
-        return _in_order(list(found))
+        return in_order(list(found))
 
     def products(self, other):
         """Return the products (..., n, n') with other rows."""
@@ -53,8 +53,8 @@ class Factors:
         for i, (rows, _, X, _) in enumerate(self.parts):
             pairs = zip(_split(X, len(other.parts)), self._facing(i, other), strict=True)
             own = [(others, x @ transposed(y)) for x, (others, y) in pairs]
-            found.append((rows, _in_order(own, axis=-1)))
-        return _in_order(found)
+            found.append((rows, in_order(own, axis=-1)))
+        return in_order(found)
 
     def gradient(self, values, state, by_products=None, other=None):
         """Return the gradient of sum(values * read(state)) with respect to values of features.
@@ -69,7 +69,7 @@ class Factors:
                 for by, (others, Y) in zip(own, self._facing(i, other), strict=True):
                     by += products[..., others] @ Y
             found.append((rows, by_factors * slopes))
-        return _in_order(found)
+        return in_order(found)
 
     def _facing(self, i, other):
         """Yield the rows of parts of other rows, and their columns that part i shares."""
@@ -82,7 +82,7 @@ def _split(X, n):
     return [X] if n == 1 else np.split(X, n, axis=-1)
 
 
-def _in_order(parts, axis=-2):
+def in_order(parts, axis=-2):
     """Return arrays of several places along an axis as one array."""
     if len(parts) == 1:
         return parts[0][1]

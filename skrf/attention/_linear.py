@@ -225,7 +225,7 @@ def running(first, products, *, is_reverse=False):
     first : array of shape (..., M, c)
         What comes before the first part.
     products : array of shape (..., B, M, c)
-        Sums over each part.
+        Sums over each part, which are overwritten.
     is_reverse : bool, default=False
         Whether later parts come before earlier ones.
 
@@ -236,15 +236,11 @@ def running(first, products, *, is_reverse=False):
     total : array of shape (..., M, c)
         The sum of all parts.
     """
-    found, total, parts = (
-        namespace(products).empty_like(products),
-        0.0 * first,
-        range(products.shape[-3]),
-    )
+    total, parts = 0.0 * first, range(products.shape[-3])
     for i in reversed(parts) if is_reverse else parts:
-        found[..., i, :, :] = first + total
-        total = total + products[..., i, :, :]
-    return found, total
+        before, total = total, total + products[..., i, :, :]
+        products[..., i, :, :] = first + before
+    return products, total
 
 
 def safe_parts(sums, keys):

@@ -7,7 +7,7 @@ import torch
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
 from ._heads import as_rows
-from ._linear import in_parts, together
+from ._linear import in_parts, running, together
 from ._near import Exact
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
@@ -119,7 +119,8 @@ class _CausalProduct(torch.autograd.Function):
         right, right_slopes = lowered(Rows(*map(_fixed, (keys, key_scale))), top)
         left, right, values = _folded(left), _folded(right), _folded(values)
         near = _triangles(left @ right.mT)
-        earlier, total = _running(far, right.mT @ values)
+        earlier = right.mT @ values
+        _, total = running(far, earlier.unflatten(0, (len(far), -1)))
         found = (left @ earlier).baddbmm_(near, values)
         ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
         return _unfolded(found, queries), total
@@ -129,7 +130,8 @@ class _CausalProduct(torch.autograd.Function):
         _check_once()
         left, right, values, near, earlier, *slopes = ctx.saved_tensors
         by_found = _folded(by_found)
-        later, by_far = _running(by_total, left.mT @ by_found, is_reverse=True)
+        later = left.mT @ by_found
+        _, by_far = running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
         by_near = _triangles(by_found @ values.mT)
         by_left = (by_found @ earlier.mT).baddbmm_(by_near, right)
         by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
@@ -153,20 +155,6 @@ def _unfolded(parts, rows):
     if heads:
         parts = parts.unflatten(2, (heads[0], -1)).movedim(2, 1)
     return as_rows(parts)[..., :n, :]
-
-
-def _running(first, products, *, is_reverse=False):
-    """Overwrite products of all parts, (parts, M, c), with sums over what comes before each.
-
-    Returns these, and the sums over all parts alone.
-    """
-    parts, total = products.unflatten(0, (first.shape[0], -1)), torch.zeros_like(first)
-    numbers = range(parts.shape[1])
-    for i in reversed(numbers) if is_reverse else numbers:
-        own = parts[:, i]
-        before, total = total, total + own
-        torch.add(first, before, out=own)
-    return products, total
 
 
 def _triangles(products):

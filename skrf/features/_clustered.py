@@ -60,7 +60,7 @@ class ClusteredMap(FeatureMap):
         n_queries, n_keys = sizes[::-1] if self.is_keys else sizes
         return [(a, b) for a in range(n_queries) for b in range(n_keys)]
 
-    @property
+    @cached_property
     def _sides(self):
         """Clusters of this side, and of the other, of every pair."""
         pairs = np.array(self._pairs).T
