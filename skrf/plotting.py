@@ -1,6 +1,6 @@
 """Displays in scikit-learn's manner: errors of kernels, attention matrices, comparisons.
 
-They need matplotlib, which is loaded by `plot` alone.
+They need matplotlib, which only `plot` imports.
 """
 
 from collections.abc import Sequence
@@ -228,7 +228,8 @@ class AttentionMatrixDisplay:
     >>> from skrf import ApproxKernelAttention
     >>> from skrf.plotting import AttentionMatrixDisplay
     >>> q, k = np.random.default_rng(0).normal(size=(2, 24, 8))
-    >>> display = AttentionMatrixDisplay.from_estimator(ApproxKernelAttention(), q, k)
+    >>> attention = ApproxKernelAttention(random_state=0)
+    >>> display = AttentionMatrixDisplay.from_estimator(attention, q, k)
     >>> display.exact.shape, np.allclose(display.exact.sum(axis=1), 1)
     ((24, 24), True)
     """

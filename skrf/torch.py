@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ._estimator import naming_parameters
 from ._typing import RandomState, Transformer
 from ._validation import check_integer, draw_seed
 from .attention import ApproxKernelAttention, NearField, ToeplitzMask
@@ -84,6 +85,7 @@ class RandomFeatureAttention(nn.Module):
     True
     """
 
+    @naming_parameters
     def __init__(
         self,
         feature_map: Transformer | Literal["none"] | None = None,

@@ -13,7 +13,7 @@ from instances import MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
 from scipy.sparse.linalg import aslinearoperator
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -168,8 +168,8 @@ def assert_scores(library, values, expected, arrays, dtype):
 def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
     small_blocks(monkeypatch)
     y = np.argmax(ROWS[:, :3], axis=1)
-    ours = KernelRegressionClassifier(sigma=sigma, random_state=0)
-    theirs = KernelRegressionClassifier(sigma=sigma, random_state=0)
+    ours = KernelRegressionClassifier(skrf.AdaptiveRF(64), sigma=sigma, random_state=0)
+    theirs = clone(ours)
     for part in (slice(100), slice(100, None)):
         ours.partial_fit(ROWS[part], y[part], classes=[0, 1, 2, 3])
         classes = library.array(np.arange(4))
@@ -213,7 +213,8 @@ def test_an_absent_class_is_not_predicted(library):
 
 def test_batches_of_several_libraries(library):
     y = np.argmax(ROWS[:, :3], axis=1)
-    ours, theirs = (KernelRegressionClassifier(random_state=0) for _ in range(2))
+    ours = KernelRegressionClassifier(skrf.AdaptiveRF(64), sigma="auto", random_state=0)
+    theirs = clone(ours)
     for part, array in ((slice(70), library.array), (slice(70, None), np.asarray)):
         ours.partial_fit(ROWS[part], y[part], classes=[0, 1, 2])
         theirs.partial_fit(array(ROWS[part]), y[part], classes=[0, 1, 2])

@@ -473,10 +473,28 @@ def test_parameters_that_change_after_fit_are_refused():
     attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0)).fit(q, k)
     expected = attention(q, k, v)
     assert_array_equal(pickle.loads(pickle.dumps(attention))(q, k, v), expected)
-    for params in ({"scale": 0.1}, {"feature_map__n_components": 32}):
+    for params in ({"scale": 0.1}, {"feature_map__n_components": 32}, {"random_state": 1}):
         with pytest.raises(ValueError, match="has changed after fit"):
             attention.set_params(**params)(q, k, v)
         assert attention.fit(q, k)(q, k, v).shape == expected.shape
+
+
+def test_random_state_of_the_operator_replaces_that_of_the_map():
+    q, k, v = inputs()
+    default = ApproxKernelAttention(random_state=3)(q, k, v)
+    assert_array_equal(ApproxKernelAttention(random_state=3)(q, k, v), default)
+    assert (ApproxKernelAttention(random_state=4)(q, k, v) != default).any()
+    expected = ApproxKernelAttention(OptimalPositiveRF(24, random_state=3))(q, k, v)
+    attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0), random_state=3)
+    assert_array_equal(attention(q, k, v), expected)
+    state = np.random.RandomState(0)
+    attention.set_params(random_state=state)
+    assert_array_equal(attention(q, k, v), attention(q, k, v))
+    attention.set_params(random_state=None)
+    expected = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0))(q, k, v)
+    assert_array_equal(attention(q, k, v), expected)
+    with pytest.raises(ValueError, match="'seven'"):
+        attention.set_params(random_state="seven")(q, k, v)
 
 
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])

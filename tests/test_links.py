@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skrf import AdaptiveRF, KernelRegressionClassifier, _links
+from skrf import AdaptiveRF, KernelRegressionClassifier, _estimator
 
 ADDRESS = "https://features.example/stable"
 REFERENCE = Path(__file__).parents[1] / "docs" / "api.rst"
@@ -34,10 +34,10 @@ def urls(monkeypatch):
         def get_all(self, key, failobj=None):
             return given if key == "Project-URL" and given else failobj
 
-    monkeypatch.setattr(_links.metadata, "metadata", {"scikit-random-features": Metadata()}.get)
-    _links.address.cache_clear()
+    monkeypatch.setattr(_estimator.metadata, "metadata", {"scikit-random-features": Metadata()}.get)
+    _estimator.address.cache_clear()
     yield given
-    _links.address.cache_clear()
+    _estimator.address.cache_clear()
 
 
 def links(estimator):
@@ -64,12 +64,12 @@ def test_without_an_address_there_are_no_links(urls, given):
 
 def test_a_package_that_is_not_installed_has_no_address(monkeypatch):
     def missing(name):
-        raise _links.metadata.PackageNotFoundError(name)
+        raise _estimator.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_links.metadata, "metadata", missing)
-    _links.address.cache_clear()
-    assert _links.address() == ""
-    _links.address.cache_clear()
+    monkeypatch.setattr(_estimator.metadata, "metadata", missing)
+    _estimator.address.cache_clear()
+    assert _estimator.address() == ""
+    _estimator.address.cache_clear()
 
 
 def test_classes_of_users_do_not_link_here(urls):

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from skrf import (
     AdaptiveRF,
+    ApproxKernelRidge,
     KernelRegressionClassifier,
     KernelRegressor,
     OptimalPositiveRF,
@@ -401,7 +402,7 @@ def test_sparse_rows_give_the_results_of_dense_ones(name):
 
 
 def test_the_first_batch_alone_sets_the_map():
-    model = KernelRegressionClassifier(sigma="scale", random_state=0)
+    model = KernelRegressionClassifier(AdaptiveRF(16), sigma="scale", random_state=0)
     model.partial_fit(X[:20], y[:20], classes=[0, 1, 2])
     first = clone(model.feature_map_).fit(X[:20], y[:20])
     model.partial_fit(100 * X[20:], y[20:])
@@ -411,9 +412,23 @@ def test_the_first_batch_alone_sets_the_map():
     model.fit(X, y)
     assert_allclose(
         model.predict_proba(Q),
-        KernelRegressionClassifier(sigma="scale", random_state=0).fit(X, y).predict_proba(Q),
+        clone(model).fit(X, y).predict_proba(Q),
         rtol=1e-12,
     )
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressor, ApproxKernelRidge])
+def test_a_first_batch_too_small_for_its_map_warns(estimator):
+    model = estimator(AdaptiveRF(32, sigma=1.0, random_state=0))
+    with pytest.warns(UserWarning, match="31 rows are too few for the 32 components") as caught:
+        model.partial_fit(X[:31], T[:31])
+    assert caught[0].filename == __file__
+    # Neither later batches, nor enough rows, nor a map that is fitted already.
+    model.partial_fit(X[:5], T[:5])
+    clone(model).partial_fit(X[:32], T[:32])
+    clone(model).fit(X[:31], T[:31])
+    fitted = AdaptiveRF(32, sigma=1.0, random_state=0).fit(X)
+    estimator(FrozenEstimator(fitted)).partial_fit(X[:31], T[:31])
 
 
 def test_fit_and_predict_hold_blocks_and_not_features():
@@ -567,12 +582,12 @@ def test_predictions_stay_inside_the_range_of_the_targets():
 
 
 def test_classes_of_partial_fit():
-    model = KernelRegressionClassifier(random_state=0)
+    model = KernelRegressionClassifier(AdaptiveRF(16), random_state=0)
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         model.partial_fit(X, y)
     with pytest.raises(ValueError, match=r"y contains labels .*2.* not in classes=.*0, 1"):
         model.partial_fit(X, y, classes=[1, 0])
-    model = KernelRegressionClassifier(random_state=0)
+    model = KernelRegressionClassifier(AdaptiveRF(16), random_state=0)
     model.partial_fit(X, y, classes=[2, 0, 1, 9])
     assert list(model.classes_) == [0, 1, 2, 9]
     model.partial_fit(X, y, classes=[9, 2, 1, 0])
@@ -608,7 +623,7 @@ def test_labels_of_partial_fit_are_checked():
 
 
 def test_outputs_of_partial_fit():
-    model = KernelRegressor(random_state=0).partial_fit(X, T)
+    model = KernelRegressor(AdaptiveRF(16), random_state=0).partial_fit(X, T)
     with pytest.raises(ValueError, match=r"y has .*2.* outputs, but the first batch had .*3"):
         model.partial_fit(X, T[:, :2])
 

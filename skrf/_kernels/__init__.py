@@ -24,13 +24,13 @@ MANY_SINES = 2**23
 def choose(X, work):
     """Return the module whose functions serve X.
 
-    The rule: `plain` for arrays of other libraries and other dtypes than float32 and float64;
-    `cpu` where it is loaded already or the work is large; `plain` else.
+    The rule: `plain` for arrays of other libraries and for dtypes other than float32 and float64;
+    `cpu` if it is loaded already or the work is large; otherwise `plain`.
 
     Parameters
     ----------
     X : array or sparse matrix
-        What will be transformed, itself or in blocks.
+        Rows to be transformed, at once or in blocks.
     work : int
         Number of elements that all transforms of the call produce together.
 
@@ -54,17 +54,17 @@ def sine_cosine(products, amplitude, out):
     Parameters
     ----------
     products : ndarray of shape (n, m)
-        P, or a block of its rows: `load` says when compiled code pays.
+        P, or a block of its rows; `load` decides when compiled code pays.
     amplitude : ndarray of shape (n,)
         The amplitudes.
     out : ndarray of shape (n, 2 m)
-        What is written.
+        Array to write to.
     """
     choose(products, 0).sine_cosine(products, amplitude, out)
 
 
 def load(X, work):
-    """Load compiled sines and cosines where a call with this much work will be made in blocks.
+    """Load compiled sines and cosines if they pay for a call with this much work.
 
     Parameters
     ----------

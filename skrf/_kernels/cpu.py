@@ -1,7 +1,7 @@
 """Compiled twins of `plain` for NumPy arrays of float32 and float64.
 
-Loaded by `skrf._kernels.choose` only, because it imports numba. The kernels are serial and release
-the GIL; numba compiles one for a dtype at its first call and caches it on disk.
+Only `skrf._kernels.choose` loads it, because it imports numba. The kernels are serial and release
+the GIL; numba compiles each one per dtype at its first call and caches it on disk.
 
 The fast transform has constant geometry (Pease): every pass joins neighbours x_{4g}, ..., x_{4g+3}
 and writes the four results a quarter of the row apart. After all passes every index is back in
@@ -118,7 +118,7 @@ def _hadamard_rows(X, base):
 
 @njit(**_OPTIONS)
 def _project_rows(X, diagonals, lengths, base, weights, out):
-    # Both arrays of a row stay in the first cache level through all layers.
+    # Both arrays of a row stay in the L1 cache through all layers.
     n_blocks, n_layers, order = diagonals.shape
     d = X.shape[1]
     row = np.empty(order, X.dtype)
@@ -198,7 +198,7 @@ def pull_back(G, diagonals, lengths, simplices, out):
 
 
 def _weights(diagonals, lengths, simplices):
-    """Return those of the simplex of every block; zeros mean none, as has a block of one row."""
+    """Return the simplex weights of every block; zeros, as for a block of one row, mean none."""
     n_blocks, _, order = diagonals.shape
     weights = np.zeros((n_blocks, 3), diagonals.dtype)
     for k in range(n_blocks):
@@ -215,7 +215,7 @@ def _weights(diagonals, lengths, simplices):
 # instead of branches. Of fastmath only "contract" and "nsz": other reordering would undo the
 # reduction. The float32 constants have that type, or the loop would turn to float64.
 
-_LARGEST = 1e6  # beyond, the reduction loses digits
+_LARGEST = 1e6  # beyond this the reduction loses digits
 _PER_QUARTER = 2 / np.pi
 _P1, _P2, _P3 = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
 _S = (
@@ -246,7 +246,7 @@ _F_C1, _F_C2, _F_C3 = (
 @njit(fastmath={"contract", "nsz"}, **_OPTIONS)
 def _sine_cosine_single(products, amplitude, out):
     n, m = products.shape
-    is_far = np.int32(0)  # as wide as the rows: a wider one would halve the vectors
+    is_far = np.int32(0)  # as wide as the rows: a wider type would halve the vectors
     for i in range(n):
         a = amplitude[i]
         x_row, cosines, sines = products[i], out[i, :m], out[i, m:]

@@ -1,4 +1,4 @@
-"""Kernels in plain array-API code: NumPy, CuPy, torch, whatever follows the standard."""
+"""Kernels in plain array-API code, for NumPy, CuPy, torch and whatever follows the standard."""
 
 import math
 from functools import lru_cache
@@ -7,7 +7,7 @@ import numpy as np
 
 from .._arrays import is_array_api, like, namespace
 
-# Hadamard matrices that are no power of two: order b = q + 1 (q = 11, 19) or 2 (q + 1) (q = 13).
+# Orders that are not powers of two: q + 1 (q = 11, 19) or 2 (q + 1) (q = 13).
 PALEY_BASES = (12, 20, 28)
 
 # One matrix product up to this order; above, a Kronecker product of smaller ones is faster.
@@ -50,7 +50,7 @@ def _paley(base):
 def hadamard_matrix(order):
     """Return H with entries +-1 and H H' = order I: Paley's matrix (x) Sylvester's.
 
-    Float64, kept for the next call: not to be written to. Dense, so for small orders.
+    In float64 and cached, so callers must not write to it. Dense, so for small orders only.
     """
     base, _ = split_order(order)
     matrix = np.ones((1, 1)) if base == 1 else _paley(base).astype(np.float64)
@@ -167,11 +167,11 @@ def project(X, diagonals, lengths, simplices, out=None):
     diagonals : ndarray of shape (n_blocks, n_layers, order)
         The D_k of every block, in the dtype of X.
     lengths : ndarray of shape (m,)
-        D, in the dtype of X; m <= n_blocks * order cuts the last block.
+        D, in the dtype of X; m < n_blocks * order truncates the last block.
     simplices : bool
         Whether S is the simplex product of as many rows as the block keeps, or the identity.
     out : ndarray of shape (n, m), default=None
-        Where the result goes; None makes a new array.
+        Array to write to; None makes a new one.
 
     Returns
     -------
@@ -210,7 +210,7 @@ def pull_back(G, diagonals, lengths, simplices, out):
     diagonals, lengths, simplices
         As in `project`.
     out : array of shape (n, d)
-        What products are added to, cut to d columns.
+        Array that products are added to, truncated to d columns.
 
     Returns
     -------

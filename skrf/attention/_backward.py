@@ -1,7 +1,7 @@
-"""Gradients of linear attention by a reverse sweep, statistics and draws held constant.
+"""Gradients of linear attention by a reverse sweep, with statistics and draws held constant.
 
-The forward pass keeps the sums at the start of every part that it works on; the reverse sweep
-redoes a part from its start. Exponents are constants: moving one changes nothing but rounding.
+The forward pass keeps the sums at the start of every part; the reverse sweep recomputes a part from
+its start. Exponents are constants: changing one affects rounding only.
 """
 
 import copy
@@ -32,9 +32,9 @@ class Gradients:
     unit : Unit
         The inputs.
     arrays : tuple of ndarray
-        What is written.
+        Arrays to write to.
     gradient_unit : float, default=1.0
-        What the gradient with respect to the output was divided by.
+        Divisor of the gradient with respect to the output.
     """
 
     def __init__(self, unit, arrays, gradient_unit=1.0):
@@ -43,7 +43,7 @@ class Gradients:
         self.by_q, self.by_k, self.by_v = map(Output, arrays, units)
 
     def of(self, unit, adds):
-        """Return what is written for another group of features; later ones are added."""
+        """Return the gradients for another group of features, which are added to those written."""
         own = copy.copy(self)
         own.unit = unit
         for out in (own.by_q, own.by_k, own.by_v):
@@ -123,11 +123,11 @@ def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
     gradient : array of shape (..., G, n, e)
         Gradient with respect to the output.
     found : Gradients
-        What is written.
+        Arrays to write to.
     later : Sums or None
-        What later positions left: sums of query features times gradients; None at the end.
+        From later positions: sums of query features times gradients; None at the end.
     size : int
-        Rows whose features are held at a time.
+        Number of rows whose features are held at a time.
 
     Returns
     -------

@@ -1,16 +1,16 @@
-"""States of a forward pass in the reverse order, of which only a few are kept at a time.
+"""States of a forward pass in reverse order, of which only a few are kept at a time.
 
-With every state kept, a chunk is done forwards twice (once for its state, once for its gradient)
-and backwards once. Here a chunk whose state was dropped is done forwards again from the last state
-that was kept. To keep s states and to do no chunk more than t times suffices for C(s + t, s) chunks
+With every state kept, a chunk runs forwards twice (once for its state, once for its gradient) and
+backwards once. Here a chunk whose state was dropped runs forwards again from the last kept state.
+Keeping s states and running no chunk more than t times suffices for C(s + t, s) chunks
 (Griewank: Achieving logarithmic growth of temporal and spatial complexity in reverse automatic
-differentiation, 1992), and takes t n - C(s + t, s + 1) forward steps for n of them, the least that
-is possible.
+differentiation, 1992), and takes t n - C(s + t, s + 1) forward steps for n of them, which is the
+minimum.
 
 A chunk's backward step takes 1.7 times its forward step. With 64 states kept, the forward steps for
-states are 1.0 a chunk at 64 chunks, 1.9 at 1,024 and 3.2 at 65,536: 1.0, 1.25 and 1.6 times the
-time with every state kept. 32 states would take 1.4 times at 1,024 chunks, 16 states 1.5 times. The
-root of the number of chunks, at 1.27 times, would grow with the text.
+states are 1.0 per chunk at 64 chunks, 1.9 at 1,024 and 3.2 at 65,536: 1.0, 1.25 and 1.6 times the
+time with every state kept. 32 states would take 1.4 times the time at 1,024 chunks, 16
+states 1.5 times. Keeping the root of the number of chunks, at 1.27 times, would grow with the text.
 """
 
 from math import comb
@@ -53,7 +53,7 @@ def _first_part(n, n_kept):
     n_times = 1
     while comb(n_kept + n_times, n_kept) < n:
         n_times += 1
-    # No more than all states can serve with a time less: these steps have been done once. And those
-    # that are left are more than the other states can serve with a time less: it is needed anyway.
+    # At most what all states can serve in one time less, since these steps have run once already.
+    # The rest is more than the other states can serve in one time less, so n_times is needed.
     most = comb(n_kept + n_times - 1, n_kept)
     return min(most, n - comb(n_kept + n_times - 2, n_kept - 1))

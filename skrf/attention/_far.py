@@ -1,8 +1,7 @@
 """Sums of features over far blocks of rows: those that are two or more blocks away.
 
-Written once for both ways: queries that read sums over keys, and keys to which the gradients of
-queries come back. Nothing is subtracted from a sum: blocks before and blocks after are added up
-apart.
+Serves both directions: queries that read sums over keys, and keys that receive the gradients of
+queries. Nothing is subtracted from a sum: blocks before and blocks after are summed separately.
 """
 
 import math
@@ -28,8 +27,8 @@ class FarPart:
     sums : array of shape (..., stop - first, M, c) or (..., 1, M, c)
         Sums over the rows that are far from each of them.
     top : array of shape (..., stop - first, M) or (..., 1, M), the last axis M or 1
-        Their exponents, one for all blocks, but -inf where a block reads nothing: its rows would
-        take zeros for a far part of that size, beside which their exact part is nothing.
+        Their exponents, shared by all blocks, but -inf where a block reads nothing: otherwise its
+        rows would take zeros for a far part of that size, next to which their exact part vanishes.
     """
 
     first: int
@@ -39,14 +38,14 @@ class FarPart:
 
 
 class FarSums:
-    """Sums over far blocks, for ranges of blocks that are asked for in their order.
+    """Sums over far blocks, for ranges of blocks requested in order.
 
     Parameters
     ----------
     right : callable
         Returns for a range of blocks the features of their rows, `Rows` of shape
         (..., n_blocks, r, M), and values (..., n_blocks, r, c). NumPy's features are overwritten.
-        Rows that do not count have features that are zero.
+        Rows that do not count have zero features.
     n_blocks : int
         Number of blocks.
     before, after : bool, default=True
@@ -70,7 +69,7 @@ class FarSums:
         self._rooms = Scratch(), Scratch()
 
     def look_ahead(self, stops):
-        """Take the sums over what is read after all of a range of blocks, for ends of ranges."""
+        """Compute the sums over blocks that follow each of some ranges, given the ends of these."""
         later, end = self._end, self.n_blocks
         for stop in reversed(stops if self.after else ()):
             later = self._more(later, min(stop + 2, end), end)
@@ -111,7 +110,7 @@ class FarSums:
         top, dtype = beside(top, self.sums.top), rows.values.dtype
         sums, later = (cast(part.at(top), dtype) for part in (self.sums, later))
         if self.before and self.after and n < 4:
-            rows = _clipped(rows, top)  # in the middle there are some that nobody reads
+            rows = _clipped(rows, top)  # nobody reads some in the middle
         products = self._products(
             lowered(rows, top[..., None, :])[0], values, present, tops.shape[-2]
         )
@@ -125,7 +124,7 @@ class FarSums:
         yield FarPart(first, stop, found, beside(read_top, top))
 
     def _outside(self, first, stop, later):
-        """Return what a range reads whose window is empty."""
+        """Return what a range with an empty window reads."""
         sums = self.sums.merge(later)
         return FarPart(first, stop, sums.sums[..., None, :, :], sums.top[..., None, :])
 
@@ -138,7 +137,7 @@ class FarSums:
         return tops
 
     def _read_tops(self, tops, n, later):
-        """Return the largest exponents of what every block of a range reads before and after it."""
+        """Return the largest exponents that every block of a range reads before and after it."""
         before, after = (to_host(sums.top)[..., None, :] for sums in (self.sums, later))
         if self.before:
             before = np.maximum(before, np.maximum.accumulate(tops[..., :n, :], axis=-2))
@@ -148,11 +147,11 @@ class FarSums:
         return before, after
 
     def _absorb(self, stop, own, top, products):
-        """Add what no later window holds to the sums, on the scale of their own exponents."""
+        """Add blocks that no later window holds to the sums, on the scale of their exponents."""
         if stop <= self.done:
             return
         xp = namespace(products)
-        # What is absorbed may hold no key: then it has no exponents, and may be far below the top.
+        # Absorbed blocks without any key have no exponents, and may be far below the top.
         rise = xp.where(own > -np.inf, top - finite(own), like(0.0, own))
         if float(xp.max(rise)) > rise_limit(products):
             self.sums = self._more(self.sums, self.done, stop)
@@ -162,7 +161,7 @@ class FarSums:
         self.done = stop
 
     def _products(self, factors, values, present, n_blocks):
-        """Return the sums over every block of a window, 0 for those that are not there."""
+        """Return the sums over every block of a window, 0 for absent ones."""
         left, values = transposed(factors), cast(values, factors.dtype)
         if not is_array_api(factors):
             shape = (*left.shape[:-3], n_blocks, left.shape[-2], values.shape[-1])
@@ -179,7 +178,7 @@ class FarSums:
 def _running(first, products, room=None, is_reverse=False):
     """Return first + the sums of all products up to each, or from each on.
 
-    NumPy's are written into a room; without one the products are overwritten.
+    NumPy sums are written into a room; without one they overwrite the products.
     """
     if is_array_api(products):
         n = products.shape[-3]
@@ -192,8 +191,8 @@ def _running(first, products, room=None, is_reverse=False):
         products, found = products[..., ::-1, :, :], out[..., ::-1, :, :]
     else:
         found = out
-    # NumPy's own cumulative sum takes ten times as long along this axis. Some stretches at once:
-    # many small steps would hand the interpreter from thread to thread.
+    # NumPy's cumulative sum takes ten times as long along this axis. A few long stretches: many
+    # short steps would make threads compete for the interpreter.
     n = products.shape[-3]
     size = max(1, math.isqrt(n))
     found[..., ::size, :, :] = products[..., ::size, :, :]
@@ -219,5 +218,5 @@ def _clipped(rows, top):
 
 
 def _rise(highest, top):
-    """Return how far exponents are apart among the blocks that read anything."""
+    """Return the spread of exponents among the blocks that read anything."""
     return np.max(np.where(highest > -np.inf, top - np.where(highest > -np.inf, highest, 0.0), 0.0))

@@ -1,8 +1,8 @@
-"""A set of keys with the queries that read it, as attention works on them.
+"""A set of keys with the queries that read it: the unit that attention computes.
 
-NumPy's sets come one by one, on threads; of other libraries all sets that share their feature maps
-are worked on together, with a leading axis for them. Values carry their weight first, 1 or 0 for
-padding, so that numerator and denominator are one product.
+NumPy sets are computed one by one, on threads; in other libraries all sets that share their feature
+maps are computed together, with a leading axis for them. Column 0 of the values is their weight, 1,
+or 0 for padding, so that numerator and denominator are one product.
 """
 
 import copy
@@ -18,11 +18,11 @@ from .._threads import run_all
 from ..features import as_feature_map, needs_double, side_by_side
 from ._shapes import check_finite, unit_for
 
-# Features of a set, up to which all sets go at once: Python's time for an operation is longer.
+# Features of a set up to which all sets are computed at once: Python's overhead dominates.
 TOGETHER = 2**13
 EVERYTHING = slice(None)
 PART_ROWS = 512  # of causal attention at a time, where features are taken in parts
-_SAMPLED_KEYS = 64  # of a set, to guess the size of all exponents
+_SAMPLED_KEYS = 64  # per set, to guess the size of all exponents
 
 
 class Head:
@@ -40,7 +40,7 @@ class Head:
         self.is_positive = self.keys.is_positive
 
     def beside(self, others):
-        """Return a head with the columns of others behind its own."""
+        """Return a head with the columns of others appended to its own."""
         own, heads = copy.copy(self), [self, *others]
         own.queries = side_by_side([head.queries for head in heads])
         own.keys = side_by_side([head.keys for head in heads])
@@ -49,15 +49,15 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class HeadSet:
-    """What some query heads read their keys with.
+    """Feature maps of some query heads and their keys.
 
     Parameters
     ----------
     groups : tuple of tuple of Head
-        Of every group of features one `Head`, or one for each of the query heads; no group where
-        the far keys are left out.
+        For every group of features one `Head`, or one per query head; no group if far keys are
+        left out.
     shrink : ndarray, default=None
-        Factor of the far part for each of the query heads; None is 1.
+        Factor of the far part per query head; None is 1.
     """
 
     groups: tuple
@@ -65,12 +65,12 @@ class HeadSet:
 
     @cached_property
     def heads(self):
-        """One for all query heads, or one for each: the columns of all groups side by side."""
+        """One head for all query heads, or one for each, with the columns of all groups."""
         return [first.beside(others) for first, *others in zip(*self.groups, strict=True)]
 
 
 class Unit:
-    """Keys, values and the queries that read them, in the precision that they are worked on.
+    """Keys, values and the queries that read them, in the precision of the computation.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Unit:
         self.hidden, self.q, self.k, self.v = hidden, q, k, v
         self.memory = Memory(), Memory()
         self.value_unit, self._largest_value = 1.0, check_finite("v", v)
-        # All in the precision that one of them needs.
+        # All use the highest precision that one of them needs.
         needed = [
             needs_double(feature_map, part, name)
             for head in maps.heads
@@ -100,13 +100,13 @@ class Unit:
         self.dtype = namespace(q).float64 if any(needed) else q.dtype
 
     def of(self, head, queries=slice(None)):
-        """Return the unit with some features, of some query heads."""
+        """Return the unit with other features, or restricted to some query heads."""
         own = copy.copy(self)
         own.head, own.memory, own.q = head, (Memory(), Memory()), self.q[..., queries, :, :]
         return own
 
     def take_units(self):
-        """Take values in units of a power of 2 of their size, where they are huge or tiny."""
+        """Divide huge or tiny values by a power of 2 of about their size."""
         self.value_unit = unit_for(self._largest_value)
 
     def queries(self, rows):
@@ -171,17 +171,17 @@ class Unit:
     @property
     def takes_guesses(self):
         """Whether scales of sums may be guessed."""
-        # Only NumPy's twin spares the passes for the largest exponents, for single sets.
+        # A guess only saves passes for single sets of NumPy.
         return self.head.is_positive and isinstance(self.q, np.ndarray) and self.k.ndim == 2
 
     def level(self, sums):
-        """Return the exponents that serve blocks of keys after these sums, or None."""
+        """Return exponents that suit blocks of keys after these sums, or None."""
         if sums is None or not (self.takes_guesses and np.isfinite(sums.top).all()):
             return None
         return sums.top
 
     def guess(self):
-        """Return exponents of about the size of those of all keys, by a few of them, or None."""
+        """Return exponents of about the size of those of all keys, from a few keys, or None."""
         if not self.takes_guesses:
             return None
         n_keys = self.k.shape[-2]
@@ -191,7 +191,7 @@ class Unit:
 
 
 def unit_of(groups, sets, numbers):
-    """Return the `Unit` of one set of NumPy (an int), or of several that share maps (a list)."""
+    """Return the `Unit` of one NumPy set (an int) or of several that share maps (a list)."""
     parts = groups.q, groups.k, groups.v, groups.padding
     if not isinstance(numbers, list):
         return Unit(sets[numbers], *(None if part is None else part[numbers] for part in parts))
@@ -201,10 +201,10 @@ def unit_of(groups, sets, numbers):
 
 
 def for_each_unit(groups, sets, function, *, is_serial=False, is_joint=None):
-    """Return the sets of every unit, and what function(i, unit, sets) gave for it.
+    """Return the sets of every unit and the result of function(i, unit, sets) for it.
 
-    Sets that share their maps go together where `is_joint`; None is for all libraries but NumPy.
-    NumPy's others go one by one, on threads unless `is_serial`.
+    Sets that share their maps form one unit if `is_joint`; None means in all libraries but NumPy.
+    Others are computed one by one, on threads unless `is_serial`.
     """
     if not (is_array_api(groups.q) if is_joint is None else is_joint):
         units = range(len(sets))
@@ -224,14 +224,14 @@ class Output:
     Parameters
     ----------
     array : ndarray or None
-        What is written; None keeps the blocks.
+        Array to write to; None keeps the blocks.
     unit : float, default=1.0
-        What is multiplied with all that is written.
+        Factor of everything that is written.
 
     Attributes
     ----------
     adds : bool
-        Set after a first pass, whose results those of later ones are added to.
+        Set after a first pass, so that later ones add to its results.
     """
 
     def __init__(self, array=None, unit=1.0):

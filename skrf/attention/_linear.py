@@ -1,4 +1,4 @@
-"""Linear-time attention: bidirectional, causal, streaming. Plain array-API code for every library.
+"""Linear-time attention, bidirectional, causal and streaming, in plain array-API code.
 
 All sums are those of `skrf._sums`: every denominator is at least 1, or exp(-limit) in causal
 blocks, so nothing is divided by zero and no epsilon is added.
@@ -27,8 +27,8 @@ from ._heads import EVERYTHING, PART_ROWS, as_blocks, as_rows, blocks, filled
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
-_LEVEL = 1e12  # weight of a feature on a scale that is kept: sums of many blocks have room
-_CHECKED_QUERIES = 16  # of a head, by the collapse check
+_LEVEL = 1e12  # weight of a feature on a kept scale: leaves room for sums of many blocks
+_CHECKED_QUERIES = 16  # per head, in the collapse check
 
 
 # ---------------------------------------------------------------- bidirectional
@@ -54,7 +54,7 @@ def absorbed(unit, rows, sums):
 
 
 def _absorb_on_a_guess(unit, size):
-    """Return the sums over all keys on a scale that a few of them tell, None where it is bad."""
+    """Return the sums over all keys on a scale guessed from a few, or None if the guess is bad."""
     guess, total = unit.guess(), 0.0
     if guess is None:
         return None
@@ -66,14 +66,14 @@ def _absorb_on_a_guess(unit, size):
 
 
 def query(unit, sums, out, size=FEATURE_ROWS):
-    """Write the attention of all queries to the keys of a state."""
+    """Write the attention of all queries, given sums over keys."""
     readout = Readout(_for_queries(sums), unit.head.is_positive)
     for rows in blocks(unit.q.shape[-2], size):
         out.put_quotients(rows, readout(unit.head.queries, unit.queries(rows), unit.memory[0]))
 
 
 def _for_queries(sums):
-    """Return sums with an axis for the query heads of a set, where sets have an axis."""
+    """Return sums with an axis for the query heads of a set, if there is an axis for sets."""
     if sums.top.ndim == 1:
         return sums
     return Sums(sums.sums[..., None, :, :], sums.top[..., None, :])
@@ -83,7 +83,7 @@ def _for_queries(sums):
 
 
 def causal(unit, sums, out, size=FEATURE_ROWS):
-    """Write causal attention, the keys of `sums` before those given, and return the new sums."""
+    """Write causal attention, in which the keys of `sums` come first, and return the new sums."""
     for block in causal_blocks(unit, size):
         for rows, step in steps_of(unit, block, sums):
             out.put_quotients(rows, step.found)
@@ -97,7 +97,7 @@ def causal_blocks(unit, size):
 
 
 def steps_of(unit, block, sums):
-    """Yield (rows, Step) of a block of positions, in as few steps as its exponents allow."""
+    """Yield (rows, Step) for a block of positions, in as few steps as its exponents allow."""
     guess, values = unit.level(sums), unit.values(block)
     if unit.is_parted:
         step = _step_of_parts(unit, block, sums, values)
@@ -105,7 +105,7 @@ def steps_of(unit, block, sums):
             yield block, step
             return
     elif guess is not None:
-        # The exponents so far serve the block, too, where all denominators come out near 1.
+        # The exponents so far also suit the block if all denominators come out near 1.
         left, right = unit.query_rows(block, -guess).values, unit.key_rows(block, guess).values
         with np.errstate(over="ignore", invalid="ignore"):
             np.exp(left, out=left), np.exp(right, out=right)
@@ -124,7 +124,7 @@ def steps_of(unit, block, sums):
 
 
 def _step(before, queries, keys, values):
-    """Return the step of some positions, given earlier sums on a scale that serves them."""
+    """Return the step of some positions, given earlier sums on a scale that suits them."""
     if is_torch_array(values):
         from ._torch import causal_product
 
@@ -151,11 +151,11 @@ class Step:
         Sums over the keys of earlier positions, on that scale.
     left : Factors of shape (..., B, G c, M)
         Those of the queries in B parts of c positions, the heads of a set one after the other; the
-        last part is filled up with zeros.
+        last part is padded with zeros.
     right : Factors of shape (..., B, c, M)
         Those of the keys.
     values : array of shape (..., B, c, e + 1)
-        Values, the weight first.
+        [weight, values].
     n : int
         Number of positions.
 
@@ -187,7 +187,7 @@ class Step:
 
     @cached_property
     def after(self):
-        """The sums over the keys of these positions, too."""
+        """The sums including the keys of these positions."""
         sums = self.before.sums
         return Sums(sums + cast(self.total, sums.dtype), self.before.top)
 
@@ -205,7 +205,7 @@ def _folded(fold, factors, slopes):
 
 
 def in_parts(array, size=CAUSAL_ROWS):
-    """Return rows (..., n, m) in parts (..., B, c, m), the last one filled up with zeros."""
+    """Return rows (..., n, m) in parts (..., B, c, m), the last one padded with zeros."""
     n = array.shape[-2]
     n_parts = -(-n // size)
     missing = n_parts * size - n if n_parts > 1 else 0
@@ -232,7 +232,7 @@ def running(first, products, *, is_reverse=False):
     Returns
     -------
     sums : array of shape (..., B, M, c)
-        first, and all parts before.
+        first plus all earlier parts.
     total : array of shape (..., M, c)
         The sum of all parts.
     """
@@ -244,7 +244,7 @@ def running(first, products, *, is_reverse=False):
 
 
 def safe_parts(sums, keys):
-    """Yield (rows, exponents at their end) that rise by no more than the limit within a part.
+    """Yield (rows, exponents at their end), where exponents rise by at most the limit within rows.
 
     Every feature then has a key of exponent top - limit or more before any row of the part, so the
     row's denominator is at least exp(-limit).
@@ -264,7 +264,7 @@ def safe_parts(sums, keys):
 
 
 def triangle(products):
-    """Return products (..., G c, c), those with later keys 0; NumPy's are overwritten."""
+    """Return products (..., G c, c), 0 for later keys; NumPy products are overwritten."""
     xp, c = namespace(products), products.shape[-1]
     heads = xp.reshape(products, (*products.shape[:-2], -1, c, c))
     if is_array_api(products):
@@ -278,13 +278,13 @@ def _ones_below(n, dtype):
     return np.tri(n, dtype=dtype)
 
 
-# ---------------------------------------------------------------- looking at it
+# ---------------------------------------------------------------- diagnosis
 
 
 def count_lost(unit, sums, out, is_causal):
-    """Return how many queries got 0 because their weights sum to 0, though they see a key.
+    """Return the number of queries whose weights sum to 0 although they see a key.
 
-    With a positive map there is none. `sums` are those over the keys of earlier calls, or None.
+    Always 0 for a positive map. `sums` are those over the keys of earlier calls, or None.
     """
     if unit.head.is_positive or not out.zeros:
         return 0
@@ -305,7 +305,7 @@ def count_lost(unit, sums, out, is_causal):
 def effective_features(unit, sums):
     """Return, on the host, the effective number of features of some queries that see a key.
 
-    None for maps with signs, and without any key.
+    None for maps with signs and for queries without any key.
     """
     if not unit.head.is_positive:
         return None

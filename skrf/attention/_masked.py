@@ -1,19 +1,19 @@
-"""Masked attention, forward and backward, from features; one code for every array library.
+"""Masked attention, forward and backward, from features, for every array library.
 
 Row i of the result is sum_j W_ij A_ij v_j / sum_j W_ij A_ij with the mask W and the kernel
-A_ij = sum_f q_if k_jf. There are two ways to it:
+A_ij = sum_f q_if k_jf. There are two ways to compute it:
 
 - by columns: W multiplies k_f * v_c for every feature f and value c, once for all query heads of a
-  set. Time and memory are those of products with W. Such a product rounds by a share of its
-  largest keys, so rows that see only small ones are found by an estimate of their error, and go
-  the other way.
+  set. Time and memory are those of products with W. The rounding error of such a product is
+  proportional to its largest keys, so rows that see only small ones are found by an error estimate
+  and computed the other way.
 - by rows: blocks of rows of W and A are formed, in time L S. For positive features all terms
   are nonnegative, so nothing cancels.
 
-Exponents are taken out as in `skrf._sums`: the largest over the keys, and the largest of a row.
+Exponents are factored out as in `skrf._sums`: the largest over the keys, and the largest of a row.
 Where the keys that a row sees lie so far below others that its sums near underflow, its block is
 taken in float64, then cut in two, down to single rows: there the maximum is that of the row's own
-keys, and the denominator of a positive map is at least 1. So none ever needs an epsilon.
+keys, and the denominator of a positive map is at least 1. So no epsilon is ever needed.
 """
 
 from collections.abc import Callable
@@ -42,19 +42,20 @@ from ._backward import by_sums_of
 from ._heads import as_rows, blocks, joined_in_order, quotients
 from ._products import BLOCK_BYTES, parts_of, rows_of
 
-# Largest relative error that a row may have by columns, as estimated: a bound, and 100 times too
-# large where errors of features do not add up. The gradient of such rows then rounds by a like
-# share of the whole gradient.
+# Largest estimated relative error of a row computed by columns. The estimate is a bound, 100 times
+# too large where errors of features do not add up. Gradients of such rows have a similar rounding
+# error relative to the whole gradient.
 _TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
 # Terms that underflow are below 1e-38 or 1e-307: beside a sum of this size they do not count.
 _LEAST = {"float32": 1e-25, "float64": 1e-280}
-# Parts that gradients are added up in, each by one thread; fixed, so that they round alike.
+# Gradients are summed in this many parts, one thread each; the number is fixed so that rounding
+# does not depend on the number of threads.
 _SHARES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What masked attention is made of.
+    """Inputs of masked attention.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class Inputs:
     keys : Rows of shape (..., S, M)
         Features of the keys; padded ones are zero.
     values : array of shape (..., S, e + 1)
-        Values, the weight first: 1, or 0 for padding.
+        [weight, values]: the weight is 1, or 0 for padding.
     """
 
     queries: Rows
@@ -72,7 +73,7 @@ class Inputs:
 
     @cached_property
     def doubled(self):
-        """The same in float64; itself where it is."""
+        """The same in float64; this object if it already is."""
         dtype = namespace(self.values).float64
         if self.values.dtype == dtype:
             return self
@@ -84,14 +85,14 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Rows that were computed together, by a way that the backward pass goes again.
+    """Rows that were computed together, in a way that the backward pass repeats.
 
     Parameters
     ----------
     rows : ndarray of int
-        Their numbers.
+        Their indices.
     way : callable
-        Returns the `_Columns` or the `_Block` that they came from.
+        Returns the `_Columns` or `_Block` that computed them.
     sums : array of shape (..., G, n, e + 1)
         Denominators and numerators in float64.
     """
@@ -112,14 +113,14 @@ def masked(unit, parts, out):
     unit : Unit
         The inputs.
     parts : list of (list or None, slice, Mask)
-        Of `HeadMasks.of`: which sets of the unit, which query heads of them, and their mask.
+        From `HeadMasks.of`: sets of the unit, their query heads, and the mask of these.
     out : Output
         What is written.
 
     Returns
     -------
     int
-        How many queries got 0 because their weights sum to 0, though they see a key.
+        Number of queries whose output is 0 because their weights sum to 0, though they see a key.
     """
     found, n_lost = {}, 0
     for sets, heads, mask in parts:
@@ -137,7 +138,7 @@ def masked(unit, parts, out):
 
 
 def masked_backward(unit, parts, gradient, found, by_masks):
-    """Write the gradients of masked attention of a unit of NumPy.
+    """Write the gradients of masked attention of a unit; NumPy only.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def _side_by_side(parts, axis):
 
 
 def _count_lost(pieces, inputs, mask):
-    """Return how many queries have weights that sum to 0, though they see a key."""
+    """Return the number of queries whose weights sum to 0 although they see a key."""
     n_lost = 0
     for piece in pieces:
         is_lost = to_host(piece.sums[..., 0] == 0)
@@ -228,7 +229,7 @@ def assembled(pieces):
 
 
 def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
-    """Return the gradients of `masked_attention` of NumPy, exponents held constant.
+    """Return the gradients of `masked_attention`, with exponents held constant; NumPy only.
 
     Parameters
     ----------
@@ -257,7 +258,7 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
             way.backward(piece.rows, cast(gradient, way.inputs.values.dtype), found)
         return found
 
-    # Columns divide their work among threads themselves.
+    # `_Columns` divides its work among threads itself.
     n_columns = sum(piece.way.func is _Columns for piece in pieces)
     shares = [pairs[:n_columns], *_divided(pairs[n_columns:])]
     parts = [work(shares[0]), *run_all(work, shares[1:])]
@@ -273,7 +274,7 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
 
 
 class _Found:
-    """Gradients that are added up: with respect to queries, keys, values and the mask."""
+    """Accumulated gradients with respect to queries, keys, values and the mask."""
 
     def __init__(self, by_queries, inputs, by_mask):
         self.by_queries, self.by_mask = by_queries, by_mask
@@ -282,12 +283,12 @@ class _Found:
 
 
 def _divided(items):
-    """Return a list in shares of about the same length."""
+    """Split a list into parts of about equal length."""
     return [items[i::_SHARES] for i in range(min(_SHARES, len(items)))]
 
 
 def _sees_a_key(rows, inputs, mask):
-    """Tell, on the host, which rows see a key that is not padded: shape (..., 1, n)."""
+    """Return, on the host, which rows see a key that is not padded: shape (..., 1, n)."""
     xp, exponents = namespace(inputs.values), inputs.keys.exponents
     is_key = to_host(xp.max(exponents, axis=-1) > -np.inf)
     seen = mask.seen(rows)
@@ -330,9 +331,9 @@ class _Columns:
         self.batch, self.n_columns = mask.batch(values, n_sets), values.shape[-1]
 
     def sums(self):
-        """Return the sums (..., G, L, e + 1), and on the host which rows are right everywhere."""
+        """Return the sums (..., G, L, e + 1), and on the host which rows are accurate."""
         xp = namespace(self.V)
-        # More parts than threads, of a power of 2 of columns, which transforms are fastest for.
+        # More parts than threads; transforms are fastest for a power of 2 of columns.
         size = min(self.batch, 1 << max(0, (self.n_columns // 8).bit_length() - 1))
         parts = blocks(self.n_columns, size)
         found = map(self._sums_of, parts) if is_array_api(self.V) else run_all(self._sums_of, parts)
@@ -352,20 +353,20 @@ class _Columns:
         return total
 
     def _is_right(self, sums):
-        """Tell which rows are right to the tolerance, for all sets and heads."""
+        """Return which rows are within the tolerance, for all sets and heads."""
         xp, name = namespace(sums), _name(sums.dtype)
         V, K, Q = (constant(part) for part in (self.V, self.K, self.Q))
         sizes = xp.max(xp.abs(V), axis=-1, keepdims=True)
         unit = V / xp.where(sizes == 0, like(1.0, V), sizes)
         norms = xp.sqrt((unit * unit) @ transposed(K * K)) * sizes
         errors = (norms[..., None, :, :] @ xp.abs(Q)) * self.mask.rounding(sums)
-        # A sum of values may cancel: it is compared with all of its row, in usual values.
+        # A sum of values may cancel, so it is compared with the whole row in units of usual values.
         usual = _usual(V[..., 1:, :])[..., None, :, None]
         largest = xp.max(xp.abs(sums[..., 1:, :]) / usual, axis=-2)
         wrong = xp.max(errors[..., 1:, :] / usual, axis=-2)
         weights = sums[..., 0, :]
         if sums.dtype == xp.float32:
-            # An output that is small beside its values has the digits of these, as elsewhere.
+            # An output that is small beside its values is as accurate as they allow, as elsewhere.
             largest = xp.maximum(largest, xp.abs(weights))
         is_right = (wrong <= _TOLERANCE[name] * largest) & (
             errors[..., 0, :] <= _TOLERANCE[name] * xp.abs(weights)
@@ -389,7 +390,7 @@ class _Columns:
             mask.add_waves(found.by_mask, waves, self.V)
 
     def _backward_of(self, share, found, is_trained):
-        """Add the gradients of some features to queries and keys; return what others add to."""
+        """Add the gradients for queries and keys; return those for values and mask."""
         mask, by_values, total = self.mask, np.zeros_like(self.V), 0.0
         for part in blocks(share.stop - share.start, max(1, self.batch // self.n_columns)):
             own = slice(share.start + part.start, share.start + part.stop)
@@ -421,7 +422,7 @@ class _Columns:
 
 
 def _usual(values):
-    """Return a usual size of the values of every column, 1 where all are 0: a geometric mean."""
+    """Return the geometric mean of the sizes of the values in every column; 1 where all are 0."""
     xp = namespace(values)
     sizes = xp.abs(values)
     is_some = sizes > 0
@@ -484,14 +485,14 @@ class _Block:
         self.factors, self.slopes = lifted(_copied(own), top[..., None, :])
 
     def _keys(self, part):
-        """Return the features of some keys; of a row alone with the weights."""
+        """Return the features of some keys, times the weights if there is a single row."""
         if isinstance(part, slice):
             rows = self.inputs.keys.map(lambda array: array[..., part, :])
         else:
             rows = self.inputs.keys.map(lambda array: rows_of(array, part))
         if not self.is_alone:
             return rows
-        # The weights join the logarithms: the maximum is that of the products.
+        # The weights are added to the logarithms, so that the maximum is that of the products.
         values, scale = rows
         logs = self._log_weights(part)[:, None]
         return Rows(values + logs) if scale is None else Rows(values, scale + logs)
@@ -512,7 +513,7 @@ class _Block:
             yield part, weights, *lowered(_copied(self._keys(part)), self.top)
 
     def sums(self):
-        """Return the sums (..., G, n, e + 1), and on the host which rows are right everywhere."""
+        """Return the sums (..., G, n, e + 1), and on the host which rows are accurate."""
         values = self.inputs.values
         xp, is_signed = namespace(values), self.inputs.keys.scale is not None
         shape = *self.factors.shape[:-1], values.shape[-1]
@@ -523,7 +524,7 @@ class _Block:
             kernel = arithmetic(kernel).multiply(kernel, weights)
             sums = sums + cast(kernel @ self._values(part)[..., None, :, :], xp.float64)
             if is_signed:
-                # Terms may cancel: how large they may be tells whether they are seen.
+                # Terms may cancel: their largest possible size decides whether the sum is accurate.
                 most = xp.abs(self.factors) @ xp.abs(transposed(K))[..., None, :, :]
                 sizes = sizes + constant(xp.sum(most * weights, axis=-1))
         if self.is_alone:

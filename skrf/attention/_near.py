@@ -30,11 +30,11 @@ from ._far import FarSums
 from ._heads import as_blocks, as_rows, blocks, filled, quotients
 from ._sampled import free, sampled, scores, taken
 
-_ROWS = 2048  # that are worked on at a time
-_SAMPLED = 16  # queries that choose anchors
+_ROWS = 2048  # processed at a time
+_SAMPLED = 16  # queries whose weights select the anchors
 # A float32 logit is off by up to 3e-5 here.
 LARGEST_SINGLE_LOGIT = 512.0
-_KEPT = 2**19  # entries of values, up to which they are made once
+_KEPT = 2**19  # entries of [1, values] up to which the array is kept rather than rebuilt
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +44,9 @@ class Anchors:
     Parameters
     ----------
     positions : ndarray of int of shape (..., S)
-        Where they are, -1 for places that are empty.
+        Their positions; -1 marks an empty slot.
     keys, values : array of shape (..., S, d), (..., S, e)
-        What stands there.
+        Their keys and values.
     """
 
     positions: np.ndarray
@@ -54,7 +54,7 @@ class Anchors:
     values: Any
 
     def joined(self, other):
-        """Return these anchors and others, without places that are empty everywhere."""
+        """Return these anchors and others, without slots that are empty everywhere."""
         xp = namespace(self.keys)
         positions = np.concatenate([self.positions, other.positions], axis=-1)
         keys = xp.concat([self.keys, other.keys], axis=-2)
@@ -70,7 +70,7 @@ class Anchors:
 
 @dataclass(frozen=True, eq=False)
 class NearState:
-    """What causal attention with a near field remembers: two blocks at most, anchors and sums.
+    """What causal attention with a near field remembers: at most two blocks, anchors and sums.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class NearState:
     anchors : Anchors
         The anchors.
     window : Window, default=None
-        All of this, ready to be read by single positions.
+        The same state, laid out for reads by single positions.
     """
 
     position: int
@@ -104,7 +104,7 @@ class NearState:
 
 @dataclass(frozen=True, eq=False)
 class NearGradients:
-    """Gradients with respect to a `NearState`: what later positions leave to those before it.
+    """Gradients with respect to a `NearState`, which later positions pass to those before it.
 
     Parameters
     ----------
@@ -131,9 +131,9 @@ class Exact:
     q : array of shape (..., G, B, n, d)
         Scaled queries of B blocks.
     keys, values : array of shape (..., 1, B, w, d), (..., 1, B, w, e + 1)
-        What their rows see, the weight before the values.
+        What their rows see; column 0 of the values is the weight.
     near, by_anchor : array of shape (..., G, B, n, w), (..., G, B, n, S)
-        Weights, the largest of a row 1.
+        Weights, scaled so that the largest of a row is 1.
     top : array of shape (..., G, B, n, 1)
         Their log scale.
     found : array of shape (..., G, B, n, e + 1)
@@ -154,7 +154,7 @@ class Exact:
         return self.q, self.keys, self.values, self.near, self.by_anchor
 
     def without_weights(self):
-        """Return the sums alone: what only a backward pass needs is let go."""
+        """Return the sums alone, without what only a backward pass needs."""
         return Exact(None, None, None, None, None, self.top, self.found)
 
 
@@ -165,9 +165,9 @@ class Reader:
     Parameters
     ----------
     unit : Unit
-        With these query heads and their features.
+        The unit, restricted to these query heads and their features.
     queries : slice
-        Which they are.
+        The query heads.
     """
 
     unit: Any
@@ -182,15 +182,15 @@ class NearAttention:
     unit : Unit
         The inputs; in a stream, those after a state.
     field : NearField
-        What is exact.
+        Which keys are attended to exactly.
     scale : float
         Factor of the products of queries and keys.
     causal : bool
         Whether later keys are not seen.
     size : int, default=None
-        Rows that are worked on at a time; None is 2,048.
+        Rows processed at a time; None is 2,048.
     state : NearState, default=None
-        What came before.
+        State after the earlier positions.
     """
 
     def __init__(self, unit, field, scale, causal, size=None, state=None):
@@ -212,7 +212,7 @@ class NearAttention:
             unit.k = xp.concat([state.keys, unit.k], axis=-2)
             unit.v = xp.concat([state.values, unit.v], axis=-2)
             hidden = np.concatenate([state.hidden, hidden], axis=-1)
-        self.origin = n_before - self.start  # where row 0 is
+        self.origin = n_before - self.start  # position of row 0
         self.hidden, self.n = hidden, hidden.shape[-1]
         self.n_blocks = -(-self.n // self.block)
         unit.hidden = beside(hidden, unit.k) if hidden.any() else None
@@ -240,7 +240,7 @@ class NearAttention:
     def _ranges(self):
         """Return (first, stop, rows) that cover the queries.
 
-        First and stop are whole blocks, or a single one of which there may be a part.
+        First and stop are numbers of blocks; only a lone block may be partial.
         """
         block, found, row = self.block, [], self.start
         while row < self.n:
@@ -257,7 +257,7 @@ class NearAttention:
         return slice(rows.start - self.start, rows.stop - self.start)
 
     def _blocks_of(self, rows, features, values):
-        """Return features and values as blocks, the last one filled up with what counts nothing."""
+        """Return features and values as blocks, the last one padded with rows of weight 0."""
         n_blocks = -(-(rows.stop - rows.start) // self.block)
         missing = n_blocks * self.block - (rows.stop - rows.start)
         lowest = -np.inf if features.scale is None else 0.0
@@ -272,7 +272,7 @@ class NearAttention:
         return slice(start * self.block, min(stop * self.block, self.n))
 
     def _values(self, rows):
-        """Return [1, values] of some keys, 0 of those that are hidden."""
+        """Return [1, values] of some keys, with zeros for hidden ones."""
         if self._kept is None:
             return self.unit.values(rows)
         return self._kept[..., rows, :]
@@ -294,7 +294,7 @@ class NearAttention:
         return FarSums(right, self.n_blocks, after=not self.causal, sums=sums)
 
     def _window(self, array, first, stop, fill=0.0):
-        """Return what the rows of every block see: (..., B, w, c) of an array (..., n, c)."""
+        """Return what the rows of every block see: (..., B, w, c) from an array (..., n, c)."""
         n, sides = stop - first, 1 if self.causal else 2
         begin, end = (first - 1) * self.block, (stop + sides - 1) * self.block
         present = slice(max(begin, 0), min(end, self.n))
@@ -302,7 +302,7 @@ class NearAttention:
         if n == 1:
             return own[..., None, :, :]
         own = as_blocks(filled(own, present.start - begin, end - present.stop, fill), n + sides)
-        if isinstance(own, np.ndarray):  # a view, in which neighbours share what both see
+        if isinstance(own, np.ndarray):  # a view: neighbouring windows overlap in memory
             shape = (*own.shape[:-3], n, (sides + 1) * self.block, own.shape[-1])
             return np.lib.stride_tricks.as_strided(own, shape, own.strides, writeable=False)
         parts = [own[..., i : i + n, :, :] for i in range(sides + 1)]
@@ -345,7 +345,7 @@ class NearAttention:
         return Exact(q, keys, values, near, by_anchor, top, found)
 
     def _exact_sums(self, ranges):
-        """Return the exact parts of ranges, without weights, one after the other."""
+        """Return the exact parts of consecutive ranges, without weights."""
         if is_torch_array(self.unit.q):
             from ._torch import exact_parts, is_differentiated
 
@@ -373,9 +373,9 @@ class NearAttention:
         return NearState(self.origin + self.n, sums, keys, values, hidden, self.anchors)
 
     def errors(self, places, expected, factors):
-        """Return the squared errors at some places in order, for every factor of the far part.
+        """Return the squared errors at sorted positions, for every factor of the far part.
 
-        Of NumPy, with an axis for the query heads.
+        NumPy only; the result has an axis for the query heads.
         """
         ranges, parts = self._ranges(), []
         far = self._far_sums(ranges)
@@ -404,7 +404,7 @@ class NearAttention:
             yield own, blocks, *_found(features, part, self.n_groups)
 
     def _far_part(self, far, *given):
-        """Return what all query heads find by features in a range, and its log scale."""
+        """Return the far part of all query heads in a range, and its log scale."""
         found = []
         for reader, sums in far.items():
             found.append(_joined([part[2:4] for part in self._read(reader, sums, *given)], -4))
@@ -448,7 +448,7 @@ class NearAttention:
         if later is not None:
             self._take(later)
         far = self._far_sums(ranges)
-        # What far keys get of every query: gradients of its sums, and the log scale of these.
+        # What every query contributes to its far keys: gradients of its sums, and their log scale.
         widths = unit.v.shape[-1] + 1, 1
         left = {}
         for reader in far:
@@ -471,7 +471,7 @@ class NearAttention:
         return self._written(found, tuple(sums))
 
     def _take(self, later):
-        """Add what later positions left to the last two blocks and the anchors."""
+        """Add what later positions passed back to the last two blocks and the anchors."""
         for name, part in (("k", later.keys), ("v", later.values)):
             self._by[name][self.n - len(part) :] += part
         for by_anchor, part in zip(self._by_anchor, later.anchors, strict=True):
@@ -496,7 +496,7 @@ class NearAttention:
         return NearGradients(sums, *kept, [part[:n_before] for part in self._by_anchor])
 
     def _read_back(self, reader, exact, part, gradient, by_exact, kept):
-        """Add the gradients of some queries by the features, and keep what their far keys need."""
+        """Add the feature-based gradients of some queries, and keep what their far keys need."""
         rows, blocks, read, scale, slopes, matrix = part
         own, unit = reader.queries, reader.unit
         total, top, of_exact, of_far = self._merged(exact, read, scale, own, blocks)
@@ -510,7 +510,7 @@ class NearAttention:
         self._by["q"][own, rows] += pulled(unit.head.queries, unit.queries(rows), by_values)
 
     def _exact_back(self, exact, by_sums, first, stop, rows):
-        """Add the gradients by the exact part of a range; of NumPy and of torch."""
+        """Add the gradients of the exact part of a range, with NumPy or torch."""
         xp, do = namespace(by_sums), arithmetic(by_sums)
         anchor_keys, anchor_values = self._anchors()
         by_near = do.multiply(by_sums @ transposed(exact.values), exact.near)
@@ -528,7 +528,7 @@ class NearAttention:
         self._by_anchor[1] += by_values[..., 1:]
 
     def _spread(self, target, windows, first, stop):
-        """Add what `_window` showed of rows back to them."""
+        """Add gradients of windows back to the rows they show: the adjoint of `_window`."""
         n, sides = stop - first, 1 if self.causal else 2
         begin = (first - 1) * self.block
         if n == 1:
@@ -544,7 +544,7 @@ class NearAttention:
         own += rows[..., : own.shape[-2], :]
 
     def without_rows(self):
-        """Return what `exact_gradients` needs beside operands and anchors; of torch."""
+        """Return what `exact_gradients` needs besides operands and anchors; torch only."""
         own, unit = copy.copy(self), copy.copy(self.unit)
         unit.q, unit.k, unit.v = (
             part.new_empty(()).expand(part.shape) for part in (unit.q, unit.k, unit.v)
@@ -560,9 +560,9 @@ class NearAttention:
         return own
 
     def exact_gradients(self, exacts, by_sums, ranges):
-        """Return the gradients with respect to queries, keys, values, and those of the anchors.
+        """Return the gradients with respect to queries, keys, values and the anchors'.
 
-        By the exact parts of ranges; of torch, which differentiates the far part.
+        Exact parts only, for torch, which differentiates the far part itself.
         """
         own, unit, anchors = copy.copy(self), self.unit, self.anchors
         inputs = unit.q, unit.k, unit.v, anchors.keys, anchors.values
@@ -576,9 +576,9 @@ class NearAttention:
         return zeros
 
     def _far_back(self, reader, gradients, scales, later):
-        """Add the gradients of far keys, which read sums over queries as these do over keys.
+        """Add the gradients of far keys, which read sums over queries as queries do over keys.
 
-        Returns those sums over all queries, where there is a state before.
+        Returns those sums over all queries if there is an earlier state.
         """
         unit, n_groups = reader.unit, self.n_groups
         shift = self._log_shrink[reader.queries, :, 0] - finite(scales)
@@ -611,7 +611,7 @@ class NearAttention:
         return later
 
     def _add_far(self, reader, right, later):
-        """Add the gradients of the keys that are far from queries, given sums over these."""
+        """Add the gradients of the far keys of some queries, given sums over these queries."""
         unit, n_groups = reader.unit, self.n_groups
         ranges = [(first, stop) for first, stop, _ in self._ranges()]
         if self.causal:  # the last two blocks are not yet far from any query
@@ -644,8 +644,8 @@ def _parts_of(n):
 
 
 def _joined(parts, axis):
-    """Return several (found, scale) as one."""
-    if len(parts) == 1:  # the usual case, which is not copied
+    """Return several (found, scale) pairs as one."""
+    if len(parts) == 1:  # the usual case: no copy
         return parts[0]
     return [namespace(own[0]).concat(own, axis=axis) for own in zip(*parts, strict=True)]
 
@@ -678,9 +678,9 @@ def _mean_quotients(sums):
 
 
 def _found(features, part, n_groups):
-    """Return what rows (..., G, n, M) read of a `FarPart`: (..., G, B, n_groups, n / B, c).
+    """Return what rows (..., G, n, M) read from a `FarPart`: (..., G, B, n_groups, n / B, c).
 
-    With log scale, slopes and sums, the columns of groups apart.
+    With it come the log scale, slopes and sums, with an axis for the groups of columns.
     """
     n_blocks = part.stop - part.first
     features = features.map(lambda array: grouped(as_blocks(array, n_blocks), n_groups))
@@ -700,7 +700,7 @@ def grouped(array, n_groups):
 
 
 def swapped(array):
-    """Return rows and groups in the other order."""
+    """Return rows and groups with their axes swapped."""
     return namespace(array).moveaxis(array, -3, -2)
 
 
@@ -711,7 +711,7 @@ def _ungrouped(array):
 
 
 def _apart(rows, n_groups):
-    """Return features with the groups of their columns along the first axis; NumPy."""
+    """Return features with the groups of their columns along the first axis; NumPy only."""
     values, scale = rows
     values = np.moveaxis(grouped(values, n_groups), -2, 0)
     if scale is not None:
@@ -721,7 +721,7 @@ def _apart(rows, n_groups):
 
 
 def _largest_logit(unit, scale, state):
-    """Return an upper bound of all logits, or raise where they leave the range of float64."""
+    """Return an upper bound of all logits, or raise if they leave the range of float64."""
     keys = [unit.k] if state is None else [unit.k, state.keys, state.anchors.keys]
     bound = scale * longest(unit.q) * max(map(longest, keys))
     if not math.isfinite(bound):
@@ -734,14 +734,14 @@ def _largest_logit(unit, scale, state):
 
 
 def longest(rows):
-    """Return the largest length of rows (..., n, c), 0 without any."""
+    """Return the largest length of rows (..., n, c); 0 if there are none."""
     if 0 in rows.shape:
         return 0.0
     return math.sqrt(largest_norm2(namespace(rows).reshape(rows, (-1, rows.shape[-1]))))
 
 
 def _own(array):
-    """Return a part of an array that does not keep the whole of it."""
+    """Return a part of an array that does not keep the whole array alive."""
     return array if is_array_api(array) else array.copy()
 
 

@@ -1,4 +1,4 @@
-"""One position of a stream, in few operations: Python's time for them is most of what it costs.
+"""One position of a stream, in few operations, since Python's overhead dominates its cost.
 
 The results are those of `_linear` and `_near`, to rounding.
 """
@@ -17,7 +17,7 @@ _FIRST = slice(0, 1)
 
 
 def by_features(unit, sums, out):
-    """Write causal attention by features alone; return the sums with the key of the position."""
+    """Write causal attention by features alone; return the sums including the position's key."""
     keys, values = unit.key_rows(_FIRST), unit.values(_FIRST)
     queries = unit.query_rows(_FIRST)
     if keys.scale is None:
@@ -25,7 +25,7 @@ def by_features(unit, sums, out):
         if math.isfinite(float(namespace(found).sum(constant(found)[..., 0]))):
             out.put(_FIRST, found[..., 1:] / found[..., :1])
             return after
-        # NumPy's were overwritten.
+        # NumPy features were overwritten.
         keys, queries = unit.key_rows(_FIRST), unit.query_rows(_FIRST)
     # One key needs no product of matrices.
     xp, top = namespace(unit.k), sums.raised(keys)
@@ -38,9 +38,9 @@ def by_features(unit, sums, out):
 
 
 def _by_logarithms(sums, keys, values, queries):
-    """Return the sums with a key, and what queries read of them, where no feature is 0.
+    """Return the sums including a key, and what queries read from them, if no feature is 0.
 
-    Where some are, it is NaN: -inf less -inf.
+    Features that are 0 give NaN: -inf minus -inf.
     """
     xp = namespace(keys)
     with np.errstate(invalid="ignore"):
@@ -57,8 +57,8 @@ def _by_logarithms(sums, keys, values, queries):
 def near(unit, field, scale, before, out):
     """Write attention with a near field, and return the state after the position.
 
-    None, with nothing written, is for what `NearAttention` must do: all but what `_is_usual` tells,
-    and float64 for logits that are too large.
+    Returns None, and writes nothing, where `NearAttention` must do it: if `_is_usual` is False, or
+    logits are so large that they need float64.
     """
     if before is None or not _is_usual(unit, field, before):
         return None
@@ -84,17 +84,17 @@ def near(unit, field, scale, before, out):
 
 
 class Window:
-    """What the positions of a block see, ready to be read: sums of far keys, anchors, near keys.
+    """What the positions of a block see, laid out for reading: far sums, anchors, near keys.
 
-    States that follow each other share it. Each has its first rows, and a row is written once: by
-    the first state that comes to it. Copies and pickles of states leave it out.
+    Consecutive states share it. Each owns a number of its first rows, and every row is written
+    once, by the first state that reaches it. Copies and pickles of states leave it out.
 
     Parameters
     ----------
     state : NearState
-        Whose rows are the first.
+        State whose rows come first.
     block : int
-        Positions of a block; there is room for two.
+        Number of positions in a block; there is room for two blocks.
     n_groups : int
         Groups of features.
 
@@ -136,7 +136,7 @@ class Window:
         return type(None), ()
 
     def is_next(self, n):
-        """Return whether row n of the near keys may be written, and take it: nobody else has it."""
+        """Claim row n of the near keys, and return whether nobody else has it."""
         if _is_frozen(self._keys):
             return False
         with self._lock:
@@ -145,7 +145,7 @@ class Window:
         return is_next
 
     def state_after(self, state, k, v):
-        """Write the row behind those of a state, and return the state that has it."""
+        """Write the row that follows those of a state, and return the state that includes it."""
         place = self._first + state.keys.shape[-2]
         own, rows = slice(place, place + 1), slice(self._first, place + 1)
         self._keys[..., own, :] = k
@@ -161,14 +161,14 @@ class Window:
         )
 
     def read(self, q, logs, n):
-        """Return what queries see of n near keys and all others: sums (..., n_groups, G, e + 1).
+        """Return the sums of queries over n near keys and all others, (..., n_groups, G, e + 1).
 
         Parameters
         ----------
         q : array of shape (..., G, d)
             Scaled queries.
         logs : array of shape (..., G, M) or None
-            Their log features; NumPy's are overwritten.
+            Their log features; NumPy arrays are overwritten.
         n : int
             Number of near keys.
         """
@@ -182,18 +182,18 @@ class Window:
             if self._n_groups > 1:
                 logits = xp.broadcast_to(logits, (*logs.shape[:-1], stop))
             logits = xp.concat([logs, logits], axis=-1)
-        # There is a largest: a query sees its own key.
+        # The maximum is finite: a query sees its own key.
         do, top = arithmetic(logits), xp.max(logits, axis=-1, keepdims=True)
         weights = do.exp(do.subtract(logits, top))
         return weights @ self._sums[..., : self._n_far + stop, :]
 
 
 def _is_usual(unit, field, before):
-    """Return whether a unit is a position as most are.
+    """Return whether a unit is an ordinary single position.
 
-    Others are several, or begin a block, at which keys become far; are anchors, or padding; need
-    float64 for single inputs; have features with signs, or of several query heads; or are tensors
-    that torch may differentiate, as rows are written in place.
+    It is not if it holds several positions, begins a block (where keys become far), is an anchor or
+    padding, needs float64 for float32 inputs, has features with signs or several heads' features,
+    or is a tensor that torch may differentiate, since rows are written in place.
     """
     heads = unit.maps.heads
     return (
@@ -210,7 +210,7 @@ def _is_usual(unit, field, before):
 
 
 def _can_go_on(state, field):
-    """Return whether all anchors are there, and rows may be written behind those of a state."""
+    """Return whether all anchors are known and a row may be written after those of a state."""
     anchors = state.anchors
     n_anchors = anchors.keys.shape[-2]
     arrays = state.keys, state.values, anchors.keys, anchors.values, *(s.sums for s in state.sums)
@@ -223,11 +223,11 @@ def _can_go_on(state, field):
 
 
 def _is_differentiated(*arrays):
-    """Return whether torch may differentiate what is made of any of these."""
+    """Return whether torch may differentiate results of any of these."""
     return any(getattr(own, "requires_grad", False) for own in arrays)
 
 
 def _is_frozen(array):
-    """Return whether torch made an array in its inference mode, and no longer is in it."""
+    """Return whether a tensor was made in torch's inference mode, which is now off."""
     is_torch = array_api_compat.is_torch_array(array)
     return is_torch and array.is_inference() and not namespace(array).is_inference_mode_enabled()

@@ -1,4 +1,4 @@
-"""Masks as attention sees them: entries; products through the FFT; operators of users."""
+"""Masks as attention sees them: entries, products through the FFT, and users' operators."""
 
 import math
 import threading
@@ -9,13 +9,13 @@ import scipy.fft
 from .._arrays import arithmetic, beside, cast, is_array_api, like, namespace, take, to_host
 from ._heads import blocks
 
-# Bound, in bytes, on columns that are transformed at once, and on blocks of the masked kernel.
-# Larger ones leave the cache; those of other libraries are worth the calls that make them.
+# Bounds, in bytes, on the columns transformed at once and on blocks of the masked kernel. Larger
+# ones leave the cache; those of other libraries are larger because their calls cost more.
 COLUMN_BYTES, BLOCK_BYTES, DEVICE_BYTES = 2**18, 2**22, 2**26
-# Transforms of that many columns share the vectors of the processor.
+# Transforms of this many columns fill the processor's vectors.
 _LEAST_COLUMNS = 8
-# Rows of a mask that are formed at once. Those of a sparse one share keys only here and there, so
-# that more of them multiply more zeros; from some density on it is treated as an array.
+# Rows of a mask formed at once. Rows of a sparse mask share few keys, so larger blocks multiply
+# more zeros; from _DENSE_FROM on a sparse mask is treated as an array.
 _BLOCK_ROWS = 1024
 _SPARSE_ROWS = 32
 _DENSE_FROM = 1 / 16
@@ -36,13 +36,13 @@ class Mask:
     shape : tuple of int
         (L, S).
     block_rows : int
-        Rows that `entries` is best asked for at once.
+        Best number of rows per call of `entries`.
     largest : float
-        The largest entry, or 1 where that is less or not known.
+        The largest entry, or 1 if that is smaller or unknown.
     is_double : bool
-        Whether products are those of float64 only.
+        Whether products exist in float64 only.
     n_extra : int
-        First positions for which there are no products.
+        Number of leading positions without products.
     """
 
     is_double = False
@@ -55,7 +55,7 @@ class Mask:
         self._unit = math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
 
     def unit(self, X):
-        """Return what entries in the dtype of X are divided by: float32 has little room."""
+        """Return the divisor of entries in the dtype of X: float32 has a small range."""
         return 1.0 if X.dtype == namespace(X).float64 else self._unit
 
     def columns_pay(self, n_features, n_values):
@@ -71,7 +71,7 @@ class Mask:
         return slice(0, self.shape[1])
 
     def no_gradient(self, X):
-        """Raise: what is given has entries that cannot be moved one by one."""
+        """Raise: entries of this mask are not parameters."""
         raise TypeError(
             "with_mask=True needs a ToeplitzMask or an array as mask, or one for every head; got "
             "a sparse matrix or a LinearOperator."
@@ -108,7 +108,7 @@ class DenseMask(Mask):
         return np.zeros(self.shape, X.dtype)
 
     def share(self, total):
-        """Return what one of several threads adds its gradients to: rows of its own."""
+        """Return the rows that one of several threads adds its gradients to."""
         return total
 
     def add_gradient(self, total, rows, keys, gradient):
@@ -147,8 +147,8 @@ class SparseMask(DenseMask):
 class GridMask(Mask):
     """Block-Toeplitz mask: a convolution, done as a circular one of about twice the size.
 
-    Its products are not sums of nonnegative terms: they round by a share of the largest keys,
-    wherever those are.
+    Its products are not sums of nonnegative terms: their rounding error is proportional to the
+    largest keys, wherever those are.
 
     Parameters
     ----------
@@ -157,11 +157,11 @@ class GridMask(Mask):
     grid : tuple of int
         Positions on each axis.
     n_extra : int
-        Positions before the grid, which see and are seen with the weight 1.
+        Number of positions before the grid, which see all others, and are seen, with weight 1.
     causal : bool
-        Whether keys behind the query count 0.
+        Whether later keys have weight 0.
     is_wide : bool
-        Whether offsets of weight 0 count as seen: gradients are wanted.
+        Whether offsets of weight 0 count as seen, because their gradients are wanted.
     """
 
     def __init__(self, weights, grid, n_extra, causal, is_wide):
@@ -184,7 +184,7 @@ class GridMask(Mask):
         differences = offsets @ steps
         self._least_lag = differences.min(initial=n_positions)
         self._largest_lag = differences.max(initial=-n_positions)
-        # Where positions lie in the array of the weights: as far apart as their offsets are.
+        # Flat indices of positions in the array of the weights, as far apart as their offsets.
         numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
         self._places = np.ravel_multi_index(numbers, weights.shape)
         self._cache = {}
@@ -244,7 +244,7 @@ class GridMask(Mask):
         return self._cache[name, X.dtype]
 
     def _flat_places(self, rows, keys):
-        """Return where the weights of rows and keys lie, flat; those of extra ones anywhere."""
+        """Return flat indices of the weights of rows and keys; any for extra positions."""
         left, right = (
             self._places[np.maximum(numbers - self.n_extra, 0)]
             for numbers in (rows, np.arange(keys.start, keys.stop))
@@ -252,7 +252,7 @@ class GridMask(Mask):
         return (left[:, None] - right + self.kept.size // 2).ravel()
 
     def _windows(self, rows, keys, weights):
-        """Return entries of NumPy: windows of the weights in reverse order."""
+        """Return NumPy entries: windows of the reversed weights."""
 
         def windows():
             back = np.ascontiguousarray(weights[(slice(None, None, -1),) * weights.ndim])
@@ -275,7 +275,7 @@ class GridMask(Mask):
     # ---------------------------------------------------------------- products
 
     def batch(self, X, n_sets):
-        """Return how many columns are best transformed at once."""
+        """Return the best number of columns to transform at once."""
         n_bytes = DEVICE_BYTES if is_array_api(X) else COLUMN_BYTES
         each = 4 if X.dtype == namespace(X).float32 else 8
         return max(_LEAST_COLUMNS, n_bytes // (each * self.size * n_sets))
@@ -290,7 +290,7 @@ class GridMask(Mask):
         return tuple(range(len(leading), len(leading) + len(self.grid)))
 
     def waves(self, columns):
-        """Return the transforms of columns of shape (..., S), those of extra keys left out."""
+        """Return the transforms of columns of shape (..., S) without extra keys."""
         leading, xp = columns.shape[:-1], namespace(columns)
         own = xp.reshape(columns[..., self.n_extra :], (*leading, *self.grid))
         return _fft(own).rfftn(own, s=self.padded, axes=self._axes(leading))
@@ -298,7 +298,7 @@ class GridMask(Mask):
     def product(self, waves, columns):
         """Return W Z for columns Z of shape (..., S), without rows of extra positions.
 
-        Waves of NumPy are overwritten.
+        NumPy waves are overwritten.
         """
         waves = arithmetic(waves).multiply(waves, self._transform(columns))
         return self._convolved(waves, columns)
@@ -348,7 +348,7 @@ class GridMask(Mask):
         return np.zeros(self.kept.shape)
 
     def share(self, total):
-        """Return what one of several threads adds its gradients to."""
+        """Return the array that one of several threads adds its gradients to."""
         return np.zeros_like(total)
 
     def add_gradient(self, total, rows, keys, gradient):
@@ -377,8 +377,8 @@ class GridMask(Mask):
 class OperatorMask(Mask):
     """Mask that is a LinearOperator: entries and gradients need its adjoint.
 
-    How it computes is not known, and may be an FFT: its rounding is estimated as if it were, with
-    the norm of the longest row of W, which products with random signs show.
+    It may compute by an FFT: its rounding error is estimated as if it did, from the norm of the
+    longest row of W, which products with random signs reveal.
     """
 
     is_double = True
@@ -388,7 +388,7 @@ class OperatorMask(Mask):
             raise TypeError(f"mask must be real, got a LinearOperator of dtype {operator.dtype}.")
         super().__init__(operator.shape)
         self.operator = operator
-        # Heads are worked on in threads, and an operator may have work arrays of its own.
+        # Heads run on threads, and an operator may have work arrays of its own.
         self.lock = threading.Lock()
         self.block_rows = min(_BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * max(*self.shape, 1))))
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (16, self.shape[1]))
@@ -398,11 +398,11 @@ class OperatorMask(Mask):
         self._rounding = 2 * eps * math.log2(size) * math.sqrt(norms2.max(initial=0))
 
     def columns_pay(self, n_features, n_values):
-        """Tell that products are to be used: entries are not at hand."""
+        """Return True: entries are not at hand."""
         return True
 
     def batch(self, X, n_sets):
-        """Return how many columns are best multiplied at once."""
+        """Return the best number of columns to multiply at once."""
         return max(1, BLOCK_BYTES // (16 * max(*self.shape, 1)))
 
     def rounding(self, X):
@@ -410,7 +410,7 @@ class OperatorMask(Mask):
         return self._rounding
 
     def waves(self, columns):
-        """Return the columns: operators take them as they are."""
+        """Return the columns unchanged."""
         return columns
 
     def product(self, waves, columns):
@@ -440,14 +440,14 @@ class OperatorMask(Mask):
         units[np.arange(len(rows)), rows] = 1
         entries = self.transposed_product(units, units)
         least, largest = entries.min(initial=0), abs(entries).max(initial=0)
-        # An operator may round; negative entries that are no rounding errors are refused.
+        # Negative entries beyond rounding errors are refused.
         if not (least >= -1e-9 * largest and largest < np.inf):
             raise ValueError(f"mask must be finite and >= 0 everywhere, got {least}.")
         return np.maximum(entries[:, keys], 0)
 
 
 def _fft(X):
-    """Return the module with the transforms: SciPy's keep float32, and are faster than NumPy's."""
+    """Return the module with the transforms: SciPy's keep float32 and are faster than NumPy's."""
     return namespace(X).fft if is_array_api(X) else scipy.fft
 
 
@@ -458,7 +458,7 @@ def below(rows, keys):
 
 
 def rows_of(X, numbers, axis=-2):
-    """Return some rows of an array, given by host numbers in order; NumPy's may be a view."""
+    """Return rows of an array, given sorted indices on the host; a NumPy result may be a view."""
     start, stop = int(numbers[0]), int(numbers[-1]) + 1
     if stop - start == len(numbers):
         index = [slice(None)] * X.ndim
@@ -470,7 +470,7 @@ def rows_of(X, numbers, axis=-2):
 
 
 def parts_of(keys, size):
-    """Return keys (a slice, or numbers) in parts of at most a size."""
+    """Split keys (a slice or indices) into parts of limited size."""
     if isinstance(keys, slice):
         n = keys.stop - keys.start
         return [slice(keys.start + p.start, keys.start + p.stop) for p in blocks(n, size)]

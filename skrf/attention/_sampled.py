@@ -1,4 +1,4 @@
-"""Exact attention of a few queries: what anchors are chosen by, and outputs judged by."""
+"""Exact attention of a few queries, by which anchors are chosen and outputs judged."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ _FIRST = 4  # keys of a window: language models put much weight on them
 
 
 def sampled(is_free, n):
-    """Return places (..., n) of rows that are free, spread over all of them with a fixed seed.
+    """Return indices (..., n) of free rows, spread over all of them with a fixed seed.
 
-    Where there are fewer, some come more than once.
+    If there are fewer than n, some occur more than once.
     """
     shares = (np.arange(n) + np.random.default_rng(0).random(n)) / n
     order = np.argsort(~is_free, axis=-1, kind="stable")
@@ -23,7 +23,7 @@ def sampled(is_free, n):
 
 
 def taken(array, places):
-    """Return rows (..., m, c) of an array (..., n, c), given their places (..., m)."""
+    """Return rows (..., m, c) of an array (..., n, c), given their indices (..., m)."""
     leading, (n, width) = array.shape[:-2], array.shape[-2:]
     places = np.broadcast_to(places, (*leading, places.shape[-1]))
     flat = namespace(array).reshape(array, (-1, width))
@@ -33,14 +33,14 @@ def taken(array, places):
 
 
 def free(unit):
-    """Return, on the host, which keys of a unit are no padding."""
+    """Return, on the host, which keys of a unit are not padding."""
     if unit.hidden is None:
         return np.ones(unit.k.shape[:-1], bool)
     return ~to_host(unit.hidden)
 
 
 def exact_weights(unit, places, scale, causal=False):
-    """Yield (places of some queries, their attention weights (..., G, n, S), what is not seen)."""
+    """Yield (indices of some queries, their weights (..., G, n, S), which keys they do not see)."""
     q, keys = constant(unit.q), transposed(cast(constant(unit.k), unit.dtype))[..., None, :, :]
     n_keys, is_free = unit.k.shape[-2], free(unit)
     for rows in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
@@ -57,7 +57,7 @@ def exact_weights(unit, places, scale, causal=False):
 
 
 def scores(unit, places, scale):
-    """Return, on the host, how much every key matters: sum_i a_ij^2 |o_i - v_j|^2 over queries."""
+    """Return, on the host, the importance of every key, sum_i a_ij^2 |o_i - v_j|^2 over queries."""
     values, total = constant(unit.v), 0.0
     if unit.value_unit != 1:
         values = values / unit.value_unit
@@ -67,7 +67,7 @@ def scores(unit, places, scale):
         parts = [xp.ones_like(out[..., :1]), xp.sum(out * out, axis=-1, keepdims=True), -2 * out]
         parts, found = xp.concat(parts, axis=-1), []
         for rows in blocks(values.shape[-2], _KEYS):
-            # Of every key: the sums of a^2, of a^2 |o|^2, and of -2 a^2 o.
+            # For every key: the sums of a^2, of a^2 |o|^2, and of -2 a^2 o.
             own, v = weights[..., rows], values[..., rows, :]
             own = xp.sum(transposed(own * own) @ parts, axis=-3)
             size = own[..., 0] * xp.sum(v * v, axis=-1) + own[..., 1]
@@ -77,7 +77,7 @@ def scores(unit, places, scale):
 
 
 def errors_of(unit, out, places, scale, causal, window=None):
-    """Return how far outputs and simple answers are from exact attention at some places.
+    """Return the distances of outputs and simple answers from exact attention at some positions.
 
     Parameters
     ----------
@@ -90,13 +90,13 @@ def errors_of(unit, out, places, scale, causal, window=None):
     scale, causal
         As in `NearAttention`.
     window : int, default=None
-        Keys of an exact window that is judged, too: the first 4 and the nearest.
+        Number of keys of an exact window to judge as well: the first 4 and the nearest.
 
     Returns
     -------
     ndarray of shape (2, n_answers)
-        Sums over the places of squared distances, and of distances: of every output, the mean of
-        the values, the window where there is one, and 0.
+        Squared distances and distances, summed over the queries, of every output, the mean of the
+        values, the window if there is one, and 0.
     """
     values = cast(constant(unit.v), unit.dtype)[..., None, :, :]
     values = values if unit.value_unit == 1 else values / unit.value_unit

@@ -1,4 +1,4 @@
-"""Causal attention of torch with a backward pass of its own: autograd's makes more arrays."""
+"""Causal attention for torch with its own backward pass, which makes fewer arrays than autograd."""
 
 from itertools import islice
 
@@ -14,7 +14,7 @@ _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 
 
 class Quotients(torch.autograd.Function):
-    """Numerators over denominators, the first of sums; 0 where that is 0."""
+    """Numerators over denominators (column 0 of the sums); 0 where the denominator is 0."""
 
     generate_vmap_rule = True
 
@@ -40,7 +40,7 @@ def _divisor(sums):
 
 
 def _check_once():
-    """Raise where gradients are to be differentiated: of this, autograd would know a part only."""
+    """Raise if gradients are to be differentiated: autograd would see only a part of the graph."""
     if torch.is_grad_enabled():
         raise NotImplementedError(
             "Second derivatives (create_graph=True) of causal attention and of near fields are not "
@@ -49,7 +49,7 @@ def _check_once():
 
 
 def is_differentiated(inputs):
-    """Return whether autograd records what is done with any of the inputs."""
+    """Return whether autograd records operations on any of the inputs."""
     return torch.is_grad_enabled() and any(array.requires_grad for array in inputs)
 
 
@@ -61,7 +61,7 @@ def exact_parts(attention, ranges, inputs):
 
 
 class _ExactParts(torch.autograd.Function):
-    """The sums of `exact_parts`, and behind them their log scales, constants."""
+    """The sums of `exact_parts`, followed by their log scales, which are constants."""
 
     @staticmethod
     def forward(ctx, attention, ranges, *_):
@@ -89,20 +89,20 @@ def causal_product(before, queries, keys, values):
     Parameters
     ----------
     before : Sums
-        Over the keys of earlier positions, at exponents (U, M) or (U, 1) that serve these.
+        Over the keys of earlier positions, at exponents (U, M) or (U, 1) that suit these.
     queries, keys : Rows
         Features of shapes (U, G, n, M) and (U, n, M).
     values : Tensor of shape (U, n, e + 1)
-        Values, the weight first.
+        [weight, values].
     """
     far = cast(before.sums, values.dtype)
     return _CausalProduct.apply(*queries, *keys, values, far, before.top)
 
 
 def _fixed(array):
-    """Return a constant that may be overwritten: of a part of other features, a copy.
+    """Return a constant that may be overwritten: a copy if it is part of another array.
 
-    Features that are whole are nobody else's: feature maps make new ones.
+    Whole arrays of features have no other user: feature maps make new ones.
     """
     if array is None:
         return None
@@ -143,13 +143,13 @@ class _CausalProduct(torch.autograd.Function):
 
 
 def _folded(rows):
-    """Return rows (..., n, c) in parts, those of the heads of a set together: (parts, rows, c)."""
+    """Return rows (..., n, c) in parts, with the heads of a set together: (parts, rows, c)."""
     fold = together if rows.ndim == 4 else in_parts  # of several query heads
     return fold(rows, _PART_ROWS).flatten(0, 1)
 
 
 def _unfolded(parts, rows):
-    """Return what `_folded` made, in the shape of the rows."""
+    """Undo `_folded`."""
     *heads, n = rows.shape[1:-1]
     parts = parts.unflatten(0, (rows.shape[0], -1))
     if heads:
@@ -158,6 +158,6 @@ def _unfolded(parts, rows):
 
 
 def _triangles(products):
-    """Set products with later keys to 0, those of every head that a set has."""
+    """Set products with later keys to 0, for every head of a set."""
     products.unflatten(1, (-1, products.shape[-1])).tril_()
     return products

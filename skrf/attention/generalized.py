@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from .._arrays import (
     arithmetic,
@@ -18,7 +18,7 @@ from .._arrays import (
     like,
     namespace,
 )
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._sums import Rows
 from .._typing import Array, RandomState
 from .._validation import Interval, StrOptions, draw_seed
@@ -75,7 +75,7 @@ _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
 
 
-class GeneralizedMap(Documented, BaseEstimator):
+class GeneralizedMap(EstimatorBase):
     """Features g(w.x) of generalised attention, for `ApproxKernelAttention`.
 
     The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or

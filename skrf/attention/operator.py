@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from .._arrays import is_array_api, like, namespace, take, to_host
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
@@ -62,7 +61,7 @@ _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of k
 _STREAMED = 1e100  # sums of values between the inverse of this and this fit float64 on any scale
 
 
-class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
+class ApproxKernelAttention(NestedParameters, EstimatorBase):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns an estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are factored out
@@ -95,6 +94,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         alone, with `causal` and with a `mask`.
     block_size : int, default=None
         Rows whose features are held at once; None is 1,024, or 2,048 with a near field.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
@@ -153,6 +154,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         near: NearField | Literal["auto"] | None = "auto",
         n_groups: int | Literal["auto"] = "auto",
         block_size: int | None = None,
+        random_state: RandomState = None,
     ) -> None:
         self.feature_map = feature_map
         self.causal = causal
@@ -161,6 +163,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         self.near = near
         self.n_groups = n_groups
         self.block_size = block_size
+        self.random_state = random_state
 
     # ---------------------------------------------------------------- exact and approximate parts
 
@@ -231,7 +234,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             )
             return (own,) if needs_data(own) else in_groups(own.fit_without_data(width), n_groups)
 
-        return remembered(self, f"_prototypes_{width}", (feature_map, scale, n_groups), make)
+        given = feature_map, scale, n_groups, self.random_state
+        return remembered(self, f"_prototypes_{width}", given, make)
 
     def redraw(self, random_state: RandomState = None) -> Self:
         """Redraw the random numbers, keeping statistics and `shrink_`.
@@ -257,13 +261,12 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         return self
 
     def _seed(self, source):
+        source = source if self.random_state is None else self.random_state
         if hasattr(self, "_redrawn_seed"):
             return self._redrawn_seed
         if isinstance(source, (int, np.integer)):
             return int(source)
-        if not hasattr(self, "_drawn_seed"):
-            self._drawn_seed = draw_seed(source)
-        return self._drawn_seed
+        return remembered(self, "_drawn", (source,), lambda: draw_seed(source))
 
     def _sets(self, groups, n_key_heads):
         """Return the `HeadSet` of every set of keys."""
@@ -279,8 +282,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
                 )
             if prototypes is not self._fitted_prototypes:
                 raise ValueError(
-                    "feature_map, scale, n_groups or whether there is a near field has changed "
-                    "after fit: call fit(q, k) again, or clone the operator to forget the "
+                    "feature_map, scale, n_groups, random_state or the use of a near field has "
+                    "changed after fit: call fit(q, k) again, or clone the operator to forget the "
                     "statistics."
                 )
             return [sets[u % n_key_heads] for u in range(n_sets)]
@@ -632,9 +635,8 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         (field, mask, by_masks), size = plan, self.block_size or _linear.FEATURE_ROWS
         if field is not None:
             scale = check_scale(self.scale, unit.q.shape[-1])
-            NearAttention(unit, field, scale, self.causal, self.block_size).backward(
-                gradient, found
-            )
+            near = NearAttention(unit, field, scale, self.causal, self.block_size)
+            near.backward(gradient, found)
             return
         gradient = gradient / len(unit.maps.groups)
         for g, (head,) in enumerate(unit.maps.groups):
@@ -787,8 +789,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             ]
         elif n_groups:
             others = range(1, _DIAGNOSED_DRAWS)
-            draws = [redrawn_sets(sets, lambda own, _, n=n: own.seed_ + n) for n in others]
-            draws = [sets, *draws]
+            draws = [sets, *(redrawn_sets(sets, lambda own, _, n=n: own.seed_ + n) for n in others)]
         else:
             draws = [sets]
         error = spread([to_host(self._attend(groups, own).out) for own in draws], n_groups)
@@ -800,8 +801,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             window += field.n_exact(causal=self.causal)
         sampled_errors = None
         if self._is_softmax:
-            found_errors = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
-            *squares, total = found_errors[0]
+            *squares, total = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
             names += ["mean", "window"]
             sampled_errors = {
                 name: math.sqrt(own / total) if total else 0.0
@@ -815,7 +815,7 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
 
     def _errors(self, groups, sets, outputs, n, window):
-        """Return `errors_of` for about n queries of every set of keys."""
+        """Return squared errors of `errors_of` for about n queries of every set of keys."""
 
         def errors(_, unit, numbers):
             is_one = not isinstance(numbers, list)
@@ -823,12 +823,11 @@ class ApproxKernelAttention(NestedParameters, Documented, BaseEstimator):
             unit.take_units()
             return self._unit_errors(unit, own, n, window)
 
-        return sum(for_each_unit(groups, sets, errors)[1])
+        return sum(for_each_unit(groups, sets, errors)[1])[0]
 
     def _unit_errors(self, unit, outputs, n, window=None):
-        places = sampled(
-            np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool), max(1, n // unit.q.shape[-3])
-        )
+        rows = np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
+        places = sampled(rows, max(1, n // unit.q.shape[-3]))
         scale = check_scale(self.scale, unit.q.shape[-1])
         return errors_of(unit, outputs, places, scale, self.causal, window)
 

@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial, update_wrapper, wraps
+from functools import partial, update_wrapper
 from inspect import signature
 from numbers import Integral, Real
 from operator import attrgetter
@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import (
-    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     clone,
@@ -30,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -225,28 +224,12 @@ class MergeableOnly:
         return MethodType(self.fn, mechanism)
 
 
-def _telling_of_gamma(init):
-    """Wrap a constructor to say what corresponds to the ``gamma`` of scikit-learn's kernels."""
-
-    @wraps(init)
-    def checked(self, *args, **params):
-        if "gamma" in params and "gamma" not in signature(init).parameters:
-            raise TypeError(
-                f"{type(self).__name__} has no parameter 'gamma', got gamma={params['gamma']!r}. "
-                "Pass sigma = sqrt(2 gamma) instead."
-            )
-        init(self, *args, **params)
-
-    return checked
-
-
 class BaseRandomFeatures(
     KernelMatrixMixin,
     TakesBatches,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
-    Documented,
-    BaseEstimator,
+    EstimatorBase,
     ABC,
 ):
     """Base class of all random-feature mechanisms.
@@ -268,6 +251,7 @@ class BaseRandomFeatures(
         "kernel": [StrOptions({"gaussian", "softmax"})],
         "random_state": ["random_state"],
     }
+    _foreign_parameters = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}
     _needs_full_statistics = _needs_sizes = False
     _looks_at_rows = False  # at single rows, which are then weighted
     _is_bounded = False  # no row can vanish in all features, and no feature can overflow
@@ -276,8 +260,6 @@ class BaseRandomFeatures(
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         cls._allowed = {**cls._allowed, **vars(cls).get("_parameter_constraints", {})}
-        if "__init__" in vars(cls):
-            cls.__init__ = _telling_of_gamma(cls.__init__)
         names = signature(cls.__init__).parameters
         cls._parameter_constraints = {n: own for n, own in cls._allowed.items() if n in names}
 
@@ -356,7 +338,10 @@ class BaseRandomFeatures(
         """Return whether `_log_variance` is exact rather than a bound."""
         return True
 
-    columns_per_projection = 1  # number of columns per projection
+    @property
+    def columns_per_projection(self) -> int:
+        """Number of columns per projection."""
+        return 1
 
     def _obstacle_to_merging(self):
         """Return what is learned from more than mergeable statistics, or None."""
@@ -364,7 +349,10 @@ class BaseRandomFeatures(
             return "centres of clusters"
         return "sigma='median'" if self.sigma == "median" else None
 
-    needs_data = False  # whether every member of the family needs data
+    @property
+    def needs_data(self) -> bool:
+        """Whether every member of the family needs statistics of data."""
+        return False
 
     def _labels(self, y, kept, keys):
         """Return class codes of the kept rows of y; None if labels are ignored."""

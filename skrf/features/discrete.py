@@ -176,7 +176,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- maps
 
     @property
-    def needs_data(self) -> bool:  # type: ignore[override]
+    def needs_data(self) -> bool:
         """Whether every member of the family needs statistics of data."""
         return self.positive
 

@@ -223,7 +223,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self.projection == "dense"
 
     @property
-    def columns_per_projection(self) -> int:  # type: ignore[override]
+    def columns_per_projection(self) -> int:
         """Number of columns that a projection makes."""
         return self._nonlinearity().columns_per_projection
 

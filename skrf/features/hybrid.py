@@ -480,7 +480,7 @@ class HybridRF(CenteredRandomFeatures):
         return variances.Exponential()
 
     @property
-    def columns_per_projection(self) -> int:  # type: ignore[override]
+    def columns_per_projection(self) -> int:
         """Number of columns per projection in the first base."""
         return next((own.columns_per_projection for own in self._bases()), 1)
 
@@ -493,7 +493,7 @@ class HybridRF(CenteredRandomFeatures):
         return all(own._variance_is_exact(part) for own, part in self._parts(learned))
 
     @property
-    def needs_data(self) -> bool:  # type: ignore[override]
+    def needs_data(self) -> bool:
         """Whether every member of the family needs statistics of data."""
         return self.coefficients == "clustered" or any(own.needs_data for own in self._bases())
 

@@ -8,12 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import largest_entry, like, to_host
 from .._batches import TakesBatches
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._sums import peaked
 from .._typing import Array, RandomState
 from .._validation import (
@@ -37,9 +37,7 @@ _PENALTY, _STEPS = 0.01, 20
 _FARTHEST = 10.0  # bound on the spread of log multipliers; the penalty keeps them well inside
 
 
-class RelevanceScaler(
-    TakesBatches, OneToOneFeatureMixin, TransformerMixin, Documented, BaseEstimator
-):
+class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
     """Multiply every column by its relevance to the target.
 
     The kernels of this library treat all columns alike. In well under a second, this scaler finds

@@ -5,10 +5,9 @@ from numbers import Integral, Real
 
 import numpy as np
 import scipy.optimize
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._progress import Progress
 from .._validation import Interval
 
@@ -22,7 +21,7 @@ _ENDS = {  # by the status of the optimiser; None if it met a value that is not 
 }
 
 
-class Climber(Documented, BaseEstimator):
+class Climber(EstimatorBase):
     """Estimators that learn by `climb`."""
 
     _parameter_constraints = {

@@ -1,6 +1,6 @@
 """Blocks whose directions repel each other: simplex and simplex+.
 
-Source: Reid et al., Simplex random features, with a cut block as a smaller simplex.
+Source: Reid et al., Simplex random features (2023); a truncated block is a smaller simplex.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ def simplex_rows(n_rows):
 
 
 class Simplex(BlockCoupling):
-    """Directions of a randomly rotated simplex; a cut block is a smaller simplex of its own."""
+    """Directions of a randomly rotated simplex; a truncated block is a smaller simplex."""
 
     def directions(self, norms):
         """Return the simplex of as many rows as there are norms."""

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Number
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
-from .._links import Documented
+from .._estimator import EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
+from .._typing import RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
     NestedParameters,
@@ -388,10 +388,23 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
     return sums, weights, suits or reference is None
 
 
-class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstimator):
+def _warn_of_first_batch(feature_map, n_rows):
+    """Warn if a first batch, which sets the map for good, is too small for it."""
+    if isinstance(feature_map, AdaptiveRF) and n_rows < feature_map.n_components_:
+        warnings.warn(
+            f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
+            f"too few for the {feature_map.n_components_} components of AdaptiveRF, which are "
+            "placed near rows. Use fit_batches, or begin with a larger batch.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     """Base of the estimators that divide sums of features."""
 
     _default_map = AdaptiveRF(256)
+    _foreign_parameters = AdaptiveRF._foreign_parameters
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
         "random_state": ["random_state"],
@@ -403,7 +416,13 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
     def _takes_batches(self):
         return not isinstance(self.feature_map, str)
 
-    def __init__(self, feature_map=None, *, sigma=None, random_state=None):
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | Literal["auto", "loo"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
         self.feature_map = feature_map
         self.sigma = sigma
         self.random_state = random_state
@@ -470,7 +489,11 @@ class BaseKernelRegression(NestedParameters, TakesBatches, Documented, BaseEstim
 
     def _add(self, X, y, sample_weight, *, forget, classes=None):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
-        before = draft._fit_map(data) if draft._fitted is None else draft._fitted
+        before = draft._fitted
+        if before is None:
+            before = draft._fit_map(data)
+            if not forget:
+                _warn_of_first_batch(draft.feature_map_, data.X.shape[0])
         return self._finish(draft, draft._added(before, data))
 
     def _passes(self, classes, scope):

@@ -239,7 +239,8 @@ def told(runs, sigmas, verbose, score_of):
     """Yield the runs of sigmas, and print a line with its score for each if requested."""
     progress = Progress(verbose)
     for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
-        progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score_of(run):.4g}")
+        if verbose:
+            progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score_of(run):.4g}")
         yield run
 
 

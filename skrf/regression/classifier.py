@@ -1,7 +1,7 @@
 """Classification by kernel regression, in time linear in the number of rows."""
 
 from operator import attrgetter
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import beside, is_array_api, like, namespace, to_host
 from .._sums import log_sum_exp
-from .._typing import Array, RandomState, Sigma, Transformer
+from .._typing import Array
 from .._validation import check_classes, check_labels, drop_zero_weights, naming
 from ._base import BaseKernelRegression, Data
 
@@ -123,15 +123,6 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
-
-    def __init__(
-        self,
-        feature_map: Transformer | Literal["exact"] | None = None,
-        *,
-        sigma: Sigma | Literal["auto", "loo"] | None = None,
-        random_state: RandomState = None,
-    ) -> None:
-        super().__init__(feature_map, sigma=sigma, random_state=random_state)
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map and sum the key features of each class.

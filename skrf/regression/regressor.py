@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace, to_host
-from .._typing import Array, RandomState, Sigma, Transformer
+from .._typing import Array
 from .._validation import check_targets, drop_zero_weights, warn_once_a_place
 from ._base import BaseKernelRegression, Data, exponents_of
 
@@ -124,15 +124,6 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
-
-    def __init__(
-        self,
-        feature_map: Transformer | Literal["exact"] | None = None,
-        *,
-        sigma: Sigma | Literal["auto", "loo"] | None = None,
-        random_state: RandomState = None,
-    ) -> None:
-        super().__init__(feature_map, sigma=sigma, random_state=random_state)
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit the feature map and sum the key features times the targets.

@@ -44,6 +44,23 @@ class _Search:
     _takes_batches = False
     _scores_rows, _sums_tests = True, False
 
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state
+        self.verbose = verbose
+
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Score every sigma on every fold, and keep the sums of all rows for the best.
 
@@ -223,23 +240,6 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     True
     """
 
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigmas: int | Array = 10,
-        cv: Any = 5,
-        scoring: str | Callable | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigmas = sigmas
-        self.cv = cv
-        self.scoring = scoring
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 class KernelRegressorCV(_Search, KernelRegressor):
     """`KernelRegressor` with sigma chosen by cross-validation.
@@ -310,20 +310,3 @@ class KernelRegressorCV(_Search, KernelRegressor):
     >>> bool(search.best_score_ > 0.9)
     True
     """
-
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigmas: int | Array = 10,
-        cv: Any = 5,
-        scoring: str | Callable | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigmas = sigmas
-        self.cv = cv
-        self.scoring = scoring
-        self.random_state = random_state
-        self.verbose = verbose

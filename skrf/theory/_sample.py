@@ -1,4 +1,4 @@
-"""Subsamples of rows on which pairs are looked at, and errors on them."""
+"""Subsamples of rows, and errors on the pairs that they form."""
 
 import numpy as np
 from sklearn.utils import check_array, check_random_state
@@ -17,7 +17,7 @@ def check_mechanism(mechanism, name="mechanism"):
 
 
 def check_rows(X, name="X"):
-    """Return rows, dense or sparse, or raise naming them."""
+    """Return rows, dense or sparse, or raise and name them."""
     with naming(name):
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
     check_range(name, X)
@@ -25,7 +25,7 @@ def check_rows(X, name="X"):
 
 
 def check_sides(X, Y):
-    """Return queries, and keys unless they are None, or raise naming them."""
+    """Return queries, and keys unless they are None, or raise and name them."""
     X, Y = check_rows(X), None if Y is None else check_rows(Y, "Y")
     if Y is not None and Y.shape[1] != X.shape[1]:
         raise ValueError(f"Y must have the {X.shape[1]} features of X, got {Y.shape[1]}.")
@@ -33,7 +33,7 @@ def check_sides(X, Y):
 
 
 def sample_rows(X, random_state, most=MAX_ROWS):
-    """Return the numbers of at most so many rows of X, drawn without replacement, in order."""
+    """Return sorted indices of at most so many rows of X, drawn without replacement."""
     n = X.shape[0]
     if n <= most:
         return np.arange(n)

@@ -9,9 +9,9 @@ _LEAST_ORDER, _N_TERMS = 24, 8  # 1e-13 of the logarithm
 
 
 def log_hyp0f1(a, z):
-    """Return log 0F1(; a; z) - 2 sqrt z for a >= 1/2 and z >= 0: what it grows by is taken out.
+    """Return log 0F1(; a; z) - 2 sqrt z, without its growth, for a >= 1/2 and z >= 0.
 
-    Debye's expansion of two large orders; from there down by a recurrence of positive terms,
+    Debye's expansion at two large orders, then downwards by a recurrence of positive terms,
     0F1(; a; z) = 0F1(; a+1; z) + z / (a (a+1)) 0F1(; a+2; z).
     """
     n_steps = max(0, int(np.ceil(_LEAST_ORDER + 1 - a)))
@@ -19,7 +19,7 @@ def log_hyp0f1(a, z):
     if n_steps == 0:
         return out
     ratio = np.exp(_of_large_order(a + n_steps + 1, z) - out)
-    # Quotients of neighbours are about 1 + sqrt(z) / b: in that unit their product stays in range.
+    # Quotients of neighbours are about 1 + sqrt(z) / b; in this unit their product stays in range.
     unit, product = 1 + np.sqrt(z), 1.0
     for b in a + np.arange(n_steps)[::-1]:
         quotient = 1 + z / (b * (b + 1)) * ratio
@@ -29,7 +29,7 @@ def log_hyp0f1(a, z):
 
 
 def _of_large_order(a, z):
-    """Return log 0F1(; a; z) - 2 sqrt z, all other terms from differences to z = 0."""
+    """Return log 0F1(; a; z) - 2 sqrt z, with all other terms as differences from z = 0."""
     order = a - 1
     grown = 2 * np.sqrt(z)
     root = np.hypot(order, grown)

@@ -16,14 +16,14 @@ def hybrid_log_variance(moments, log_variances, covariances):
     log_variances : sequence of ndarray
         Log variances of the E_k, all unbiased for the kernel.
     covariances : dict of tuple of int to tuple of ndarray
-        By k < j: Cov(E_k, E_j) over a unit, and the log of the unit. None for others, which are
+        For k < j: Cov(E_k, E_j) over a unit, and the log of the unit. Missing pairs are
         independent.
 
     Returns
     -------
     ndarray
         log Var = log sum_kj E[l_k l_j] Cov(E_k, E_j). Source: Choromanski et al., Hybrid random
-        features (2022), theorem 3.1 for two independent ones.
+        features (2022), theorem 3.1 for two independent estimators.
     """
     parts = [(moments[k, k], own) for k, own in enumerate(log_variances)]
     parts += [(2 * moments[pair] * value, unit) for pair, (value, unit) in covariances.items()]
@@ -36,10 +36,10 @@ def hybrid_log_variance(moments, log_variances, covariances):
 
 
 def shared_covariance(laws, geometry, norm_gap):
-    """Return the covariance of two estimates by one projection, over a unit, and log of the unit.
+    """Return the covariance of two estimates that share a projection, over a unit, and its log.
 
-    Exponentials are exp(2A |w|^2 + B w.z) up to constants, z = x + y, B^2 = b = 1 - 4A, and cosines
-    cos(w.(x - y)), so that all means of products are Gaussian integrals.
+    Exponentials are exp(2A |w|^2 + B w.z) up to constants, with z = x + y and B^2 = b = 1 - 4A;
+    cosines are cos(w.(x - y)). So all means of products are Gaussian integrals.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def shared_covariance(laws, geometry, norm_gap):
 
 
 def _exponents(law):
-    """Return b and the multipliers of w.z in what an estimate is the mean of."""
+    """Return b and the multipliers of w.z in the terms that an estimate averages."""
     if isinstance(law, Hyperbolic):
         return 1.0, (1.0, -1.0)
     b = (1 + law.rho) / (2 * law.rho)

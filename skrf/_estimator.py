@@ -1,0 +1,66 @@
+"""The base of all estimators: constructors that explain themselves, links to the documentation."""
+
+from functools import cache, wraps
+from importlib import metadata
+from inspect import isfunction, signature
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+_AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
+
+
+@cache
+def address():
+    """Return the address of the documentation in pyproject.toml, or "" if there is none."""
+    try:
+        urls = metadata.metadata("scikit-random-features").get_all("Project-URL", [])
+    except metadata.PackageNotFoundError:  # running from a folder without installation
+        urls = []
+    named = dict(url.split(", ", 1) for url in urls)
+    return named.get("Documentation", "").rstrip("/")
+
+
+def naming_parameters(init):
+    """Wrap a constructor so that it answers unknown parameters with those that it has."""
+    known = list(signature(init).parameters)[1:]
+    takes = ", ".join(known)
+
+    @wraps(init)
+    def checked(self, *args: Any, **params: Any) -> None:
+        name = next((name for name in params if name not in known), None)
+        if name is not None:
+            hints = getattr(self, "_foreign_parameters", {})
+            raise TypeError(
+                f"{type(self).__name__} has no parameter {name!r}, got {name}="
+                f"{params[name]!r:.60}. {hints.get(name, f'It takes {takes}.')}"
+            )
+        init(self, *args, **params)
+
+    return checked
+
+
+class EstimatorBase(BaseEstimator):
+    """Base of all estimators; their diagrams link to the page of their class, if it has an address.
+
+    Subclasses may list parameters of other libraries in `_foreign_parameters`, with what to pass
+    instead.
+    """
+
+    _foreign_parameters: dict[str, str] = {}
+    _doc_link_module = "skrf"
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if isfunction(cls.__init__) and not hasattr(cls.__init__, "__wrapped__"):
+            cls.__init__ = naming_parameters(cls.__init__)
+
+    @property
+    def _doc_link_template(self):
+        return f"{address()}/generated/{{page}}.html" if address() else ""
+
+    def _doc_link_url_param_generator(self):
+        cls = type(self)
+        package, part, *_ = cls.__module__.split(".")
+        home = package if part in _AT_THE_TOP else f"{package}.{part}"
+        return {"page": f"{home}.{cls.__name__}"}
