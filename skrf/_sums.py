@@ -479,7 +479,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if _pays_in_parts(feature_map, X):
+    if pays_in_parts(feature_map, X):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
@@ -495,7 +495,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     return Sums.stack(parts), False
 
 
-def _pays_in_parts(feature_map, X):
+def pays_in_parts(feature_map, X):
     """Return whether features of rows have enough zeros to be worth skipping."""
     if feature_map.n_parts == 1 or is_array_api(X):
         return False
@@ -567,7 +567,7 @@ class Readout:
         """
         if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
-        if self.sums.top.ndim == 1 and _pays_in_parts(feature_map, X):
+        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X):
             return self._read_parts(feature_map, X, memory)
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:

@@ -111,11 +111,8 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     def _rmatmat(self, V):
         return self._keys @ (self._queries.T @ V)
 
-    def _matvec(self, v):
-        return self._matmat(v)
-
-    def _rmatvec(self, v):
-        return self._rmatmat(v)
+    # Products with vectors need no other code, and SciPy's own calls add a reshape.
+    _matvec, _rmatvec = _matmat, _rmatmat
 
     def diagonal(self) -> np.ndarray:
         """Return the diagonal.

@@ -16,7 +16,7 @@ from skrf import (
     RFFSampler,
     _sums,
 )
-from skrf.features._clustered import RecentredMap
+from skrf.attention import _linear
 
 
 def test_a_single_cluster_is_its_base():
@@ -134,14 +134,29 @@ def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
         assert best < min(others)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
-    """Rows in parts, for all keys in one cluster, too, and classes that miss a cluster."""
+def rows_of_clusters(dtype=np.float64):
+    """Return queries, keys and values around three centres, in changing order."""
     rng = np.random.default_rng(0)
     near = rng.normal(size=(2, 90, 4)) * 0.5
     q, k = near + 3 * rng.choice([-1, 0, 1], size=(2, 90, 1))
-    v, y = rng.normal(size=(90, 3)), np.arange(90) // 30
-    q, k, v = (part.astype(dtype) for part in (q, k, v))
+    return tuple(part.astype(dtype) for part in (q, k, rng.normal(size=(90, 3))))
+
+
+def in_parts(monkeypatch):
+    """Let sums of all sizes skip zeros; return a list that grows with every call that does."""
+    calls = []
+    monkeypatch.setattr(_sums, "_PART_ENTRIES", 0)
+    for module, name in ((_sums, "_sums_of_parts"), (_linear, "raised")):
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, own=own: calls.append(own) or own(*a))
+    return calls
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
+    """Rows in parts, for all keys in one cluster, too, and classes that miss a cluster."""
+    q, k, v = rows_of_clusters(dtype)
+    y = np.arange(90) // 30
     hybrid = HybridRF(90, coefficients="clustered", n_clusters=3, random_state=0)
     attention = ApproxKernelAttention(hybrid).fit(q, k)
     one = k[np.abs(k.mean(axis=1)) < 1]
@@ -161,15 +176,67 @@ def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
             again.predict_log_proba(q),
         ]
 
-    expected, calls = results(), []
-    monkeypatch.setattr(_sums, "_PART_ENTRIES", 0)
-    parts = RecentredMap.parts
-    monkeypatch.setattr(RecentredMap, "parts", lambda *own: calls.append(own) or parts(*own))
+    expected, calls = results(), in_parts(monkeypatch)
     close = {"rtol": 1e-4, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
     for found, wanted in zip(results(), expected, strict=True):
         assert found.dtype == wanted.dtype
         assert_allclose(found, wanted, **close)
-    assert len(calls) > 10
+    assert len(calls) > 3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", ["mixed", "sorted", "one", "padded", "heads", "single cluster"])
+def test_attention_without_the_zeros_is_that_with_them(case, causal, dtype, monkeypatch):
+    """Outputs and gradients, over several blocks; clusters may come late, or not at all."""
+    q, k, v = rows_of_clusters(dtype)
+    n_clusters = 1 if case == "single cluster" else 3
+    hybrid = HybridRF(90, coefficients="clustered", n_clusters=n_clusters, random_state=0)
+    attention = ApproxKernelAttention(hybrid, causal=causal, block_size=24).fit(q, k)
+    padding = np.arange(90) % 3 == 1 if case == "padded" else None
+    if case == "sorted":
+        q, k = (part[np.argsort(part[:, 0])] for part in (q, k))
+    if case == "one":
+        q, k = (part - 3 * np.rint(part.mean(axis=1, keepdims=True) / 3) for part in (q, k))
+    if case == "heads":
+        q, k, v = np.stack([q, q[::-1], -q, q]), np.stack([k, k[::-1]]), np.stack([v, v])
+        attention.fit(q, k)
+
+    def results():
+        out = attention(q, k, v, key_padding_mask=padding)
+        found = [out, *attention.backward(q, k, v, out + 1, key_padding_mask=padding)]
+        if causal:
+            state = attention.init_state()
+            for own in (slice(0, 50), slice(50, 90)):
+                parts, mask = (part[..., own, :] for part in (q, k, v)), padding
+                mask = None if padding is None else padding[own]
+                out, state = attention.step(*parts, state, key_padding_mask=mask)
+                found.append(out)
+        return found
+
+    expected, calls = results(), in_parts(monkeypatch)
+    for found, wanted in zip(results(), expected, strict=True):
+        assert found.dtype == wanted.dtype == dtype
+        size = abs(wanted).max()
+        assert_allclose(found, wanted, atol=(2e-4 if dtype == np.float32 else 1e-11) * size, rtol=0)
+    assert (len(calls) >= 8) == (case != "single cluster")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_without_the_zeros_are_those_of_differences(causal, monkeypatch):
+    q, k, v = (part[:30] for part in rows_of_clusters())
+    hybrid = HybridRF(90, coefficients="clustered", n_clusters=3, random_state=0)
+    attention = ApproxKernelAttention(hybrid, causal=causal, block_size=12).fit(q, k)
+    in_parts(monkeypatch)
+    gradient, step = np.random.default_rng(1).normal(size=v.shape), 1e-6
+    for i, found in enumerate(attention.backward(q, k, v, gradient)):
+        direction = np.random.default_rng(i).normal(size=found.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [q, k, v]
+            moved[i] = moved[i] + sign * step * direction
+            ends.append(np.sum(gradient * attention(*moved)))
+        assert_allclose(np.sum(found * direction), (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
 
 
 def test_rounding_decides_no_stretch():

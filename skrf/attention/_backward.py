@@ -9,15 +9,17 @@ import copy
 import numpy as np
 
 from .._arrays import cast, like, namespace
-from .._sums import Sums, added, differences, lifted, lowered, product, transposed
+from .._sums import Sums, differences, lifted, lowered, transposed
+from ._factors import Factors, in_order
 from ._heads import Output, as_rows, blocks
 from ._linear import (
     FEATURE_ROWS,
     absorb,
-    in_parts,
-    of_keys,
+    absorbed,
+    causal_blocks,
     running,
     steps_of,
+    together,
     triangle,
 )
 
@@ -69,10 +71,17 @@ class Gradients:
 
 
 def pulled(feature_map, X, by_values):
-    """Return gradients with respect to rows, given those of the values of their features."""
+    """Return gradients with respect to rows, given those of the values of their features.
+
+    Those may be of the columns of the part of each row (`Factors`).
+    """
     xp = namespace(X)
-    flat = (xp.reshape(part, (-1, part.shape[-1])) for part in (X, by_values))
-    return xp.reshape(feature_map.pull_back(*flat), X.shape)
+    flat, by_values = (xp.reshape(part, (-1, part.shape[-1])) for part in (X, by_values))
+    if feature_map.n_parts == 1 or by_values.shape[-1] == feature_map.n_columns:
+        return xp.reshape(feature_map.pull_back(flat, by_values), X.shape)
+    parts = feature_map.parts(flat)
+    found = [(rows, own.pull_back(flat[rows], by_values[rows])) for rows, _, own in parts]
+    return in_order(found).reshape(X.shape)
 
 
 def by_sums_of(sums, gradient):
@@ -85,30 +94,21 @@ def by_sums_of(sums, gradient):
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)
 
 
-def _summed(left, right):
-    """Return left' @ right of parts (..., G, B, c, m), summed over the heads of a set."""
-    xp = namespace(left)
-    left, right = (as_rows(xp.moveaxis(part, -4, -3)) for part in (left, right))
-    return transposed(left) @ right
-
-
 def bidirectional(unit, gradient, found, size=FEATURE_ROWS):
     """Write the gradients of sum(gradient * attention)."""
     sums = absorb(unit, size)
     sums = sums.balanced() if unit.head.is_positive else sums
-    top, state = sums.top[..., None, :], sums.sums[..., None, :, :]
-    later = 0.0
+    later, state = 0.0, cast(sums.sums, unit.dtype)
     for rows in blocks(unit.q.shape[-2], size):
-        factors, slopes = lifted(unit.query_rows(rows), top)
-        own = cast(state, factors.dtype)
-        by_sums = by_sums_of(factors @ own, gradient[..., rows, :])
-        later = later + product(as_rows(factors), as_rows(by_sums))
-        found.put_queries(rows, by_sums @ transposed(own) * slopes)
+        left = Factors.at(sums.top, lifted, unit.query_parts(rows))
+        by_sums = by_sums_of(left.read(state), as_rows(gradient[..., rows, :]))
+        later = later + cast(left.summed(by_sums), sums.sums.dtype)
+        found.put_queries(rows, left.gradient(by_sums, state))
+    later = cast(later, unit.dtype)
     for rows in blocks(unit.k.shape[-2], size):
-        factors, slopes = lowered(unit.key_rows(rows), sums.top)
-        own = cast(later, factors.dtype)
-        found.put_values(rows, (factors @ own)[..., 1:])
-        found.put_keys(rows, unit.values(rows) @ transposed(own) * slopes)
+        right = Factors.at(sums.top, lowered, unit.key_parts(rows))
+        found.put_values(rows, right.read(later)[..., 1:])
+        found.put_keys(rows, right.gradient(unit.values(rows), later))
 
 
 def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
@@ -134,39 +134,28 @@ def causal(unit, sums, gradient, found, later=None, size=FEATURE_ROWS):
     Sums
         For the positions before.
     """
-    starts, parts = [sums], blocks(unit.k.shape[-2], size)
+    starts, parts = [sums], causal_blocks(unit, size)
     for block in parts[:-1]:
-        sums = added(sums, unit.key_rows(block), unit.values(block))
+        sums = absorbed(unit, block, sums)
         starts.append(sums)
     for block, start in zip(reversed(parts), reversed(starts), strict=True):
-        later = _block(unit, block, start, gradient[..., block, :], found, later)
+        for rows, step in reversed(list(steps_of(unit, block, start))):
+            later = _through(step, rows, gradient[..., rows, :], found, later)
     return later
 
 
-def _block(unit, block, sums, gradient, found, later):
-    """Process one block, whose features are held at once."""
-    xp = namespace(gradient)
-    by_queries, by_keys, by_values = Output(), Output(), Output()
-    for rows, step in reversed(list(steps_of(unit, block, sums))):
-        own = slice(rows.start - block.start, rows.stop - block.start)
-        n = own.stop - own.start
-        by_sums = in_parts(by_sums_of(step.found, gradient[..., own, :]))
-        left, right, values = in_parts(step.left), of_keys(step.right), of_keys(step.values)
-        if later is None:
-            later = Sums(0.0 * step.far, step.top)
-        state = later.sums * xp.exp(differences(step.top, later.top))[..., None]
-        seen, total = running(
-            cast(state, left.dtype), _summed(left, by_sums)[..., None, :, :, :], is_reverse=True
-        )
-        by_near = triangle(by_sums @ transposed(values))
-        by_left = by_sums @ transposed(step.earlier) + by_near @ right
-        by_right = (values @ transposed(seen))[..., 0, :, :, :] + _summed(by_near, left)
-        through = (right @ seen)[..., 0, :, :, :] + _summed(step.near, by_sums)
-        by_queries.put(own, as_rows(by_left)[..., :n, :] * step.slopes[0])
-        by_keys.put(own, as_rows(by_right)[..., :n, :] * step.slopes[1])
-        by_values.put(own, as_rows(through)[..., :n, :][..., 1:])
-        later = Sums(state + cast(total, state.dtype), step.top)
-    found.put_queries(block, by_queries.joined())
-    found.put_keys(block, by_keys.joined())
-    found.put_values(block, by_values.joined())
-    return later
+def _through(step, rows, gradient, found, later):
+    """Write the gradients of a step, and return the sums over queries from there on."""
+    left, right, values, before = step.left, step.right, step.values, step.before
+    by_sums = together(by_sums_of(step.found, gradient), values.shape[-2])
+    state = 0.0 * before.sums
+    if later is not None:
+        state = later.sums * np.exp(differences(before.top, later.top))[..., None]
+    seen, total = running(cast(state, values.dtype), left.summed(by_sums), is_reverse=True)
+    by_near = triangle(by_sums @ transposed(values))
+    found.put_queries(rows, step.apart(left.gradient(by_sums, step.earlier, by_near, right)))
+    by_keys = right.gradient(values, seen, transposed(by_near), left)
+    found.put_keys(rows, as_rows(by_keys)[..., : step.n, :])
+    by_values = right.read(seen) + transposed(step.near) @ by_sums
+    found.put_values(rows, as_rows(by_values)[..., : step.n, 1:])
+    return Sums(state + cast(total, state.dtype), before.top)

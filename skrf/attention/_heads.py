@@ -13,13 +13,15 @@ import numpy as np
 from array_api_compat import device, is_torch_array
 
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
-from .._sums import Memory, Rows
+from .._sums import Memory, Rows, pays_in_parts
 from .._threads import run_all
 from ..features import as_feature_map, needs_double, side_by_side
 from ._shapes import check_finite, unit_for
 
 # Features of a set up to which all sets are computed at once: Python's overhead dominates.
 TOGETHER = 2**13
+EVERYTHING = slice(None)
+PART_ROWS = 512  # of causal attention at a time, where features are taken in parts
 _SAMPLED_KEYS = 64  # per set, to guess the size of all exponents
 
 
@@ -139,6 +141,30 @@ class Unit:
         """Return the features of some keys, less `lower`; those of padded ones are zero."""
         features = self.memory[1].rows(self.head.keys, self.keys(rows), lower)
         return features if self.hidden is None else hide(features, self.hidden[..., rows])
+
+    # ---------------------------------------------------------------- parts without zeros
+
+    @property
+    def is_parted(self):
+        """Whether features have enough zeros to be worth skipping."""
+        return self.takes_guesses and pays_in_parts(self.head.keys, self.k[:PART_ROWS])
+
+    def query_parts(self, rows):
+        """Return rows, columns and features of each part of some queries, head by head."""
+        return self._parts(self.head.queries, as_rows(self.queries(rows)), self.memory[0])
+
+    def key_parts(self, rows):
+        """Return rows, columns and features of each part of some keys; padded ones are zero."""
+        parts = self._parts(self.head.keys, self.keys(rows), self.memory[1])
+        if self.hidden is None:
+            return parts
+        hidden = self.hidden[..., rows]
+        return [(own, columns, hide(part, hidden[..., own])) for own, columns, part in parts]
+
+    def _parts(self, feature_map, X, memory):
+        if not self.is_parted:
+            return [(EVERYTHING, EVERYTHING, memory.rows(feature_map, X))]
+        return [(rows, columns, part(X[rows])) for rows, columns, part in feature_map.parts(X)]
 
     # ---------------------------------------------------------------- scales that are guessed
 

@@ -21,10 +21,9 @@ from .._sums import (
     lowered,
     product,
     rise_limit,
-    sums_of_block,
-    transposed,
 )
-from ._heads import as_blocks, as_rows, blocks, filled
+from ._factors import Factors, raised
+from ._heads import EVERYTHING, PART_ROWS, as_blocks, as_rows, blocks, filled
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
@@ -37,28 +36,21 @@ _CHECKED_QUERIES = 16  # per head, in the collapse check
 
 def absorb(unit, size=FEATURE_ROWS):
     """Return the sums over all keys of a unit."""
-    if unit.head.keys.n_parts > 1 and unit.takes_guesses:
-        return _absorb_parts(unit, size)
-    sums = _absorb_on_a_guess(unit, size)
+    sums = None if unit.is_parted else _absorb_on_a_guess(unit, size)
     if sums is None:
         for rows in blocks(unit.k.shape[-2], size):
-            sums = added(sums, unit.key_rows(rows), unit.values(rows))
+            sums = absorbed(unit, rows, sums)
     return sums
 
 
-def _absorb_parts(unit, size):
-    """Return the sums over all keys, each of which is zero in some columns."""
-    total, level = None, None
-    for rows in blocks(unit.k.shape[-2], size):
-        keys, values = unit.keys(rows), unit.values(rows)
-        if unit.hidden is not None:
-            seen = ~unit.hidden[rows]
-            keys, values = keys[seen], values[seen]
-        own, _ = sums_of_block(unit.head.keys, keys, values, unit.memory[1], [0, len(keys)], level)
-        (own,) = own.groups()
-        total = own if total is None else total.merge(own)
-        level = unit.level(total)
-    return total
+def absorbed(unit, rows, sums):
+    """Return sums after some more keys of a unit."""
+    values = unit.values(rows)
+    if not unit.is_parted:
+        return added(sums, unit.key_rows(rows), values)
+    keys = unit.key_parts(rows)
+    sums = raised(keys, sums, values.shape[-1])
+    return Sums(sums.sums + Factors.at(sums.top, lowered, keys).summed(values), sums.top)
 
 
 def _absorb_on_a_guess(unit, size):
@@ -92,22 +84,32 @@ def _for_queries(sums):
 
 def causal(unit, sums, out, size=FEATURE_ROWS):
     """Write causal attention, in which the keys of `sums` come first, and return the new sums."""
-    for block in blocks(unit.k.shape[-2], size):
+    for block in causal_blocks(unit, size):
         for rows, step in steps_of(unit, block, sums):
             out.put_quotients(rows, step.found)
             sums = step.after
     return sums
 
 
+def causal_blocks(unit, size):
+    """Return the blocks of positions that are worked on at a time."""
+    return blocks(unit.k.shape[-2], min(size, PART_ROWS) if unit.is_parted else size)
+
+
 def steps_of(unit, block, sums):
     """Yield (rows, Step) for a block of positions, in as few steps as its exponents allow."""
     guess, values = unit.level(sums), unit.values(block)
-    if guess is not None:
+    if unit.is_parted:
+        step = _step_of_parts(unit, block, sums, values)
+        if is_inside(step.found[..., 0], values.dtype):
+            yield block, step
+            return
+    elif guess is not None:
         # The exponents so far also suit the block if all denominators come out near 1.
         left, right = unit.query_rows(block, -guess).values, unit.key_rows(block, guess).values
         with np.errstate(over="ignore", invalid="ignore"):
             np.exp(left, out=left), np.exp(right, out=right)
-            step = Step(sums.sums, guess, left, left, right, right, values)
+            step = Step.of(Sums(sums.sums, guess), (left, left), (right, right), values)
         is_level = step.total[..., 0].max() < _LEVEL and np.isfinite(step.total).all()
         if is_level and is_inside(step.found[..., 0], left.dtype):
             yield block, step
@@ -116,9 +118,28 @@ def steps_of(unit, block, sums):
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in safe_parts(sums, keys):
         own = queries.part(rows), keys.part(rows), values[..., rows, :]
-        step = Step.of(sums, top, *own)
+        step = _step(Sums(sums.at(top), top), *own)
         yield slice(block.start + rows.start, block.start + rows.stop), step
         sums = step.after
+
+
+def _step(before, queries, keys, values):
+    """Return the step of some positions, given earlier sums on a scale that suits them."""
+    if is_torch_array(values):
+        from ._torch import causal_product
+
+        found, total = causal_product(before, queries, keys, values)
+        return SimpleNamespace(found=found, after=Sums(before.sums + total, before.top))
+    left, right = lifted(queries, before.top[..., None, :]), lowered(keys, before.top)
+    return Step.of(before, left, right, values)
+
+
+def _step_of_parts(unit, block, sums, values):
+    """Return the step of a block whose features are taken in parts."""
+    queries, keys = unit.query_parts(block), unit.key_parts(block)
+    before = raised(keys, sums, values.shape[-1])
+    left, right = (Factors.at(before.top, *own) for own in ((lifted, queries), (lowered, keys)))
+    return Step(before, left, right, values[None], len(values))
 
 
 class Step:
@@ -126,53 +147,61 @@ class Step:
 
     Parameters
     ----------
-    far : array of shape (..., M, e + 1)
-        Sums over the keys of earlier positions.
-    top : array of shape (..., M) or (..., 1)
-        Their exponents.
-    left, left_slopes : array of shape (..., G, n, M)
-        Factors of the queries, and their slopes.
-    right, right_slopes : array of shape (..., n, M)
+    before : Sums of shape (..., M, e + 1)
+        Sums over the keys of earlier positions, on that scale.
+    left : Factors of shape (..., B, G c, M)
+        Those of the queries in B parts of c positions, the heads of a set one after the other; the
+        last part is padded with zeros.
+    right : Factors of shape (..., B, c, M)
         Those of the keys.
-    values : array of shape (..., n, e + 1)
+    values : array of shape (..., B, c, e + 1)
         [weight, values].
+    n : int
+        Number of positions.
 
     Attributes
     ----------
     found : array of shape (..., G, n, e + 1)
         Numerators and denominators.
-    near : array of shape (..., G, B, c, c)
-        Triangles of products of B parts of c rows; the last part is padded with zeros.
-    earlier : array of shape (..., 1, B, M, e + 1)
+    near : array of shape (..., B, G c, c)
+        Triangles of products.
+    earlier : array of shape (..., B, M, e + 1)
         Sums over the keys before each part.
     total : array of shape (..., M, e + 1)
         Sums over all keys of these positions.
     """
 
     @classmethod
-    def of(cls, sums, top, queries, keys, values):
-        """Return the step of some positions on a scale that suits them."""
-        if is_torch_array(values):
-            from ._torch import causal_product
+    def of(cls, before, left, right, values):
+        """Return the step, given the factors and slopes of queries and of keys by position."""
+        values, n = in_parts(cast(values, right[0].dtype)), values.shape[-2]
+        return cls(before, _folded(together, *left), _folded(in_parts, *right), values, n)
 
-            found, total = causal_product(sums, top, queries, keys, values)
-            return SimpleNamespace(found=found, after=Sums(sums.at(top) + total, top))
-        left, right = lifted(queries, top[..., None, :]), lowered(keys, top)
-        return cls(sums.at(top), top, *left, *right, values)
-
-    def __init__(self, far, top, left, left_slopes, right, right_slopes, values):
-        self.far, self.top, self.left, self.right = far, top, left, right
-        self.slopes, self.values = (left_slopes, right_slopes), cast(values, right.dtype)
-        left, right, values = in_parts(left), *map(of_keys, (right, self.values))
-        self.near = triangle(left @ transposed(right))
-        self.earlier, self.total = running(cast(far, left.dtype), transposed(right) @ values)
-        found = arithmetic(left).add(left @ self.earlier, self.near @ values)
-        self.found = as_rows(found)[..., : self.left.shape[-2], :]
+    def __init__(self, before, left, right, values, n):
+        self.before, self.left, self.right, self.values, self.n = before, left, right, values, n
+        self.near = triangle(left.products(right))
+        far = cast(before.sums, values.dtype)
+        self.earlier, self.total = running(far, right.summed(values))
+        found = arithmetic(values).add(left.read(self.earlier), self.near @ values)
+        self.found = self.apart(found)
 
     @cached_property
     def after(self):
         """The sums including the keys of these positions."""
-        return Sums(self.far + cast(self.total, self.far.dtype), self.top)
+        sums = self.before.sums
+        return Sums(sums + cast(self.total, sums.dtype), self.before.top)
+
+    def apart(self, rows):
+        """Return rows of `left` (..., B, G c, m) by heads and positions, (..., G, n, m)."""
+        xp, c = namespace(rows), self.values.shape[-2]
+        rows = xp.reshape(rows, (*rows.shape[:-2], -1, c, rows.shape[-1]))
+        return as_rows(xp.moveaxis(rows, -3, -4))[..., : self.n, :]
+
+
+def _folded(fold, factors, slopes):
+    """Return factors in one part, after a change of the order of rows."""
+    own = fold(factors)
+    return Factors([(EVERYTHING, EVERYTHING, own, own if slopes is factors else fold(slopes))])
 
 
 def in_parts(array, size=CAUSAL_ROWS):
@@ -183,9 +212,9 @@ def in_parts(array, size=CAUSAL_ROWS):
     return as_blocks(filled(array, 0, missing), n_parts)
 
 
-def of_keys(array):
-    """Return rows of keys in parts, with an axis for the heads that read them."""
-    return in_parts(array)[..., None, :, :, :]
+def together(array, size=CAUSAL_ROWS):
+    """Return rows of heads (..., G, n, m) in parts, those of all heads together."""
+    return as_rows(namespace(array).moveaxis(in_parts(array, size), -4, -3))
 
 
 def running(first, products, *, is_reverse=False):
@@ -195,27 +224,23 @@ def running(first, products, *, is_reverse=False):
     ----------
     first : array of shape (..., M, c)
         What comes before the first part.
-    products : array of shape (..., 1, B, M, c)
-        Sums over each part.
+    products : array of shape (..., B, M, c)
+        Sums over each part, which are overwritten.
     is_reverse : bool, default=False
-        Whether later parts come before earlier ones; NumPy only.
+        Whether later parts come before earlier ones.
 
     Returns
     -------
-    sums : array of shape (..., 1, B, M, c)
+    sums : array of shape (..., B, M, c)
         first plus all earlier parts.
     total : array of shape (..., M, c)
         The sum of all parts.
     """
-    if is_array_api(products):
-        sums = namespace(products).cumulative_sum(products, axis=-3, include_initial=True)
-        return first[..., None, None, :, :] + sums[..., :-1, :, :], sums[..., 0, -1, :, :]
-    found, total = np.empty_like(products), np.zeros_like(products[..., 0, :, :])
-    n_parts = products.shape[-3]
-    for i in reversed(range(n_parts)) if is_reverse else range(n_parts):
-        np.add(first[..., None, :, :], total, out=found[..., i, :, :])
-        total += products[..., i, :, :]
-    return found, total[..., 0, :, :]
+    total, parts = 0.0 * first, range(products.shape[-3])
+    for i in reversed(parts) if is_reverse else parts:
+        before, total = total, total + products[..., i, :, :]
+        products[..., i, :, :] = first + before
+    return products, total
 
 
 def safe_parts(sums, keys):
@@ -239,10 +264,12 @@ def safe_parts(sums, keys):
 
 
 def triangle(products):
-    """Return products with those of later keys set to 0; NumPy products are overwritten."""
-    if not isinstance(products, np.ndarray):
-        return namespace(products).tril(products)
-    products *= _ones_below(products.shape[-1], products.dtype)
+    """Return products (..., G c, c), 0 for later keys; NumPy products are overwritten."""
+    xp, c = namespace(products), products.shape[-1]
+    heads = xp.reshape(products, (*products.shape[:-2], -1, c, c))
+    if is_array_api(products):
+        return xp.reshape(xp.tril(heads), products.shape)
+    heads *= _ones_below(c, products.dtype)
     return products
 
 

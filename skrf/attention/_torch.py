@@ -7,7 +7,7 @@ import torch
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
 from ._heads import as_rows
-from ._linear import in_parts
+from ._linear import in_parts, running, together
 from ._near import Exact
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
@@ -83,22 +83,20 @@ class _ExactParts(torch.autograd.Function):
         return None, None, *attention.exact_gradients(exacts, gradients, ranges)
 
 
-def causal_product(sums, top, queries, keys, values):
+def causal_product(before, queries, keys, values):
     """Return numerators and denominators of some positions, and the sums over their keys.
 
     Parameters
     ----------
-    sums : Sums
-        Over the keys of earlier positions.
-    top : Tensor of shape (U, M) or (U, 1)
-        Exponents that suit these positions.
+    before : Sums
+        Over the keys of earlier positions, at exponents (U, M) or (U, 1) that suit these.
     queries, keys : Rows
         Features of shapes (U, G, n, M) and (U, n, M).
     values : Tensor of shape (U, n, e + 1)
         [weight, values].
     """
-    far = cast(sums.at(top), values.dtype)
-    return _CausalProduct.apply(*queries, *keys, values, far, top)
+    far = cast(before.sums, values.dtype)
+    return _CausalProduct.apply(*queries, *keys, values, far, before.top)
 
 
 def _fixed(array):
@@ -121,7 +119,8 @@ class _CausalProduct(torch.autograd.Function):
         right, right_slopes = lowered(Rows(*map(_fixed, (keys, key_scale))), top)
         left, right, values = _folded(left), _folded(right), _folded(values)
         near = _triangles(left @ right.mT)
-        earlier, total = _running(far, right.mT @ values)
+        earlier = right.mT @ values
+        _, total = running(far, earlier.unflatten(0, (len(far), -1)))
         found = (left @ earlier).baddbmm_(near, values)
         ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
         return _unfolded(found, queries), total
@@ -131,7 +130,8 @@ class _CausalProduct(torch.autograd.Function):
         _check_once()
         left, right, values, near, earlier, *slopes = ctx.saved_tensors
         by_found = _folded(by_found)
-        later, by_far = _running(by_total, left.mT @ by_found, is_reverse=True)
+        later = left.mT @ by_found
+        _, by_far = running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
         by_near = _triangles(by_found @ values.mT)
         by_left = (by_found @ earlier.mT).baddbmm_(by_near, right)
         by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
@@ -144,10 +144,8 @@ class _CausalProduct(torch.autograd.Function):
 
 def _folded(rows):
     """Return rows (..., n, c) in parts, with the heads of a set together: (parts, rows, c)."""
-    parts = in_parts(rows, _PART_ROWS)
-    if rows.ndim == 4:  # of several query heads
-        parts = parts.movedim(1, 2).flatten(2, 3)
-    return parts.flatten(0, 1)
+    fold = together if rows.ndim == 4 else in_parts  # of several query heads
+    return fold(rows, _PART_ROWS).flatten(0, 1)
 
 
 def _unfolded(parts, rows):
@@ -157,20 +155,6 @@ def _unfolded(parts, rows):
     if heads:
         parts = parts.unflatten(2, (heads[0], -1)).movedim(2, 1)
     return as_rows(parts)[..., :n, :]
-
-
-def _running(first, products, *, is_reverse=False):
-    """Overwrite products of all parts, (parts, M, c), with sums over earlier parts.
-
-    Returns these and the sums over all parts.
-    """
-    parts, total = products.unflatten(0, (first.shape[0], -1)), torch.zeros_like(first)
-    numbers = range(parts.shape[1])
-    for i in reversed(numbers) if is_reverse else numbers:
-        own = parts[:, i]
-        before, total = total, total + own
-        torch.add(first, before, out=own)
-    return products, total
 
 
 def _triangles(products):

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import Kept, columns, is_array_api, like, namespace, squared_distances
+from .._arrays import Kept, arithmetic, columns, like, namespace, squared_distances
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
 from ._clusters import cluster_centers, on_grid, representatives
@@ -60,19 +60,22 @@ class ClusteredMap(FeatureMap):
         n_queries, n_keys = sizes[::-1] if self.is_keys else sizes
         return [(a, b) for a in range(n_queries) for b in range(n_keys)]
 
-    def _own(self, pair):
-        """Return the centre of this side's cluster of a pair."""
-        return self.own_centers[pair[self.is_keys]]
-
-    def _other(self, pair):
-        """Return the centre of the other side's cluster of a pair."""
-        return self.other_centers[pair[not self.is_keys]]
+    @cached_property
+    def _sides(self):
+        """Clusters of this side, and of the other, of every pair."""
+        pairs = np.array(self._pairs).T
+        return pairs[::-1] if self.is_keys else pairs
 
     def _clusters(self, rows):
         """Return the cluster of every row."""
         products = rows.dot(DenseProjection(self.own_centers))
         halves = like(np.sum(self.own_centers**2, axis=1) / 2, products)
         return namespace(products).argmax(products - halves[None, :], axis=1)
+
+    def _sees(self, rows):
+        """Return which pairs of clusters rows are in, (n, n_pairs, 1)."""
+        clusters = self._clusters(rows)
+        return clusters[:, None, None] == like(self._sides[0], clusters)[None, :, None]
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of the rows."""
@@ -100,15 +103,14 @@ class RecentredMap(ClusteredMap):
     @cached_property
     def _sums(self):
         """x0 + y0 of every pair, which multiply the rows."""
-        return DenseProjection(
-            np.array([self._own(pair) + self._other(pair) for pair in self._pairs])
-        )
+        own, other = self._sides
+        return DenseProjection(self.own_centers[own] + self.other_centers[other])
 
     @cached_property
     def _bias(self):
         """Terms that columns add to every row, (n_pairs, n_projections)."""
         A = (1 - 1 / self.roots.reshape(-1, 1)) / 8
-        origins = self.projection.multiply(np.array([self._own(pair) for pair in self._pairs]))
+        origins = self.projection.multiply(self.own_centers[self._sides[0]])
         terms = A * self.projection.squared_norms - self._slopes[:, None] * origins
         constants = self._sums.squared_norms / 4 + math.log(self.projection.n_projections) / 2
         return terms + self.n_features / 4 * np.log1p(-4 * A) - constants[:, None]
@@ -118,57 +120,30 @@ class RecentredMap(ClusteredMap):
         """B of every pair."""
         return np.sqrt((1 + 1 / self.roots.ravel()) / 2)
 
-    def _projected(self, X):
-        """Return clusters of rows, products, and terms that rows add to every pair's columns."""
+    def __call__(self, X):
+        """Return the `Rows` of X."""
         rows = self.coordinates(X)
         row = self.coordinates.outer_term(X) - rows.squared_norms()
         levels = rows.dot(self._sums) + row[:, None]
-        return self._clusters(rows), rows.dot(self.projection), levels
-
-    def _blocks(self):
-        """Yield this side's cluster, the index of the pair, its B and its columns."""
-        m = self.projection.n_projections
-        for i, (pair, slope) in enumerate(zip(self._pairs, self._slopes.tolist(), strict=True)):
-            yield pair[self.is_keys], i, slope, slice(i * m, (i + 1) * m)
-
-    def __call__(self, X):
-        """Return the `Rows` of X."""
-        if not is_array_api(X):
-            out = np.empty((X.shape[0], self.n_columns), X.dtype)
-            self.write(X, out, np.empty)
-            return Rows(out)
-        clusters, products, levels = self._projected(X)
-        bias, xp = self._kept.like(products, self._bias.ravel), namespace(products)
-        nothing = like(-np.inf, products)
-        return Rows(
-            columns(
-                [
-                    xp.where(
-                        (clusters == cluster)[:, None],
-                        slope * products + levels[:, i : i + 1] + bias[None, own],
-                        nothing,
-                    )
-                    for cluster, i, slope, own in self._blocks()
-                ]
-            )
-        )
+        logs = rows.dot(self.projection)[:, None, :] * like(self._slopes, levels)[:, None]
+        do, bias = arithmetic(logs), self._kept.like(logs, lambda: self._bias)
+        logs = do.add(do.add(logs, levels[:, :, None]), bias)
+        if self.n_parts > 1:
+            logs = namespace(X).where(self._sees(rows), logs, like(-np.inf, logs))
+        return Rows(namespace(X).reshape(logs, (X.shape[0], self.n_columns)))
 
     def write(self, X, out, room, lower=None):
         """Write the logarithms of rows on the host, computing only blocks that see a row."""
-        clusters, products, levels = self._projected(X)
-        bias = self._kept.like(products, self._bias.ravel)
-        if lower is not None:
-            bias = bias - lower.astype(bias.dtype)
-        members = [slice(None)]
-        if self.n_parts > 1:
-            out[...] = -np.inf
-            members = [np.flatnonzero(clusters == c) for c in range(self.n_parts)]
-        for cluster, i, slope, own in self._blocks():
-            rows = members[cluster]
-            logs = slope * products[rows]
-            logs += levels[rows, i, None]
-            logs += bias[own]
-            out[rows, own] = logs
+        if self.n_parts == 1:
+            return super().write(X, out, room, lower)
+        out[...] = -np.inf
+        blocks = out.reshape(len(out), *self.roots.shape, -1).swapaxes(1, 1 + self.is_keys)
+        for c, (rows, own, part) in enumerate(self.parts(X)):
+            logs = part(X[rows]).values
+            if lower is not None:
+                logs -= lower[own].astype(logs.dtype)
+            blocks[rows, c] = logs.reshape(-1, *blocks.shape[2:])
+        return None
 
     @property
     def n_parts(self):
@@ -183,24 +158,19 @@ class RecentredMap(ClusteredMap):
     @cached_property
     def _by_cluster(self):
         """Columns of each cluster of this side, and their map."""
-        numbers = np.arange(self.n_columns).reshape(*self.roots.shape, -1)
+        numbers, axis = np.arange(self.n_columns).reshape(*self.roots.shape, -1), int(self.is_keys)
         found = []
-        for c in range(self.n_parts):
-            own = (slice(None), slice(c, c + 1)) if self.is_keys else slice(c, c + 1)
-            part = replace(self, own_centers=self.own_centers[c : c + 1], roots=self.roots[own])
-            found.append((numbers[own].ravel(), part))
+        for c, center in enumerate(self.own_centers):
+            part = replace(self, own_centers=center[None], roots=self.roots.take([c], axis))
+            found.append((numbers.take(c, axis).ravel(), part))
         return found
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
         xp, rows = namespace(X), self.coordinates(X)
-        clusters, by_products, totals = self._clusters(rows), 0.0, []
-        for cluster, _, slope, own in self._blocks():
-            is_seen = (clusters == cluster)[:, None]
-            by_logs = xp.where(is_seen, by_values[:, own], like(0.0, by_values))
-            by_products = by_products + slope * by_logs
-            totals.append(xp.sum(by_logs, axis=1, keepdims=True))
-        totals = columns(totals)
+        by_logs = xp.reshape(by_values, (X.shape[0], *self._bias.shape))
+        by_logs = xp.where(self._sees(rows), by_logs, like(0.0, by_logs))
+        by_products, totals = like(self._slopes, by_logs) @ by_logs, xp.sum(by_logs, axis=2)
         total = xp.sum(totals, axis=1, keepdims=True)
         by_rows = self.projection.pull_back(by_products) + self._sums.pull_back(totals)
         by_rows = by_rows - 2 * total * rows.values
@@ -231,15 +201,14 @@ class StretchedMap(ClusteredMap):
     def __call__(self, X):
         """Return the `Rows` of X, zero except in the blocks of their cluster."""
         rows = self.coordinates(X)
-        xp, clusters = namespace(X), self._clusters(rows)
+        xp = namespace(X)
         outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
         outer = outer - rows.squared_norms() / 2
-        parts = []
-        for pair in self._pairs:
-            values, logs = self._stretched(rows, outer, pair)
-            is_seen = (clusters == pair[self.is_keys])[:, None]
-            parts.append((values, xp.where(is_seen, logs, like(-np.inf, logs))))
-        return signed_rows(*(columns(part) for part in zip(*parts, strict=True)))
+        parts = (self._stretched(rows, outer, pair) for pair in self._pairs)
+        values, logs = map(columns, zip(*parts, strict=True))
+        blocks = xp.reshape(logs, (X.shape[0], len(self._pairs), -1))
+        logs = xp.where(self._sees(rows), blocks, like(-np.inf, logs))
+        return signed_rows(values, xp.reshape(logs, values.shape))
 
     def _stretched(self, rows, outer, pair):
         real, imaginary = self.stretches[pair][self.is_keys]

@@ -119,15 +119,16 @@ class FeatureMap(ABC):
     def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
         """Return rows on the host in parts that use only some of the columns.
 
-        Implemented by maps with `n_parts`; sums then skip what is zero.
+        Implemented by maps with `n_parts`; sums then skip what is zero. Indices rise. All parts
+        have as many columns: one block of a size for every part of the other side, in their order.
+        Part i of one side and part j of the other share block j of the one and i of the other.
 
         Returns
         -------
         list of (ndarray of int, ndarray of int, FeatureMap)
             Indices of rows and of columns, and the map that computes these columns for these rows.
         """
-        everything = np.arange(X.shape[0]), np.arange(self.n_columns)
-        return [(*everything, self)]
+        return [(np.arange(X.shape[0]), np.arange(self.n_columns), self)]
 
     def write_plain(self, X: Array, out: np.ndarray, room: Callable) -> None:
         """Write the features themselves into `out`; they may overflow."""
