@@ -3,7 +3,7 @@
 from functools import cache, wraps
 from importlib import metadata
 from inspect import isfunction, signature
-from typing import Any
+from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
@@ -54,6 +54,29 @@ class EstimatorBase(BaseEstimator):
         super().__init_subclass__(**options)
         if isfunction(cls.__init__) and not hasattr(cls.__init__, "__wrapped__"):
             cls.__init__ = naming_parameters(cls.__init__)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, like every scikit-learn estimator.
+
+        Parameters
+        ----------
+        **params : dict
+            Values by name.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no such parameter.
+        """
+        hints = self._foreign_parameters
+        for name in (params.keys() & hints.keys()) - set(self._get_param_names()):
+            raise ValueError(f"Invalid parameter {name!r} for estimator {self}. {hints[name]}")
+        return super().set_params(**params)
 
     @property
     def _doc_link_template(self):

@@ -47,7 +47,7 @@ class RandomFeatureAttention(nn.Module):
     redraw_every : int, default=None
         Number of training calls after which random numbers are redrawn.
     random_state : int, RandomState instance or None, default=None
-        Source of the seed; None uses that of `feature_map`.
+        Source of the seed; None uses that of `feature_map`, or else torch's generator.
 
     Attributes
     ----------
@@ -85,6 +85,12 @@ class RandomFeatureAttention(nn.Module):
     True
     """
 
+    _foreign_parameters = {
+        "causal": "Pass is_causal instead.",
+        "nb_features": "Pass feature_map=OptimalPositiveRF(nb_features) instead.",
+        "dim_heads": "Width and heads are those of the inputs of a call.",
+    }
+
     @naming_parameters
     def __init__(
         self,
@@ -111,10 +117,11 @@ class RandomFeatureAttention(nn.Module):
         self.dropout, self.redraw_every = dropout, redraw_every
         if isinstance(mask, ToeplitzMask) and isinstance(mask.weights, nn.Parameter):
             self.mask_weights = mask.weights
-        source = (
-            getattr(feature_map, "random_state", None) if random_state is None else random_state
-        )
-        self.seed, self.n_calls = draw_seed(source), 0
+        if random_state is None:
+            random_state = getattr(feature_map, "random_state", None)
+        if random_state is None:
+            random_state = torch.randint(2**31 - 1, (), device="cpu").item()
+        self.seed, self.n_calls = draw_seed(random_state), 0
         self._forget()
 
     # ---------------------------------------------------------------- operators
@@ -283,7 +290,8 @@ class RandomFeatureAttention(nn.Module):
         str
             The arguments that matter most.
         """
-        return f"feature_map={self.feature_map!r}, is_causal={self.is_causal}, near={self.near!r}"
+        names = "feature_map", "is_causal", "near", "n_groups", "dropout", "redraw_every", "seed"
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     # ---------------------------------------------------------------- state
 

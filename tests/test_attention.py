@@ -479,6 +479,27 @@ def test_parameters_that_change_after_fit_are_refused():
         assert attention.fit(q, k)(q, k, v).shape == expected.shape
 
 
+@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.parametrize("feature_map", [None, OptimalPositiveRF(24), AdaptiveRF(24)], ids=repr)
+def test_what_stands_at_padded_positions_does_not_count(feature_map, is_fitted):
+    """Neither as key nor as query: the latter must not enter statistics."""
+    q, k, v = inputs(key_lead=(2, 2))
+    padding = np.zeros((2, L), bool)
+    padding[1, -7:] = True
+    attention = ApproxKernelAttention(feature_map, random_state=0)
+
+    def attended(q, k, v):
+        own = clone(attention)
+        if is_fitted:
+            own.fit(q, k, v, key_padding_mask=padding)
+        return own(q, k, v, key_padding_mask=padding)[1, :, :-7]
+
+    others = q.copy(), k.copy(), v.copy()
+    for part, change in zip(others, (3, -2, 10), strict=True):
+        part[1, :, -7:] += change
+    assert_array_equal(attended(*others), attended(q, k, v))
+
+
 def test_random_state_of_the_operator_replaces_that_of_the_map():
     q, k, v = inputs()
     default = ApproxKernelAttention(random_state=3)(q, k, v)

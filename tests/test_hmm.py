@@ -899,6 +899,7 @@ def test_hmm_refuses():
     for call, said in (
         (lambda: model.score([0, 4]), "unknown symbols: known are 0 to 3"),
         (lambda: model.score([[0, 1]]), "X must hold integers in shape"),
+        (lambda: model.score([[0, 1], [1]]), "X holds sequences apart: .* lengths"),
         (lambda: model.score([[0.5]]), r"got shape \(1, 1\) of dtype float64"),
         (lambda: model.score(["a"]), "OrdinalEncoder\\(dtype=int\\) numbers other symbols"),
         (lambda: model.report(X), "n_states must be an integer >= 1, got an array of shape \\(5,"),

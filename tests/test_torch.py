@@ -348,3 +348,15 @@ def test_wrong_inputs_are_named():
         RandomFeatureAttention(AdaptiveRF(32)).fit(q, k, v)
     with pytest.raises(ValueError, match="is none of skrf's"):
         record_of(object())
+
+
+def test_without_a_seed_torch_gives_one():
+    seeds = []
+    for number in (3, 3, 4):
+        torch.manual_seed(number)
+        seeds.append(RandomFeatureAttention().seed)
+    assert seeds[0] == seeds[1] != seeds[2]
+    torch.manual_seed(3)
+    feature_map = OptimalPositiveRF(8, random_state=5)
+    assert RandomFeatureAttention(feature_map).seed == 5
+    assert RandomFeatureAttention(feature_map, random_state=6).seed == 6

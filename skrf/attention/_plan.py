@@ -77,14 +77,25 @@ def adapted(plan, queries, keys, before=None):
 
 
 def pooled(groups, numbers, own):
-    """Return all queries of some query heads, and all keys, of some sets on the host."""
+    """Return queries of some query heads, and keys, of some sets on the host, without padding."""
     width = groups.k.shape[-1]
     numbers = numbers[0] if len(numbers) == 1 else numbers  # no copy for a single set
-    queries = groups.q[numbers][..., own, :, :].reshape(-1, width)
-    keys = groups.k[numbers].reshape(-1, width)
+    queries, keys = groups.q[numbers][..., own, :, :], groups.k[numbers].reshape(-1, width)
     if groups.padding is not None:
         keys = keys[~groups.padding[numbers].ravel()]
-    return queries, keys
+        counts = _counting_queries(groups.padding[numbers], queries.shape[-2])
+        queries = queries[np.broadcast_to(counts[..., None, :], queries.shape[:-1])]
+    return queries.reshape(-1, width), keys
+
+
+def _counting_queries(hidden, n_queries):
+    """Return which queries statistics use, given which keys (..., S) are padding.
+
+    With as many queries as keys, a padded position is padding as a query, too, unless all are.
+    """
+    if hidden.shape[-1] != n_queries:
+        return np.ones((*hidden.shape[:-1], n_queries), bool)
+    return ~hidden | hidden.all(axis=-1, keepdims=True)
 
 
 def rows_of_sets(groups, most):
@@ -95,6 +106,8 @@ def rows_of_sets(groups, most):
     keys = [_some(np.arange(groups.k.shape[1]), most)] * n_sets
     if hidden is not None:
         keys = [_some(np.flatnonzero(~own), most) for own in hidden]
+        counts = np.tile(_counting_queries(hidden, n_queries), n_heads)
+        queries = [_some(np.flatnonzero(own), most) for own in counts]
     return list(zip(_taken(groups.q, queries), _taken(groups.k, keys), strict=True))
 
 

@@ -147,6 +147,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
     True
     """
 
+    _foreign_parameters = {"is_causal": "Pass causal instead."}
+
     def __init__(
         self,
         feature_map: Transformer | Literal["none"] | None = None,
@@ -481,8 +483,9 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             warnings.warn(
                 "Random features have collapsed: at a few queries the relative error of the output "
                 f"is {error / size:.2g}, that of the mean of the values "
-                f"{of_mean / size:.2g}. Use a near field or a larger one (near), more features, or "
-                "AdaptiveRF(asymmetric=True); recommend_attention compares them on your inputs.",
+                f"{of_mean / size:.2g}. recommend_attention compares what may help on your inputs: "
+                "a larger near field, more features or groups, AdaptiveRF(asymmetric=True). If "
+                "nothing beats the mean or an exact window there, do not use features.",
                 FeatureCollapseWarning,
                 stacklevel=2,
             )
@@ -830,6 +833,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
 
     def _unit_errors(self, unit, outputs, n, window=None):
         rows = np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
+        rows = free(unit) if rows.shape[-1] == unit.k.shape[-2] else rows
         places = sampled(rows, max(1, n // unit.q.shape[-3]))
         scale = check_scale(self.scale, unit.q.shape[-1])
         return errors_of(unit, outputs, places, scale, self.causal, window)

@@ -381,7 +381,8 @@ class KernelHMM(Climber):
         float
             -2 `score` + 2 p. The p parameters are the entries of the embeddings, without those of
             `targets` and `emitters` if these are None; the start distribution is given, so it is
-            not a parameter.
+            not a parameter. If embeddings are wide, they have many more entries than the model has
+            free probabilities: then choose numbers of states by the `score` of other sequences.
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
@@ -699,6 +700,8 @@ def _check_symbols(model, symbols, name="X"):
         is_missing = np.ma.getmaskarray(symbols)
         # If all are masked the type is meaningless: numpy.ma.masked is a float.
         symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
+    if isinstance(symbols, (list, tuple)) and len(set(map(np.size, symbols))) > 1:
+        raise ValueError(f"{name} holds sequences apart: concatenate them and pass their lengths.")
     symbols = as_array(name, symbols)
     shape = symbols.shape
     if symbols.ndim == 2 and symbols.shape[1] == 1:
@@ -706,7 +709,8 @@ def _check_symbols(model, symbols, name="X"):
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got shape {shape} "
-            f"of dtype {symbols.dtype}. OrdinalEncoder(dtype=int) numbers other symbols."
+            f"of dtype {symbols.dtype}. OrdinalEncoder(dtype=int) numbers other symbols, and a "
+            "mask of numpy.ma marks missing ones."
         )
     n_symbols = len(model.embeddings["symbols"])
     if symbols.min() < 0 or symbols.max() >= n_symbols:
