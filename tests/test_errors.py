@@ -274,6 +274,26 @@ def test_faulty_weights(name, kind):
         Message(lambda: fitted.partial_fit(X, sample_weight=weights)).names("sample_weight", *words)
 
 
+class Passing:
+    def __init__(self, *args, **params):
+        super().__init__(*args, **params)
+
+
+def test_subclasses_may_pass_parameters_on():
+    class OfMixin(Passing, KernelRegressor):
+        pass
+
+    class Own(OptimalPositiveRF):
+        def __init__(self, *, name="", **params):
+            super().__init__(**params)
+            self.name = name
+
+    assert OfMixin(sigma=2.0).sigma == 2.0
+    assert Own(name="own", n_components=8).n_components == 8
+    Message(lambda: OfMixin(width=1), TypeError).names("width", "sigma, random_state")
+    Message(lambda: Own(gamma=0.2), TypeError).names("gamma", "0.2", "sigma = sqrt(2 gamma)")
+
+
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
 @every_weight_fault
 def test_faulty_weights_of_estimators(estimator, kind):
