@@ -19,10 +19,13 @@ from skrf import (
     ApproxKernelAttention,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
     ClusterNystroem,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
+    KernelRegressorCV,
     OptimalPositiveRF,
     RelevanceScaler,
     RFFSampler,
@@ -272,6 +275,20 @@ def test_faulty_weights(name, kind):
     if hasattr(make(name), "partial_fit"):
         fitted = make(name).fit(X)
         Message(lambda: fitted.partial_fit(X, sample_weight=weights)).names("sample_weight", *words)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        KernelRegressorCV,
+        KernelRegressionClassifierCV,
+        ApproxKernelRidgeCV,
+        ApproxKernelRidgeClassifierCV,
+    ],
+)
+def test_gamma_of_a_search_is_told_to_be_sigmas(estimator):
+    message = Message(lambda: estimator(gamma=0.2), TypeError)
+    message.names("gamma", "0.2", "sigmas", "sqrt(2 gamma)")
 
 
 class Passing:
