@@ -22,9 +22,12 @@ def address():
 
 
 def naming_parameters(init):
-    """Wrap a constructor so that it answers unknown parameters with those that it has."""
-    known = list(signature(init).parameters)[1:]
+    """Return a constructor that answers unknown parameters with those that it has."""
+    parameters = signature(init).parameters
+    known = list(parameters)[1:]
     takes = ", ".join(known)
+    if any(own.kind is own.VAR_KEYWORD for own in parameters.values()):
+        return init  # it takes every name, and may pass it on
 
     @wraps(init)
     def checked(self, *args: Any, **params: Any) -> None:

@@ -518,6 +518,22 @@ def test_random_state_of_the_operator_replaces_that_of_the_map():
         attention.set_params(random_state="seven")(q, k, v)
 
 
+@pytest.mark.parametrize("is_fitted", [False, True])
+def test_a_redraw_stays_until_random_state_changes(is_fitted):
+    q, k, v = inputs()
+
+    def called(attention):
+        return (attention.fit(q, k) if is_fitted else attention)(q, k, v)
+
+    expected = called(ApproxKernelAttention(OptimalPositiveRF(24), random_state=5000))
+    attention = ApproxKernelAttention(OptimalPositiveRF(24), random_state=4000)
+    called(attention)
+    redrawn = attention.redraw(1)(q, k, v)
+    assert_array_equal(pickle.loads(pickle.dumps(attention))(q, k, v), redrawn)
+    assert (redrawn != called(clone(attention))).any()
+    assert_array_equal(called(attention.set_params(random_state=5000)), expected)
+
+
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])
 def test_every_mechanism_serves(name):
     q, k, v = inputs(0.3)

@@ -19,10 +19,13 @@ from skrf import (
     ApproxKernelAttention,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
     ClusterNystroem,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
+    KernelRegressorCV,
     OptimalPositiveRF,
     RelevanceScaler,
     RFFSampler,
@@ -272,6 +275,40 @@ def test_faulty_weights(name, kind):
     if hasattr(make(name), "partial_fit"):
         fitted = make(name).fit(X)
         Message(lambda: fitted.partial_fit(X, sample_weight=weights)).names("sample_weight", *words)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        KernelRegressorCV,
+        KernelRegressionClassifierCV,
+        ApproxKernelRidgeCV,
+        ApproxKernelRidgeClassifierCV,
+    ],
+)
+def test_gamma_of_a_search_is_told_to_be_sigmas(estimator):
+    message = Message(lambda: estimator(gamma=0.2), TypeError)
+    message.names("gamma", "0.2", "sigmas", "sqrt(2 gamma)")
+
+
+class Passing:
+    def __init__(self, *args, **params):
+        super().__init__(*args, **params)
+
+
+def test_subclasses_may_pass_parameters_on():
+    class OfMixin(Passing, KernelRegressor):
+        pass
+
+    class Own(OptimalPositiveRF):
+        def __init__(self, *, name="", **params):
+            super().__init__(**params)
+            self.name = name
+
+    assert OfMixin(sigma=2.0).sigma == 2.0
+    assert Own(name="own", n_components=8).n_components == 8
+    Message(lambda: OfMixin(width=1), TypeError).names("width", "sigma, random_state")
+    Message(lambda: Own(gamma=0.2), TypeError).names("gamma", "0.2", "sigma = sqrt(2 gamma)")
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])

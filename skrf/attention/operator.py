@@ -248,14 +248,15 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
-            Source of the new seed.
+            Source of the new seed, which stays until the parameter `random_state` changes.
 
         Returns
         -------
         self : object
             The operator with new random numbers.
         """
-        self._redrawn_seed = seed = draw_seed(random_state)
+        seed = draw_seed(random_state)
+        self._redrawn = self.random_state, seed
         if hasattr(self, "mechanisms_"):
             self._fitted_sets = redrawn_sets(self._fitted_sets, lambda _, g: seed_of(seed, g))
             groups = [own.groups[0] for own in self._fitted_sets if own.groups]
@@ -266,9 +267,10 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         return self
 
     def _seed(self, source):
+        replaced, seed = vars(self).get("_redrawn", (None, None))
+        if seed is not None and replaced == self.random_state:
+            return seed
         source = source if self.random_state is None else self.random_state
-        if hasattr(self, "_redrawn_seed"):
-            return self._redrawn_seed
         if isinstance(source, (int, np.integer)):
             return int(source)
         return remembered(self, "_drawn", (source,), lambda: draw_seed(source))

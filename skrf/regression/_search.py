@@ -24,6 +24,7 @@ from ..features import (
     row_codes,
 )
 
+FOREIGN = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}  # `_foreign_parameters`
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny

@@ -39,6 +39,7 @@ from ._ridge import (
     solved,
 )
 from ._search import (
+    FOREIGN,
     all_but_one,
     judged_apart,
     learns_from,
@@ -248,6 +249,7 @@ class _Plain(_BaseRidge):
 class _Search(_BaseRidge):
     """Ridge with a search for alpha and sigma."""
 
+    _foreign_parameters = FOREIGN
     _scores_rows, _sums_tests = False, True
     _takes_batches = False
 

@@ -15,6 +15,7 @@ from .._validation import HasMethods, Interval, freeze, naming
 from ..features import fitted_at
 from ._batches import searches
 from ._search import (
+    FOREIGN,
     check_gaussian,
     judged_apart,
     judged_together,
@@ -42,6 +43,7 @@ class _Search:
         "verbose": ["verbose"],
     }
     _takes_batches = False
+    _foreign_parameters = FOREIGN
     _scores_rows, _sums_tests = True, False
 
     def __init__(
