@@ -39,6 +39,13 @@ def free(unit):
     return ~to_host(unit.hidden)
 
 
+def real_queries(unit):
+    """Return, on the host, which queries are not padding: known if there are as many keys."""
+    if unit.q.shape[-2] == unit.k.shape[-2]:
+        return free(unit)
+    return np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
+
+
 def exact_weights(unit, places, scale, causal=False):
     """Yield (indices of some queries, their weights (..., G, n, S), which keys they do not see)."""
     q, keys = constant(unit.q), transposed(cast(constant(unit.k), unit.dtype))[..., None, :, :]

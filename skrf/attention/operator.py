@@ -34,7 +34,7 @@ from ._plan import (
     seed_of,
     share_of,
 )
-from ._sampled import errors_of, exact_weights, free, sampled
+from ._sampled import errors_of, exact_weights, free, real_queries, sampled
 from ._shapes import (
     as_array,
     check_finite,
@@ -834,9 +834,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         return sum(for_each_unit(groups, sets, errors)[1])[0]
 
     def _unit_errors(self, unit, outputs, n, window=None):
-        rows = np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
-        rows = free(unit) if rows.shape[-1] == unit.k.shape[-2] else rows
-        places = sampled(rows, max(1, n // unit.q.shape[-3]))
+        places = sampled(real_queries(unit), max(1, n // unit.q.shape[-3]))
         scale = check_scale(self.scale, unit.q.shape[-1])
         return errors_of(unit, outputs, places, scale, self.causal, window)
 
