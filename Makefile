@@ -73,6 +73,7 @@ lint: $(VENV)/.stamp-lint
 	$(VENV)/bin/mypy
 
 docs: $(VENV)/.stamp-docs
+	$(VENV)/bin/python examples/tag_source_code.py --files 12
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # As many threads as the machine has cores, whatever this shell says: the promises are about that.

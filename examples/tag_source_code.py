@@ -93,6 +93,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", type=int, default=26)
     options = parser.parse_args()
+    if options.files < 7:
+        parser.error(f"--files must be at least 7, as six of them test; got {options.files}")
     texts, tags = read_code(options.files)
     n_train = len(texts) - 6
 
@@ -143,6 +145,7 @@ def main():
     panels = {"letters alone": alone[part], "chain": path[part], "truth": own[part]}
     draw(text[part], panels)
     print(f"The picture is {OUTPUT / 'tag_source_code.png'}")
+    assert right["chain, most probable path"] > 1.05 * right["letters alone"]
 
 
 if __name__ == "__main__":

@@ -21,3 +21,8 @@ class Progress:
         """Print a line."""
         if self.verbose:
             print(f"[{self.name}] {text}, {time.perf_counter() - self.start:.1f} s")
+
+    def count(self, what, number, total):
+        """Print a line if another tenth of many things is done."""
+        if number * 10 // total > (number - 1) * 10 // total:
+            self(f"{what} {number} of {total}")

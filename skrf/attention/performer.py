@@ -18,6 +18,7 @@ from scipy.special import log_softmax, ndtr
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from .._progress import Progress
 from .._sums import Sums
 from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
@@ -80,6 +81,8 @@ class Performer:
         `redraw`; None keeps the first draw.
     random_state : int, RandomState instance or None, default=None
         Source of the initial parameters and of the features' draws.
+    verbose : int, default=0
+        With 1, `loss_and_grad` and `loss` print a line per tenth of the chunks.
 
     Attributes
     ----------
@@ -138,6 +141,7 @@ class Performer:
         dtype: Literal["float64", "float32"] = "float64",
         redraw_every: int | None = None,
         random_state: RandomState = None,
+        verbose: int = 0,
     ) -> None:
         n_hidden = 4 * width if n_hidden is None else n_hidden
         sizes = {"n_tokens": n_tokens, "n_layers": n_layers, "width": width}
@@ -153,6 +157,7 @@ class Performer:
         if redraw_every is not None:
             check_integer("redraw_every", redraw_every)
         self.norm, self.dtype, self.redraw_every = norm, np.dtype(dtype), redraw_every
+        self.verbose = verbose
         if not (near is None or isinstance(near, NearField)):
             raise ValueError(f"near must be a NearField or None, got {near!r}.")
         if near is not None and mask is not None:
@@ -326,6 +331,7 @@ class Performer:
         states = self._first_states(len(inputs))
         gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
         sweeps, loss = states, 0.0  # the empty states also suit the end: nothing follows it
+        progress = Progress(self.verbose, "loss_and_grad")
         for i, before in in_reverse(advance, states, len(chunks)):
             chunk = chunks[i]
             hidden, _, pull_hidden = self._hidden(inputs[:, chunk], chunk.start, before)
@@ -335,6 +341,7 @@ class Performer:
             sweeps = pull_hidden(pull_logits(by_logits, gradients), sweeps, gradients)
             # Otherwise this chunk's activations would be kept while the next one is computed.
             del before, hidden, pull_hidden, logits, pull_logits, by_logits
+            progress.count("chunk", len(chunks) - i, len(chunks))
         self._n_calls += 1
         return loss, gradients
 
@@ -355,10 +362,12 @@ class Performer:
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
         states, loss = self._first_states(len(inputs)), 0.0
-        for chunk in chunks:
+        progress = Progress(self.verbose, "loss")
+        for number, chunk in enumerate(chunks, 1):
             hidden, states, _ = self._hidden(inputs[:, chunk], chunk.start, states)
             logits = self._linear("logits", hidden)[0]
             loss += _cross_entropy(logits, targets[:, chunk], targets.size)[0]
+            progress.count("chunk", number, len(chunks))
         return loss
 
     def generate(
