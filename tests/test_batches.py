@@ -252,7 +252,10 @@ def test_tables_in_batches(tmp_path):
     assert_same_model(whole, batched, rows=table)
     arrow = pa.table({**dict(zip(names, X.T, strict=True)), "y": Y})
     batches = [(own.select(names), own["y"]) for own in arrow.to_batches(max_chunksize=70)]
-    assert_allclose(clone(model).fit_batches(batches).predict_proba(X), answers(whole, table))
+    batched = clone(model).fit_batches(batches)
+    # Whether the names of a pyarrow table are seen depends on scikit-learn's version.
+    rows = table if hasattr(batched, "feature_names_in_") else X
+    assert_allclose(batched.predict_proba(rows), answers(whole, table))
     frames = [pl.from_arrow(arrow.slice(k, 70)) for k in range(0, N, 70)]
     batched = clone(model).fit_batches([(own.select(names), own["y"]) for own in frames])
     assert_array_equal(batched.feature_names_in_, names)

@@ -292,6 +292,10 @@ def test_a_state_serves_several_futures(library, near):
 def test_states_may_be_sent(library, near, send):
     attention = ApproxKernelAttention(MAPS["optimal"], near=near, causal=True)
     parts = inputs(4, 2)
+    try:
+        send(library.array(parts[0]))
+    except TypeError as error:  # old versions of array_api_strict
+        pytest.skip(f"arrays cannot be sent: {error}")
     expected = attention(*parts)
     for to in (np.asarray, library.array):
         found, n_short = streamed(attention, [to(part) for part in parts], sent=send)
