@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
+GAMMA = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}  # of scikit-learn's kernels
 _AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
 
 

@@ -53,6 +53,7 @@ CONTRACT = {
     "fit_to",
     "fitted_at",
     "in_range",
+    "lacks_rows",
     "learns_from_sums",
     "mapped",
     "maps_sides_alike",

@@ -11,6 +11,7 @@ from .._arrays import constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import fit_to
 from ._heads import Head, HeadSet
+from ._sampled import real_queries
 from .near import NearField
 
 
@@ -83,19 +84,9 @@ def pooled(groups, numbers, own):
     queries, keys = groups.q[numbers][..., own, :, :], groups.k[numbers].reshape(-1, width)
     if groups.padding is not None:
         keys = keys[~groups.padding[numbers].ravel()]
-        counts = _counting_queries(groups.padding[numbers], queries.shape[-2])
+        counts = real_queries(groups.padding[numbers], queries.shape[-2])
         queries = queries[np.broadcast_to(counts[..., None, :], queries.shape[:-1])]
     return queries.reshape(-1, width), keys
-
-
-def _counting_queries(hidden, n_queries):
-    """Return which queries statistics use, given which keys (..., S) are padding.
-
-    With as many queries as keys, a padded position is padding as a query, too, unless all are.
-    """
-    if hidden.shape[-1] != n_queries:
-        return np.ones((*hidden.shape[:-1], n_queries), bool)
-    return ~hidden | hidden.all(axis=-1, keepdims=True)
 
 
 def rows_of_sets(groups, most):
@@ -106,7 +97,7 @@ def rows_of_sets(groups, most):
     keys = [_some(np.arange(groups.k.shape[1]), most)] * n_sets
     if hidden is not None:
         keys = [_some(np.flatnonzero(~own), most) for own in hidden]
-        counts = np.tile(_counting_queries(hidden, n_queries), n_heads)
+        counts = np.tile(real_queries(hidden, n_queries), n_heads)
         queries = [_some(np.flatnonzero(own), most) for own in counts]
     return list(zip(_taken(groups.q, queries), _taken(groups.k, keys), strict=True))
 

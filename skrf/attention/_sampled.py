@@ -39,11 +39,14 @@ def free(unit):
     return ~to_host(unit.hidden)
 
 
-def real_queries(unit):
-    """Return, on the host, which queries are not padding: known if there are as many keys."""
-    if unit.q.shape[-2] == unit.k.shape[-2]:
-        return free(unit)
-    return np.ones((*unit.q.shape[:-3], unit.q.shape[-2]), bool)
+def real_queries(hidden, n_queries):
+    """Return which queries (..., L) count, given on the host which keys (..., S) are padding.
+
+    With as many queries as keys, a padded position is padding as a query, too, unless all are.
+    """
+    if hidden.shape[-1] != n_queries:
+        return np.ones((*hidden.shape[:-1], n_queries), bool)
+    return ~hidden | hidden.all(axis=-1, keepdims=True)
 
 
 def exact_weights(unit, places, scale, causal=False):

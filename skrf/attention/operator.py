@@ -834,7 +834,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         return sum(for_each_unit(groups, sets, errors)[1])[0]
 
     def _unit_errors(self, unit, outputs, n, window=None):
-        places = sampled(real_queries(unit), max(1, n // unit.q.shape[-3]))
+        places = sampled(real_queries(~free(unit), unit.q.shape[-2]), max(1, n // unit.q.shape[-3]))
         scale = check_scale(self.scale, unit.q.shape[-1])
         return errors_of(unit, outputs, places, scale, self.causal, window)
 

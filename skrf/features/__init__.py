@@ -5,7 +5,7 @@ from ._entry import as_feature_map, fit_to, fitted_at, maps_sides_alike, prepare
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
-from .adaptive import AdaptiveRF
+from .adaptive import AdaptiveRF, lacks_rows
 from .base import BaseRandomFeatures
 from .discrete import DiscreteRF, GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
@@ -37,6 +37,7 @@ __all__ = [
     "fit_to",
     "fitted_at",
     "in_range",
+    "lacks_rows",
     "mapped",
     "maps_sides_alike",
     "needs_double",

@@ -405,6 +405,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return False
 
 
+def lacks_rows(feature_map, n_rows):
+    """Return whether a map places its components near rows, and has more of them than rows."""
+    return isinstance(feature_map, AdaptiveRF) and n_rows < feature_map.n_components_
+
+
 def _made(name, make, power):
     """Return make() without caching it for other sigmas."""
     return make()

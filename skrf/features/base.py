@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
-from .._estimator import EstimatorBase
+from .._estimator import GAMMA, EstimatorBase
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -251,7 +251,7 @@ class BaseRandomFeatures(
         "kernel": [StrOptions({"gaussian", "softmax"})],
         "random_state": ["random_state"],
     }
-    _foreign_parameters = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}
+    _foreign_parameters = GAMMA
     _needs_full_statistics = _needs_sizes = False
     _looks_at_rows = False  # at single rows, which are then weighted
     _is_bounded = False  # no row can vanish in all features, and no feature can overflow

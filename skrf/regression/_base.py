@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
-from .._estimator import EstimatorBase
+from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
 from .._typing import RandomState, Sigma, Transformer
@@ -31,7 +31,7 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import AdaptiveRF, difference, in_range, prepared
+from ..features import AdaptiveRF, difference, in_range, lacks_rows, prepared
 from ..features._survey import learns_from_sums
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
@@ -390,11 +390,12 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
 
 def _warn_of_first_batch(feature_map, n_rows):
     """Warn if a first batch, which sets the map for good, is too small for it."""
-    if isinstance(feature_map, AdaptiveRF) and n_rows < feature_map.n_components_:
+    if lacks_rows(feature_map, n_rows):
         warnings.warn(
             f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
-            f"too few for the {feature_map.n_components_} components of AdaptiveRF, which are "
-            "placed near rows. Use fit_batches, or begin with a larger batch.",
+            f"too few for the {feature_map.n_components_} components of "
+            f"{type(feature_map).__name__}, which are placed near rows. Use fit_batches, or begin "
+            "with a larger batch.",
             UserWarning,
             stacklevel=4,
         )
@@ -404,7 +405,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     """Base of the estimators that divide sums of features."""
 
     _default_map = AdaptiveRF(256)
-    _foreign_parameters = AdaptiveRF._foreign_parameters
+    _foreign_parameters = GAMMA
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
         "random_state": ["random_state"],
