@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import multivariate_normal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
@@ -112,18 +113,68 @@ def test_regressor_is_brute_force(which, weights, n_outputs):
 
 @every_map
 @weighted_or_not
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_classifier_is_brute_force(which, weights, n_classes):
-    names = np.array(["a", "b", "c"])[np.minimum(y, n_classes - 1)]
+def test_two_classes_are_a_ridge_classifier(which, weights):
+    names = np.array(["a", "b"])[np.minimum(y, 1)]
     model = ApproxKernelRidgeClassifier(MAPS[which], alpha=2.0).fit(X, names, weights)
     brute = RidgeClassifier(alpha=2.0).fit(features_of(model, X), names, weights)
     features = features_of(model, Q)
     expected = brute.decision_function(features)
     assert_allclose(model.decision_function(Q), expected, rtol=1e-9, atol=1e-9)
     assert_array_equal(model.predict(Q), brute.predict(features))
-    assert len(model.coef_) == (1 if n_classes == 2 else 3)
-    assert_allclose(np.squeeze(model.coef_), np.squeeze(brute.coef_), rtol=1e-8, atol=1e-9)
+    assert_allclose(model.coef_, np.atleast_2d(brute.coef_), rtol=1e-8, atol=1e-9)
     assert not hasattr(model, "predict_proba")
+
+
+class WithRidge(BaseEstimator):
+    """The covariance of a class plus a ridge."""
+
+    def __init__(self, ridge):
+        self.ridge = ridge
+
+    def fit(self, X):
+        self.covariance_ = np.cov(X.T, bias=True) + self.ridge * np.eye(X.shape[1])
+        return self
+
+
+@every_map
+@pytest.mark.parametrize("repeats", [1, np.arange(80) % 4], ids=["plain", "weighted"])
+@pytest.mark.parametrize("alpha", [1e-3, 2.0])
+def test_three_classes_are_linear_discriminants(which, repeats, alpha):
+    names, weights = np.array(["a", "b", "c"])[y], np.full(80, repeats)
+    model = ApproxKernelRidgeClassifier(MAPS[which], alpha=alpha).fit(X, names, weights)
+    features = features_of(model, np.repeat(X, weights, axis=0))
+    estimator = WithRidge(alpha / weights.sum())
+    brute = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=estimator)
+    brute.fit(features, np.repeat(names, weights))
+    expected = brute.decision_function(features_of(model, Q))
+    found = model.decision_function(Q)
+    assert_array_equal(model.predict(Q), brute.predict(features_of(model, Q)))
+    # Their common term is that of the mean of all features.
+    found, expected = (part - part.mean(axis=1, keepdims=True) for part in (found, expected))
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert model.coef_.shape == (3, features.shape[1]) and model.intercept_.shape == (3,)
+
+
+def test_discriminants_are_finite_where_features_explain_the_classes():
+    rows = np.repeat(np.eye(3), 5, axis=0)
+    labels = np.argmax(rows, axis=1)
+    for alpha in (1e-300, 1e-18, 1.0):
+        model = ApproxKernelRidgeClassifier(RFFSampler(200, random_state=0), alpha=alpha)
+        assert_array_equal(model.fit(rows, labels).predict(rows), labels)
+        assert np.isfinite(model.decision_function(rows)).all()
+    tiny = np.where(labels == 2, 1e-150, 1.0)  # a share of 0 to rounding
+    model.fit(rows, labels, sample_weight=tiny)
+    assert np.isfinite(model.intercept_).all()
+    assert_array_equal(model.predict(rows[:10]), labels[:10])
+
+
+def test_a_class_between_two_others_is_seen():
+    rows = np.linspace(-1, 1, 300)[:, None]
+    labels = np.searchsorted([-0.3, 0.3], rows[:, 0])
+    plain = FunctionTransformer().fit(rows)  # one column: least squares masks the class between
+    model = ApproxKernelRidgeClassifier(FrozenEstimator(plain), alpha=1e-6).fit(rows, labels)
+    assert model.score(rows, labels) > 0.95
+    assert RidgeClassifier(alpha=1e-6).fit(rows, labels).score(rows, labels) < 0.75
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -583,8 +634,10 @@ def test_the_search_of_a_classifier_scores_targets():
     ).fit(X, codes)
     for name in ("mean_test_score", "split2_test_score"):
         assert_allclose(model.cv_results_[name], plain.cv_results_[name], rtol=1e-9)
-    assert_allclose(model.decision_function(Q), plain.predict(Q), rtol=1e-9)
     assert model.sigma_ == plain.sigma_ and model.alpha_ == plain.alpha_
+    chosen = {"sigma": model.sigma_, "alpha": model.alpha_}
+    chosen = ApproxKernelRidgeClassifier(RFFSampler(30, random_state=0), **chosen).fit(X, y)
+    assert_allclose(model.decision_function(Q), chosen.decision_function(Q), rtol=1e-7)
 
 
 def test_a_number_of_sigmas_lies_around_the_scale():
@@ -605,11 +658,10 @@ def test_a_number_of_sigmas_lies_around_the_scale():
 @pytest.mark.parametrize("feature_map", [AdaptiveRF(24), ClusterNystroem(12)], ids=str)
 @weighted_or_not
 def test_maps_of_labels_do_not_see_those_of_held_out_rows(feature_map, weights):
-    feature_map = clone(feature_map).set_params(random_state=0)
+    feature_map, y = clone(feature_map).set_params(random_state=0), X[:, 0] + X[:, 1] ** 2 > 0.5
 
     def score(model, rows, labels):
-        codes = np.where(labels[:, None] == model.classes_, 1.0, -1.0)
-        return -np.mean((model.decision_function(rows) - codes) ** 2)
+        return -np.mean((model.decision_function(rows) - np.where(labels, 1.0, -1.0)) ** 2)
 
     grid = {"sigma": [0.3, 1.0, 3.0], "alpha": [0.01, 1.0]}
     plain = ApproxKernelRidgeClassifier(feature_map)

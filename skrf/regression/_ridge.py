@@ -318,6 +318,27 @@ def solved(moments, alpha, noise=None):
     return _ridge_of(moments, alpha, coef, root, deviation)
 
 
+def discriminants(ridge, moments):
+    """Return a `Ridge` of targets -1 and 1 per class turned into linear discriminants.
+
+    They are logarithms of the classes' probabilities, up to a common term, for rows scattered about
+    the mean of their class with one covariance, that of the features within classes plus alpha. Its
+    solution differs from that of all rows by a matrix of the size of the classes.
+    """
+    cross, eps = moments.cross / moments.weight, np.finfo(float).eps
+    means, targets = np.split(moments.mean, [moments.n_columns])
+    shares = np.maximum((1 + targets) / 2, eps)  # a lost share is of the size of rounding
+    roots = np.sqrt(shares)
+    explained = cross.T @ ridge.coef / 4 / np.outer(roots, roots)
+    # An eigenvalue is the share of a contrast of classes that the features do not explain.
+    values, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)
+    values = np.maximum(values, len(values) * eps)
+    coef = ridge.coef @ ((vectors / values) @ vectors.T / (2 * np.outer(roots, roots)))
+    halves = np.einsum("mt,mt->t", cross, coef) / (4 * shares)
+    intercept = np.log(shares) - halves - means @ coef
+    return replace(ridge, coef=coef, intercept=intercept)
+
+
 def _deviation(squares, freedom):
     """Return standard deviations, NaN if there are no degrees of freedom."""
     return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)

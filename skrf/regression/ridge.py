@@ -32,6 +32,7 @@ from ._ridge import (
     Ridge,
     Spectrum,
     check_range,
+    discriminants,
     load_kernels,
     moments_of_rows,
     plain_features,
@@ -170,6 +171,15 @@ class _BaseRidge(BaseKernelRegression):
         moments = _moments_of(before.feature_map, data, alpha, before.moments)
         return replace(before, moments=moments)
 
+    def _decisions(self, ridge, moments):
+        """Return the solution that predictions are made from."""
+        return ridge
+
+    def _settled(self, sums, ridge):
+        """Return this draft as fitted."""
+        ridge = self._decisions(ridge, sums.moments)
+        return super()._finished(replace(sums, ridge=ridge, total=None))
+
     @property
     def _outputs(self):
         return self._fitted.shape
@@ -243,7 +253,7 @@ class _Plain(_BaseRidge):
             ridge = solved(sums.moments, alpha, noise=noise)
         else:
             ridge = Spectrum(sums.moments).solved_by_evidence()
-        return super()._finished(replace(sums, ridge=ridge, total=None))
+        return self._settled(sums, ridge)
 
 
 class _Search(_BaseRidge):
@@ -382,7 +392,7 @@ class _Search(_BaseRidge):
             errors = [Spectrum(moments).cross_validation(positive_array("alphas", self.alphas))]
             self._choose([(errors, self.feature_map_, moments)], [None], moments.unit, 0)
         ridge = solved(moments, self.alpha_)
-        return super()._finished(replace(sums, ridge=ridge, total=None))
+        return self._settled(sums, ridge)
 
     def _passes(self, classes, scope):
         self._validate_params()
@@ -548,6 +558,9 @@ class _Classification(_OnHost, ClassifierMixin):
         ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
         return Targets(codes, np.ones(len(ones)), (), ones)
 
+    def _decisions(self, ridge, moments):
+        return discriminants(ridge, moments) if len(self.classes_) > 2 else ridge
+
     def _for_map(self, targets, y):
         # Code the labels: a map could mistake floats for targets.
         return targets.values if y.dtype.kind == "f" else y
@@ -563,7 +576,9 @@ class _Classification(_OnHost, ClassifierMixin):
         Returns
         -------
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
-            Confidence; for two classes, positive for ``classes_[1]``.
+            For two classes the regression, positive for ``classes_[1]``; for more, logarithms of
+            the classes' probabilities, up to a common term, if the features of every class were
+            normal with the same covariance.
         """
         check_is_fitted(self)
         found = self._of_features(X, self._fitted.ridge.means)
@@ -718,8 +733,10 @@ class ApproxKernelRidge(_Regression, _Plain):
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """Ridge classification on random features, in one pass over the rows.
 
-    Targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier; the class of the
-    largest regression is predicted. See `ApproxKernelRidge` for the regression.
+    Targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier, and two classes are
+    told apart by the sign of the regression. The largest of three or more regressions often misses
+    a class that lies between others, so they are turned into linear discriminants, which follow
+    from the same sums. See `ApproxKernelRidge` for the regression.
 
     Parameters
     ----------
@@ -737,9 +754,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features.
+        Coefficients of the features in `decision_function`.
     intercept_ : ndarray of shape (1,) or (n_classes,)
-        Intercepts.
+        Its intercepts.
     alpha_ : float
         The penalty.
     feature_map_ : transformer
@@ -757,8 +774,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     References
     ----------
-    Rahimi and Recht, Random features for large-scale kernel machines (2007). The regression is that
-    of `ApproxKernelRidge`, the targets those of scikit-learn's RidgeClassifier.
+    Rahimi and Recht, Random features for large-scale kernel machines (2007); Hastie, Tibshirani and
+    Buja, Flexible discriminant analysis by optimal scoring (1994). The regression is that of
+    `ApproxKernelRidge`.
 
     Examples
     --------
@@ -897,7 +915,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
-    mean squared error.
+    mean squared error. Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -930,9 +948,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features.
+        Coefficients of the features in `decision_function`.
     intercept_ : ndarray of shape (1,) or (n_classes,)
-        Intercepts.
+        Its intercepts.
     feature_map_ : transformer
         The fitted clone of the feature map, with the best sigma.
     n_features_in_ : int
