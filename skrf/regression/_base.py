@@ -18,7 +18,7 @@ from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
-from .._typing import RandomState, Sigma, Transformer
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
     NestedParameters,
@@ -26,6 +26,7 @@ from .._validation import (
     check_unchanged,
     commit,
     draft_of,
+    drop_zero_weights,
     freeze,
     same,
     validate_rows,
@@ -58,27 +59,27 @@ class Data:
         Rows, all of positive weight.
     y : ndarray of shape (n,) or (n, n_outputs)
         Labels or targets, as scores compare them.
+    sample_weight : ndarray of shape (n,) or None
+        Weights, or None if none were given.
+    numbers : ndarray of int of shape (n,)
+        Positions of the rows in the input.
     target : ndarray of shape (n,) or (n, n_outputs)
         Labels or targets that a map is fitted to.
     groups : ndarray of int of shape (n,)
         Groups of the sums, from 0.
     values : ndarray of shape (n, n_values)
         Values to sum besides the weight.
-    sample_weight : ndarray of shape (n,) or None
-        Weights, or None if none were given.
-    numbers : ndarray of int of shape (n,)
-        Positions of the rows in the input.
     n_groups : int
         Number of groups.
     """
 
     X: Any
     y: np.ndarray
+    sample_weight: np.ndarray | None
+    numbers: np.ndarray
     target: np.ndarray
     groups: np.ndarray
     values: np.ndarray
-    sample_weight: np.ndarray | None
-    numbers: np.ndarray
     n_groups: int
 
     @cached_property
@@ -428,6 +429,31 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         self.sigma = sigma
         self.random_state = random_state
 
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Fit the feature map, and sum over the rows in one pass.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; rows of weight 0 are dropped.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        RuntimeWarning
+            By `KernelRegressor`, if targets of an output differ by a factor of more than 2^500:
+            the small ones may count as 0.
+        """
+        return self._add(X, y, sample_weight, forget=True)
+
     def _prepared(self, sigma=None, hint=None):
         """Return an unfitted copy of the map."""
         own, owner = self.feature_map, type(self).__name__
@@ -556,7 +582,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         if what is not None:
             yield f"the feature maps differ in {what}"
 
-    def _begin(self, X, y, *, forget):
+    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit, and the validated rows."""
         self._validate_params()
         draft = draft_of(self, forget=forget)
@@ -567,7 +593,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if draft._fitted is not None:
             check_unchanged(self, draft._fitted.params)
-        return draft, X
+        y = self._checked(X, y, classes)
+        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
+        return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
 
     def _finished(self, sums):
         """Return this draft with its sums."""

@@ -7,26 +7,24 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import beside, namespace, to_host
+from .._arrays import namespace, to_host
 from .._sums import Memory
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
-    check_classes,
     check_positive,
-    check_targets,
-    drop_zero_weights,
     freeze,
     naming,
     validate_rows,
 )
 from ..features import RFFSampler, as_feature_map, fitted_at
-from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
+from ._base import BaseKernelRegression, _blocks_of, fitted_to
 from ._batches import searches
+from ._kinds import Classification, Regression
 from ._ridge import (
     Moments,
     Ridge,
@@ -51,7 +49,6 @@ from ._search import (
     tests_of,
     told,
 )
-from .classifier import classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -134,16 +131,6 @@ class _BaseRidge(BaseKernelRegression):
 
     _default_map = RFFSampler(512, sigma="scale")
 
-    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit and the validated rows; their groups are meaningless."""
-        draft, X = self._begin(X, y, forget=forget)
-        y = self._checked(X, y, classes)
-        numbers = np.arange(len(y))
-        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
-        targets = self._targets(draft, y, classes)
-        target = self._for_map(targets, y)
-        return draft, Data(X, y, target, numbers, targets, weights, numbers, n_groups=0)
-
     sigma = None
 
     def _searches_sigma(self):
@@ -210,25 +197,6 @@ class _Plain(_BaseRidge):
     """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
 
     noise_variance = None
-
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Fit the feature map, sum products of features in one pass, and solve.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        return self._add(X, y, sample_weight, forget=True)
 
     def _least_alpha(self):
         """Return what will be added to the diagonal, or 0 if that is not known yet."""
@@ -448,43 +416,14 @@ def _errors(train, test, alphas):
 # ---------------------------------------------------------------- predictions
 
 
-class _OnHost:
-    """Scores, computed on the host by scikit-learn."""
-
-    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-        """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows; those of other libraries are moved to the host.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their true targets or labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights.
-
-        Returns
-        -------
-        float
-            The score.
-        """
-        return super().score(*map(to_host, (X, y, sample_weight)))
-
-
-class _Regression(_OnHost, RegressorMixin):
+class _Regression(Regression):
     """Predictions of numbers, with standard deviations."""
 
-    def _checked(self, X, y, classes):
-        return check_targets(X, y)
-
-    def _targets(self, draft, y, classes):
+    def _to_sum(self, y, classes):
         values = y.reshape(len(y), -1)
         largest = np.maximum(values.max(axis=0), -values.min(axis=0))
         unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
-        return Targets(values, unit, y.shape[1:])
-
-    def _for_map(self, targets, y):
-        return y
+        return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions, and on request the standard deviations of targets.
@@ -527,30 +466,16 @@ class _Regression(_OnHost, RegressorMixin):
         parts = [namespace(part).reshape(part, (-1, *shape)) for part in parts]
         return tuple(parts) if return_std else parts[0]
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        tags.target_tags.multi_output = True
-        return tags
 
-
-class _Classification(_OnHost, ClassifierMixin):
+class _Classification(Classification):
     """Predictions of classes by the largest of ridge regressions on -1 and 1."""
 
-    def _checked(self, X, y, classes):
-        return check_classes(X, y, classes)
-
-    def _targets(self, draft, y, classes):
-        first = draft._fitted is None
-        classes, codes = coded(y, classes if first else draft.classes_)
-        if first:
-            draft.classes_ = classes
-        ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
-        return Targets(codes, np.ones(len(ones)), (), ones)
-
-    def _for_map(self, targets, y):
-        # Code the labels: a map could mistake floats for targets.
-        return targets.values if y.dtype.kind == "f" else y
+    def _to_sum(self, y, classes):
+        codes, target = self._coded(y, classes)
+        n_classes = len(self.classes_)
+        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
+        targets = Targets(codes, np.ones(len(ones)), (), ones)
+        return target, np.zeros(len(y), dtype=int), targets, 1
 
     def decision_function(self, X: Array) -> Array:
         """Return the ridge regressions on -1 and 1.
@@ -585,8 +510,7 @@ class _Classification(_OnHost, ClassifierMixin):
         found = self.decision_function(X)
         xp = namespace(found)
         best = xp.argmax(found, axis=1) if found.ndim == 2 else xp.astype(found > 0, xp.int64)
-        labels = self.classes_[to_host(best)]
-        return beside(labels, best) if labels.dtype.kind in "biuf" else labels
+        return self._labels_at(best)
 
 
 class ApproxKernelRidge(_Regression, _Plain):
@@ -690,30 +614,6 @@ class ApproxKernelRidge(_Regression, _Plain):
         self.noise_variance = noise_variance
         self.random_state = random_state
 
-    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The regressor with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the number of outputs differs from the first call, or a parameter has changed.
-        """
-        return self._add(X, y, sample_weight, forget=False)
-
 
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """Ridge classification on random features, in one pass over the rows.
@@ -784,36 +684,6 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         self.sigma = sigma
         self.alpha = alpha
         self.random_state = random_state
-
-    def partial_fit(
-        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
-    ) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,)
-            Their labels.
-        classes : array-like of shape (n_classes,), default=None
-            All labels that will ever occur; required only in the first call.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The classifier with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the first call lacks ``classes``, a later one gives others, a label is not one of
-            them, or a parameter has changed.
-        """
-        classes = classes_of_batch(self, classes)
-        return self._add(X, y, sample_weight, forget=False, classes=classes)
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):
