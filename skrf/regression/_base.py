@@ -88,6 +88,12 @@ class Data:
         return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
 
     @property
+    @np.errstate(over="ignore")
+    def total(self):
+        """Sum of the weights, inf if it overflows."""
+        return self.weights.sum()
+
+    @property
     def score_weights(self):
         """Weights scaled so that scorers can add them up; None if none were given."""
         weights = self.sample_weight
@@ -150,6 +156,12 @@ class KeySums:
         """Return the sums before the first row."""
         nothing = np.zeros(n_groups), np.full(n_groups, -np.inf)
         return cls(params, maps, None, *nothing, n_values)
+
+    @property
+    def emptied(self):
+        """The sums before the first row, with one scale only if one has suited so far."""
+        before = self.before(self.params, self.maps, len(self.weights), self.n_values)
+        return replace(before, has_one_scale=self.has_one_scale)
 
     @property
     def shares(self):
@@ -413,6 +425,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     }
     _fitted = None
     _warns = True
+    # In searches: whether a test is scored by its rows rather than by its sums, and whether
+    # features may then be kept.
+    _scores_rows = True
+    _may_keep = property(lambda self: self._scores_rows)
 
     @property
     def _takes_batches(self):
@@ -505,10 +521,6 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         vars(own).pop("feature_names_in_", None)  # it will not see tables
         own._warns = False  # its sigma may not be the chosen one
         return own._hold(sums)
-
-    def _judge_apart(self, judge):
-        """Return a function that scores a fitted map, given training and test rows."""
-        return lambda fitted, train, test: judge(self._on(self._sums_of(fitted, train)), test)
 
     def _hold(self, sums):
         self._fitted = sums

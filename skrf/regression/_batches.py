@@ -13,13 +13,12 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
-from .._arrays import to_host
 from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_labels, naming
 from ..features import fitted_at
 from ..features._survey import Survey, scope_of
 from ..statistics import Moments
-from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
+from ._search import all_but_one, as_slice, fitted_apart, joined, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 
@@ -27,11 +26,6 @@ _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 def bare(sums):
     """Return sums without what all batches share, so that only arrays are sent."""
     return replace(sums, params=None, maps=None)
-
-
-def joined(one, other):
-    """Return the sums of both."""
-    return one.joined(other)
 
 
 # ---------------------------------------------------------------- one map
@@ -56,7 +50,7 @@ def passes(model, classes, scope):
         survey = yield Pass("statistics", survey_of, Survey.merge)
         draft = planned(model, survey)
         sums = yield Pass("sums", partial(summed, draft), joined, is_last=True)
-    return finished(draft, sums)
+    return draft._finished(_under(draft._fitted, sums))
 
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):
@@ -128,11 +122,6 @@ def _read(draft, own):
     X, y, weights = own
     classes = draft.classes_ if is_classifier(draft) else None
     return draft._read(X, y, weights, forget=False, classes=classes)[1]
-
-
-def finished(draft, sums):
-    """Return the fitted estimator."""
-    return draft._finished(_under(draft._fitted, sums))
 
 
 def _under(before, sums):
@@ -280,30 +269,29 @@ def searches(model, classes, scope):
     is_apart = learns_from(feature_map, data)
     if is_apart:
         own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
-        fits = judged_apart(feature_map, data, folds.tests(own), sigmas, lambda fitted, *_: fitted)
+        fits = fitted_apart(feature_map, data, folds.tests(own), sigmas)
+        fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
     else:
         arguments = data.fit_arguments(feature_map)
-        fits = ([own] for own in survey.fitted_each(feature_map, sigmas, **arguments))
-    fits = [list(own) for own in fits]
+        fits = [[own] for own in survey.fitted_each(feature_map, sigmas, **arguments)]
     draft._fitted = draft._before(maps_of(fits[0][0]), data, survey)
     search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
     sums = yield Pass("sums of all sigmas and folds", search.sums, _join_all)
     trains, tests, totals = search.settled(sums)
-    scores = None
+    found = None
     if draft._scores_rows:
-        exponents = _exponents(survey, trains)
-        losses = partial(search.losses, trains, exponents)
-        scores = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
-    draft._settle(sigmas, trains, tests, scores)
-    place = int(np.flatnonzero(sigmas == draft.sigma_)[0])
+        losses = partial(search.losses, trains, _exponents(survey, trains))
+        found = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
+    scores, unit = draft._scores_of(trains, tests, found)
+    runs = zip(scores, [own[0] for own in fits], totals, strict=True)
+    draft.feature_map_, total = draft._choose(runs, sigmas, unit)
     if is_apart:
-        arguments = data.fit_arguments(feature_map)
-        (draft.feature_map_,) = fitted_at(feature_map, sigmas[[place]], **arguments)
+        own = data.fit_arguments(feature_map)
+        (draft.feature_map_,) = fitted_at(feature_map, [draft.sigma_], **own)
         draft._fitted = draft._before(maps_of(draft.feature_map_), data, survey)
         total = yield Pass("sums", partial(summed, draft), joined, is_last=True)
-        return finished(draft, total)
-    draft.feature_map_ = fits[place][0]
-    return draft._finished(totals[place])
+        total = _under(draft._fitted, total)
+    return draft._finished(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +325,7 @@ class _Search:
         if data is None:
             return None
         folds = self.folds(self.strata(*own[:2]), number)[data.numbers]
-        return replace(data, X=to_host(data.X)), folds
+        return data, folds
 
     def _before(self, s, k):
         return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
@@ -350,7 +338,7 @@ class _Search:
         data, fold = found
         n = self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
-        rows += [fold == k for k in range(n if self.draft._sums_tests or not self.is_apart else 0)]
+        rows += [fold == k for k in range(0 if self.is_apart and self.draft._scores_rows else n)]
         parts = [_part(data, own) if own.any() else None for own in rows]
 
         def made(s, k, part):
@@ -371,9 +359,9 @@ class _Search:
             for s, of_sigma in enumerate(sums)
         ]
         if self.is_apart:
-            return [own[:n] for own in sums], [own[n:] for own in sums], None
+            return [own[:n] for own in sums], [own[n:] for own in sums], sums
         nothing = self.draft._fitted
-        both = [all_but_one(nothing, own, joined) for own in sums]
+        both = [all_but_one(nothing, own) for own in sums]
         return [own[0] for own in both], sums, [own[1] for own in both]
 
     def losses(self, trains, exponents, batch, number):

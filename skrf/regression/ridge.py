@@ -1,16 +1,14 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace, to_host
+from .._arrays import namespace
 from .._sums import Memory
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
@@ -18,12 +16,11 @@ from .._validation import (
     StrOptions,
     check_positive,
     freeze,
-    naming,
     validate_rows,
 )
-from ..features import RFFSampler, as_feature_map, fitted_at
+from ..features import RFFSampler
 from ._base import BaseKernelRegression, _blocks_of, fitted_to
-from ._batches import searches
+from ._cv import Search
 from ._kinds import Classification, Regression
 from ._ridge import (
     Moments,
@@ -37,22 +34,12 @@ from ._ridge import (
     solved,
 )
 from ._search import (
-    FOREIGN,
-    all_but_one,
-    judged_apart,
-    learns_from,
     maps_of,
     positive_array,
-    resolved,
-    rounds_of,
-    table_of,
-    tests_of,
-    told,
 )
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
-_DECADES = 1.0  # on either side of sigma="scale", if sigmas is an int
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +106,11 @@ class FittedRidge:
         """The map of the rows."""
         return self.maps[0]
 
+    @property
+    def emptied(self):
+        """The fit before the first row."""
+        return replace(self, moments=None)
+
     def joined(self, other):
         """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
@@ -130,6 +122,7 @@ class _BaseRidge(BaseKernelRegression):
     """Code shared by all ridge estimators."""
 
     _default_map = RFFSampler(512, sigma="scale")
+    _scores_rows = False
 
     sigma = None
 
@@ -142,7 +135,7 @@ class _BaseRidge(BaseKernelRegression):
         return self._before(maps_of(self.feature_map_), data, survey)
 
     def _before(self, maps, data, survey=None):
-        total = None if survey is None else survey.weight
+        total = data.total if survey is None else survey.weight
         return FittedRidge(self.get_params(), maps, None, None, data.values.shape, total)
 
     def _added(self, before, data):
@@ -152,9 +145,10 @@ class _BaseRidge(BaseKernelRegression):
                 f"{before.shape or (1,)}."
             )
         alpha = self._least_alpha()
-        if before.total is not None:
-            alpha *= data.weights.sum() / before.total
-        moments = _moments_of(before.feature_map, data, alpha, before.moments)
+        if before.total not in (None, np.inf):
+            alpha *= data.total / before.total
+        rows = data.X, data.values, data.sample_weight
+        moments = moments_of_rows(before.feature_map, *rows, before.moments, least_alpha=alpha)
         return replace(before, moments=moments)
 
     @property
@@ -214,12 +208,10 @@ class _Plain(_BaseRidge):
         return super()._finished(replace(sums, ridge=ridge, total=None))
 
 
-class _Search(_BaseRidge):
+class _Search(Search, _BaseRidge):
     """Ridge with a search for alpha and sigma."""
 
-    _foreign_parameters = FOREIGN
-    _scores_rows, _sums_tests = False, True
-    _takes_batches = False
+    _hint = "Use sigmas=None"
 
     _parameter_constraints = {
         **BaseKernelRegression._parameter_constraints,
@@ -246,171 +238,43 @@ class _Search(_BaseRidge):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Sum products of features for every sigma, score all alphas, and solve for the best.
+    def _others(self):
+        return {"alpha": positive_array("alphas", self.alphas)}
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
+    def _unit(self, data):
+        return data.values.unit.max()
 
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
+    def _judge(self):
+        """Return a function that scores all alphas, given the sums of training and test rows."""
+        alphas = positive_array("alphas", self.alphas)
 
-        if self.sigmas is None:
-            return self._add(X, y, sample_weight, forget=True)
-        draft, data = self._read(X, y, sample_weight)
-        alphas, sigmas = positive_array("alphas", self.alphas), self._grid(data)
-        y = np.asarray(to_host(y))
-        with naming("cv"):
-            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
-        feature_map = self._map_at(sigmas[0])
-        if learns_from(feature_map, data):
-            runs = judged_apart(feature_map, data, tests, sigmas, _judge_apart(alphas))
-            runs = ((errors, None, None) for errors in runs)
-        else:
-            fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
-            runs = _judged_together(fits, data, tests, alphas)
-        unit = data.values.unit
-        runs = told(runs, sigmas, self.verbose, partial(_score, unit=unit.max()))
-        own, moments = draft._choose(runs, sigmas, unit, len(tests))
-        if own is None:
-            arguments = data.fit_arguments(feature_map)
-            (own,) = fitted_at(feature_map, np.array([draft.sigma_]), **arguments)
-            moments = _moments_of(own, data, draft.alpha_)
-        draft.feature_map_ = own
-        return self._finish(draft, replace(draft._before(maps_of(own), data), moments=moments))
+        def judge(train, _, test):
+            # Together they hold all rows, so the unit is the same for all folds.
+            unit = np.maximum(train.moments.unit, test.moments.unit)
+            train, test = (own.moments.in_units(unit) for own in (train, test))
+            coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
+            return -test.mean_errors(train, coefs)
 
-    def _map_at(self, sigma):
-        return self._prepared(sigma, hint="Use sigmas=None")
+        return judge
 
-    def _settle(self, sigmas, trains, tests, scores):
-        """Set the best sigma and alpha of a search in batches."""
-        alphas, unit = positive_array("alphas", self.alphas), trains[0][0].moments.unit
-        for own in (*trains[0], *tests[0]):
-            unit = np.maximum(unit, own.moments.unit)
-        pairs = ([*zip(*of_sigma, strict=True)] for of_sigma in zip(trains, tests, strict=True))
-        runs = (
-            [_errors(*(own.moments.in_units(unit) for own in pair), alphas) for pair in of_sigma]
-            for of_sigma in pairs
-        )
-        self._choose(((errors, None, None) for errors in runs), sigmas, unit, len(trains[0]))
-
-    def _choose(self, runs, sigmas, unit, n_splits):
-        """Set the best of runs and return its results.
-
-        Parameters
-        ----------
-        runs : iterable of tuple
-            For every sigma, errors of splits and alphas, the map, and the moments of all rows.
-        sigmas : sequence of float or None
-            The sigmas that were tried.
-        unit : ndarray of shape (T,)
-            Units of the targets.
-        n_splits : int
-            Number of splits, 0 for generalised cross-validation.
-        """
-        alphas, scores, best = positive_array("alphas", self.alphas), [], None
-        for errors, *found in runs:
-            scores.append(-np.asarray(errors))
-            means = scores[-1].mean(axis=0)
-            a = len(alphas) - 1 - np.argmax(means[::-1])  # the largest of equal ones
-            if best is None or means[a] > best[0]:
-                best = means[a], len(scores) - 1, float(alphas[a]), found
-        _, place, self.alpha_, found = best
-        if sigmas[place] is None:
-            sigmas = [getattr(found[0], "sigma_", None)]
-        names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
-        if sigmas[place] is not None:
-            self.sigma_ = float(sigmas[place])
-        pairs = product(np.asarray(sigmas).tolist(), alphas.tolist())
-        pairs = [pair[-len(names) :] for pair in pairs]
-        params = [dict(zip(names, pair, strict=True)) for pair in pairs]
-        unit, scores = unit.max(), np.moveaxis(scores, 1, 2)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = scores.reshape(len(params), -1) * unit * unit
-            self.cv_results_ = freeze(table_of(params, scores, n_splits))
-        self.best_score_ = self.cv_results_["mean_test_score"].max()
-        return found
+    def _scores_of(self, trains, tests, _):
+        """Return the scores of all sigmas and folds of a search in batches, and their unit."""
+        judge, pairs = self._judge(), zip(trains, tests, strict=True)
+        scores = [[judge(one, None, two) for one, two in zip(*own, strict=True)] for own in pairs]
+        return scores, np.maximum(trains[0][0].moments.unit, tests[0][0].moments.unit).max()
 
     def _least_alpha(self):
-        return positive_array("alphas", self.alphas).min()
+        """Return what will be added to the diagonal, or may be."""
+        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
 
     def _finished(self, sums):
-        moments = sums.moments
         if self.sigmas is None:
-            errors = [Spectrum(moments).cross_validation(positive_array("alphas", self.alphas))]
-            self._choose([(errors, self.feature_map_, moments)], [None], moments.unit, 0)
-        ridge = solved(moments, self.alpha_)
+            (alphas,), unit = self._others().values(), sums.moments.unit.max()
+            errors = Spectrum(sums.moments).cross_validation(alphas)
+            sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+            self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
+        ridge = solved(sums.moments, self.alpha_)
         return super()._finished(replace(sums, ridge=ridge, total=None))
-
-    def _passes(self, classes, scope):
-        self._validate_params()
-        search = super()._passes if self.sigmas is None else partial(searches, self)
-        return search(classes, scope)
-
-    def _grid(self, data, survey=None):
-        if isinstance(self.sigmas, Integral):
-            scale = resolved("scale", data, survey)
-            return scale * np.logspace(-_DECADES, _DECADES, self.sigmas)
-        return positive_array("sigmas", self.sigmas)
-
-
-def _moments_of(fitted, data, least_alpha, before=None):
-    """Return the moments of rows under a fitted map."""
-    rows = data.X, data.values, data.sample_weight
-    return moments_of_rows(as_feature_map(fitted), *rows, before, least_alpha=least_alpha)
-
-
-def _judged_together(fits, data, tests, alphas):
-    """Yield errors of every test and alpha, the map, and the moments of all rows, for fitted maps.
-
-    The training sets are merged from both sides, because a subtraction would lose digits.
-    """
-    rounds = rounds_of(tests, len(data.y))
-    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
-    for fitted in fits:
-        errors = np.empty((len(tests), len(alphas)))
-        for folds, own in zip(rounds, parts, strict=True):
-            own = [_moments_of(fitted, part, alphas.min() / len(own)) for part in own]
-            others, total = all_but_one((), own, _joined)
-            for (number, _), *sides in zip(folds, others, own, strict=True):
-                if number is not None:
-                    errors[number] = _errors(*sides, alphas)
-        yield errors, fitted, total
-
-
-def _joined(one, other):
-    return one.merge(other) if one and other else one or other
-
-
-def _judge_apart(alphas):
-    """Return a function that gives the errors of a test with a map fitted to the other rows."""
-
-    def judge(fitted, *parts):
-        return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
-
-    return judge
-
-
-def _score(run, unit):
-    """Return the score of the best alpha of a run, for errors of targets in a unit."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return -np.mean(run[0], axis=0).min() * unit * unit
-
-
-def _errors(train, test, alphas):
-    """Return the mean squared error of a test for every alpha, from moments."""
-    coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
-    return test.mean_errors(train, coefs)
 
 
 # ---------------------------------------------------------------- predictions
