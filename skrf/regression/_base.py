@@ -3,7 +3,7 @@
 import copy
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from numbers import Number
 from operator import attrgetter
 from typing import Any, Literal, Self
@@ -36,7 +36,7 @@ from ..features import AdaptiveRF, difference, in_range, lacks_rows, prepared
 from ..features._survey import learns_from_sums
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
-from ._search import best_sigma, maps_of
+from ._search import best_sigma, joined, maps_of
 
 _BLOCK_ROWS = 1024
 _DEVICE_BLOCK_ROWS = 2**14  # devices need larger blocks
@@ -160,8 +160,8 @@ class KeySums:
     @property
     def emptied(self):
         """The sums before the first row, with one scale only if one has suited so far."""
-        before = self.before(self.params, self.maps, len(self.weights), self.n_values)
-        return replace(before, has_one_scale=self.has_one_scale)
+        empty = self.before(self.params, self.maps, len(self.weights), self.n_values)
+        return replace(empty, has_one_scale=self.has_one_scale)
 
     @property
     def shares(self):
@@ -211,51 +211,32 @@ class KeySums:
         ratios = ratios - self.exponents[:, None] * _LOG_2
         return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
 
-    def merge(self, sums, weights, suits, units):
-        """Return the sums including those of other rows, and whether their reference suited these.
-
-        Values of the other rows are in units of ``2**units``.
-        """
+    def _of_block(self, sums, weights, suits, units):
+        """Return the sums over a block; its values are in units of ``2**units``."""
         values = np.moveaxis(to_host(sums.sums), 2, 1)
         top = to_host(sums.top)[:, None, :] + units[:, None] * _LOG_2
-        sums = Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2]))
         with np.errstate(divide="ignore", over="ignore"):
-            log_weights = np.log(weights) + units[0] * _LOG_2
-            weights = self.weights + np.ldexp(weights, units[0])
-        return replace(
-            self,
-            sums=sums if self.sums is None else self.sums.merge(sums),
-            weights=weights,
-            log_weights=np.logaddexp(self.log_weights, log_weights),
-            has_one_scale=self.has_one_scale and suits,
-        )
+            return replace(
+                self,
+                sums=Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2])),
+                weights=np.ldexp(weights, units[0]),
+                log_weights=np.log(weights) + units[0] * _LOG_2,
+                has_one_scale=self.has_one_scale and suits,
+            )
 
-    def add(self, X, groups, weights, values):
-        """Return the sums with more rows, whose blocks are merged in order.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n, d)
-            Rows.
-        groups : ndarray of int of shape (n,)
-            Their groups.
-        weights : ndarray of shape (n,)
-            Their weights, any positive normal numbers.
-        values : ndarray of shape (n, n_values)
-            Factors of their features besides the weight.
-        """
-        exponents = np.frexp(weights)[1] - 1
-        unit, total = exponents.max(), self
+    def alone(self, data):
+        """Return the sums over more rows alone, whose blocks are merged in order."""
+        exponents = np.frexp(data.weights)[1] - 1
+        unit = exponents.max()
         lots = (unit - exponents) // _WEIGHT_BITS
         if lots.any():
-            for lot in np.unique(lots):
-                rows = np.flatnonzero(lots == lot)
-                total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
-            return total
-        units, least = exponents_of(values)
+            parts = [data.part(np.flatnonzero(lots == lot)) for lot in np.unique(lots)]
+            return reduce(joined, map(self.alone, parts))
+        X, total = data.X, self.emptied
+        units, least = exponents_of(data.values)
         is_wide = (units - least).max(initial=0) > _SINGLE_BITS
-        weights = np.ldexp(weights, -unit)[:, None]
-        values = np.column_stack([weights, weights * np.ldexp(values, -units)])
+        weights = np.ldexp(data.weights, -unit)[:, None]
+        values = np.column_stack([weights, weights * np.ldexp(data.values, -units)])
         units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
@@ -266,15 +247,16 @@ class KeySums:
         is_scaled = self.sums is not None or is_array_api(X)
         start, length = 0, most if is_scaled else _BLOCK_ROWS
         while start < X.shape[0]:
-            reference = None if is_array_api(X) else total.reference()
+            before = self if total.sums is None else total
+            reference = None if is_array_api(X) else before.reference()
 
             def sums(rows, start=start, reference=reference):
                 rows = slice(rows.start + start, rows.stop + start)
-                own = _precise(X[rows, :], is_wide), groups[rows], values[rows]
+                own = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
             for part in map_blocks(sums, min(length, X.shape[0] - start), size):
-                total = total.merge(*part, units)
+                total = total.joined(total._of_block(*part, units))
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -314,13 +296,6 @@ class KeySums:
             targets=targets,
         )
 
-    def shares_with(self, weights):
-        """Return the shares of a single group so far and of more weights in their sum."""
-        unit = np.frexp(weights.max())[1]
-        log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
-        both = np.array([self.log_weights[0], log_weight])
-        return np.exp(both - np.logaddexp(*both))
-
     def query(self, X, function):
         """Return the concatenated results of function(sums, block) for blocks of rows.
 
@@ -330,8 +305,8 @@ class KeySums:
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
-        joined = Sums(self.sums.sums, top).joined().beside(X)
-        readout = Readout(joined, feature_map.is_positive, self.n_values)
+        sums = Sums(self.sums.sums, top).joined().beside(X)
+        readout = Readout(sums, feature_map.is_positive, self.n_values)
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
@@ -507,9 +482,11 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
     def _added(self, sums, data):
         """Return sums with more rows."""
-        if isinstance(sums.maps[1], ExactMap):
-            return sums.apart(data)
-        return sums.add(data.X, data.groups, data.weights, data.values)
+        own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
+        return sums.joined(replace(own, targets=self._statistics_of(data)))
+
+    def _statistics_of(self, data):
+        """Return the `Targets` of a regressor."""
 
     def _sums_of(self, fitted, data):
         """Return the sums of rows under a fitted map."""

@@ -1,6 +1,6 @@
 """Regression on random features, in time linear in the number of rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -133,11 +133,8 @@ class KernelRegressor(Regression, BaseKernelRegression):
     def _to_sum(self, y, classes):
         return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
 
-    def _added(self, sums, data):
-        own = Targets.of(data.values, data.weights, data.y.shape[1:])
-        if sums.targets is not None:
-            own = sums.targets.merge(own, sums.shares_with(data.weights))
-        return replace(super()._added(sums, data), targets=own)
+    def _statistics_of(self, data):
+        return Targets.of(data.values, data.weights, data.y.shape[1:])
 
     def _merits(self, data):
         """Return negative squared errors."""
