@@ -32,8 +32,15 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import AdaptiveRF, difference, in_range, lacks_rows, prepared
-from ..features._survey import learns_from_sums
+from ..features import (
+    AdaptiveRF,
+    difference,
+    fitted_at,
+    fitted_to,
+    in_range,
+    lacks_rows,
+    prepared,
+)
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, joined, maps_of
@@ -71,6 +78,8 @@ class Data:
         Values to sum besides the weight.
     n_groups : int
         Number of groups.
+    statistics : PairStatistics, default=None
+        Those of all rows, if these are a sample of them.
     """
 
     X: Any
@@ -81,6 +90,7 @@ class Data:
     groups: np.ndarray
     values: np.ndarray
     n_groups: int
+    statistics: Any = None
 
     @cached_property
     def weights(self):
@@ -90,8 +100,9 @@ class Data:
     @property
     @np.errstate(over="ignore")
     def total(self):
-        """Sum of the weights, inf if it overflows."""
-        return self.weights.sum()
+        """Sum of the weights of all rows, inf if it overflows."""
+        known = self.statistics
+        return self.weights.sum() if known is None else known.queries.weight
 
     @property
     def score_weights(self):
@@ -104,11 +115,27 @@ class Data:
         own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
         own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
         weights = self.sample_weight
-        return replace(self, sample_weight=None if weights is None else weights[rows], **own)
+        own |= {"sample_weight": None if weights is None else weights[rows], "statistics": None}
+        return replace(self, **own)
 
-    def fit_arguments(self, feature_map):
-        """Return the arguments of a map's `fit` on the host, with weights if it accepts them."""
-        own = {"X": to_host(self.X), "y": self.target}
+    def fitted(self, feature_map):
+        """Fit a map to all rows, and return it."""
+        feature_map = fitted_to(feature_map, **self._fit_arguments(feature_map))
+        width = getattr(feature_map, "n_features_in_", self.X.shape[1])
+        if width != self.X.shape[1]:  # fitted before, and frozen
+            raise ValueError(
+                f"X has {self.X.shape[1]} features, but feature_map={feature_map!r} was fitted "
+                f"with {width} features."
+            )
+        return feature_map
+
+    def fitted_at(self, feature_map, sigmas):
+        """Return an iterator over maps fitted to all rows, one per sigma, that share a draw."""
+        return fitted_at(feature_map, sigmas, **self._fit_arguments(feature_map))
+
+    def _fit_arguments(self, feature_map):
+        """Return what a map is fitted to, on the host, with weights if it accepts them."""
+        own = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             exponent = np.frexp(self.sample_weight.max())[1]
             is_usual = abs(exponent) <= _WEIGHT_BITS
@@ -345,21 +372,6 @@ def _blocks_of(feature_map, X):
     return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
-def fitted_to(feature_map, data, survey=None):
-    """Return a map fitted to rows, or to a survey of all rows."""
-    if survey is not None and learns_from_sums(feature_map):
-        feature_map.fit_statistics(survey.statistics)
-    else:
-        feature_map.fit(**data.fit_arguments(feature_map))
-    width = getattr(feature_map, "n_features_in_", data.X.shape[1])
-    if width != data.X.shape[1]:  # fitted before, and frozen
-        raise ValueError(
-            f"X has {data.X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
-            f"{width} features."
-        )
-    return feature_map
-
-
 def _map_in_turn(function, n_rows, size):
     return [function(rows) for rows in gen_batches(n_rows, size)]
 
@@ -457,8 +469,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
         return isinstance(sigma, str) and sigma == "auto"
 
-    def _fit_map(self, data, survey=None):
-        """Return empty sums, with a map fitted to the first rows or to a survey."""
+    def _fit_map(self, data):
+        """Return empty sums, with a map fitted to the first rows."""
         sigma = self.sigma
         if isinstance(self.feature_map, str):
             self.sigma_ = exact_sigma(self, data)
@@ -471,12 +483,12 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if self._searches_sigma():
             sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
-        self.feature_map_ = fitted_to(self._prepared(sigma=sigma), data, survey)
+        self.feature_map_ = data.fitted(self._prepared(sigma=sigma))
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return self._before(maps_of(self.feature_map_), data)
 
-    def _before(self, maps, data, survey=None):
+    def _before(self, maps, data):
         """Return the empty sums of a pair of maps."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 

@@ -15,7 +15,6 @@ from sklearn.frozen import FrozenEstimator
 
 from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_labels, naming
-from ..features import fitted_at
 from ..features._survey import Survey, scope_of
 from ..statistics import Moments
 from ._search import all_but_one, as_slice, fitted_apart, joined, learns_from, maps_of
@@ -94,7 +93,7 @@ def surveyed(model, scope, classes, batch, number, strata=None):
 def planned(model, survey):
     """Return a draft with a fitted map and empty sums."""
     draft, data = drafted(model, survey)
-    draft._fitted = draft._fit_map(data, survey)
+    draft._fitted = draft._fit_map(data)
     return draft
 
 
@@ -106,7 +105,7 @@ def drafted(model, survey):
     draft, data = model._read(sample.X, sample.y, sample.weights, classes=survey.classes)
     if survey.names is not None:
         draft.feature_names_in_ = survey.names
-    return draft, data
+    return draft, replace(data, statistics=survey.statistics)
 
 
 def summed(draft, batch, _number):
@@ -264,7 +263,7 @@ def searches(model, classes, scope):
     survey_of = partial(surveyed, model, scope, classes, strata=strata)
     survey = yield Pass("statistics", survey_of, Survey.merge)
     draft, data = drafted(model, survey)
-    folds, sigmas = Folds.of(cv, survey), model._grid(data, survey)
+    folds, sigmas = Folds.of(cv, survey), model._grid(data)
     feature_map = model._map_at(float(sigmas[0]))
     is_apart = learns_from(feature_map, data)
     if is_apart:
@@ -272,23 +271,21 @@ def searches(model, classes, scope):
         fits = fitted_apart(feature_map, data, folds.tests(own), sigmas)
         fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
     else:
-        arguments = data.fit_arguments(feature_map)
-        fits = [[own] for own in survey.fitted_each(feature_map, sigmas, **arguments)]
-    draft._fitted = draft._before(maps_of(fits[0][0]), data, survey)
+        fits = [[own] for own in data.fitted_at(feature_map, sigmas)]
+    draft._fitted = draft._before(maps_of(fits[0][0]), data)
     search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
     sums = yield Pass("sums of all sigmas and folds", search.sums, _join_all)
     trains, tests, totals = search.settled(sums)
     found = None
     if draft._scores_rows:
-        losses = partial(search.losses, trains, _exponents(survey, trains))
+        losses = partial(search.losses, trains, _exponents(data.total, trains))
         found = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
     scores, unit = draft._scores_of(trains, tests, found)
     runs = zip(scores, [own[0] for own in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit)
     if is_apart:
-        own = data.fit_arguments(feature_map)
-        (draft.feature_map_,) = fitted_at(feature_map, [draft.sigma_], **own)
-        draft._fitted = draft._before(maps_of(draft.feature_map_), data, survey)
+        (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
+        draft._fitted = draft._before(maps_of(draft.feature_map_), data)
         total = yield Pass("sums", partial(summed, draft), joined, is_last=True)
         total = _under(draft._fitted, total)
     return draft._finished(total)
@@ -409,7 +406,7 @@ def _add_losses(one, other):
     return moments, one[1] + other[1]
 
 
-def _exponents(survey, trains):
+def _exponents(weight, trains):
     """Return exponents of 2 of the weights together, and of the largest target of each output."""
     known = [own.targets.most for own in trains[0] if own.targets is not None]
-    return int(np.frexp(survey.weight)[1]), np.max(known, axis=0) if known else 0
+    return int(np.frexp(weight)[1]), np.max(known, axis=0) if known else 0

@@ -11,7 +11,6 @@ from sklearn.base import is_classifier
 from .._arrays import to_host
 from .._typing import Array
 from .._validation import freeze, naming
-from ..features import fitted_at
 from ._batches import searches
 from ._search import (
     judged_apart,
@@ -64,8 +63,7 @@ class Search:
         runs = told(runs, sigmas, self.verbose, unit)
         draft.feature_map_, sums = draft._choose(runs, sigmas, unit)
         if sums is None:  # every fold had a map of its own
-            own = data.fit_arguments(feature_map)
-            (draft.feature_map_,) = fitted_at(feature_map, [draft.sigma_], **own)
+            (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)
         return self._finish(draft, sums)
 
@@ -80,9 +78,9 @@ class Search:
     def _map_at(self, sigma):
         return self._prepared(sigma=sigma, hint=self._hint)
 
-    def _grid(self, data, survey=None):
+    def _grid(self, data):
         if isinstance(self.sigmas, Integral):
-            return resolved("scale", data, survey) * np.logspace(*self._decades, self.sigmas)
+            return resolved("scale", data) * np.logspace(*self._decades, self.sigmas)
         return positive_array("sigmas", self.sigmas)
 
     def _others(self):

@@ -17,7 +17,6 @@ from ..features import (
     FeatureMap,
     OptimalPositiveRF,
     as_feature_map,
-    fitted_at,
     in_range,
     representatives,
     row_codes,
@@ -37,12 +36,9 @@ def maps_of(transformer):
 # ---------------------------------------------------------------- sigmas
 
 
-def resolved(sigma, data, survey=None):
-    """Return the sigma for a number, "scale" or "median"; "scale" also works from a survey."""
-    feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
-    if survey is not None:
-        return feature_map.fit_statistics(survey.statistics).sigma_
-    return feature_map.fit(**data.fit_arguments(feature_map)).sigma_
+def resolved(sigma, data):
+    """Return the sigma for a number, "scale" or "median"."""
+    return data.fitted(OptimalPositiveRF(1, sigma=sigma, random_state=0)).sigma_
 
 
 def wide_grid(scale, steps=_STEPS):
@@ -201,7 +197,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
         [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
-    for fitted in fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map)):
+    for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
         kept = KeptMap.of(maps, data.X, room) if model._may_keep else None
         nothing = model._before(maps if kept is None else kept[1], data)
@@ -242,8 +238,7 @@ def fitted_apart(feature_map, data, tests, sigmas):
 
     def run(test):
         train = data.part(np.setdiff1d(np.arange(len(data.y)), test))
-        fits = fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map))
-        return zip(fits, repeat(train), repeat(data.part(test)))
+        return zip(train.fitted_at(feature_map, sigmas), repeat(train), repeat(data.part(test)))
 
     return zip(*map(run, tests), strict=True)
 

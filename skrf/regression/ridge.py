@@ -19,7 +19,7 @@ from .._validation import (
     validate_rows,
 )
 from ..features import RFFSampler
-from ._base import BaseKernelRegression, _blocks_of, fitted_to
+from ._base import BaseKernelRegression, _blocks_of
 from ._cv import Search
 from ._kinds import Classification, Regression
 from ._ridge import (
@@ -129,14 +129,13 @@ class _BaseRidge(BaseKernelRegression):
     def _searches_sigma(self):
         return False
 
-    def _fit_map(self, data, survey=None):
+    def _fit_map(self, data):
         self._least_alpha()  # raise before any work
-        self.feature_map_ = fitted_to(self._prepared(self.sigma), data, survey)
-        return self._before(maps_of(self.feature_map_), data, survey)
+        self.feature_map_ = data.fitted(self._prepared(self.sigma))
+        return self._before(maps_of(self.feature_map_), data)
 
-    def _before(self, maps, data, survey=None):
-        total = data.total if survey is None else survey.weight
-        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, total)
+    def _before(self, maps, data):
+        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, data.total)
 
     def _added(self, before, data):
         if data.values.shape != before.shape:
