@@ -60,10 +60,10 @@ CONTRACT = {
     "needs_double",
     "prepared",
     "record_of",
-    "representatives",
     "restored",
     "side_by_side",
     "row_codes",
+    "spread_rows",
 }
 
 # Third-party modules that a file may import anywhere; and where others may be imported.

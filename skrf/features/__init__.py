@@ -1,6 +1,6 @@
 """Random-feature mechanisms: what omega becomes."""
 
-from ._clusters import representatives, row_codes
+from ._clusters import row_codes, spread_rows
 from ._entry import as_feature_map, fit_to, fitted_at, fitted_to, maps_sides_alike, prepared
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
@@ -45,8 +45,8 @@ __all__ = [
     "signed_rows",
     "prepared",
     "record_of",
-    "representatives",
     "restored",
     "side_by_side",
     "row_codes",
+    "spread_rows",
 ]

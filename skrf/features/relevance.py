@@ -29,7 +29,7 @@ from .._validation import (
     validate_rows,
 )
 from ..statistics import Moments
-from ._clusters import representatives, unique_rows
+from ._clusters import spread_rows
 from ._survey import fitted_to_survey
 
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
@@ -224,10 +224,8 @@ def _targets(X, y):
 def _sample(X, y, weights, most, rng):
     """Return distinct dense rows in the order of their targets, with weights and targets."""
     values, codes = np.unique(y, axis=0, return_inverse=True)
-    X, weights, codes = unique_rows(X, weights, codes.ravel())
-    order = np.lexsort((rng.permutation(len(codes)), codes))
-    chosen, weights = representatives(weights[order], most, rng)
-    chosen = order[chosen]
+    codes = codes.ravel()
+    chosen, weights = spread_rows(X, codes, weights, most, rng)
     return X[chosen], weights, values[codes[chosen]]
 
 

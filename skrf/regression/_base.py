@@ -9,7 +9,6 @@ from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
@@ -193,10 +192,6 @@ class KeySums:
     @property
     def shares(self):
         """Share of each group in the weights."""
-        with np.errstate(over="ignore"):
-            total = self.weights.sum()
-        if np.isfinite(total):
-            return self.weights / total
         return np.exp(self.log_weights - log_sum_exp(self.log_weights))
 
     def reference(self):
@@ -277,12 +272,11 @@ class KeySums:
             before = self if total.sums is None else total
             reference = None if is_array_api(X) else before.reference()
 
-            def sums(rows, start=start, reference=reference):
-                rows = slice(rows.start + start, rows.stop + start)
+            def sums(rows, reference=reference):
                 own = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
-            for part in map_blocks(sums, min(length, X.shape[0] - start), size):
+            for part in map_blocks(sums, min(start + length, X.shape[0]), size, start):
                 total = total.joined(total._of_block(*part, units))
             start, length = start + length, min(8 * length, most)
         return total
@@ -372,8 +366,8 @@ def _blocks_of(feature_map, X):
     return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
-def _map_in_turn(function, n_rows, size):
-    return [function(rows) for rows in gen_batches(n_rows, size)]
+def _map_in_turn(function, n_rows, size, start=0):
+    return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
 
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
@@ -522,7 +516,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             before = draft._fit_map(data)
             if not forget:
                 _warn_of_first_batch(draft.feature_map_, data.X.shape[0])
-        return self._finish(draft, draft._added(before, data))
+        return commit(self, draft._finished(draft._added(before, data)))
 
     def _passes(self, classes, scope):
         self._validate_params()
@@ -601,9 +595,6 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     def _finished(self, sums):
         """Return this draft with its sums."""
         return self._hold(freeze(sums))
-
-    def _finish(self, draft, sums):
-        return commit(self, draft._finished(sums))
 
     def _query(self, X, function):
         """Return `KeySums.query` for rows that the user passes to a public method."""

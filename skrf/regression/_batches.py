@@ -185,10 +185,6 @@ class Folds:
             sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
         return cls(labels, sizes.cumsum(axis=1), starts, cv.random_state if cv.shuffle else None)
 
-    def tests(self, folds):
-        """Return for every fold the indices of its rows."""
-        return [np.flatnonzero(folds == k) for k in range(self.n_splits)]
-
     @property
     def n_splits(self):
         """Number of folds."""
@@ -268,7 +264,8 @@ def searches(model, classes, scope):
     is_apart = learns_from(feature_map, data)
     if is_apart:
         own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
-        fits = fitted_apart(feature_map, data, folds.tests(own), sigmas)
+        tests = [np.flatnonzero(own == k) for k in range(folds.n_splits)]
+        fits = fitted_apart(feature_map, data, tests, sigmas)
         fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
     else:
         fits = [[own] for own in data.fitted_at(feature_map, sigmas)]

@@ -10,7 +10,7 @@ from sklearn.base import is_classifier
 
 from .._arrays import to_host
 from .._typing import Array
-from .._validation import freeze, naming
+from .._validation import commit, freeze, naming
 from ._batches import searches
 from ._search import (
     judged_apart,
@@ -65,7 +65,7 @@ class Search:
         if sums is None:  # every fold had a map of its own
             (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)
-        return self._finish(draft, sums)
+        return commit(self, draft._finished(sums))
 
     def _passes(self, classes, scope):
         self._validate_params()

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from .._arrays import largest_entry, like, scaled_squares, to_host
@@ -42,17 +41,12 @@ class ExactMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound on the exponents, always large enough to force float64."""
-        length = self.sigma * (_largest(X) + self._largest)
+        length = self.sigma * (largest_entry(X) + self._largest)
         return max(X.shape[1] * length * length, _PRECISE)
 
     @cached_property
     def _largest(self):
-        return _largest(self.rows)
-
-
-def _largest(X):
-    entries = X.data if sp.issparse(X) else X
-    return largest_entry(entries) if X.shape[0] and entries.shape[0] else 0.0
+        return largest_entry(self.rows)
 
 
 def exact_sigma(model, data):

@@ -189,18 +189,17 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
     load_kernels(feature_map, X)
-    weight, weight_unit = float(n), 1.0
+    weight, weight_unit, heaviest = float(n), 1.0, None
+    first = np.arange(min(n, _FIRST_ROWS))
     if weights is not None:
         weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
         weights = weights / weight_unit
         weight = float(weights.sum())
-    # The heaviest rows give the best estimate of the means, and distance from them costs digits.
-    first = np.arange(min(n, _FIRST_ROWS))
-    if weights is not None:
+        # They give the best estimate of the means, and distance from them costs digits.
         first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
+        heaviest = weights[first]
     features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
     check_range(features)
-    heaviest = None if weights is None else weights[first]
     both = np.column_stack([features, targets(first)])
     shift = np.average(both, axis=0, weights=heaviest)
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
@@ -230,12 +229,8 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     size, (_, map_blocks) = min(max(-(-n // _PARTS), least), most), _blocks_of(feature_map, X)
     step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
     for start in range(0, n, step):
-
-        def part(rows, start=start):
-            return block(slice(rows.start + start, rows.stop + start))
-
         with np.errstate(over="ignore", invalid="ignore"):
-            for products in map_blocks(part, min(step, n - start), size):
+            for products in map_blocks(block, min(start + step, n), size, start):
                 total += products
     check_range(total)
     gap = total[-1, :-1] / weight

@@ -18,8 +18,8 @@ from ..features import (
     OptimalPositiveRF,
     as_feature_map,
     in_range,
-    representatives,
     row_codes,
+    spread_rows,
 )
 
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
@@ -350,14 +350,10 @@ def learns_from(feature_map, data):
 def _sample(data):
     """Return at most 2,000 distinct rows, spread evenly over the targets, and their folds."""
     rng, X = np.random.default_rng(0), to_host(data.X)
-    x, y = row_codes(X), row_codes(data.values) if data.values.shape[1] else data.groups
-    _, first, number = np.unique(x * (y.max() + 1) + y, return_index=True, return_inverse=True)
-    weights = np.bincount(number, data.weights / data.weights.max())
-    order = np.lexsort((rng.permutation(len(first)), y[first]))
-    chosen, weights = representatives(weights[order], _ROWS, rng)
-    rows = first[order[chosen]]
+    codes = row_codes(data.values) if data.values.shape[1] else data.groups
+    rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
     # In order of the targets, so that every fold has some of each.
-    _, first, number = np.unique(x[rows], return_index=True, return_inverse=True)
+    _, first, number = np.unique(row_codes(X[rows]), return_index=True, return_inverse=True)
     n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
     fold[np.argsort(first)] = np.arange(len(first)) % n_folds
     tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]

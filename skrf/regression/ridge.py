@@ -102,11 +102,6 @@ class FittedRidge:
     total: float | None = None
 
     @property
-    def feature_map(self):
-        """The map of the rows."""
-        return self.maps[0]
-
-    @property
     def emptied(self):
         """The fit before the first row."""
         return replace(self, moments=None)
@@ -147,7 +142,7 @@ class _BaseRidge(BaseKernelRegression):
         if before.total not in (None, np.inf):
             alpha *= data.total / before.total
         rows = data.X, data.values, data.sample_weight
-        moments = moments_of_rows(before.feature_map, *rows, before.moments, least_alpha=alpha)
+        moments = moments_of_rows(before.maps[0], *rows, before.moments, least_alpha=alpha)
         return replace(before, moments=moments)
 
     @property
@@ -169,7 +164,7 @@ class _BaseRidge(BaseKernelRegression):
         """Return the concatenated results of function(features) for blocks of rows."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        memory, feature_map = Memory(), self._fitted.feature_map
+        memory, feature_map = Memory(), self._fitted.maps[0]
         load_kernels(feature_map, X)
 
         def answer(rows):
