@@ -521,9 +521,7 @@ class BaseRandomFeatures(
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
-        self._validate_params()
-        self._sizes()
-        return (yield from fitted_to_survey(self, scope))
+        return fitted_to_survey(self, scope)
 
     def learns_from(self, y: Array) -> bool:
         """Return whether this y changes what `fit` learns from the rows.

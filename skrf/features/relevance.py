@@ -155,7 +155,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     def _passes(self, classes, scope):
         self._validate_params()
-        return (yield from fitted_to_survey(self, scope))
+        return fitted_to_survey(self, scope)
 
     def transform(self, X: Array) -> Array:
         """Return X with every column multiplied.

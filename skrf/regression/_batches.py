@@ -17,6 +17,7 @@ from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
 from .._validation import check_labels, naming
 from ..features._survey import Survey, scope_of
 from ..statistics import Moments
+from ._kinds import sorted_classes
 from ._search import all_but_one, as_slice, fitted_apart, joined, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
@@ -54,12 +55,8 @@ def passes(model, classes, scope):
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):
     """Return all classes if they are known, the scope, and whether the map is fitted."""
-    if not is_classifier(model):
-        classes = None
-    elif classes is not None:
-        classes = np.unique(check_labels("classes", classes))
-        if not len(classes):
-            raise ValueError("classes must name at least one label, got none.")
+    is_told = is_classifier(model) and classes is not None
+    classes = sorted_classes(classes) if is_told else None
     seed = getattr(feature_map, "random_state", model.random_state)
     scope = scope_of(feature_map, scope, seed, needs_rows=needs_rows)
     return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows

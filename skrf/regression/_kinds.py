@@ -12,6 +12,15 @@ from .._typing import Array
 from .._validation import check_classes, check_labels, check_targets, naming
 
 
+def sorted_classes(classes):
+    """Return given classes in order, or raise if there are none."""
+    labels = check_labels("classes", classes)
+    if len(labels) == 0:
+        raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+    with naming("classes"):
+        return np.unique(labels)
+
+
 class _Scored:
     """Scores, computed on the host by scikit-learn."""
 
@@ -78,11 +87,7 @@ class Classification(_Scored, ClassifierMixin):
         first = self._fitted is None
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        classes = self.classes_ if classes is None else check_labels("classes", classes)
-        if len(classes) == 0:
-            raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-        with naming("classes"):
-            classes = np.unique(classes)
+        classes = self.classes_ if classes is None else sorted_classes(classes)
         if not (first or np.array_equal(classes, self.classes_)):
             raise ValueError(
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which "

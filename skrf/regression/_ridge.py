@@ -168,7 +168,7 @@ class Moments:
         return np.where(np.isnan(errors), np.inf, errors)
 
 
-def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0.0):
+def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     """Return the moments of rows, computed from products of blocks.
 
     Parameters
@@ -181,11 +181,9 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         Returns the targets of a slice of rows, (n, T), in units of its ``unit``.
     weights : ndarray of shape (n,) or None
         Positive weights.
-    before : Moments, default=None
-        Moments of earlier rows, which are merged.
     least_alpha : float, default=0.0
-        The smallest ridge that will be added. If products of float32 features may have errors of
-        its size, they are computed in float64.
+        Their share of the smallest ridge that will be added. If products of float32 features may
+        have errors of its size, they are computed in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
     load_kernels(feature_map, X)
@@ -205,7 +203,6 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
-    trace += 0.0 if before is None else np.trace(before.gram)
     is_double = least_alpha < _SINGLE * trace / n_columns
 
     def block(rows):
@@ -237,8 +234,7 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     with np.errstate(over="ignore"):
         products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
         weight = float(np.float64(weight) * weight_unit)
-    own = Moments(weight, shift + gap, products, targets.unit)
-    return own if before is None else before.merge(own)
+    return Moments(weight, shift + gap, products, targets.unit)
 
 
 # ---------------------------------------------------------------- solutions

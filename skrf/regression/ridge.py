@@ -138,12 +138,11 @@ class _BaseRidge(BaseKernelRegression):
                 f"y has {data.values.shape or (1,)} outputs, but the first batch had "
                 f"{before.shape or (1,)}."
             )
-        alpha = self._least_alpha()
-        if before.total not in (None, np.inf):
-            alpha *= data.total / before.total
-        rows = data.X, data.values, data.sample_weight
-        moments = moments_of_rows(before.maps[0], *rows, before.moments, least_alpha=alpha)
-        return replace(before, moments=moments)
+        total = before.total or before.moments.weight + data.total
+        share = data.total / total if total < np.inf else 0.0
+        rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
+        moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
+        return before.joined(replace(before, moments=moments))
 
     @property
     def _outputs(self):
@@ -185,6 +184,17 @@ class _Plain(_BaseRidge):
     """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
 
     noise_variance = None
+
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(feature_map, sigma=sigma, random_state=random_state)
+        self.alpha = alpha
 
     def _least_alpha(self):
         """Return what will be added to the diagonal, or 0 if that is not known yet."""
@@ -319,9 +329,8 @@ class _Regression(Regression):
             return namespace(features).concat([part(features) for part in functions], axis=1)
 
         found, size = self._of_features(X, both), len(ridge.intercept)
-        starts = range(0, found.shape[1], size)
-        parts = [found[:, a : a + size] for a in starts]
-        parts = [namespace(part).reshape(part, (-1, *shape)) for part in parts]
+        xp, starts = namespace(found), range(0, found.shape[1], size)
+        parts = [xp.reshape(found[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
 
 
@@ -466,11 +475,8 @@ class ApproxKernelRidge(_Regression, _Plain):
         noise_variance: float | None = None,
         random_state: RandomState = None,
     ) -> None:
-        self.feature_map = feature_map
-        self.sigma = sigma
-        self.alpha = alpha
+        super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
         self.noise_variance = noise_variance
-        self.random_state = random_state
 
 
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
@@ -529,19 +535,6 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """
 
     _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
-
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigma: Sigma | None = None,
-        alpha: float | Literal["evidence"] = 1.0,
-        random_state: RandomState = None,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigma = sigma
-        self.alpha = alpha
-        self.random_state = random_state
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):
