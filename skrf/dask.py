@@ -273,27 +273,23 @@ def _scheduled(batches, collections, step):
     """Return the record of all chunks, on the scheduler that Dask finds."""
     name = _new_name(step.name)
     level = [f"{name}-{number}" for number in range(len(batches))]
-    # Pass the key of the function, which is then sent once and not with every task.
-    graph = {f"{name}-of": step.of_batch}
+    # Pass the key of the pass, which is then sent once and not with every task.
+    graph = {f"{name}-of": step}
     for number, (key, keys) in enumerate(zip(level, batches, strict=True)):
         graph[key] = partial(_record, number), f"{name}-of", *keys
     while len(level) > 1:
         groups = [level[k : k + _FAN_IN] for k in range(0, len(level), _FAN_IN)]
         level = [f"{name}-of-{len(level)}-{number}" for number in range(len(groups))]
         for key, group in zip(level, groups, strict=True):
-            graph[key] = partial(_merged, step.merge), group
+            graph[key] = merged, group
     graph = HighLevelGraph.from_collections(name, graph, dependencies=collections)
     # In this process, each task gets one thread; other processes limit their threads themselves.
     with serial_blas():
         return dask.compute(Delayed(level[0], graph, layer=name))[0]
 
 
-def _record(number, of_batch, X, y, weights):
+def _record(number, step, X, y, weights):
     # With a list of Delayed, X may hold all parts.
     is_whole = isinstance(X, tuple) and y is None and weights is None
     with _task():
-        return of_batch(X if is_whole else (X, y, weights), number)
-
-
-def _merged(merge, records):
-    return merged(records, merge)
+        return step(X if is_whole else (X, y, weights), number)

@@ -11,7 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
-from .._batches import Pass, Scope, unpacked
+from .._batches import Pass, Scope
 from .._validation import (
     check_range,
     draft_of,
@@ -184,8 +184,8 @@ def fitted_to_survey(feature_map, scope):
     """Return the passes that fit a map of this library to batches."""
     draft = draft_of(feature_map)
     scope = scope_of(draft, scope, draft.random_state)
-    of_batch = partial(_survey_of, draft, scope)
-    survey = yield Pass("statistics", of_batch, Survey.merge, is_last=True)
+    of_rows = partial(_survey_of, draft, scope)
+    survey = yield Pass("statistics", of_rows, is_last=True)
     sample = survey.sample
     rows = {"X": sample.X, "y": sample.y, "sample_weight": sample.weights}
     fitted_to(draft, survey.statistics, **rows)
@@ -194,16 +194,13 @@ def fitted_to_survey(feature_map, scope):
     return draft
 
 
-def _survey_of(feature_map, scope, batch, number):
-    own, draft = unpacked(batch), draft_of(feature_map)
-    if own is None:
-        return None
-    X, y, weights = own
+def _survey_of(feature_map, scope, X, y, weights, number):
+    draft = draft_of(feature_map)
     X = to_host(validate_rows(draft, X, reset=True))
-    weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
     if y is not None:
-        check_consistent_length(own[0], y)
-        y = np.asarray(to_host(y))[rows]
+        check_consistent_length(X, y)
+    weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
+    y = None if y is None else np.asarray(to_host(y))[rows]
     return Survey.of(draft, (X, y, weights), number, rows, scope)
 
 

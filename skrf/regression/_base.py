@@ -42,7 +42,7 @@ from ..features import (
 )
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
-from ._search import best_sigma, joined, maps_of
+from ._search import best_sigma, maps_of
 
 _BLOCK_ROWS = 1024
 _DEVICE_BLOCK_ROWS = 2**14  # devices need larger blocks
@@ -253,7 +253,7 @@ class KeySums:
         lots = (unit - exponents) // _WEIGHT_BITS
         if lots.any():
             parts = [data.part(np.flatnonzero(lots == lot)) for lot in np.unique(lots)]
-            return reduce(joined, map(self.alone, parts))
+            return reduce(KeySums.merge, map(self.alone, parts))
         X, total = data.X, self.emptied
         units, least = exponents_of(data.values)
         is_wide = (units - least).max(initial=0) > _SINGLE_BITS
@@ -277,7 +277,7 @@ class KeySums:
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
             for part in map_blocks(sums, min(start + length, X.shape[0]), size, start):
-                total = total.joined(total._of_block(*part, units))
+                total = total.merge(total._of_block(*part, units))
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -297,7 +297,7 @@ class KeySums:
             log_weights=log_sum_exp(top[:, 0]),
         )
 
-    def joined(self, other):
+    def merge(self, other):
         """Return the sums over the rows of both, which share their maps."""
         if self.sums is None or other.sums is None:
             return self if other.sums is None else other
@@ -489,7 +489,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     def _added(self, sums, data):
         """Return sums with more rows."""
         own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
-        return sums.joined(replace(own, targets=self._statistics_of(data)))
+        return sums.merge(replace(own, targets=self._statistics_of(data)))
 
     def _statistics_of(self, data):
         """Return the `Targets` of a regressor."""
@@ -556,7 +556,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
-        return draft_of(self, forget=False)._finished(self._fitted.joined(other._fitted))
+        return draft_of(self, forget=False)._finished(self._fitted.merge(other._fitted))
 
     def _differences(self, other):
         """Yield what keeps two fitted estimators from being merged."""

@@ -13,12 +13,12 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
-from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
+from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels, naming
 from ..features._survey import Survey, scope_of
 from ..statistics import Moments
 from ._kinds import sorted_classes
-from ._search import all_but_one, as_slice, fitted_apart, joined, learns_from, maps_of
+from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 
@@ -44,12 +44,12 @@ def passes(model, classes, scope):
     survey_of = partial(surveyed, model, scope, classes)
     if is_fitted and not (is_classifier(model) and classes is None):
         both = partial(_surveyed_and_summed, model, survey_of)
-        survey, sums = yield Pass("sums", both, _merge_pairs, is_last=True)
+        survey, sums = yield Pass("sums", both, is_last=True)
         draft = planned(model, survey)
     else:
-        survey = yield Pass("statistics", survey_of, Survey.merge)
+        survey = yield Pass("statistics", survey_of)
         draft = planned(model, survey)
-        sums = yield Pass("sums", partial(summed, draft), joined, is_last=True)
+        sums = yield Pass("sums", partial(summed, draft), is_last=True)
     return draft._finished(_under(draft._fitted, sums))
 
 
@@ -62,15 +62,12 @@ def _begun(model, feature_map, classes, scope, *, needs_rows=False):
     return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows
 
 
-def surveyed(model, scope, classes, batch, number, strata=None):
-    """Return the survey of a batch, None where no row counts.
+def surveyed(model, scope, classes, X, y, weights, number, strata=None):
+    """Return the survey of a batch.
 
     With `strata`, a function that returns labels of y or None, rows are counted as well.
     """
-    own = unpacked(batch, weightless=strata is not None)
-    if own is None:
-        return None
-    (X, y, weights), counts, codes = own, None, None
+    counts, codes = None, None
     if strata is not None:
         names, first, codes = np.unique(strata(X, y), return_index=True, return_inverse=True)
         counts = names, np.bincount(codes), first
@@ -105,18 +102,14 @@ def drafted(model, survey):
     return draft, replace(data, statistics=survey.statistics)
 
 
-def summed(draft, batch, _number):
-    """Return the sums of a batch, or None if no row counts."""
-    data = _read(draft, unpacked(batch))
-    return None if data is None else bare(draft._added(draft._fitted, data))
+def summed(draft, *batch):
+    """Return the sums of a batch."""
+    return bare(draft._added(draft._fitted, _read(draft, *batch)))
 
 
-def _read(draft, own):
+def _read(draft, X, y, weights, _number):
     """Return the rows of a batch under a planned draft."""
-    if own is None:
-        return None
-    X, y, weights = own
-    classes = draft.classes_ if is_classifier(draft) else None
+    classes = getattr(draft, "classes_", None)
     return draft._read(X, y, weights, forget=False, classes=classes)[1]
 
 
@@ -124,13 +117,9 @@ def _under(before, sums):
     return replace(sums, params=before.params, maps=before.maps)
 
 
-def _surveyed_and_summed(model, survey_of, batch, number):
-    survey = survey_of(batch, number)
-    return survey and (survey, summed(planned(model, survey), batch, number))
-
-
-def _merge_pairs(one, other):
-    return one[0].merge(other[0]), one[1].joined(other[1])
+def _surveyed_and_summed(model, survey_of, *batch):
+    survey = survey_of(*batch)
+    return survey, summed(planned(model, survey), *batch)
 
 
 # ---------------------------------------------------------------- folds
@@ -254,7 +243,7 @@ def searches(model, classes, scope):
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
     survey_of = partial(surveyed, model, scope, classes, strata=strata)
-    survey = yield Pass("statistics", survey_of, Survey.merge)
+    survey = yield Pass("statistics", survey_of, counts_all=True)
     draft, data = drafted(model, survey)
     folds, sigmas = Folds.of(cv, survey), model._grid(data)
     feature_map = model._map_at(float(sigmas[0]))
@@ -268,19 +257,19 @@ def searches(model, classes, scope):
         fits = [[own] for own in data.fitted_at(feature_map, sigmas)]
     draft._fitted = draft._before(maps_of(fits[0][0]), data)
     search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
-    sums = yield Pass("sums of all sigmas and folds", search.sums, _join_all)
+    sums = yield Pass("sums of all sigmas and folds", search.sums)
     trains, tests, totals = search.settled(sums)
     found = None
     if draft._scores_rows:
         losses = partial(search.losses, trains, _exponents(data.total, trains))
-        found = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
+        found = yield Pass("scores", losses, is_last=not is_apart)
     scores, unit = draft._scores_of(trains, tests, found)
     runs = zip(scores, [own[0] for own in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit)
     if is_apart:
         (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)
-        total = yield Pass("sums", partial(summed, draft), joined, is_last=True)
+        total = yield Pass("sums", partial(summed, draft), is_last=True)
         total = _under(draft._fitted, total)
     return draft._finished(total)
 
@@ -309,25 +298,17 @@ class _Search:
     is_apart: bool
     maps: list
 
-    def _parts(self, batch, number):
-        """Return the rows of a batch and their folds, or None."""
-        own = unpacked(batch)
-        data = _read(self.draft, own)
-        if data is None:
-            return None
-        folds = self.folds(self.strata(*own[:2]), number)[data.numbers]
-        return data, folds
+    def _parts(self, X, y, weights, number):
+        """Return the rows of a batch and their folds."""
+        data = _read(self.draft, X, y, weights, number)
+        return data, self.folds(self.strata(X, y), number)[data.numbers]
 
     def _before(self, s, k):
         return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
 
-    def sums(self, batch, number):
+    def sums(self, *batch):
         """Return for every sigma the sums of the folds; apart, those of all others come first."""
-        found = self._parts(batch, number)
-        if found is None:
-            return None
-        data, fold = found
-        n = self.folds.n_splits
+        (data, fold), n = self._parts(*batch), self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
         rows += [fold == k for k in range(0 if self.is_apart and self.draft._scores_rows else n)]
         parts = [_part(data, own) if own.any() else None for own in rows]
@@ -355,7 +336,7 @@ class _Search:
         both = [all_but_one(nothing, own) for own in sums]
         return [own[0] for own in both], sums, [own[1] for own in both]
 
-    def losses(self, trains, exponents, batch, number):
+    def losses(self, trains, exponents, *batch):
         """Return moments of the targets of every fold, and the losses of predictions.
 
         Parameters
@@ -365,10 +346,7 @@ class _Search:
         exponents : tuple of int and (array of) int
             Exponents of 2 of the units of weights and targets.
         """
-        found = self._parts(batch, number)
-        if found is None:
-            return None
-        data, fold = found
+        data, fold = self._parts(*batch)
         moments, sums = [None] * self.folds.n_splits, []
         parts = {k: _part(data, fold == k) for k in np.unique(fold)}
         for k, part in parts.items():
@@ -386,18 +364,6 @@ class _Search:
 def _part(data, mask):
     """Return the rows of a mask, without a copy if they are contiguous."""
     return data.part(as_slice(np.flatnonzero(mask)))
-
-
-def _join_all(one, other):
-    return [
-        [merged(pair, joined) for pair in zip(*sides, strict=True)]
-        for sides in zip(one, other, strict=True)
-    ]
-
-
-def _add_losses(one, other):
-    moments = [merged(pair, Moments.merge) for pair in zip(one[0], other[0], strict=True)]
-    return moments, one[1] + other[1]
 
 
 def _exponents(weight, trains):

@@ -10,6 +10,7 @@ from itertools import accumulate, islice, repeat
 import numpy as np
 
 from .._arrays import to_host
+from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows
 from .._threads import Scratch, block_rows, run_rows
@@ -146,11 +147,6 @@ def rounds_of(tests, n):
         [*folds, *([] if is_taken.all() else [(None, np.flatnonzero(~is_taken))])]
         for folds, is_taken in rounds
     ]
-
-
-def joined(one, other):
-    """Return the sums of both."""
-    return one.joined(other)
 
 
 def all_but_one(nothing, sums):

@@ -106,7 +106,7 @@ class FittedRidge:
         """The fit before the first row."""
         return replace(self, moments=None)
 
-    def joined(self, other):
+    def merge(self, other):
         """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
             return self if other.moments is None else other
@@ -142,7 +142,7 @@ class _BaseRidge(BaseKernelRegression):
         share = data.total / total if total < np.inf else 0.0
         rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
         moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
-        return before.joined(replace(before, moments=moments))
+        return before.merge(replace(before, moments=moments))
 
     @property
     def _outputs(self):
