@@ -261,8 +261,8 @@ def searches(model, classes, scope):
     trains, tests, totals = search.settled(sums)
     found = None
     if draft._scores_rows:
-        losses = partial(search.losses, trains, _exponents(data.total, trains))
-        found = yield Pass("scores", losses, is_last=not is_apart)
+        outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
+        found = yield Pass("scores", outcomes, is_last=not is_apart)
     scores, unit = draft._scores_of(trains, tests, found)
     runs = zip(scores, [own[0] for own in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit)
@@ -336,8 +336,8 @@ class _Search:
         both = [all_but_one(nothing, own) for own in sums]
         return [own[0] for own in both], sums, [own[1] for own in both]
 
-    def losses(self, trains, exponents, *batch):
-        """Return moments of the targets of every fold, and the losses of predictions.
+    def outcomes(self, trains, exponents, *batch):
+        """Return for every fold the moments of its targets, and the outcomes of all sigmas.
 
         Parameters
         ----------
@@ -346,19 +346,14 @@ class _Search:
         exponents : tuple of int and (array of) int
             Exponents of 2 of the units of weights and targets.
         """
-        data, fold = self._parts(*batch)
-        moments, sums = [None] * self.folds.n_splits, []
-        parts = {k: _part(data, fold == k) for k in np.unique(fold)}
-        for k, part in parts.items():
-            values = np.ldexp(part.values, -exponents[1])
+        (data, fold), record = self._parts(*batch), [None] * self.folds.n_splits
+        for k in np.unique(fold):
+            part = _part(data, fold == k)
             weights = np.ldexp(part.weights, -exponents[0])
-            moments[k] = Moments.of(values, weights, sizes=False)
-            sums.append(
-                [weights @ self.draft._on(own[k])._losses(part, exponents[1]) for own in trains]
-            )
-        found = np.zeros((len(trains), len(moments), *sums[0][0].shape))
-        found[:, list(parts)] = np.moveaxis(sums, 0, 1)
-        return moments, found
+            moments = Moments.of(np.ldexp(part.values, -exponents[1]), weights, sizes=False)
+            outcomes = (self.draft._on(own[k])._outcomes(part, exponents[1]) for own in trains)
+            record[k] = moments, np.stack([weights @ own for own in outcomes])
+        return record
 
 
 def _part(data, mask):

@@ -10,7 +10,7 @@ from sklearn.utils import gen_batches
 from .._arrays import largest_entry, like, scaled_squares, to_host
 from .._sums import Rows, peaked
 from ..features import FeatureMap, row_codes
-from ._search import is_constant, refined, resolved, wide_grid
+from ._search import is_constant, refined, resolved
 
 _BLOCK = 2**21  # kernel values held at once
 _TINY = np.finfo(float).tiny
@@ -74,7 +74,7 @@ def _loo_sigma(data):
                 scores[k] += score(peaked(squares * ((sigma / scale) ** 2 / -2)) @ score.sums, rows)
         return scores
 
-    return refined(wide_grid(scale), evaluate)
+    return refined(scale, evaluate)
 
 
 class _Score:

@@ -26,7 +26,7 @@ from ..features import (
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny
-_STEPS, _REFINED = 10, 4  # sigmas of the wide grid, and around its best
+_STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 
 
 def maps_of(transformer):
@@ -42,25 +42,19 @@ def resolved(sigma, data):
     return data.fitted(OptimalPositiveRF(1, sigma=sigma, random_state=0)).sigma_
 
 
-def wide_grid(scale, steps=_STEPS):
-    """Return sigmas from a tenth of "scale", where all rows look alike, to a hundred times it."""
-    return scale * np.logspace(-1, 2, steps)
-
-
-def refined(sigmas, evaluate):
-    """Return the best sigma of a grid and of a finer one around its best; ties to the smallest.
+def refined(scale, evaluate):
+    """Return the best sigma of a wide grid and a finer one around its best; ties to the smallest.
 
     Parameters
     ----------
-    sigmas : ndarray of shape (n,)
-        The grid, evenly spaced on the log scale.
+    scale : float
+        The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
     evaluate : callable
         Returns scores of an array of sigmas.
     """
+    sigmas = scale * np.logspace(-1, 2, _STEPS)
     scores = evaluate(sigmas)
-    shares = np.arange(1, _REFINED // 2 + 1) / (_REFINED // 2 + 1)
-    steps = np.concatenate([-shares, shares])
-    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** steps
+    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.append(scores, evaluate(finer))
     return float(sigmas[scores == scores.max()].min())
 
@@ -326,7 +320,7 @@ def best_sigma(model, feature_map, data):
         sigmas.extend(more)
         return np.sum([scores for scores, *_ in islice(runs, len(more))], axis=1)
 
-    return refined(wide_grid(scale), evaluate)
+    return refined(scale, evaluate)
 
 
 def check_gaussian(feature_map):

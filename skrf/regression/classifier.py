@@ -93,21 +93,19 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         groups, target = self._coded(y, classes)
         return target, groups, np.empty((len(y), 0)), len(self.classes_)
 
-    def _merits(self, data):
+    def _outcomes(self, data, _exponent=0):
         """Return for every row whether its prediction is correct."""
         return (self.predict(data.X) == data.y).astype(float)
 
-    def _losses(self, data, _exponent):
-        """Return the merits of rows, (n, 1)."""
-        return self._merits(data)[:, None]
+    _merits = _outcomes
 
     def _score_of(self, sums, moments):
-        """Return the accuracy of rows, given sums of weighted merits."""
-        return sums[0] / moments.weight
+        """Return the accuracy of rows, given the sum of weighted outcomes."""
+        return sums / moments.weight
 
     def _score(self, data):
         """Return the result of `score` without repeating its checks."""
-        return np.average(self._merits(data), weights=data.score_weights)
+        return np.average(self._outcomes(data), weights=data.score_weights)
 
     def _hold(self, sums):
         self.class_weight_ = sums.weights.copy()

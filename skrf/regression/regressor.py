@@ -138,17 +138,17 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     def _merits(self, data):
         """Return negative squared errors."""
-        return -np.sum(self._losses(data), axis=1)
+        return -np.sum(self._outcomes(data), axis=1)
 
-    def _losses(self, data, exponent=0):
+    def _outcomes(self, data, exponent=0):
         """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
         errors = self.predict(data.X).reshape(data.values.shape) - data.values
         return np.ldexp(errors, -exponent) ** 2
 
-    def _score_of(self, losses, moments):
-        """Return the result of `score` from sums of weighted losses and moments of the targets."""
+    def _score_of(self, sums, moments):
+        """Return the result of `score` from sums of weighted outcomes, and moments of targets."""
         spread = moments.variances * moments.weight
-        shares = np.where(spread > 0, losses / np.where(spread > 0, spread, 1.0), losses > 0)
+        shares = np.where(spread > 0, sums / np.where(spread > 0, spread, 1.0), sums > 0)
         return np.mean(1 - shares)
 
     def _score(self, data):

@@ -6,6 +6,8 @@ from inspect import signature
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from .._arrays import to_host
 from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval
@@ -66,8 +68,8 @@ class _Search(Search):
 
     def _scores_of(self, trains, tests, found):
         """Return the scores of all sigmas and folds of a search in batches, and their unit."""
-        moments, losses = found
-        return [list(map(self._score_of, own, moments)) for own in losses], 1.0
+        scores = [[self._score_of(own, moments) for own in sums] for moments, sums in found]
+        return np.transpose(scores), 1.0
 
     def _choose(self, runs, sigmas, *unit):
         found = super()._choose(runs, sigmas, *unit)
