@@ -229,7 +229,6 @@ def _aligned(X, **others):
 
 def _like_rows(name, own, X):
     """Return an array in the chunks of the rows of X, each with all columns."""
-    lengths = X.chunks[0]
     if not isinstance(own, da.Array):
         if dask.is_dask_collection(own) or _is_of_delayed(own):
             return own
@@ -239,7 +238,7 @@ def _like_rows(name, own, X):
         return own.rechunk(whole) if whole else own
     if own.shape[0] != X.shape[0]:
         raise ValueError(f"{name} has {own.shape[0]} rows, but X has {X.shape[0]}.")
-    return own.rechunk({0: lengths, **whole})
+    return own.rechunk({0: X.chunks[0], **whole})
 
 
 def _is_of_delayed(own):

@@ -19,6 +19,7 @@ from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     check_labels,
+    check_range,
     check_targets,
     commit,
     draft_of,
@@ -132,14 +133,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
             raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
         y, is_class = _targets(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
-        with np.errstate(over="ignore", invalid="ignore"):
-            variances = Moments.of(X, weights, sizes=False).variances
-            total = variances.sum()
-        if not np.isfinite(total):
-            raise ValueError(
-                "X is too large: sums of the squares of its entries must stay in the range of "
-                f"floats. Its largest entry is {np.abs(X).max():.4g}."
-            )
+        check_range("X", X)
+        variances = Moments.of(X, weights, sizes=False).variances
+        total = variances.sum()
         draft.relevance_ = np.ones(X.shape[1])
         rng = np.random.default_rng(draw_seed(self.random_state))
         rows, *others = _sample(X, y, weights, self.n_samples, rng)

@@ -339,11 +339,12 @@ class KeySums:
         parts = map_blocks(answer, X.shape[0], size)
         return namespace(parts[0]).concat(parts, axis=0)
 
-    def log_scores(self, X):
-        """Return the logarithms of every group's weight as seen from rows, (n, n_groups)."""
+    def log_shares(self, X):
+        """Return the logs of every group's share of the weights that rows see, (n, n_groups)."""
         logs = self.maps[0](X).values
         parts = self.sums.beside(X).groups()
-        return namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+        scores = namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+        return scores - log_sum_exp(scores)[:, None]
 
 
 def exponents_of(values):

@@ -4,7 +4,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import is_array_api, like, namespace, to_host
-from .._sums import log_sum_exp
 from .._typing import Array
 from ._base import BaseKernelRegression
 from ._kinds import Classification
@@ -209,11 +208,8 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         if not len(rows):
             return logs
         if is_array_api(logs):
-            exact = self._fitted.log_scores(block)
-            return xp.where(is_lost, exact - log_sum_exp(exact)[:, None], logs)
-        exact = self._fitted.log_scores(block[rows])
-        exact -= log_sum_exp(exact)[:, None]
-        logs[rows] = np.where(is_lost[rows], exact, logs[rows])
+            return xp.where(is_lost, self._fitted.log_shares(block), logs)
+        logs[rows] = np.where(is_lost[rows], self._fitted.log_shares(block[rows]), logs[rows])
         return logs
 
     def decision_function(self, X: Array) -> Array:
