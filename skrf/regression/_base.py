@@ -207,13 +207,6 @@ class KeySums:
             top = means.max(axis=0)
             return top if (means - top).min() > -_SPREAD else None
 
-    def _by_group(self, logs):
-        """Return logs of shape (n_groups, n_values, M or 1), and those of the weights' scale."""
-        logs, top = (
-            part.reshape(-1, self.n_values, part.shape[1]) for part in (logs, self.sums.top)
-        )
-        return logs, finite(top[:, :1])
-
     def _log_sizes(self):
         """Return logs of absolute sums, of shape (n_groups * n_values, M)."""
         with np.errstate(divide="ignore"):
@@ -222,16 +215,19 @@ class KeySums:
     @cached_property
     def exponents(self):
         """Exponents of 2 of values over weights, which are the units of results."""
-        ratios = differences(*self._by_group(self.sums.top)).max(axis=(0, 2))
-        ratios = np.clip(finite(ratios) // _LOG_2, _LEAST, _MOST)
-        return ratios.astype(int)
+        ratios = finite(self._over_weights(self.sums.top).max(axis=(0, 2)))
+        return np.clip(ratios // _LOG_2, _LEAST, _MOST).astype(int)
 
     @cached_property
     def _is_wide(self):
         """Whether values over weights span too wide a range for float32."""
-        ratios = differences(*self._by_group(self._log_sizes()))
-        ratios = ratios - self.exponents[:, None] * _LOG_2
+        ratios = self._over_weights(self._log_sizes()) - self.exponents[:, None] * _LOG_2
         return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
+
+    def _over_weights(self, logs):
+        """Return logs less those of the weights' scale, of shape (n_groups, n_values, M)."""
+        logs, top = (own.reshape(-1, self.n_values, own.shape[1]) for own in (logs, self.sums.top))
+        return differences(logs, finite(top[:, :1]))
 
     def _of_block(self, sums, weights, suits, units):
         """Return the sums over a block; its values are in units of ``2**units``."""
@@ -384,16 +380,14 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
 
 
 def _warn_of_first_batch(feature_map, n_rows):
-    """Warn if a first batch, which sets the map for good, is too small for it."""
-    if lacks_rows(feature_map, n_rows):
-        warnings.warn(
-            f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
-            f"too few for the {feature_map.n_components_} components of "
-            f"{type(feature_map).__name__}, which are placed near rows. Use fit_batches, or begin "
-            "with a larger batch.",
-            UserWarning,
-            stacklevel=4,
-        )
+    """Warn that a first batch, which sets the map for good, is too small for it."""
+    warnings.warn(
+        f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are too "
+        f"few for the {feature_map.n_components_} components of {type(feature_map).__name__}, "
+        "which are placed near rows. Use fit_batches, or begin with a larger batch.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
@@ -515,8 +509,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         before = draft._fitted
         if before is None:
             before = draft._fit_map(data)
-            if not forget:
-                _warn_of_first_batch(draft.feature_map_, data.X.shape[0])
+            if not forget and lacks_rows(draft.feature_map_, len(data.y)):
+                _warn_of_first_batch(draft.feature_map_, len(data.y))
         return commit(self, draft._finished(draft._added(before, data)))
 
     def _passes(self, classes, scope):

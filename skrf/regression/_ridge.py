@@ -300,12 +300,11 @@ def solved(moments, alpha, noise=None):
         Variance of the noise of the targets; None estimates it.
     """
     coef, root = _root_solve(moments, alpha)
-    if noise is not None:
-        deviation = np.full(coef.shape[1], np.sqrt(noise))
-        return _ridge_of(moments, alpha, coef, root, deviation)
     fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
     freedom = moments.weight - 1 - len(coef) + alpha * np.square(root).sum()
     deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
+    if noise is not None:
+        deviation = np.full(coef.shape[1], np.sqrt(noise))
     return _ridge_of(moments, alpha, coef, root, deviation)
 
 
