@@ -54,8 +54,8 @@ def measured(model, n, rounds):
     batch, found = chunk(n), {}
 
     def engine(step):
-        record = step.of_batch(batch, 0)
-        seconds = fastest(lambda: step.of_batch(batch, 0), rounds)
+        record = step(batch, 0)
+        seconds = fastest(lambda: step(batch, 0), rounds)
         found[step.name] = len(pickle.dumps(record)), seconds
         return record
 
@@ -73,7 +73,7 @@ def model_bytes(model):
 def sample_bytes(scope):
     """Return the bytes of what a chunk sends first where a map needs a sample of rows."""
     model = KernelRegressionClassifier(OptimalPositiveRF(256, sigma="median", random_state=0))
-    return len(pickle.dumps(next(model._passes(None, scope)).of_batch(chunk(CHUNK), 0)))
+    return len(pickle.dumps(next(model._passes(None, scope))(chunk(CHUNK), 0)))
 
 
 def n_tasks(n_chunks):
@@ -86,14 +86,15 @@ def n_tasks(n_chunks):
 
 
 def nothing(*_):
-    """Take no time."""
+    """Return a row, in no time."""
+    return np.zeros((1, 1))
 
 
 def seconds_of_task(n_chunks, rounds):
     """Return what a task costs on the scheduler that Dask finds, in a pass that does nothing."""
-    chunks = skrf.dask._aligned({"X": [dask.delayed(nothing)(k) for k in range(n_chunks)]})
-    step = Pass("nothing", nothing, nothing)
-    seconds = fastest(lambda: skrf.dask._scheduled(*chunks, ["X"], step), rounds)
+    rows = [dask.delayed(nothing)(k) for k in range(n_chunks)]
+    chunks, step = skrf.dask._aligned(X=rows, y=None, sample_weight=None), Pass("nothing", nothing)
+    seconds = fastest(lambda: skrf.dask._scheduled(*chunks, step), rounds)
     return seconds / n_tasks(n_chunks)
 
 

@@ -72,9 +72,11 @@ def cast(X, dtype):
 
 
 def take(X, rows):
-    """Return rows of X, chosen along its first axis by integers of its library or of the host."""
+    """Return rows of X, chosen by a slice, or by integers of its library or of the host."""
     if not is_array_api(X):
         return X[rows]
+    if isinstance(rows, slice):
+        return X[rows, ...]
     rows = rows if is_array_api(rows) else beside(rows, X)
     return namespace(X).take(X, rows, axis=0)
 

@@ -7,6 +7,7 @@ done: `InTurn` here, Dask in `skrf.dask`. The same batches give the same bits.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -46,25 +47,42 @@ class Scope(NamedTuple):
         return cls(n_rows, (n_rows + _SPARE * (n_rows**0.5 + _SPARE)) / max(total, 1))
 
 
-class Pass(NamedTuple):
+@dataclass(frozen=True)
+class Pass:
     """A pass over all batches.
 
     Parameters
     ----------
     name : str
         What it computes, for progress lines.
-    of_batch : callable
-        Returns the record of a batch, given the batch and its index; None if no row counts.
-    merge : callable
-        Returns the record of two consecutive parts.
-    is_last : bool
+    of_rows : callable
+        Returns the record of a batch, given its X, y, weights (None where missing) and index.
+    is_last : bool, default=False
         Whether this is the last pass.
+    counts_all : bool, default=False
+        Whether rows without weight count.
     """
 
     name: str
-    of_batch: Callable
-    merge: Callable
+    of_rows: Callable
     is_last: bool = False
+    counts_all: bool = False
+
+    def __call__(self, batch, number):
+        """Return the record of a batch, given it and its index; None if no row counts.
+
+        A batch is a tuple ``(X, y, sample_weight)``, of which the last may be missing, or X alone.
+        """
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        if not 1 <= len(parts) <= 3:
+            raise ValueError(
+                "A batch must be X, or a tuple (X, y) or (X, y, sample_weight), got a tuple of "
+                f"{len(parts)} parts."
+            )
+        X, y, weights = (*parts, None, None)[:3]
+        if n_rows_of(batch) and (self.counts_all or has_weight(weights)):
+            return self.of_rows(X, y, weights, number)
+        return None
 
 
 def driven(passes, engine):
@@ -80,54 +98,30 @@ def driven(passes, engine):
             raise ValueError(NO_ROWS)
 
 
-def merged(records, merge):
-    """Return all records merged in a binary tree, holding one per level at a time."""
+def merged(records):
+    """Return all records joined in a binary tree, holding one per level at a time."""
     waiting = []  # (level, record), levels falling
     for record in records:
         level = 0
         while waiting and waiting[-1][0] == level:
-            record, level = _merge_two(waiting.pop()[1], record, merge), level + 1
+            record, level = joined(waiting.pop()[1], record), level + 1
         waiting.append((level, record))
     total = None
     while waiting:
-        total = _merge_two(waiting.pop()[1], total, merge)
+        total = joined(waiting.pop()[1], total)
     return total
 
 
-def _merge_two(one, other, merge):
+def joined(one, other):
+    """Return the record of two consecutive parts, item by item of a list; None adds nothing."""
     if one is None or other is None:
         return one if other is None else other
-    return merge(one, other)
+    if isinstance(one, (list, tuple)):
+        return [joined(*pair) for pair in zip(one, other, strict=True)]
+    return one + other if isinstance(one, np.ndarray) else one.merge(other)
 
 
 NO_ROWS = "batches must hold at least one row of positive weight, got none."
-
-
-def unpacked(batch, *, weightless=False):
-    """Return the rows, targets and weights of a batch, with None for missing ones.
-
-    Parameters
-    ----------
-    batch : tuple of 1 to 3 parts, or rows
-        ``(X, y, sample_weight)``, or X alone.
-    weightless : bool, default=False
-        Whether rows without weight count.
-
-    Returns
-    -------
-    tuple or None
-        None if no row counts.
-    """
-    parts = batch if isinstance(batch, tuple) else (batch,)
-    if not 1 <= len(parts) <= 3:
-        raise ValueError(
-            "A batch must be X, or a tuple (X, y) or (X, y, sample_weight), got a tuple of "
-            f"{len(parts)} parts."
-        )
-    X, y, weights = (*parts, None, None)[:3]
-    if n_rows_of(batch) and (weightless or has_weight(weights)):
-        return X, y, weights
-    return None
 
 
 def n_rows_of(batch):
@@ -172,7 +166,7 @@ class InTurn:
                 "and where a classifier is told its classes."
             )
         self.progress, self.seen = Progress(self.verbose, "fit_batches"), []
-        found = merged(self._records(step), step.merge)
+        found = merged(self._records(step))
         if self.lengths not in (None, self.seen):
             raise ValueError(
                 f"batches gave {len(self.lengths)} batches in the first pass and {len(self.seen)} "
@@ -187,7 +181,7 @@ class InTurn:
     def _records(self, step):
         batches = self.batches() if callable(self.batches) else self.batches
         for number, batch in enumerate(batches):
-            yield step.of_batch(batch, number)
+            yield step(batch, number)
             self.seen.append(n_rows_of(batch))
             if self.verbose > 1:
                 self._tell(step)

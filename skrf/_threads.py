@@ -113,8 +113,8 @@ def _begin_worker():
     _own.is_worker = True
 
 
-def run_rows(function, n_rows, size):
-    """Call function(rows) for slices of `size` rows that cover n_rows.
+def run_rows(function, n_rows, size, start=0):
+    """Call function(rows) for slices of `size` rows that cover those from `start` to `n_rows`.
 
     Every thread works through one contiguous share in blocks that fit its cache, and touches that
     part of the output first. A thread that is done takes blocks from the far ends of the other
@@ -130,7 +130,7 @@ def run_rows(function, n_rows, size):
     size : int
         Number of rows per slice, except for the last one.
     """
-    blocks = [slice(a, min(a + size, n_rows)) for a in range(0, n_rows, size)]
+    blocks = [slice(a, min(a + size, n_rows)) for a in range(start, n_rows, size)]
     with serial_blas() as n_threads:
         if len(blocks) <= 1 or n_threads == 1:
             for rows in blocks:
@@ -170,12 +170,12 @@ def _taken(shares, own):
             yield rows
 
 
-def map_rows(function, n_rows, size):
+def map_rows(function, n_rows, size, start=0):
     """Return [function(rows), ...] for the slices of `run_rows`, in the order of the rows."""
     found = {}
 
     def work(rows):
         found[rows.start] = function(rows)
 
-    run_rows(work, n_rows, size)
+    run_rows(work, n_rows, size, start)
     return [found[start] for start in sorted(found)]

@@ -26,7 +26,7 @@ try:
     import dask
     import dask.array as da
     from dask.core import flatten
-    from dask.delayed import Delayed, delayed
+    from dask.delayed import Delayed
     from dask.highlevelgraph import HighLevelGraph
 except ImportError as error:
     raise ImportError(
@@ -120,9 +120,7 @@ def fit(
     is_known = isinstance(X, da.Array) and not np.isnan(X.shape[0])
     if is_known and sample_weight is None:  # otherwise some rows may be dropped
         scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
-    given = {"X": X, "y": y, "sample_weight": sample_weight}
-    names = [name for name, own in given.items() if own is not None]
-    engine = partial(_scheduled, *_aligned(given), names)
+    engine = partial(_scheduled, *_aligned(X=X, y=y, sample_weight=sample_weight))
     return driven(clone(estimator)._passes(classes, scope), engine)
 
 
@@ -166,7 +164,7 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
             f"such as predict or transform; got {method!r}."
         )
     check_is_fitted(estimator)
-    batches, collections = _aligned({"X": X})
+    batches, collections = _aligned(X=X)
     with warnings.catch_warnings():  # about feature names, which the example rows lack
         warnings.simplefilter("ignore")
         example = _called(method, estimator, _example(estimator, X), None)[:0]
@@ -211,10 +209,9 @@ def _example(estimator, X):
 # ---------------------------------------------------------------- chunks
 
 
-def _aligned(given):
+def _aligned(X, **others):
     """Return the keys of the chunks, a tuple for each, and the collections they come from."""
-    X = given["X"]
-    given = {name: own for name, own in given.items() if own is not None}
+    given = {"X": X} | {name: own for name, own in others.items() if own is not None}
     if isinstance(X, da.Array):
         given = {name: _like_rows(name, own, X) for name, own in given.items()}
         # Together, so that shared inputs are computed once.
@@ -226,12 +223,12 @@ def _aligned(given):
         collections += parts
         if len(keys[name]) != len(keys["X"]):
             raise ValueError(f"{name} has {len(keys[name])} chunks, but X has {len(keys['X'])}.")
-    return list(zip(*keys.values(), strict=True)), collections
+    columns = [keys.get(name, [None] * len(keys["X"])) for name in ("X", *others)]
+    return list(zip(*columns, strict=True)), collections
 
 
 def _like_rows(name, own, X):
     """Return an array in the chunks of the rows of X, each with all columns."""
-    lengths = X.chunks[0]
     if not isinstance(own, da.Array):
         if dask.is_dask_collection(own) or _is_of_delayed(own):
             return own
@@ -241,7 +238,7 @@ def _like_rows(name, own, X):
         return own.rechunk(whole) if whole else own
     if own.shape[0] != X.shape[0]:
         raise ValueError(f"{name} has {own.shape[0]} rows, but X has {X.shape[0]}.")
-    return own.rechunk({0: lengths, **whole})
+    return own.rechunk({0: X.chunks[0], **whole})
 
 
 def _is_of_delayed(own):
@@ -261,7 +258,6 @@ def _chunks(name, own):
             f"beside a dask array X of known chunks, an array; got {own!r:.60}. Without Dask: fit "
             "and fit_batches of the estimator."
         )
-    own = [delayed(part, traverse=False) for part in own]
     return [part.key for part in own], own
 
 
@@ -272,33 +268,27 @@ def _new_name(what):
     return f"skrf-{what.replace(' ', '-')}-{uuid.uuid4().hex}"
 
 
-def _scheduled(batches, collections, names, step):
+def _scheduled(batches, collections, step):
     """Return the record of all chunks, on the scheduler that Dask finds."""
     name = _new_name(step.name)
     level = [f"{name}-{number}" for number in range(len(batches))]
-    # Pass the key of the function, which is then sent once and not with every task.
-    graph = {f"{name}-of": step.of_batch}
+    # Pass the key of the pass, which is then sent once and not with every task.
+    graph = {f"{name}-of": step}
     for number, (key, keys) in enumerate(zip(level, batches, strict=True)):
-        graph[key] = partial(_record, names, number), f"{name}-of", *keys
+        graph[key] = partial(_record, number), f"{name}-of", *keys
     while len(level) > 1:
         groups = [level[k : k + _FAN_IN] for k in range(0, len(level), _FAN_IN)]
         level = [f"{name}-of-{len(level)}-{number}" for number in range(len(groups))]
         for key, group in zip(level, groups, strict=True):
-            graph[key] = partial(_merged, step.merge), group
+            graph[key] = merged, group
     graph = HighLevelGraph.from_collections(name, graph, dependencies=collections)
     # In this process, each task gets one thread; other processes limit their threads themselves.
     with serial_blas():
         return dask.compute(Delayed(level[0], graph, layer=name))[0]
 
 
-def _record(names, number, of_batch, *parts):
-    given = dict(zip(names, parts, strict=True))
-    # With a list of Delayed, the first may hold all parts.
-    batch = tuple(map(given.get, ("X", "y", "sample_weight")))
-    is_whole = len(parts) == 1 and isinstance(parts[0], tuple)
+def _record(number, step, X, y, weights):
+    # With a list of Delayed, X may hold all parts.
+    is_whole = isinstance(X, tuple) and y is None and weights is None
     with _task():
-        return of_batch(parts[0] if is_whole else batch, number)
-
-
-def _merged(merge, records):
-    return merged(records, merge)
+        return step(X if is_whole else (X, y, weights), number)

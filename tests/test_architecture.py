@@ -52,18 +52,18 @@ CONTRACT = {
     "difference",
     "fit_to",
     "fitted_at",
+    "fitted_to",
     "in_range",
     "lacks_rows",
-    "learns_from_sums",
     "mapped",
     "maps_sides_alike",
     "needs_double",
     "prepared",
     "record_of",
-    "representatives",
     "restored",
     "side_by_side",
     "row_codes",
+    "spread_rows",
 }
 
 # Third-party modules that a file may import anywhere; and where others may be imported.

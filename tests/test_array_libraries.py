@@ -248,7 +248,7 @@ def test_products_with_features_stay_in_the_library(library, monkeypatch):
             fetched.append(tuple(values.shape))
         return to_host(values)
 
-    for module in ("_base", "classifier", "regressor"):
+    for module in ("_base", "_kinds", "classifier"):
         monkeypatch.setattr(f"skrf.regression.{module}.to_host", recorded)
     y = np.argmax(ROWS[:, :3], axis=1)
     model = KernelRegressionClassifier(OptimalPositiveRF(20)).fit(library.array(ROWS), y)

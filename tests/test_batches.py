@@ -451,21 +451,24 @@ def test_more_rows_than_the_sample_holds(monkeypatch):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 63, 64, 65, 200, 513])
 def test_the_tree_is_that_of_pairs_also_in_groups(n):
-    def join(one, other):
-        return f"({one} {other})"
+    class Word(str):
+        def merge(self, other):
+            return Word(f"({self} {other})")
 
-    pairs = [str(k) for k in range(n)]
-    groups = [merged(pairs[k : k + 8], join) for k in range(0, n, 8)]
-    whole = merged(iter(pairs), join)
-    assert merged(groups, join) == whole
+    pairs = [Word(k) for k in range(n)]
+    groups = [merged(pairs[k : k + 8]) for k in range(0, n, 8)]
+    whole = merged(iter(pairs))
+    assert merged(groups) == whole
     while len(pairs) > 1:
         pairs = [
-            join(*pairs[k : k + 2]) if k + 1 < len(pairs) else pairs[k]
+            pairs[k].merge(pairs[k + 1]) if k + 1 < len(pairs) else pairs[k]
             for k in range(0, len(pairs), 2)
         ]
     assert pairs == [whole]
-    assert merged([None, "a", None, "b"], join) == "(a b)"
-    assert merged([], join) is None and merged([None, None], join) is None
+    a, b = Word("a"), Word("b")
+    assert merged([None, a, None, b]) == "(a b)"
+    assert merged([[a, None, np.array(1)], [b, b, np.array(2)]]) == ["(a b)", "b", 3]
+    assert merged([]) is None and merged([None, None]) is None
 
 
 def passes_of(estimator, batches):
@@ -476,9 +479,9 @@ def passes_of(estimator, batches):
             step = passes.send(found)
         except StopIteration:
             return records
-        own = [step.of_batch(batch, number) for number, batch in enumerate(batches)]
+        own = [step(batch, number) for number, batch in enumerate(batches)]
         records[step.name] = own
-        found = merged(own, step.merge)
+        found = merged(own)
 
 
 @pytest.mark.parametrize(("columns", "kind"), [(64, "regressor"), (512, "regressor"), (64, "many")])
@@ -797,7 +800,7 @@ def test_labels_of_different_kinds():
     large = 2**63 + numbers.astype(np.uint64)
     with pytest.raises(ValueError, match="same kind of labels, got numbers and integers above"):
         model.fit_batches([(X, numbers), (X, large)])
-    with pytest.raises(ValueError, match="classes must name at least one label"):
+    with pytest.raises(ValueError, match="classes must hold all labels"):
         model.fit_batches([(X, numbers)], classes=[])
 
 

@@ -643,7 +643,7 @@ def test_loo_leaves_out_all_equal_rows(targets):
         scores.update((sigma, loo_score(rows, targets, weights, sigma)) for sigma in sigmas)
         return np.array([scores[sigma] for sigma in sigmas])
 
-    expected = _search.refined(_search.wide_grid(scale), evaluate)
+    expected = _search.refined(scale, evaluate)
     estimator = KernelRegressor if targets is T else KernelRegressionClassifier
     model = estimator("exact", sigma="loo").fit(rows, targets, sample_weight=weights)
     assert_allclose(model.sigma_, expected, rtol=1e-9)
@@ -654,8 +654,9 @@ def test_loo_leaves_out_all_equal_rows(targets):
 
 
 def test_ties_go_to_the_smallest_sigma():
-    assert _search.refined(np.array([1.0, 2.0, 4.0]), lambda s: np.zeros(len(s))) < 1.0
-    assert _search.refined(np.array([1.0, 8.0, 64.0]), lambda s: -abs(np.log(s / 16))) == 16.0
+    assert _search.refined(1.0, lambda s: np.zeros(len(s))) < 0.1
+    best = 10 ** (2 / 9)  # two thirds of a step above 1
+    assert _search.refined(1.0, lambda s: -abs(np.log(s / best))) == pytest.approx(best)
 
 
 def test_outputs_count_alike():

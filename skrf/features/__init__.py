@@ -1,7 +1,7 @@
 """Random-feature mechanisms: what omega becomes."""
 
-from ._clusters import representatives, row_codes
-from ._entry import as_feature_map, fit_to, fitted_at, maps_sides_alike, prepared
+from ._clusters import row_codes, spread_rows
+from ._entry import as_feature_map, fit_to, fitted_at, fitted_to, maps_sides_alike, prepared
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
@@ -36,6 +36,7 @@ __all__ = [
     "difference",
     "fit_to",
     "fitted_at",
+    "fitted_to",
     "in_range",
     "lacks_rows",
     "mapped",
@@ -44,8 +45,8 @@ __all__ = [
     "signed_rows",
     "prepared",
     "record_of",
-    "representatives",
     "restored",
     "side_by_side",
     "row_codes",
+    "spread_rows",
 ]

@@ -76,6 +76,31 @@ def _row_keys(X):
     return np.array([packed[a:b] for a, b in pairwise(ends.tolist())], dtype=object)
 
 
+def spread_rows(X, codes, weights, most, rng):
+    """Return indices and weights of at most `most` distinct rows, spread evenly over their codes.
+
+    Rows that differ only in their codes are distinct.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows.
+    codes : ndarray of int of shape (n,)
+        Codes in the order of targets, which is also that of the result.
+    weights : ndarray of shape (n,) or None
+        Weights of the rows.
+    most : int
+        Number of rows.
+    rng : Generator
+        Source of the order of rows of one code, and of the draw.
+    """
+    both = row_codes(X) * (codes.max() + 1) + codes
+    _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
+    order = np.lexsort((rng.permutation(len(first)), codes[first]))
+    chosen, weights = representatives(np.bincount(inverse, weights)[order], most, rng)
+    return first[order[chosen]], weights
+
+
 def systematic_counts(weights, total, rng):
     """Return how often each item is drawn in `total` draws by systematic sampling.
 

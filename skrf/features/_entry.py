@@ -9,7 +9,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -108,7 +107,20 @@ def prepared(
     return own
 
 
-def fitted_at(feature_map, sigmas, X, y=None, **weights):
+def learns_from_sums(feature_map):
+    """Return whether an unfitted map needs nothing but statistics."""
+    is_frozen = isinstance(feature_map, FrozenEstimator)  # would refit what it wraps
+    return not is_frozen and hasattr(feature_map, "fit_statistics")
+
+
+def fitted_to(feature_map, statistics, **rows):
+    """Fit a map to given statistics if they are enough, otherwise to rows, and return it."""
+    if statistics is not None and learns_from_sums(feature_map):
+        return feature_map.fit_statistics(statistics)
+    return feature_map.fit(**rows)
+
+
+def fitted_at(feature_map, sigmas, X, y=None, *, statistics=None, **weights):
     """Return an iterator over fitted copies of a transformer, one per sigma, that share a draw.
 
     Mechanisms compute statistics and clusters once.
@@ -123,6 +135,8 @@ def fitted_at(feature_map, sigmas, X, y=None, **weights):
         Rows.
     y : ndarray of shape (n,), default=None
         Their labels or targets.
+    statistics : PairStatistics, default=None
+        Those of all rows, if X is a sample of them.
     **weights : dict
         ``sample_weight``, if the transformer accepts it.
 
@@ -131,12 +145,14 @@ def fitted_at(feature_map, sigmas, X, y=None, **weights):
     iterator of transformer
         The fitted copies.
     """
-    if hasattr(feature_map, "fit_each"):
+    needs_rows = statistics is None or not learns_from_sums(feature_map)
+    if needs_rows and hasattr(feature_map, "fit_each"):
         return feature_map.fit_each(sigmas, X, y, **weights)
     own = clone(feature_map)
-    if not isinstance(getattr(own, "random_state", 0), Integral):
-        own.set_params(random_state=draw_seed(own.random_state))
-    return (clone(own).set_params(sigma=sigma).fit(X, y, **weights) for sigma in sigmas)
+    if getattr(own, "random_state", 0) is None:  # copies of a RandomState draw the same
+        own.set_params(random_state=draw_seed(None))
+    of_sigma = (clone(own).set_params(sigma=sigma) for sigma in sigmas)
+    return (fitted_to(own, statistics, X=X, y=y, **weights) for own in of_sigma)
 
 
 def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:

@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
-from .._batches import Pass, Scope, unpacked
+from .._batches import Pass, Scope
 from .._validation import (
     check_range,
     draft_of,
-    draw_seed,
     drop_zero_weights,
     validate_rows,
 )
 from ..statistics import PairStatistics
-from ._entry import fitted_at
+from ._entry import fitted_to, learns_from_sums
 
 _STREAM = 0x5A3B1E  # of random numbers, apart from the streams that mechanisms draw from a seed
 
@@ -181,52 +179,28 @@ class Survey:
             classes,
         )
 
-    @property
-    def weight(self):
-        """Sum of the weights of all rows."""
-        return self.statistics.queries.weight
-
-    def fitted_each(self, feature_map, sigmas, **arguments):
-        """Like `fitted_at`, return an iterator over maps fitted to the statistics or rows."""
-        if not learns_from_sums(feature_map):
-            return fitted_at(feature_map, sigmas, **arguments)
-        own = clone(feature_map)
-        if own.random_state is None:
-            own.random_state = draw_seed(own.random_state)
-        of_sigma = (clone(own).set_params(sigma=sigma) for sigma in sigmas)
-        return (own.fit_statistics(self.statistics) for own in of_sigma)
-
-    def fitted(self, feature_map):
-        """Fit a map to the statistics if they are enough, otherwise to the sample; return it."""
-        if learns_from_sums(feature_map):
-            feature_map.fit_statistics(self.statistics)
-        else:
-            sample = self.sample
-            feature_map.fit(sample.X, sample.y, sample_weight=sample.weights)
-        if self.names is not None:
-            feature_map.feature_names_in_ = self.names
-        return feature_map
-
 
 def fitted_to_survey(feature_map, scope):
     """Return the passes that fit a map of this library to batches."""
     draft = draft_of(feature_map)
     scope = scope_of(draft, scope, draft.random_state)
-    of_batch = partial(_survey_of, draft, scope)
-    survey = yield Pass("statistics", of_batch, Survey.merge, is_last=True)
-    return survey.fitted(draft)
+    of_rows = partial(_survey_of, draft, scope)
+    survey = yield Pass("statistics", of_rows, is_last=True)
+    sample = survey.sample
+    rows = {"X": sample.X, "y": sample.y, "sample_weight": sample.weights}
+    fitted_to(draft, survey.statistics, **rows)
+    if survey.names is not None:
+        draft.feature_names_in_ = survey.names
+    return draft
 
 
-def _survey_of(feature_map, scope, batch, number):
-    own, draft = unpacked(batch), draft_of(feature_map)
-    if own is None:
-        return None
-    X, y, weights = own
+def _survey_of(feature_map, scope, X, y, weights, number):
+    draft = draft_of(feature_map)
     X = to_host(validate_rows(draft, X, reset=True))
-    weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
     if y is not None:
-        check_consistent_length(own[0], y)
-        y = np.asarray(to_host(y))[rows]
+        check_consistent_length(X, y)
+    weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
+    y = None if y is None else np.asarray(to_host(y))[rows]
     return Survey.of(draft, (X, y, weights), number, rows, scope)
 
 
@@ -235,12 +209,6 @@ def _kind(labels):
     if labels.dtype.kind in "iu" and labels.size and labels.max() > np.iinfo(np.int64).max:
         return "integers above 2**63"
     return "numbers" if labels.dtype.kind in "biuf" else "text or objects"
-
-
-def learns_from_sums(feature_map):
-    """Return whether an unfitted map needs nothing but statistics."""
-    is_frozen = isinstance(feature_map, FrozenEstimator)  # would refit what it wraps
-    return not is_frozen and hasattr(feature_map, "fit_statistics")
 
 
 def check_alike(name, what, one, other):

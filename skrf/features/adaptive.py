@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from types import SimpleNamespace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
-from sklearn.utils.validation import check_consistent_length
 
 from .. import variances
 from .._sums import log_sum_exp
-from .._typing import Array, Kernel, RandomState, Sigma
+from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
 from ._clusters import (
@@ -200,7 +199,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
     _known_errors = "bound", "'iid', 'orthogonal'"
-    _looks_at_rows = True
+    _looks_at_rows = _reads_labels = True
 
     def __init__(
         self,
@@ -228,41 +227,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self.coupling = coupling
         self.center = center
         self.random_state = random_state
-
-    def fit(
-        self,
-        X: Array,
-        y: Array | None = None,
-        sample_weight: Array | None = None,
-        *,
-        keys: Array | None = None,
-    ) -> Self:
-        """Fit the dense proposal, choose the mixture, and draw.
-
-        Weights count as repetitions: two equal rows and one row of weight 2 give the same map.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Queries.
-        y : array-like of shape (n_samples,), default=None
-            Class labels of X, which say where to place projections; ignored if they are not
-            discrete or if keys are given. Floats are treated as regression targets and are ignored
-            unless ``centers="classes"``.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; rows of weight 0 are dropped.
-        keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X; None means X. Search utilities split fit parameters that
-            have the length of X, and a Pipeline does not transform them.
-
-        Returns
-        -------
-        self : object
-            The fitted mechanism.
-        """
-        if y is not None and keys is None:
-            check_consistent_length(X, y)
-        return self._fit(X, sample_weight, keys, before=None, y=y)
 
     def _terms(self, fitted):
         """Return None: components differ in law, and their counts are drawn jointly."""

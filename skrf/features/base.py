@@ -24,7 +24,7 @@ from sklearn.base import (
     clone,
 )
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
@@ -254,6 +254,7 @@ class BaseRandomFeatures(
     _foreign_parameters = GAMMA
     _needs_full_statistics = _needs_sizes = False
     _looks_at_rows = False  # at single rows, which are then weighted
+    _reads_labels = False
     _is_bounded = False  # no row can vanish in all features, and no feature can overflow
     _fitted = None
 
@@ -411,10 +412,13 @@ class BaseRandomFeatures(
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Queries.
-        y : None
-            Ignored.
+        y : array-like of shape (n_samples,), default=None
+            Class labels of X, for mechanisms with a parameter ``centers``, which look for clusters
+            within classes; ignored by others, if keys are given, and if labels are not discrete.
+            Floats are treated as regression targets and are ignored unless ``centers="classes"``.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; rows of weight 0 are dropped.
+            Weights of the queries, at least 0; rows of weight 0 are dropped. For mechanisms that
+            look at single rows, weights count as repetitions.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
             Keys, on the same scale as X; None means X. Search utilities split fit parameters that
             have the length of X, and a Pipeline does not transform them: with either, pass keys
@@ -431,7 +435,7 @@ class BaseRandomFeatures(
             If a parameter, X, the weights or the keys are invalid; the message names the
             parameter, its value and what is allowed.
         """
-        return self._fit(X, sample_weight, keys, before=None)
+        return self._fit(X, sample_weight, keys, before=None, y=y)
 
     @MergeableOnly
     def partial_fit(
@@ -521,9 +525,7 @@ class BaseRandomFeatures(
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
-        self._validate_params()
-        self._sizes()
-        return (yield from fitted_to_survey(self, scope))
+        return fitted_to_survey(self, scope)
 
     def learns_from(self, y: Array) -> bool:
         """Return whether this y changes what `fit` learns from the rows.
@@ -587,6 +589,8 @@ class BaseRandomFeatures(
         self._sizes()
         draft = draft_of(self, forget=before is None)
         X = to_host(validate_rows(draft, X, reset=before is None))
+        if self._reads_labels and y is not None and keys is None:
+            check_consistent_length(X, y)
         sample_weight, X, kept = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
         check_range("X", X)
         if keys is not None:

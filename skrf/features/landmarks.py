@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
-from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import cast, like, namespace, squared_distances
-from .._typing import Array, RandomState, Sigma
+from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
 from ._clusters import (
@@ -142,7 +141,7 @@ class ClusterNystroem(BaseRandomFeatures):
         "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
     }
     _is_unbiased = False
-    _looks_at_rows = needs_data = True
+    _looks_at_rows = _reads_labels = needs_data = True
     kernel = "gaussian"
 
     def __init__(
@@ -157,36 +156,6 @@ class ClusterNystroem(BaseRandomFeatures):
         self.centers = centers
         self.sigma = sigma
         self.random_state = random_state
-
-    def fit(
-        self,
-        X: Array,
-        y: Array | None = None,
-        sample_weight: Array | None = None,
-        *,
-        keys: Array | None = None,
-    ) -> Self:
-        """Find the landmarks. Weights count as repetitions.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Queries.
-        y : array-like of shape (n_samples,), default=None
-            Class labels of X; ignored if they are not discrete or if keys are given.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; rows of weight 0 are dropped.
-        keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X, which are clustered together with the queries.
-
-        Returns
-        -------
-        self : object
-            The fitted map.
-        """
-        if y is not None and keys is None:
-            check_consistent_length(X, y)
-        return self._fit(X, sample_weight, keys, before=None, y=y)
 
     def _labels(self, y, kept, keys):
         return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")

@@ -19,6 +19,7 @@ from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     check_labels,
+    check_range,
     check_targets,
     commit,
     draft_of,
@@ -29,7 +30,7 @@ from .._validation import (
     validate_rows,
 )
 from ..statistics import Moments
-from ._clusters import representatives, unique_rows
+from ._clusters import spread_rows
 from ._survey import fitted_to_survey
 
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
@@ -132,14 +133,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
             raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
         y, is_class = _targets(X, y)
         weights, X, y = drop_zero_weights(sample_weight, X, y)
-        with np.errstate(over="ignore", invalid="ignore"):
-            variances = Moments.of(X, weights, sizes=False).variances
-            total = variances.sum()
-        if not np.isfinite(total):
-            raise ValueError(
-                "X is too large: sums of the squares of its entries must stay in the range of "
-                f"floats. Its largest entry is {np.abs(X).max():.4g}."
-            )
+        check_range("X", X)
+        variances = Moments.of(X, weights, sizes=False).variances
+        total = variances.sum()
         draft.relevance_ = np.ones(X.shape[1])
         rng = np.random.default_rng(draw_seed(self.random_state))
         rows, *others = _sample(X, y, weights, self.n_samples, rng)
@@ -155,7 +151,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     def _passes(self, classes, scope):
         self._validate_params()
-        return (yield from fitted_to_survey(self, scope))
+        return fitted_to_survey(self, scope)
 
     def transform(self, X: Array) -> Array:
         """Return X with every column multiplied.
@@ -224,10 +220,8 @@ def _targets(X, y):
 def _sample(X, y, weights, most, rng):
     """Return distinct dense rows in the order of their targets, with weights and targets."""
     values, codes = np.unique(y, axis=0, return_inverse=True)
-    X, weights, codes = unique_rows(X, weights, codes.ravel())
-    order = np.lexsort((rng.permutation(len(codes)), codes))
-    chosen, weights = representatives(weights[order], most, rng)
-    chosen = order[chosen]
+    codes = codes.ravel()
+    chosen, weights = spread_rows(X, codes, weights, most, rng)
     return X[chosen], weights, values[codes[chosen]]
 
 

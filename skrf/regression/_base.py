@@ -3,13 +3,12 @@
 import copy
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from numbers import Number
 from operator import attrgetter
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils import gen_batches
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
@@ -18,7 +17,7 @@ from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._threads import block_rows, map_rows
-from .._typing import RandomState, Sigma, Transformer
+from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
     NestedParameters,
@@ -26,13 +25,21 @@ from .._validation import (
     check_unchanged,
     commit,
     draft_of,
+    drop_zero_weights,
     freeze,
     same,
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import AdaptiveRF, difference, in_range, lacks_rows, prepared
-from ..features._survey import learns_from_sums
+from ..features import (
+    AdaptiveRF,
+    difference,
+    fitted_at,
+    fitted_to,
+    in_range,
+    lacks_rows,
+    prepared,
+)
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
@@ -58,33 +65,43 @@ class Data:
         Rows, all of positive weight.
     y : ndarray of shape (n,) or (n, n_outputs)
         Labels or targets, as scores compare them.
+    sample_weight : ndarray of shape (n,) or None
+        Weights, or None if none were given.
+    numbers : ndarray of int of shape (n,)
+        Positions of the rows in the input.
     target : ndarray of shape (n,) or (n, n_outputs)
         Labels or targets that a map is fitted to.
     groups : ndarray of int of shape (n,)
         Groups of the sums, from 0.
     values : ndarray of shape (n, n_values)
         Values to sum besides the weight.
-    sample_weight : ndarray of shape (n,) or None
-        Weights, or None if none were given.
-    numbers : ndarray of int of shape (n,)
-        Positions of the rows in the input.
     n_groups : int
         Number of groups.
+    statistics : PairStatistics, default=None
+        Those of all rows, if these are a sample of them.
     """
 
     X: Any
     y: np.ndarray
+    sample_weight: np.ndarray | None
+    numbers: np.ndarray
     target: np.ndarray
     groups: np.ndarray
     values: np.ndarray
-    sample_weight: np.ndarray | None
-    numbers: np.ndarray
     n_groups: int
+    statistics: Any = None
 
     @cached_property
     def weights(self):
         """Weights, 1 if none were given."""
         return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
+
+    @property
+    @np.errstate(over="ignore")
+    def total(self):
+        """Sum of the weights of all rows, inf if it overflows."""
+        known = self.statistics
+        return self.weights.sum() if known is None else known.queries.weight
 
     @property
     def score_weights(self):
@@ -97,11 +114,27 @@ class Data:
         own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
         own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
         weights = self.sample_weight
-        return replace(self, sample_weight=None if weights is None else weights[rows], **own)
+        own |= {"sample_weight": None if weights is None else weights[rows], "statistics": None}
+        return replace(self, **own)
 
-    def fit_arguments(self, feature_map):
-        """Return the arguments of a map's `fit` on the host, with weights if it accepts them."""
-        own = {"X": to_host(self.X), "y": self.target}
+    def fitted(self, feature_map):
+        """Fit a map to all rows, and return it."""
+        feature_map = fitted_to(feature_map, **self._fit_arguments(feature_map))
+        width = getattr(feature_map, "n_features_in_", self.X.shape[1])
+        if width != self.X.shape[1]:  # fitted before, and frozen
+            raise ValueError(
+                f"X has {self.X.shape[1]} features, but feature_map={feature_map!r} was fitted "
+                f"with {width} features."
+            )
+        return feature_map
+
+    def fitted_at(self, feature_map, sigmas):
+        """Return an iterator over maps fitted to all rows, one per sigma, that share a draw."""
+        return fitted_at(feature_map, sigmas, **self._fit_arguments(feature_map))
+
+    def _fit_arguments(self, feature_map):
+        """Return what a map is fitted to, on the host, with weights if it accepts them."""
+        own = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             exponent = np.frexp(self.sample_weight.max())[1]
             is_usual = abs(exponent) <= _WEIGHT_BITS
@@ -151,12 +184,14 @@ class KeySums:
         return cls(params, maps, None, *nothing, n_values)
 
     @property
+    def emptied(self):
+        """The sums before the first row, with one scale only if one has suited so far."""
+        empty = self.before(self.params, self.maps, len(self.weights), self.n_values)
+        return replace(empty, has_one_scale=self.has_one_scale)
+
+    @property
     def shares(self):
         """Share of each group in the weights."""
-        with np.errstate(over="ignore"):
-            total = self.weights.sum()
-        if np.isfinite(total):
-            return self.weights / total
         return np.exp(self.log_weights - log_sum_exp(self.log_weights))
 
     def reference(self):
@@ -172,13 +207,6 @@ class KeySums:
             top = means.max(axis=0)
             return top if (means - top).min() > -_SPREAD else None
 
-    def _by_group(self, logs):
-        """Return logs of shape (n_groups, n_values, M or 1), and those of the weights' scale."""
-        logs, top = (
-            part.reshape(-1, self.n_values, part.shape[1]) for part in (logs, self.sums.top)
-        )
-        return logs, finite(top[:, :1])
-
     def _log_sizes(self):
         """Return logs of absolute sums, of shape (n_groups * n_values, M)."""
         with np.errstate(divide="ignore"):
@@ -187,62 +215,46 @@ class KeySums:
     @cached_property
     def exponents(self):
         """Exponents of 2 of values over weights, which are the units of results."""
-        ratios = differences(*self._by_group(self.sums.top)).max(axis=(0, 2))
-        ratios = np.clip(finite(ratios) // _LOG_2, _LEAST, _MOST)
-        return ratios.astype(int)
+        ratios = finite(self._over_weights(self.sums.top).max(axis=(0, 2)))
+        return np.clip(ratios // _LOG_2, _LEAST, _MOST).astype(int)
 
     @cached_property
     def _is_wide(self):
         """Whether values over weights span too wide a range for float32."""
-        ratios = differences(*self._by_group(self._log_sizes()))
-        ratios = ratios - self.exponents[:, None] * _LOG_2
+        ratios = self._over_weights(self._log_sizes()) - self.exponents[:, None] * _LOG_2
         return bool(((ratios > -np.inf) & (ratios < -_SINGLE_BITS * _LOG_2))[:, 1:].any())
 
-    def merge(self, sums, weights, suits, units):
-        """Return the sums including those of other rows, and whether their reference suited these.
+    def _over_weights(self, logs):
+        """Return logs less those of the weights' scale, of shape (n_groups, n_values, M)."""
+        logs, top = (own.reshape(-1, self.n_values, own.shape[1]) for own in (logs, self.sums.top))
+        return differences(logs, finite(top[:, :1]))
 
-        Values of the other rows are in units of ``2**units``.
-        """
+    def _of_block(self, sums, weights, suits, units):
+        """Return the sums over a block; its values are in units of ``2**units``."""
         values = np.moveaxis(to_host(sums.sums), 2, 1)
         top = to_host(sums.top)[:, None, :] + units[:, None] * _LOG_2
-        sums = Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2]))
         with np.errstate(divide="ignore", over="ignore"):
-            log_weights = np.log(weights) + units[0] * _LOG_2
-            weights = self.weights + np.ldexp(weights, units[0])
-        return replace(
-            self,
-            sums=sums if self.sums is None else self.sums.merge(sums),
-            weights=weights,
-            log_weights=np.logaddexp(self.log_weights, log_weights),
-            has_one_scale=self.has_one_scale and suits,
-        )
+            return replace(
+                self,
+                sums=Sums(values.reshape(-1, values.shape[2], 1), top.reshape(-1, top.shape[2])),
+                weights=np.ldexp(weights, units[0]),
+                log_weights=np.log(weights) + units[0] * _LOG_2,
+                has_one_scale=self.has_one_scale and suits,
+            )
 
-    def add(self, X, groups, weights, values):
-        """Return the sums with more rows, whose blocks are merged in order.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n, d)
-            Rows.
-        groups : ndarray of int of shape (n,)
-            Their groups.
-        weights : ndarray of shape (n,)
-            Their weights, any positive normal numbers.
-        values : ndarray of shape (n, n_values)
-            Factors of their features besides the weight.
-        """
-        exponents = np.frexp(weights)[1] - 1
-        unit, total = exponents.max(), self
+    def alone(self, data):
+        """Return the sums over more rows alone, whose blocks are merged in order."""
+        exponents = np.frexp(data.weights)[1] - 1
+        unit = exponents.max()
         lots = (unit - exponents) // _WEIGHT_BITS
         if lots.any():
-            for lot in np.unique(lots):
-                rows = np.flatnonzero(lots == lot)
-                total = total.add(take(X, rows), groups[rows], weights[rows], values[rows])
-            return total
-        units, least = exponents_of(values)
+            parts = [data.part(np.flatnonzero(lots == lot)) for lot in np.unique(lots)]
+            return reduce(KeySums.merge, map(self.alone, parts))
+        X, total = data.X, self.emptied
+        units, least = exponents_of(data.values)
         is_wide = (units - least).max(initial=0) > _SINGLE_BITS
-        weights = np.ldexp(weights, -unit)[:, None]
-        values = np.column_stack([weights, weights * np.ldexp(values, -units)])
+        weights = np.ldexp(data.weights, -unit)[:, None]
+        values = np.column_stack([weights, weights * np.ldexp(data.values, -units)])
         units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
         size, map_blocks = _blocks_of(feature_map, X)
@@ -253,15 +265,15 @@ class KeySums:
         is_scaled = self.sums is not None or is_array_api(X)
         start, length = 0, most if is_scaled else _BLOCK_ROWS
         while start < X.shape[0]:
-            reference = None if is_array_api(X) else total.reference()
+            before = self if total.sums is None else total
+            reference = None if is_array_api(X) else before.reference()
 
-            def sums(rows, start=start, reference=reference):
-                rows = slice(rows.start + start, rows.stop + start)
-                own = _precise(X[rows, :], is_wide), groups[rows], values[rows]
+            def sums(rows, reference=reference):
+                own = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
                 return _block_sums(feature_map, *own, n_groups, memory, reference)
 
-            for part in map_blocks(sums, min(length, X.shape[0] - start), size):
-                total = total.merge(*part, units)
+            for part in map_blocks(sums, min(start + length, X.shape[0]), size, start):
+                total = total.merge(total._of_block(*part, units))
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -281,7 +293,7 @@ class KeySums:
             log_weights=log_sum_exp(top[:, 0]),
         )
 
-    def joined(self, other):
+    def merge(self, other):
         """Return the sums over the rows of both, which share their maps."""
         if self.sums is None or other.sums is None:
             return self if other.sums is None else other
@@ -301,13 +313,6 @@ class KeySums:
             targets=targets,
         )
 
-    def shares_with(self, weights):
-        """Return the shares of a single group so far and of more weights in their sum."""
-        unit = np.frexp(weights.max())[1]
-        log_weight = np.log(np.ldexp(weights, -unit).sum()) + unit * _LOG_2
-        both = np.array([self.log_weights[0], log_weight])
-        return np.exp(both - np.logaddexp(*both))
-
     def query(self, X, function):
         """Return the concatenated results of function(sums, block) for blocks of rows.
 
@@ -317,8 +322,8 @@ class KeySums:
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
-        joined = Sums(self.sums.sums, top).joined().beside(X)
-        readout = Readout(joined, feature_map.is_positive, self.n_values)
+        sums = Sums(self.sums.sums, top).joined().beside(X)
+        readout = Readout(sums, feature_map.is_positive, self.n_values)
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
@@ -330,11 +335,12 @@ class KeySums:
         parts = map_blocks(answer, X.shape[0], size)
         return namespace(parts[0]).concat(parts, axis=0)
 
-    def log_scores(self, X):
-        """Return the logarithms of every group's weight as seen from rows, (n, n_groups)."""
+    def log_shares(self, X):
+        """Return the logs of every group's share of the weights that rows see, (n, n_groups)."""
         logs = self.maps[0](X).values
         parts = self.sums.beside(X).groups()
-        return namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+        scores = namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+        return scores - log_sum_exp(scores)[:, None]
 
 
 def exponents_of(values):
@@ -357,23 +363,8 @@ def _blocks_of(feature_map, X):
     return block_rows(X.shape[0], feature_map.n_columns), map_rows
 
 
-def fitted_to(feature_map, data, survey=None):
-    """Return a map fitted to rows, or to a survey of all rows."""
-    if survey is not None and learns_from_sums(feature_map):
-        feature_map.fit_statistics(survey.statistics)
-    else:
-        feature_map.fit(**data.fit_arguments(feature_map))
-    width = getattr(feature_map, "n_features_in_", data.X.shape[1])
-    if width != data.X.shape[1]:  # fitted before, and frozen
-        raise ValueError(
-            f"X has {data.X.shape[1]} features, but feature_map={feature_map!r} was fitted with "
-            f"{width} features."
-        )
-    return feature_map
-
-
-def _map_in_turn(function, n_rows, size):
-    return [function(rows) for rows in gen_batches(n_rows, size)]
+def _map_in_turn(function, n_rows, size, start=0):
+    return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
 
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
@@ -389,16 +380,14 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
 
 
 def _warn_of_first_batch(feature_map, n_rows):
-    """Warn if a first batch, which sets the map for good, is too small for it."""
-    if lacks_rows(feature_map, n_rows):
-        warnings.warn(
-            f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
-            f"too few for the {feature_map.n_components_} components of "
-            f"{type(feature_map).__name__}, which are placed near rows. Use fit_batches, or begin "
-            "with a larger batch.",
-            UserWarning,
-            stacklevel=4,
-        )
+    """Warn that a first batch, which sets the map for good, is too small for it."""
+    warnings.warn(
+        f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are too "
+        f"few for the {feature_map.n_components_} components of {type(feature_map).__name__}, "
+        "which are placed near rows. Use fit_batches, or begin with a larger batch.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
@@ -412,6 +401,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     }
     _fitted = None
     _warns = True
+    # In searches: whether a test is scored by its rows rather than by its sums, and whether
+    # features may then be kept.
+    _scores_rows = True
+    _may_keep = property(lambda self: self._scores_rows)
 
     @property
     def _takes_batches(self):
@@ -428,6 +421,31 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         self.sigma = sigma
         self.random_state = random_state
 
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Fit the feature map, and sum over the rows in one pass.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; rows of weight 0 are dropped.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        RuntimeWarning
+            By `KernelRegressor`, if targets of an output differ by a factor of more than 2^500:
+            the small ones may count as 0.
+        """
+        return self._add(X, y, sample_weight, forget=True)
+
     def _prepared(self, sigma=None, hint=None):
         """Return an unfitted copy of the map."""
         own, owner = self.feature_map, type(self).__name__
@@ -440,8 +458,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
         return isinstance(sigma, str) and sigma == "auto"
 
-    def _fit_map(self, data, survey=None):
-        """Return empty sums, with a map fitted to the first rows or to a survey."""
+    def _fit_map(self, data):
+        """Return empty sums, with a map fitted to the first rows."""
         sigma = self.sigma
         if isinstance(self.feature_map, str):
             self.sigma_ = exact_sigma(self, data)
@@ -454,20 +472,22 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if self._searches_sigma():
             sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
-        self.feature_map_ = fitted_to(self._prepared(sigma=sigma), data, survey)
+        self.feature_map_ = data.fitted(self._prepared(sigma=sigma))
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return self._before(maps_of(self.feature_map_), data)
 
-    def _before(self, maps, data, survey=None):
+    def _before(self, maps, data):
         """Return the empty sums of a pair of maps."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
     def _added(self, sums, data):
         """Return sums with more rows."""
-        if isinstance(sums.maps[1], ExactMap):
-            return sums.apart(data)
-        return sums.add(data.X, data.groups, data.weights, data.values)
+        own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
+        return sums.merge(replace(own, targets=self._statistics_of(data)))
+
+    def _statistics_of(self, data):
+        """Return the `Targets` of a regressor."""
 
     def _sums_of(self, fitted, data):
         """Return the sums of rows under a fitted map."""
@@ -480,10 +500,6 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         own._warns = False  # its sigma may not be the chosen one
         return own._hold(sums)
 
-    def _judge_apart(self, judge):
-        """Return a function that scores a fitted map, given training and test rows."""
-        return lambda fitted, train, test: judge(self._on(self._sums_of(fitted, train)), test)
-
     def _hold(self, sums):
         self._fitted = sums
         return self
@@ -493,9 +509,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         before = draft._fitted
         if before is None:
             before = draft._fit_map(data)
-            if not forget:
-                _warn_of_first_batch(draft.feature_map_, data.X.shape[0])
-        return self._finish(draft, draft._added(before, data))
+            if not forget and lacks_rows(draft.feature_map_, len(data.y)):
+                _warn_of_first_batch(draft.feature_map_, len(data.y))
+        return commit(self, draft._finished(draft._added(before, data)))
 
     def _passes(self, classes, scope):
         self._validate_params()
@@ -535,7 +551,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
-        return draft_of(self, forget=False)._finished(self._fitted.joined(other._fitted))
+        return draft_of(self, forget=False)._finished(self._fitted.merge(other._fitted))
 
     def _differences(self, other):
         """Yield what keeps two fitted estimators from being merged."""
@@ -556,7 +572,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         if what is not None:
             yield f"the feature maps differ in {what}"
 
-    def _begin(self, X, y, *, forget):
+    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit, and the validated rows."""
         self._validate_params()
         draft = draft_of(self, forget=forget)
@@ -567,14 +583,13 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if draft._fitted is not None:
             check_unchanged(self, draft._fitted.params)
-        return draft, X
+        y = self._checked(X, y, classes)
+        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
+        return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
 
     def _finished(self, sums):
         """Return this draft with its sums."""
         return self._hold(freeze(sums))
-
-    def _finish(self, draft, sums):
-        return commit(self, draft._finished(sums))
 
     def _query(self, X, function):
         """Return `KeySums.query` for rows that the user passes to a public method."""

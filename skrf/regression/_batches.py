@@ -13,13 +13,12 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
-from .._arrays import to_host
-from .._batches import NO_ROWS, Pass, has_weight, merged, unpacked
+from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels, naming
-from ..features import fitted_at
 from ..features._survey import Survey, scope_of
 from ..statistics import Moments
-from ._search import all_but_one, as_slice, judged_apart, learns_from, maps_of
+from ._kinds import sorted_classes
+from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 
@@ -27,11 +26,6 @@ _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 def bare(sums):
     """Return sums without what all batches share, so that only arrays are sent."""
     return replace(sums, params=None, maps=None)
-
-
-def joined(one, other):
-    """Return the sums of both."""
-    return one.joined(other)
 
 
 # ---------------------------------------------------------------- one map
@@ -50,37 +44,30 @@ def passes(model, classes, scope):
     survey_of = partial(surveyed, model, scope, classes)
     if is_fitted and not (is_classifier(model) and classes is None):
         both = partial(_surveyed_and_summed, model, survey_of)
-        survey, sums = yield Pass("sums", both, _merge_pairs, is_last=True)
+        survey, sums = yield Pass("sums", both, is_last=True)
         draft = planned(model, survey)
     else:
-        survey = yield Pass("statistics", survey_of, Survey.merge)
+        survey = yield Pass("statistics", survey_of)
         draft = planned(model, survey)
-        sums = yield Pass("sums", partial(summed, draft), joined, is_last=True)
-    return finished(draft, sums)
+        sums = yield Pass("sums", partial(summed, draft), is_last=True)
+    return draft._finished(_under(draft._fitted, sums))
 
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):
     """Return all classes if they are known, the scope, and whether the map is fitted."""
-    if not is_classifier(model):
-        classes = None
-    elif classes is not None:
-        classes = np.unique(check_labels("classes", classes))
-        if not len(classes):
-            raise ValueError("classes must name at least one label, got none.")
+    is_told = is_classifier(model) and classes is not None
+    classes = sorted_classes(classes) if is_told else None
     seed = getattr(feature_map, "random_state", model.random_state)
     scope = scope_of(feature_map, scope, seed, needs_rows=needs_rows)
     return classes, scope, isinstance(feature_map, FrozenEstimator) and not needs_rows
 
 
-def surveyed(model, scope, classes, batch, number, strata=None):
-    """Return the survey of a batch, None where no row counts.
+def surveyed(model, scope, classes, X, y, weights, number, strata=None):
+    """Return the survey of a batch.
 
     With `strata`, a function that returns labels of y or None, rows are counted as well.
     """
-    own = unpacked(batch, weightless=strata is not None)
-    if own is None:
-        return None
-    (X, y, weights), counts, codes = own, None, None
+    counts, codes = None, None
     if strata is not None:
         names, first, codes = np.unique(strata(X, y), return_index=True, return_inverse=True)
         counts = names, np.bincount(codes), first
@@ -100,7 +87,7 @@ def surveyed(model, scope, classes, batch, number, strata=None):
 def planned(model, survey):
     """Return a draft with a fitted map and empty sums."""
     draft, data = drafted(model, survey)
-    draft._fitted = draft._fit_map(data, survey)
+    draft._fitted = draft._fit_map(data)
     return draft
 
 
@@ -112,40 +99,27 @@ def drafted(model, survey):
     draft, data = model._read(sample.X, sample.y, sample.weights, classes=survey.classes)
     if survey.names is not None:
         draft.feature_names_in_ = survey.names
-    return draft, data
+    return draft, replace(data, statistics=survey.statistics)
 
 
-def summed(draft, batch, _number):
-    """Return the sums of a batch, or None if no row counts."""
-    data = _read(draft, unpacked(batch))
-    return None if data is None else bare(draft._added(draft._fitted, data))
+def summed(draft, *batch):
+    """Return the sums of a batch."""
+    return bare(draft._added(draft._fitted, _read(draft, *batch)))
 
 
-def _read(draft, own):
+def _read(draft, X, y, weights, _number):
     """Return the rows of a batch under a planned draft."""
-    if own is None:
-        return None
-    X, y, weights = own
-    classes = draft.classes_ if is_classifier(draft) else None
+    classes = getattr(draft, "classes_", None)
     return draft._read(X, y, weights, forget=False, classes=classes)[1]
-
-
-def finished(draft, sums):
-    """Return the fitted estimator."""
-    return draft._finished(_under(draft._fitted, sums))
 
 
 def _under(before, sums):
     return replace(sums, params=before.params, maps=before.maps)
 
 
-def _surveyed_and_summed(model, survey_of, batch, number):
-    survey = survey_of(batch, number)
-    return survey and (survey, summed(planned(model, survey), batch, number))
-
-
-def _merge_pairs(one, other):
-    return one[0].merge(other[0]), one[1].joined(other[1])
+def _surveyed_and_summed(model, survey_of, *batch):
+    survey = survey_of(*batch)
+    return survey, summed(planned(model, survey), *batch)
 
 
 # ---------------------------------------------------------------- folds
@@ -196,10 +170,6 @@ class Folds:
             # Every n_splits-th of the sorted rows belongs to a fold.
             sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
         return cls(labels, sizes.cumsum(axis=1), starts, cv.random_state if cv.shuffle else None)
-
-    def tests(self, folds):
-        """Return for every fold the indices of its rows."""
-        return [np.flatnonzero(folds == k) for k in range(self.n_splits)]
 
     @property
     def n_splits(self):
@@ -273,37 +243,35 @@ def searches(model, classes, scope):
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
     survey_of = partial(surveyed, model, scope, classes, strata=strata)
-    survey = yield Pass("statistics", survey_of, Survey.merge)
+    survey = yield Pass("statistics", survey_of, counts_all=True)
     draft, data = drafted(model, survey)
-    folds, sigmas = Folds.of(cv, survey), model._grid(data, survey)
+    folds, sigmas = Folds.of(cv, survey), model._grid(data)
     feature_map = model._map_at(float(sigmas[0]))
     is_apart = learns_from(feature_map, data)
     if is_apart:
         own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
-        fits = judged_apart(feature_map, data, folds.tests(own), sigmas, lambda fitted, *_: fitted)
+        tests = [np.flatnonzero(own == k) for k in range(folds.n_splits)]
+        fits = fitted_apart(feature_map, data, tests, sigmas)
+        fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
     else:
-        arguments = data.fit_arguments(feature_map)
-        fits = ([own] for own in survey.fitted_each(feature_map, sigmas, **arguments))
-    fits = [list(own) for own in fits]
-    draft._fitted = draft._before(maps_of(fits[0][0]), data, survey)
+        fits = [[own] for own in data.fitted_at(feature_map, sigmas)]
+    draft._fitted = draft._before(maps_of(fits[0][0]), data)
     search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
-    sums = yield Pass("sums of all sigmas and folds", search.sums, _join_all)
+    sums = yield Pass("sums of all sigmas and folds", search.sums)
     trains, tests, totals = search.settled(sums)
-    scores = None
+    found = None
     if draft._scores_rows:
-        exponents = _exponents(survey, trains)
-        losses = partial(search.losses, trains, exponents)
-        scores = yield Pass("scores", losses, _add_losses, is_last=not is_apart)
-    draft._settle(sigmas, trains, tests, scores)
-    place = int(np.flatnonzero(sigmas == draft.sigma_)[0])
+        outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
+        found = yield Pass("scores", outcomes, is_last=not is_apart)
+    scores, unit = draft._scores_of(trains, tests, found)
+    runs = zip(scores, [own[0] for own in fits], totals, strict=True)
+    draft.feature_map_, total = draft._choose(runs, sigmas, unit)
     if is_apart:
-        arguments = data.fit_arguments(feature_map)
-        (draft.feature_map_,) = fitted_at(feature_map, sigmas[[place]], **arguments)
-        draft._fitted = draft._before(maps_of(draft.feature_map_), data, survey)
-        total = yield Pass("sums", partial(summed, draft), joined, is_last=True)
-        return finished(draft, total)
-    draft.feature_map_ = fits[place][0]
-    return draft._finished(totals[place])
+        (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
+        draft._fitted = draft._before(maps_of(draft.feature_map_), data)
+        total = yield Pass("sums", partial(summed, draft), is_last=True)
+        total = _under(draft._fitted, total)
+    return draft._finished(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,27 +298,19 @@ class _Search:
     is_apart: bool
     maps: list
 
-    def _parts(self, batch, number):
-        """Return the rows of a batch and their folds, or None."""
-        own = unpacked(batch)
-        data = _read(self.draft, own)
-        if data is None:
-            return None
-        folds = self.folds(self.strata(*own[:2]), number)[data.numbers]
-        return replace(data, X=to_host(data.X)), folds
+    def _parts(self, X, y, weights, number):
+        """Return the rows of a batch and their folds."""
+        data = _read(self.draft, X, y, weights, number)
+        return data, self.folds(self.strata(X, y), number)[data.numbers]
 
     def _before(self, s, k):
         return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
 
-    def sums(self, batch, number):
+    def sums(self, *batch):
         """Return for every sigma the sums of the folds; apart, those of all others come first."""
-        found = self._parts(batch, number)
-        if found is None:
-            return None
-        data, fold = found
-        n = self.folds.n_splits
+        (data, fold), n = self._parts(*batch), self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
-        rows += [fold == k for k in range(n if self.draft._sums_tests or not self.is_apart else 0)]
+        rows += [fold == k for k in range(0 if self.is_apart and self.draft._scores_rows else n)]
         parts = [_part(data, own) if own.any() else None for own in rows]
 
         def made(s, k, part):
@@ -371,13 +331,13 @@ class _Search:
             for s, of_sigma in enumerate(sums)
         ]
         if self.is_apart:
-            return [own[:n] for own in sums], [own[n:] for own in sums], None
+            return [own[:n] for own in sums], [own[n:] for own in sums], sums
         nothing = self.draft._fitted
-        both = [all_but_one(nothing, own, joined) for own in sums]
+        both = [all_but_one(nothing, own) for own in sums]
         return [own[0] for own in both], sums, [own[1] for own in both]
 
-    def losses(self, trains, exponents, batch, number):
-        """Return moments of the targets of every fold, and the losses of predictions.
+    def outcomes(self, trains, exponents, *batch):
+        """Return for every fold the moments of its targets, and the outcomes of all sigmas.
 
         Parameters
         ----------
@@ -386,22 +346,14 @@ class _Search:
         exponents : tuple of int and (array of) int
             Exponents of 2 of the units of weights and targets.
         """
-        found = self._parts(batch, number)
-        if found is None:
-            return None
-        data, fold = found
-        moments, sums = [None] * self.folds.n_splits, []
-        parts = {k: _part(data, fold == k) for k in np.unique(fold)}
-        for k, part in parts.items():
-            values = np.ldexp(part.values, -exponents[1])
+        (data, fold), record = self._parts(*batch), [None] * self.folds.n_splits
+        for k in np.unique(fold):
+            part = _part(data, fold == k)
             weights = np.ldexp(part.weights, -exponents[0])
-            moments[k] = Moments.of(values, weights, sizes=False)
-            sums.append(
-                [weights @ self.draft._on(own[k])._losses(part, exponents[1]) for own in trains]
-            )
-        found = np.zeros((len(trains), len(moments), *sums[0][0].shape))
-        found[:, list(parts)] = np.moveaxis(sums, 0, 1)
-        return moments, found
+            moments = Moments.of(np.ldexp(part.values, -exponents[1]), weights, sizes=False)
+            outcomes = (self.draft._on(own[k])._outcomes(part, exponents[1]) for own in trains)
+            record[k] = moments, np.stack([weights @ own for own in outcomes])
+        return record
 
 
 def _part(data, mask):
@@ -409,19 +361,7 @@ def _part(data, mask):
     return data.part(as_slice(np.flatnonzero(mask)))
 
 
-def _join_all(one, other):
-    return [
-        [merged(pair, joined) for pair in zip(*sides, strict=True)]
-        for sides in zip(one, other, strict=True)
-    ]
-
-
-def _add_losses(one, other):
-    moments = [merged(pair, Moments.merge) for pair in zip(one[0], other[0], strict=True)]
-    return moments, one[1] + other[1]
-
-
-def _exponents(survey, trains):
+def _exponents(weight, trains):
     """Return exponents of 2 of the weights together, and of the largest target of each output."""
     known = [own.targets.most for own in trains[0] if own.targets is not None]
-    return int(np.frexp(survey.weight)[1]), np.max(known, axis=0) if known else 0
+    return int(np.frexp(weight)[1]), np.max(known, axis=0) if known else 0

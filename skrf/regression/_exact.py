@@ -5,13 +5,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from .._arrays import largest_entry, like, scaled_squares, to_host
 from .._sums import Rows, peaked
 from ..features import FeatureMap, row_codes
-from ._search import is_constant, refined, resolved, wide_grid
+from ._search import is_constant, refined, resolved
 
 _BLOCK = 2**21  # kernel values held at once
 _TINY = np.finfo(float).tiny
@@ -42,17 +41,12 @@ class ExactMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound on the exponents, always large enough to force float64."""
-        length = self.sigma * (_largest(X) + self._largest)
+        length = self.sigma * (largest_entry(X) + self._largest)
         return max(X.shape[1] * length * length, _PRECISE)
 
     @cached_property
     def _largest(self):
-        return _largest(self.rows)
-
-
-def _largest(X):
-    entries = X.data if sp.issparse(X) else X
-    return largest_entry(entries) if X.shape[0] and entries.shape[0] else 0.0
+        return largest_entry(self.rows)
 
 
 def exact_sigma(model, data):
@@ -80,7 +74,7 @@ def _loo_sigma(data):
                 scores[k] += score(peaked(squares * ((sigma / scale) ** 2 / -2)) @ score.sums, rows)
         return scores
 
-    return refined(wide_grid(scale), evaluate)
+    return refined(scale, evaluate)
 
 
 class _Score:

@@ -168,7 +168,7 @@ class Moments:
         return np.where(np.isnan(errors), np.inf, errors)
 
 
-def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0.0):
+def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     """Return the moments of rows, computed from products of blocks.
 
     Parameters
@@ -181,32 +181,28 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
         Returns the targets of a slice of rows, (n, T), in units of its ``unit``.
     weights : ndarray of shape (n,) or None
         Positive weights.
-    before : Moments, default=None
-        Moments of earlier rows, which are merged.
     least_alpha : float, default=0.0
-        The smallest ridge that will be added. If products of float32 features may have errors of
-        its size, they are computed in float64.
+        Their share of the smallest ridge that will be added. If products of float32 features may
+        have errors of its size, they are computed in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
     load_kernels(feature_map, X)
-    weight, weight_unit = float(n), 1.0
+    weight, weight_unit, heaviest = float(n), 1.0, None
+    first = np.arange(min(n, _FIRST_ROWS))
     if weights is not None:
         weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
         weights = weights / weight_unit
         weight = float(weights.sum())
-    # The heaviest rows give the best estimate of the means, and distance from them costs digits.
-    first = np.arange(min(n, _FIRST_ROWS))
-    if weights is not None:
+        # They give the best estimate of the means, and distance from them costs digits.
         first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
+        heaviest = weights[first]
     features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
     check_range(features)
-    heaviest = None if weights is None else weights[first]
     both = np.column_stack([features, targets(first)])
     shift = np.average(both, axis=0, weights=heaviest)
     n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
-    trace += 0.0 if before is None else np.trace(before.gram)
     is_double = least_alpha < _SINGLE * trace / n_columns
 
     def block(rows):
@@ -230,20 +226,15 @@ def moments_of_rows(feature_map, X, targets, weights, before=None, least_alpha=0
     size, (_, map_blocks) = min(max(-(-n // _PARTS), least), most), _blocks_of(feature_map, X)
     step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
     for start in range(0, n, step):
-
-        def part(rows, start=start):
-            return block(slice(rows.start + start, rows.stop + start))
-
         with np.errstate(over="ignore", invalid="ignore"):
-            for products in map_blocks(part, min(step, n - start), size):
+            for products in map_blocks(block, min(start + step, n), size, start):
                 total += products
     check_range(total)
     gap = total[-1, :-1] / weight
     with np.errstate(over="ignore"):
         products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
         weight = float(np.float64(weight) * weight_unit)
-    own = Moments(weight, shift + gap, products, targets.unit)
-    return own if before is None else before.merge(own)
+    return Moments(weight, shift + gap, products, targets.unit)
 
 
 # ---------------------------------------------------------------- solutions
@@ -309,12 +300,11 @@ def solved(moments, alpha, noise=None):
         Variance of the noise of the targets; None estimates it.
     """
     coef, root = _root_solve(moments, alpha)
-    if noise is not None:
-        deviation = np.full(coef.shape[1], np.sqrt(noise))
-        return _ridge_of(moments, alpha, coef, root, deviation)
     fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
     freedom = moments.weight - 1 - len(coef) + alpha * np.square(root).sum()
     deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
+    if noise is not None:
+        deviation = np.full(coef.shape[1], np.sqrt(noise))
     return _ridge_of(moments, alpha, coef, root, deviation)
 
 

@@ -5,12 +5,12 @@ fold holds nearly everything that a query sees, a difference has no digits.
 """
 
 from dataclasses import replace
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 
 import numpy as np
-from scipy.stats import rankdata
 
 from .._arrays import to_host
+from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows
 from .._threads import Scratch, block_rows, run_rows
@@ -18,17 +18,15 @@ from ..features import (
     FeatureMap,
     OptimalPositiveRF,
     as_feature_map,
-    fitted_at,
     in_range,
-    representatives,
     row_codes,
+    spread_rows,
 )
 
-FOREIGN = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}  # `_foreign_parameters`
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny
-_STEPS, _REFINED = 10, 4  # sigmas of the wide grid, and around its best
+_STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 
 
 def maps_of(transformer):
@@ -39,33 +37,24 @@ def maps_of(transformer):
 # ---------------------------------------------------------------- sigmas
 
 
-def resolved(sigma, data, survey=None):
-    """Return the sigma for a number, "scale" or "median"; "scale" also works from a survey."""
-    feature_map = OptimalPositiveRF(1, sigma=sigma, random_state=0)
-    if survey is not None:
-        return feature_map.fit_statistics(survey.statistics).sigma_
-    return feature_map.fit(**data.fit_arguments(feature_map)).sigma_
+def resolved(sigma, data):
+    """Return the sigma for a number, "scale" or "median"."""
+    return data.fitted(OptimalPositiveRF(1, sigma=sigma, random_state=0)).sigma_
 
 
-def wide_grid(scale, steps=_STEPS):
-    """Return sigmas from a tenth of "scale", where all rows look alike, to a hundred times it."""
-    return scale * np.logspace(-1, 2, steps)
-
-
-def refined(sigmas, evaluate):
-    """Return the best sigma of a grid and of a finer one around its best; ties to the smallest.
+def refined(scale, evaluate):
+    """Return the best sigma of a wide grid and a finer one around its best; ties to the smallest.
 
     Parameters
     ----------
-    sigmas : ndarray of shape (n,)
-        The grid, evenly spaced on the log scale.
+    scale : float
+        The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
     evaluate : callable
         Returns scores of an array of sigmas.
     """
+    sigmas = scale * np.logspace(-1, 2, _STEPS)
     scores = evaluate(sigmas)
-    shares = np.arange(1, _REFINED // 2 + 1) / (_REFINED // 2 + 1)
-    steps = np.concatenate([-shares, shares])
-    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** steps
+    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.append(scores, evaluate(finer))
     return float(sigmas[scores == scores.max()].min())
 
@@ -154,17 +143,20 @@ def rounds_of(tests, n):
     ]
 
 
-def all_but_one(nothing, sums, join):
-    """Return for every part the sums of all others, and those of all."""
+def all_but_one(nothing, sums):
+    """Return for every part the sums of all others, and those of all.
+
+    They are merged from both sides, because a subtraction would lose digits.
+    """
 
     def merged(parts):
-        return list(accumulate(parts, join, initial=nothing))
+        return list(accumulate(parts, joined, initial=nothing))
 
     before, after = merged(sums), merged(reversed(sums))[::-1]
-    return [join(*pair) for pair in zip(before, after[1:], strict=False)], before[-1]
+    return [joined(*pair) for pair in zip(before, after[1:], strict=False)], before[-1]
 
 
-def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=True):
+def judged_together(model, feature_map, data, tests, sigmas, judge):
     """Yield scores of every test, the map, and its sums over all rows, for every sigma.
 
     The map is fitted to all rows.
@@ -172,19 +164,17 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
     Parameters
     ----------
     model : estimator
-        Unfitted.
+        Draft; if it may keep features, it then predicts only the rows of its test.
     feature_map : transformer
         Unfitted.
     data : Data
-        Rows on the host.
+        Rows, on the host if features may be kept.
     tests : list of ndarray of int
         Held-out rows.
     sigmas : iterable of float
         The values.
     judge : callable
-        Returns the score of a fitted model on a part of the data.
-    may_keep : bool, default=True
-        Whether features may be kept; a model then predicts only the rows of its test.
+        Returns scores, given sums of all rows but a test, the rows of the test, and their sums.
     """
     rounds = rounds_of(tests, len(data.y))
     # Store the rows of a fold of the first round contiguously, and those of a group within it, to
@@ -197,21 +187,22 @@ def judged_together(model, feature_map, data, tests, sigmas, judge, may_keep=Tru
         [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
-    for fitted in fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map)):
-        maps, scores = maps_of(fitted), np.empty(len(tests))
-        kept = KeptMap.of(maps, data.X, room) if may_keep else None
+    for fitted in data.fitted_at(feature_map, sigmas):
+        maps, scores = maps_of(fitted), [None] * len(tests)
+        kept = KeptMap.of(maps, data.X, room) if model._may_keep else None
         nothing = model._before(maps if kept is None else kept[1], data)
         for folds, own in zip(rounds, parts, strict=True):
             read = [None if kept is None else kept[0][rows] for _, rows in folds]
             sums, before = [], nothing
             for part, rows in zip(own, read, strict=True):
                 sums.append(model._added(before, part if rows is None else replace(part, X=rows)))
-                # If no scale suited all rows of a fold, do not try one in the next.
-                before = replace(nothing, has_one_scale=sums[-1].has_one_scale)
-            others, total = all_but_one(nothing, sums, type(nothing).joined)
-            for (number, _), part, rows, sums in zip(folds, own, read, others, strict=True):
+                before = sums[-1].emptied
+            others, total = all_but_one(nothing, sums)
+            for (number, _), part, rows, *sides in zip(folds, own, read, others, sums, strict=True):
                 if number is not None:
-                    scores[number] = judge(model._on(replace(sums, kept=rows)), part)
+                    train, test = sides
+                    train = train if rows is None else replace(train, kept=rows)
+                    scores[number] = judge(train, part, test)
         yield scores, fitted, replace(total, maps=maps)
 
 
@@ -221,27 +212,35 @@ def as_slice(rows):
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
 
 
-def judged_apart(feature_map, data, tests, sigmas, judge):
-    """Return an iterator over the results of judge(map, train, test) for tests and sigmas.
+def judged_apart(model, feature_map, data, tests, sigmas, judge):
+    """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
+    for fits in fitted_apart(feature_map, data, tests, sigmas):
+        yield [_judged(model, *own, judge) for own in fits], None, None
 
-    Each map is fitted only to the rows outside its test.
-    """
+
+def _judged(model, fitted, train, test, judge):
+    of_test = None if model._scores_rows else model._sums_of(fitted, test)
+    return judge(model._sums_of(fitted, train), test, of_test)
+
+
+def fitted_apart(feature_map, data, tests, sigmas):
+    """Return an iterator over (map, train, test) of all tests for every sigma."""
 
     def run(test):
-        rest = np.setdiff1d(np.arange(len(data.y)), test)
-        train, test = data.part(rest), data.part(test)
-        for fitted in fitted_at(feature_map, sigmas, **train.fit_arguments(feature_map)):
-            yield judge(fitted, train, test)
+        train = data.part(np.setdiff1d(np.arange(len(data.y)), test))
+        return zip(train.fitted_at(feature_map, sigmas), repeat(train), repeat(data.part(test)))
 
     return zip(*map(run, tests), strict=True)
 
 
-def told(runs, sigmas, verbose, score_of):
-    """Yield the runs of sigmas, and print a line with its score for each if requested."""
+def told(runs, sigmas, verbose, unit):
+    """Yield the runs of sigmas, and print a line with the best score for each if requested."""
     progress = Progress(verbose)
     for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
         if verbose:
-            progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score_of(run):.4g}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                score = np.mean(run[0], axis=0).max() * unit * unit
+            progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score:.4g}")
         yield run
 
 
@@ -286,28 +285,6 @@ def tests_of(cv, y, data):
     return tests
 
 
-def table_of(params, scores, n_splits):
-    """Return a table with the columns of GridSearchCV; without splits each has one score.
-
-    Parameters
-    ----------
-    params : list of dict
-        The candidates.
-    scores : ndarray of shape (n_candidates, n_splits or 1)
-        Their scores.
-    n_splits : int
-        Number of splits.
-    """
-    means = scores.mean(axis=1)
-    rank = rankdata(-np.nan_to_num(means, nan=-np.inf), method="min").astype(int)
-    table = {f"param_{name}": np.array([own[name] for own in params]) for name in params[0]}
-    table |= {"params": params, "mean_test_score": means, "rank_test_score": rank}
-    if n_splits:
-        table |= {f"split{k}_test_score": column.copy() for k, column in enumerate(scores.T)}
-        table["std_test_score"] = scores.std(axis=1)
-    return table
-
-
 # ---------------------------------------------------------------- sigma="auto"
 
 
@@ -331,22 +308,19 @@ def best_sigma(model, feature_map, data):
     if is_constant(data) or len(tests) < 2:
         return scale
 
-    def judge(fitted, part):
-        return part.weights @ fitted._merits(part)
+    def judge(sums, part, _):
+        return part.weights @ model._on(sums)._merits(part)
 
     sigmas = []
-    if learns_from(feature_map, data):
-        runs = judged_apart(feature_map, data, tests, sigmas, model._judge_apart(judge))
-    else:
-        runs = judged_together(model, feature_map, data, tests, sigmas, judge)
-        runs = (scores for scores, *_ in runs)
+    judged = judged_apart if learns_from(feature_map, data) else judged_together
+    runs = judged(model, feature_map, data, tests, sigmas, judge)
 
     def evaluate(more):
         # The runs pause here, because they have not seen the end of the list.
         sigmas.extend(more)
-        return np.sum(list(islice(runs, len(more))), axis=1)
+        return np.sum([scores for scores, *_ in islice(runs, len(more))], axis=1)
 
-    return refined(wide_grid(scale), evaluate)
+    return refined(scale, evaluate)
 
 
 def check_gaussian(feature_map):
@@ -366,14 +340,10 @@ def learns_from(feature_map, data):
 def _sample(data):
     """Return at most 2,000 distinct rows, spread evenly over the targets, and their folds."""
     rng, X = np.random.default_rng(0), to_host(data.X)
-    x, y = row_codes(X), row_codes(data.values) if data.values.shape[1] else data.groups
-    _, first, number = np.unique(x * (y.max() + 1) + y, return_index=True, return_inverse=True)
-    weights = np.bincount(number, data.weights / data.weights.max())
-    order = np.lexsort((rng.permutation(len(first)), y[first]))
-    chosen, weights = representatives(weights[order], _ROWS, rng)
-    rows = first[order[chosen]]
+    codes = row_codes(data.values) if data.values.shape[1] else data.groups
+    rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
     # In order of the targets, so that every fold has some of each.
-    _, first, number = np.unique(x[rows], return_index=True, return_inverse=True)
+    _, first, number = np.unique(row_codes(X[rows]), return_index=True, return_inverse=True)
     n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
     fold[np.argsort(first)] = np.arange(len(first)) % n_folds
     tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]

@@ -1,54 +1,18 @@
 """Classification by kernel regression, in time linear in the number of rows."""
 
-from operator import attrgetter
-from typing import Self
-
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import beside, is_array_api, like, namespace, to_host
-from .._sums import log_sum_exp
+from .._arrays import is_array_api, like, namespace, to_host
 from .._typing import Array
-from .._validation import check_classes, check_labels, drop_zero_weights, naming
-from ._base import BaseKernelRegression, Data
+from ._base import BaseKernelRegression
+from ._kinds import Classification
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
 
 
-def coded(y, classes=None):
-    """Return the classes (those of y if None are given) and the index of every label."""
-    with naming("y"):
-        classes = np.unique(y) if classes is None else classes
-        codes = np.searchsorted(classes, y)
-        is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
-        if is_unknown.any():
-            unknown = np.unique(y[is_unknown])
-            raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
-    return classes, codes
-
-
-def classes_of_batch(model, classes):
-    """Return all classes, which the first batch names and later ones must not change."""
-    first = model._fitted is None
-    if first and classes is None:
-        raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-    classes = model.classes_ if classes is None else check_labels("classes", classes)
-    if len(classes) == 0:
-        raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
-    with naming("classes"):
-        classes = np.unique(classes)
-    if not (first or np.array_equal(classes, model.classes_)):
-        raise ValueError(
-            f"classes={classes!r} is not the same as on the first call to partial_fit, which was "
-            f"{model.classes_!r}."
-        )
-    return classes
-
-
-class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
+class KernelRegressionClassifier(Classification, BaseKernelRegression):
     """Nadaraya-Watson classifier on random features, linear in the number of rows.
 
     The score of a class is the sum of the kernel between the query and the rows of the class,
@@ -124,85 +88,23 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
     True
     """
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Fit the feature map and sum the key features of each class.
+    def _to_sum(self, y, classes):
+        groups, target = self._coded(y, classes)
+        return target, groups, np.empty((len(y), 0)), len(self.classes_)
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,)
-            Class labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted classifier.
-        """
-        return self._add(X, y, sample_weight, forget=True)
-
-    @available_if(attrgetter("_takes_batches"))
-    def partial_fit(
-        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
-    ) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,)
-            Their labels.
-        classes : array-like of shape (n_classes,), default=None
-            All labels that will ever occur; required only in the first call.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The classifier with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the first call lacks ``classes``, a later one gives others, or a label is not one
-            of them.
-        """
-        classes = classes_of_batch(self, classes)
-        return self._add(X, y, sample_weight, forget=False, classes=classes)
-
-    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit, and the validated rows."""
-        draft, X = self._begin(X, y, forget=forget)
-        y = check_classes(X, y, classes)
-        numbers = np.arange(len(y))
-        sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
-        classes, groups = coded(y, classes)
-        draft.classes_ = classes
-        # Code the labels: a map could mistake floats for targets.
-        target = groups if y.dtype.kind == "f" else y
-        none = np.empty((len(y), 0))
-        data = Data(X, y, target, groups, none, sample_weight, numbers, len(classes))
-        return draft, data
-
-    def _merits(self, data):
+    def _outcomes(self, data, _exponent=0):
         """Return for every row whether its prediction is correct."""
         return (self.predict(data.X) == data.y).astype(float)
 
-    def _losses(self, data, _exponent):
-        """Return the merits of rows, (n, 1)."""
-        return self._merits(data)[:, None]
+    _merits = _outcomes
 
     def _score_of(self, sums, moments):
-        """Return the accuracy of rows, given sums of weighted merits."""
-        return sums[0] / moments.weight
+        """Return the accuracy of rows, given the sum of weighted outcomes."""
+        return sums / moments.weight
 
     def _score(self, data):
         """Return the result of `score` without repeating its checks."""
-        return np.average(self._merits(data), weights=data.score_weights)
+        return np.average(self._outcomes(data), weights=data.score_weights)
 
     def _hold(self, sums):
         self.class_weight_ = sums.weights.copy()
@@ -237,31 +139,7 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
             is_any = xp.max(scores, axis=1, keepdims=True) > 0
             return xp.argmax(xp.where(is_any, scores, like(self._fitted.shares, scores)), axis=1)
 
-        best = self._query(X, best_of)
-        labels = self.classes_[to_host(best)]
-        return beside(labels, best) if labels.dtype.kind in "biuf" else labels
-
-    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-        """Return the accuracy of `predict`, computed on the host.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-        y : array-like of shape (n_samples,)
-            Their true labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights.
-
-        Returns
-        -------
-        float
-            The accuracy.
-        """
-        from sklearn.metrics import accuracy_score  # imported here because it uses megabytes
-
-        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
-        return accuracy_score(y, predicted, sample_weight=weights)
+        return self._labels_at(self._query(X, best_of))
 
     def predict_proba(self, X: Array) -> Array:
         """Return the shares of the positive parts of the scores.
@@ -330,11 +208,8 @@ class KernelRegressionClassifier(ClassifierMixin, BaseKernelRegression):
         if not len(rows):
             return logs
         if is_array_api(logs):
-            exact = self._fitted.log_scores(block)
-            return xp.where(is_lost, exact - log_sum_exp(exact)[:, None], logs)
-        exact = self._fitted.log_scores(block[rows])
-        exact -= log_sum_exp(exact)[:, None]
-        logs[rows] = np.where(is_lost[rows], exact, logs[rows])
+            return xp.where(is_lost, self._fitted.log_shares(block), logs)
+        logs[rows] = np.where(is_lost[rows], self._fitted.log_shares(block[rows]), logs[rows])
         return logs
 
     def decision_function(self, X: Array) -> Array:

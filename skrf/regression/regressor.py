@@ -1,18 +1,15 @@
 """Regression on random features, in time linear in the number of rows."""
 
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, like, namespace, to_host
+from .._arrays import cast, like, namespace
 from .._typing import Array
-from .._validation import check_targets, drop_zero_weights, warn_once_a_place
-from ._base import BaseKernelRegression, Data, exponents_of
+from .._validation import warn_once_a_place
+from ._base import BaseKernelRegression, exponents_of
+from ._kinds import Regression
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
@@ -60,7 +57,7 @@ class Targets:
         return Targets(mean, low, high, most, least, self.shape)
 
 
-class KernelRegressor(RegressorMixin, BaseKernelRegression):
+class KernelRegressor(Regression, BaseKernelRegression):
     """Nadaraya-Watson regression on random features, linear in the number of rows.
 
     The prediction is the mean of the training targets weighted by the kernel, which features
@@ -125,61 +122,6 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
     True
     """
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Fit the feature map and sum the key features times the targets.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted regressor.
-
-        Warns
-        -----
-        RuntimeWarning
-            If targets of an output differ by a factor of more than 2^500: the small ones may
-            count as 0.
-        """
-        return self._add(X, y, sample_weight, forget=True)
-
-    @available_if(attrgetter("_takes_batches"))
-    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The regressor with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the number of outputs differs from the first call.
-
-        Warns
-        -----
-        RuntimeWarning
-            As in `fit`.
-        """
-        return self._add(X, y, sample_weight, forget=False)
-
     def _finished(self, sums):
         if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
             warn_once_a_place(
@@ -188,35 +130,25 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
             )
         return super()._finished(sums)
 
-    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit, and the validated rows."""
-        draft, X = self._begin(X, y, forget=forget)
-        y = check_targets(X, y)
-        numbers = np.arange(len(y))
-        sample_weight, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
-        nobody = np.zeros(len(y), dtype=int)
-        values = y.reshape(len(y), -1)
-        return draft, Data(X, y, y, nobody, values, sample_weight, numbers, 1)
+    def _to_sum(self, y, classes):
+        return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
 
-    def _added(self, sums, data):
-        own = Targets.of(data.values, data.weights, data.y.shape[1:])
-        if sums.targets is not None:
-            own = sums.targets.merge(own, sums.shares_with(data.weights))
-        return replace(super()._added(sums, data), targets=own)
+    def _statistics_of(self, data):
+        return Targets.of(data.values, data.weights, data.y.shape[1:])
 
     def _merits(self, data):
         """Return negative squared errors."""
-        return -np.sum(self._losses(data), axis=1)
+        return -np.sum(self._outcomes(data), axis=1)
 
-    def _losses(self, data, exponent=0):
+    def _outcomes(self, data, exponent=0):
         """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
         errors = self.predict(data.X).reshape(data.values.shape) - data.values
         return np.ldexp(errors, -exponent) ** 2
 
-    def _score_of(self, losses, moments):
-        """Return the result of `score` from sums of weighted losses and moments of the targets."""
+    def _score_of(self, sums, moments):
+        """Return the result of `score` from sums of weighted outcomes, and moments of targets."""
         spread = moments.variances * moments.weight
-        shares = np.where(spread > 0, losses / np.where(spread > 0, spread, 1.0), losses > 0)
+        shares = np.where(spread > 0, sums / np.where(spread > 0, spread, 1.0), sums > 0)
         return np.mean(1 - shares)
 
     def _score(self, data):
@@ -273,31 +205,7 @@ class KernelRegressor(RegressorMixin, BaseKernelRegression):
         means = self._query(X, means_of)
         return namespace(means).reshape(means, (means.shape[0], *targets.shape))
 
-    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-        """Return the coefficient of determination of `predict`, computed on the host.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their true targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights.
-
-        Returns
-        -------
-        float
-            The coefficient.
-        """
-        from sklearn.metrics import r2_score  # imported here because it uses megabytes
-
-        predicted, y, weights = (to_host(part) for part in (self.predict(X), y, sample_weight))
-        return r2_score(y, predicted, sample_weight=weights)
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        tags.target_tags.multi_output = True
         tags.regressor_tags.poor_score = True
         return tags

@@ -1,32 +1,27 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import beside, namespace, to_host
+from .._arrays import namespace
 from .._sums import Memory
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
-    check_classes,
     check_positive,
-    check_targets,
-    drop_zero_weights,
     freeze,
-    naming,
     validate_rows,
 )
-from ..features import RFFSampler, as_feature_map, fitted_at
-from ._base import BaseKernelRegression, Data, _blocks_of, fitted_to
-from ._batches import searches
+from ..features import RFFSampler
+from ._base import BaseKernelRegression, _blocks_of
+from ._cv import Search
+from ._kinds import Classification, Regression
 from ._ridge import (
     Moments,
     Ridge,
@@ -40,23 +35,12 @@ from ._ridge import (
     solved,
 )
 from ._search import (
-    FOREIGN,
-    all_but_one,
-    judged_apart,
-    learns_from,
     maps_of,
     positive_array,
-    resolved,
-    rounds_of,
-    table_of,
-    tests_of,
-    told,
 )
-from .classifier import classes_of_batch, coded
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
-_DECADES = 1.0  # on either side of sigma="scale", if sigmas is an int
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +103,11 @@ class FittedRidge:
     total: float | None = None
 
     @property
-    def feature_map(self):
-        """The map of the rows."""
-        return self.maps[0]
+    def emptied(self):
+        """The fit before the first row."""
+        return replace(self, moments=None)
 
-    def joined(self, other):
+    def merge(self, other):
         """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
             return self if other.moments is None else other
@@ -134,30 +118,20 @@ class _BaseRidge(BaseKernelRegression):
     """Code shared by all ridge estimators."""
 
     _default_map = RFFSampler(512, sigma="scale")
-
-    def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
-        """Return a draft to fit and the validated rows; their groups are meaningless."""
-        draft, X = self._begin(X, y, forget=forget)
-        y = self._checked(X, y, classes)
-        numbers = np.arange(len(y))
-        weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, numbers)
-        targets = self._targets(draft, y, classes)
-        target = self._for_map(targets, y)
-        return draft, Data(X, y, target, numbers, targets, weights, numbers, n_groups=0)
+    _scores_rows = False
 
     sigma = None
 
     def _searches_sigma(self):
         return False
 
-    def _fit_map(self, data, survey=None):
+    def _fit_map(self, data):
         self._least_alpha()  # raise before any work
-        self.feature_map_ = fitted_to(self._prepared(self.sigma), data, survey)
-        return self._before(maps_of(self.feature_map_), data, survey)
+        self.feature_map_ = data.fitted(self._prepared(self.sigma))
+        return self._before(maps_of(self.feature_map_), data)
 
-    def _before(self, maps, data, survey=None):
-        total = None if survey is None else survey.weight
-        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, total)
+    def _before(self, maps, data):
+        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, data.total)
 
     def _added(self, before, data):
         if data.values.shape != before.shape:
@@ -165,11 +139,11 @@ class _BaseRidge(BaseKernelRegression):
                 f"y has {data.values.shape or (1,)} outputs, but the first batch had "
                 f"{before.shape or (1,)}."
             )
-        alpha = self._least_alpha()
-        if before.total is not None:
-            alpha *= data.weights.sum() / before.total
-        moments = _moments_of(before.feature_map, data, alpha, before.moments)
-        return replace(before, moments=moments)
+        total = before.total or before.moments.weight + data.total
+        share = data.total / total if total < np.inf else 0.0
+        rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
+        moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
+        return before.merge(replace(before, moments=moments))
 
     def _decisions(self, ridge, moments):
         """Return the solution that predictions are made from."""
@@ -199,7 +173,7 @@ class _BaseRidge(BaseKernelRegression):
         """Return the concatenated results of function(features) for blocks of rows."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        memory, feature_map = Memory(), self._fitted.feature_map
+        memory, feature_map = Memory(), self._fitted.maps[0]
         load_kernels(feature_map, X)
 
         def answer(rows):
@@ -221,24 +195,16 @@ class _Plain(_BaseRidge):
 
     noise_variance = None
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Fit the feature map, sum products of features in one pass, and solve.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        return self._add(X, y, sample_weight, forget=True)
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(feature_map, sigma=sigma, random_state=random_state)
+        self.alpha = alpha
 
     def _least_alpha(self):
         """Return what will be added to the diagonal, or 0 if that is not known yet."""
@@ -256,12 +222,10 @@ class _Plain(_BaseRidge):
         return self._settled(sums, ridge)
 
 
-class _Search(_BaseRidge):
+class _Search(Search, _BaseRidge):
     """Ridge with a search for alpha and sigma."""
 
-    _foreign_parameters = FOREIGN
-    _scores_rows, _sums_tests = False, True
-    _takes_batches = False
+    _hint = "Use sigmas=None"
 
     _parameter_constraints = {
         **BaseKernelRegression._parameter_constraints,
@@ -288,213 +252,56 @@ class _Search(_BaseRidge):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Sum products of features for every sigma, score all alphas, and solve for the best.
+    def _others(self):
+        return {"alpha": positive_array("alphas", self.alphas)}
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
+    def _unit(self, data):
+        return data.values.unit.max()
 
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
+    def _judge(self):
+        """Return a function that scores all alphas, given the sums of training and test rows."""
+        alphas = positive_array("alphas", self.alphas)
 
-        if self.sigmas is None:
-            return self._add(X, y, sample_weight, forget=True)
-        draft, data = self._read(X, y, sample_weight)
-        alphas, sigmas = positive_array("alphas", self.alphas), self._grid(data)
-        y = np.asarray(to_host(y))
-        with naming("cv"):
-            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
-        feature_map = self._map_at(sigmas[0])
-        if learns_from(feature_map, data):
-            runs = judged_apart(feature_map, data, tests, sigmas, _judge_apart(alphas))
-            runs = ((errors, None, None) for errors in runs)
-        else:
-            fits = fitted_at(feature_map, sigmas, **data.fit_arguments(feature_map))
-            runs = _judged_together(fits, data, tests, alphas)
-        unit = data.values.unit
-        runs = told(runs, sigmas, self.verbose, partial(_score, unit=unit.max()))
-        own, moments = draft._choose(runs, sigmas, unit, len(tests))
-        if own is None:
-            arguments = data.fit_arguments(feature_map)
-            (own,) = fitted_at(feature_map, np.array([draft.sigma_]), **arguments)
-            moments = _moments_of(own, data, draft.alpha_)
-        draft.feature_map_ = own
-        return self._finish(draft, replace(draft._before(maps_of(own), data), moments=moments))
+        def judge(train, _, test):
+            # Together they hold all rows, so the unit is the same for all folds.
+            unit = np.maximum(train.moments.unit, test.moments.unit)
+            train, test = (own.moments.in_units(unit) for own in (train, test))
+            coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
+            return -test.mean_errors(train, coefs)
 
-    def _map_at(self, sigma):
-        return self._prepared(sigma, hint="Use sigmas=None")
+        return judge
 
-    def _settle(self, sigmas, trains, tests, scores):
-        """Set the best sigma and alpha of a search in batches."""
-        alphas, unit = positive_array("alphas", self.alphas), trains[0][0].moments.unit
-        for own in (*trains[0], *tests[0]):
-            unit = np.maximum(unit, own.moments.unit)
-        pairs = ([*zip(*of_sigma, strict=True)] for of_sigma in zip(trains, tests, strict=True))
-        runs = (
-            [_errors(*(own.moments.in_units(unit) for own in pair), alphas) for pair in of_sigma]
-            for of_sigma in pairs
-        )
-        self._choose(((errors, None, None) for errors in runs), sigmas, unit, len(trains[0]))
-
-    def _choose(self, runs, sigmas, unit, n_splits):
-        """Set the best of runs and return its results.
-
-        Parameters
-        ----------
-        runs : iterable of tuple
-            For every sigma, errors of splits and alphas, the map, and the moments of all rows.
-        sigmas : sequence of float or None
-            The sigmas that were tried.
-        unit : ndarray of shape (T,)
-            Units of the targets.
-        n_splits : int
-            Number of splits, 0 for generalised cross-validation.
-        """
-        alphas, scores, best = positive_array("alphas", self.alphas), [], None
-        for errors, *found in runs:
-            scores.append(-np.asarray(errors))
-            means = scores[-1].mean(axis=0)
-            a = len(alphas) - 1 - np.argmax(means[::-1])  # the largest of equal ones
-            if best is None or means[a] > best[0]:
-                best = means[a], len(scores) - 1, float(alphas[a]), found
-        _, place, self.alpha_, found = best
-        if sigmas[place] is None:
-            sigmas = [getattr(found[0], "sigma_", None)]
-        names = ("sigma", "alpha") if sigmas[place] is not None else ("alpha",)
-        if sigmas[place] is not None:
-            self.sigma_ = float(sigmas[place])
-        pairs = product(np.asarray(sigmas).tolist(), alphas.tolist())
-        pairs = [pair[-len(names) :] for pair in pairs]
-        params = [dict(zip(names, pair, strict=True)) for pair in pairs]
-        unit, scores = unit.max(), np.moveaxis(scores, 1, 2)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = scores.reshape(len(params), -1) * unit * unit
-            self.cv_results_ = freeze(table_of(params, scores, n_splits))
-        self.best_score_ = self.cv_results_["mean_test_score"].max()
-        return found
+    def _scores_of(self, trains, tests, _):
+        """Return the scores of all sigmas and folds of a search in batches, and their unit."""
+        judge, pairs = self._judge(), zip(trains, tests, strict=True)
+        scores = [[judge(one, None, two) for one, two in zip(*own, strict=True)] for own in pairs]
+        return scores, np.maximum(trains[0][0].moments.unit, tests[0][0].moments.unit).max()
 
     def _least_alpha(self):
-        return positive_array("alphas", self.alphas).min()
+        """Return what will be added to the diagonal, or may be."""
+        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
 
     def _finished(self, sums):
-        moments = sums.moments
         if self.sigmas is None:
-            errors = [Spectrum(moments).cross_validation(positive_array("alphas", self.alphas))]
-            self._choose([(errors, self.feature_map_, moments)], [None], moments.unit, 0)
-        ridge = solved(moments, self.alpha_)
+            (alphas,), unit = self._others().values(), sums.moments.unit.max()
+            errors = Spectrum(sums.moments).cross_validation(alphas)
+            sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+            self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
+        ridge = solved(sums.moments, self.alpha_)
         return self._settled(sums, ridge)
-
-    def _passes(self, classes, scope):
-        self._validate_params()
-        search = super()._passes if self.sigmas is None else partial(searches, self)
-        return search(classes, scope)
-
-    def _grid(self, data, survey=None):
-        if isinstance(self.sigmas, Integral):
-            scale = resolved("scale", data, survey)
-            return scale * np.logspace(-_DECADES, _DECADES, self.sigmas)
-        return positive_array("sigmas", self.sigmas)
-
-
-def _moments_of(fitted, data, least_alpha, before=None):
-    """Return the moments of rows under a fitted map."""
-    rows = data.X, data.values, data.sample_weight
-    return moments_of_rows(as_feature_map(fitted), *rows, before, least_alpha=least_alpha)
-
-
-def _judged_together(fits, data, tests, alphas):
-    """Yield errors of every test and alpha, the map, and the moments of all rows, for fitted maps.
-
-    The training sets are merged from both sides, because a subtraction would lose digits.
-    """
-    rounds = rounds_of(tests, len(data.y))
-    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
-    for fitted in fits:
-        errors = np.empty((len(tests), len(alphas)))
-        for folds, own in zip(rounds, parts, strict=True):
-            own = [_moments_of(fitted, part, alphas.min() / len(own)) for part in own]
-            others, total = all_but_one((), own, _joined)
-            for (number, _), *sides in zip(folds, others, own, strict=True):
-                if number is not None:
-                    errors[number] = _errors(*sides, alphas)
-        yield errors, fitted, total
-
-
-def _joined(one, other):
-    return one.merge(other) if one and other else one or other
-
-
-def _judge_apart(alphas):
-    """Return a function that gives the errors of a test with a map fitted to the other rows."""
-
-    def judge(fitted, *parts):
-        return _errors(*(_moments_of(fitted, part, alphas.min()) for part in parts), alphas)
-
-    return judge
-
-
-def _score(run, unit):
-    """Return the score of the best alpha of a run, for errors of targets in a unit."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return -np.mean(run[0], axis=0).min() * unit * unit
-
-
-def _errors(train, test, alphas):
-    """Return the mean squared error of a test for every alpha, from moments."""
-    coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
-    return test.mean_errors(train, coefs)
 
 
 # ---------------------------------------------------------------- predictions
 
 
-class _OnHost:
-    """Scores, computed on the host by scikit-learn."""
-
-    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-        """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows; those of other libraries are moved to the host.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their true targets or labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights.
-
-        Returns
-        -------
-        float
-            The score.
-        """
-        return super().score(*map(to_host, (X, y, sample_weight)))
-
-
-class _Regression(_OnHost, RegressorMixin):
+class _Regression(Regression):
     """Predictions of numbers, with standard deviations."""
 
-    def _checked(self, X, y, classes):
-        return check_targets(X, y)
-
-    def _targets(self, draft, y, classes):
+    def _to_sum(self, y, classes):
         values = y.reshape(len(y), -1)
         largest = np.maximum(values.max(axis=0), -values.min(axis=0))
         unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
-        return Targets(values, unit, y.shape[1:])
-
-    def _for_map(self, targets, y):
-        return y
+        return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions, and on request the standard deviations of targets.
@@ -532,38 +339,23 @@ class _Regression(_OnHost, RegressorMixin):
             return namespace(features).concat([part(features) for part in functions], axis=1)
 
         found, size = self._of_features(X, both), len(ridge.intercept)
-        starts = range(0, found.shape[1], size)
-        parts = [found[:, a : a + size] for a in starts]
-        parts = [namespace(part).reshape(part, (-1, *shape)) for part in parts]
+        xp, starts = namespace(found), range(0, found.shape[1], size)
+        parts = [xp.reshape(found[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        tags.target_tags.multi_output = True
-        return tags
 
-
-class _Classification(_OnHost, ClassifierMixin):
+class _Classification(Classification):
     """Predictions of classes by the largest of ridge regressions on -1 and 1."""
 
-    def _checked(self, X, y, classes):
-        return check_classes(X, y, classes)
-
-    def _targets(self, draft, y, classes):
-        first = draft._fitted is None
-        classes, codes = coded(y, classes if first else draft.classes_)
-        if first:
-            draft.classes_ = classes
-        ones = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
-        return Targets(codes, np.ones(len(ones)), (), ones)
+    def _to_sum(self, y, classes):
+        codes, target = self._coded(y, classes)
+        n_classes = len(self.classes_)
+        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
+        targets = Targets(codes, np.ones(len(ones)), (), ones)
+        return target, np.zeros(len(y), dtype=int), targets, 1
 
     def _decisions(self, ridge, moments):
         return discriminants(ridge, moments) if len(self.classes_) > 2 else ridge
-
-    def _for_map(self, targets, y):
-        # Code the labels: a map could mistake floats for targets.
-        return targets.values if y.dtype.kind == "f" else y
 
     def decision_function(self, X: Array) -> Array:
         """Return the ridge regressions on -1 and 1.
@@ -600,8 +392,7 @@ class _Classification(_OnHost, ClassifierMixin):
         found = self.decision_function(X)
         xp = namespace(found)
         best = xp.argmax(found, axis=1) if found.ndim == 2 else xp.astype(found > 0, xp.int64)
-        labels = self.classes_[to_host(best)]
-        return beside(labels, best) if labels.dtype.kind in "biuf" else labels
+        return self._labels_at(best)
 
 
 class ApproxKernelRidge(_Regression, _Plain):
@@ -699,35 +490,8 @@ class ApproxKernelRidge(_Regression, _Plain):
         noise_variance: float | None = None,
         random_state: RandomState = None,
     ) -> None:
-        self.feature_map = feature_map
-        self.sigma = sigma
-        self.alpha = alpha
+        super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
         self.noise_variance = noise_variance
-        self.random_state = random_state
-
-    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The regressor with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the number of outputs differs from the first call, or a parameter has changed.
-        """
-        return self._add(X, y, sample_weight, forget=False)
 
 
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
@@ -789,49 +553,6 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """
 
     _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
-
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigma: Sigma | None = None,
-        alpha: float | Literal["evidence"] = 1.0,
-        random_state: RandomState = None,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigma = sigma
-        self.alpha = alpha
-        self.random_state = random_state
-
-    def partial_fit(
-        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
-    ) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            A batch of training rows.
-        y : array-like of shape (n_samples,)
-            Their labels.
-        classes : array-like of shape (n_classes,), default=None
-            All labels that will ever occur; required only in the first call.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0.
-
-        Returns
-        -------
-        self : object
-            The classifier with the batch added.
-
-        Raises
-        ------
-        ValueError
-            If the first call lacks ``classes``, a later one gives others, a label is not one of
-            them, or a parameter has changed.
-        """
-        classes = classes_of_batch(self, classes)
-        return self._add(X, y, sample_weight, forget=False, classes=classes)
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):

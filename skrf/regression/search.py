@@ -4,34 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from .._arrays import to_host
 from .._typing import Array, RandomState, Transformer
-from .._validation import HasMethods, Interval, freeze, naming
-from ..features import fitted_at
-from ._batches import searches
-from ._search import (
-    FOREIGN,
-    check_gaussian,
-    judged_apart,
-    judged_together,
-    learns_from,
-    positive_array,
-    resolved,
-    table_of,
-    tests_of,
-    told,
-    wide_grid,
-)
+from .._validation import HasMethods, Interval
+from ._cv import Search
+from ._search import check_gaussian
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
 
 
-class _Search:
+class _Search(Search):
     """Code shared by the searches of classifier and regressor."""
 
     _parameter_constraints = {
@@ -42,9 +28,9 @@ class _Search:
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
-    _takes_batches = False
-    _foreign_parameters = FOREIGN
-    _scores_rows, _sums_tests = True, False
+    _decades = -1, 2
+    _hint = "A search needs a feature map that has it"
+    _may_keep = property(lambda self: not callable(self.scoring))
 
     def __init__(
         self,
@@ -63,100 +49,46 @@ class _Search:
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Score every sigma on every fold, and keep the sums of all rows for the best.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows; those of other array libraries are searched on the host.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Labels or targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
-
-        draft, data = self._read(X, y, sample_weight=sample_weight)
-        y = np.asarray(to_host(y))
-        with naming("cv"):
-            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
-        data, sigmas = replace(data, X=to_host(data.X)), self._grid(data)
-        feature_map = self._map_at(float(sigmas[0]))
-        judge, may_keep = self._judge(), not callable(self.scoring)
-        is_apart = learns_from(feature_map, data)
-        if is_apart:
-            apart = draft._judge_apart(judge)
-            runs = judged_apart(feature_map, data, tests, sigmas, apart)
-            scores = list(told(runs, sigmas, self.verbose, np.mean))
-        else:
-            runs = judged_together(draft, feature_map, data, tests, sigmas, judge, may_keep)
-            runs = told(runs, sigmas, self.verbose, lambda run: np.mean(run[0]))
-            scores, maps, sums = zip(*runs, strict=True)
-        best = draft._choose(sigmas, scores)
-        if is_apart:
-            own = data.fit_arguments(feature_map)
-            (draft.feature_map_,) = fitted_at(feature_map, sigmas[[best]], **own)
-            fitted = draft._sums_of(draft.feature_map_, data)
-        else:
-            draft.feature_map_, fitted = maps[best], sums[best]
-        return self._finish(draft, fitted)
+    def _read(self, *rows, **options):
+        draft, data = super()._read(*rows, **options)
+        return draft, replace(data, X=to_host(data.X))
 
     def _map_at(self, sigma):
-        hint = "A search needs a feature map that has it"
-        feature_map = self._prepared(sigma=sigma, hint=hint)
+        feature_map = super()._map_at(sigma)
         check_gaussian(feature_map)
         return feature_map
 
     def _passes(self, classes, scope):
-        self._validate_params()
         if self.scoring is not None:
             raise ValueError(
                 "scoring must be None, accuracy or the coefficient of determination, for rows that "
                 f"come in batches, got {self.scoring!r}."
             )
-        return searches(self, classes, scope)
+        return super()._passes(classes, scope)
 
-    def _settle(self, sigmas, trains, tests, scores):
-        """Set the best sigma of a search in batches."""
-        moments, losses = scores
-        scores = [list(map(self._score_of, own, moments)) for own in losses]
-        self._choose(sigmas, scores)
+    def _scores_of(self, trains, tests, found):
+        """Return the scores of all sigmas and folds of a search in batches, and their unit."""
+        scores = [[self._score_of(own, moments) for own in sums] for moments, sums in found]
+        return np.transpose(scores), 1.0
 
-    def _choose(self, sigmas, scores):
-        """Set the best sigma, given scores of sigmas and splits, and return its index."""
-        scores = np.asarray(scores)
-        means = scores.mean(axis=1)
-        best = np.lexsort((sigmas, -np.nan_to_num(means, nan=-np.inf)))[0]
-        self.sigma_, self.best_score_ = float(sigmas[best]), float(means[best])
-        self.sigmas_, self.n_splits_ = sigmas, scores.shape[1]
-        params = [{"sigma": sigma} for sigma in sigmas.tolist()]
-        self.cv_results_ = table_of(params, scores, self.n_splits_)
-        freeze([self.sigmas_, self.cv_results_])
-        return best
-
-    def _grid(self, data, survey=None):
-        if isinstance(self.sigmas, Integral):
-            return wide_grid(resolved("scale", data, survey), self.sigmas)
-        return positive_array("sigmas", self.sigmas)
+    def _choose(self, runs, sigmas, *unit):
+        found = super()._choose(runs, sigmas, *unit)
+        self.sigmas_ = self.cv_results_["param_sigma"]
+        self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
+        return found
 
     def _judge(self):
-        """Return a function that scores a model on part of the data, with any weights."""
+        """Return a function that scores sums on rows of any weight."""
         if self.scoring is None:
-            return lambda model, part: model._score(part)
+            return lambda sums, part, _: self._on(sums)._score(part)
         from sklearn.metrics import check_scoring  # more megabytes
 
         scorer = check_scoring(self, scoring=self.scoring)
         takes_weights = "sample_weight" in signature(scorer).parameters
 
-        def judge(model, part):
+        def judge(sums, part, _):
             weights = {"sample_weight": part.score_weights} if takes_weights else {}
-            return scorer(model, part.X, part.y, **weights)
+            return scorer(self._on(sums), part.X, part.y, **weights)
 
         return judge
 

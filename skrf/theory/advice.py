@@ -8,12 +8,11 @@ from typing import Literal
 import numpy as np
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from .._typing import Array, Kernel, Sigma
-from .._validation import check_integer
+from .._validation import check_integer, check_labels
 from ..features import BaseRandomFeatures, RFFSampler, fitted_at
 from ..regression import (
     ApproxKernelRidgeClassifierCV,
@@ -137,9 +136,8 @@ def recommend(
         )
         found = [row.mechanism for row in table if row.is_positive or not positive]
     else:
-        X, y = check_rows(X), column_or_1d(y)
+        X, y = check_rows(X), check_labels("y", y)
         check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
         found = _tried(X, y, mechanisms, sigma, task, positive, random_state)
     if not found:
         raise ValueError(f"positive=True, but none of {list(mechanisms)} is positive.")

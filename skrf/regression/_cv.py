@@ -1,0 +1,143 @@
+"""What all searches have in common: scores of every sigma and fold, and a fit of the best."""
+
+from itertools import product
+from numbers import Integral
+from typing import Self
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.base import is_classifier
+
+from .._arrays import to_host
+from .._typing import Array
+from .._validation import commit, freeze, naming
+from ._batches import searches
+from ._search import (
+    judged_apart,
+    judged_together,
+    learns_from,
+    positive_array,
+    resolved,
+    tests_of,
+    told,
+)
+
+
+class Search:
+    """Mixin of estimators that choose sigma, and their other parameters, by cross-validation."""
+
+    _takes_batches = False
+    _foreign_parameters = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}
+    _decades = -1, 1  # of a grid, relative to sigma="scale"
+    _hint = None
+
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Score every sigma on every fold, and fit the best to all rows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows; kernel regression searches those of other array libraries on the host.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
+
+        if self.sigmas is None:
+            return super().fit(X, y, sample_weight)
+        draft, data = self._read(X, y, sample_weight)
+        y = np.asarray(to_host(y))
+        with naming("cv"):
+            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
+        sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
+        feature_map = self._map_at(float(sigmas[0]))
+        judged = judged_apart if learns_from(feature_map, data) else judged_together
+        runs = judged(draft, feature_map, data, tests, sigmas, judge)
+        runs = told(runs, sigmas, self.verbose, unit)
+        draft.feature_map_, sums = draft._choose(runs, sigmas, unit)
+        if sums is None:  # every fold had a map of its own
+            (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
+            sums = draft._sums_of(draft.feature_map_, data)
+        return commit(self, draft._finished(sums))
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        return (
+            super()._passes(classes, scope)
+            if self.sigmas is None
+            else searches(self, classes, scope)
+        )
+
+    def _map_at(self, sigma):
+        return self._prepared(sigma=sigma, hint=self._hint)
+
+    def _grid(self, data):
+        if isinstance(self.sigmas, Integral):
+            return resolved("scale", data) * np.logspace(*self._decades, self.sigmas)
+        return positive_array("sigmas", self.sigmas)
+
+    def _others(self):
+        """Return the values of parameters that a judge scores besides sigma, by name."""
+        return {}
+
+    def _unit(self, data):
+        """Return the unit of targets in whose square scores are given."""
+        return 1.0
+
+    def _choose(self, runs, sigmas, unit=1.0, is_split=True):
+        """Set the best parameters and the table of scores; return the best run's map and sums.
+
+        Parameters
+        ----------
+        runs : iterable of tuple
+            For every sigma the scores of all splits, of shape (n_splits,), or (n_splits, n_others)
+            if there are other parameters; then a map and sums.
+        sigmas : sequence of float
+            The values, none if the map has no sigma.
+        unit : float, default=1.0
+            Scores are in units of its square.
+        is_split : bool, default=True
+            Whether scores are those of splits.
+        """
+        scores, best, found = [], (), None
+        for sigma, (own, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
+            scores += list(np.atleast_2d(np.transpose(own)))
+            rank = _ordered(np.mean(own, axis=0)).max(), -sigma
+            if rank > best:
+                best, found = rank, made
+        grid = ({"sigma": sigmas} if len(sigmas) else {}) | self._others()
+        params = [
+            dict(zip(grid, values, strict=True))
+            for values in product(*(np.asarray(values).tolist() for values in grid.values()))
+        ]
+        ranks = rankdata(-_ordered(np.mean(scores, axis=1)), method="min").astype(int)
+        table = {f"param_{name}": np.array([own[name] for own in params]) for name in grid}
+        table |= {"params": params, "rank_test_score": ranks}
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = np.array(scores) * unit * unit
+            table["mean_test_score"] = scores.mean(axis=1)
+            if is_split:
+                table["std_test_score"] = scores.std(axis=1)
+                table |= {f"split{k}_test_score": own.copy() for k, own in enumerate(scores.T)}
+        self.cv_results_ = freeze(table)
+        # Of equal ones the smallest sigma, and the largest alpha.
+        place = max(
+            np.flatnonzero(ranks == 1),
+            key=lambda k: (-params[k].get("sigma", 0.0), params[k].get("alpha", 0.0)),
+        )
+        self.best_score_ = float(table["mean_test_score"][place])
+        for name, value in params[place].items():
+            setattr(self, f"{name}_", value)
+        return found
+
+
+def _ordered(scores):
+    """Return scores that compare, NaN as the worst."""
+    return np.nan_to_num(scores, nan=-np.inf)

@@ -1,0 +1,162 @@
+"""What all classifiers have in common, and what all regressors have in common."""
+
+from operator import attrgetter
+from typing import Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.utils.metaestimators import available_if
+
+from .._arrays import beside, to_host
+from .._typing import Array
+from .._validation import check_classes, check_labels, check_targets, naming
+
+
+def sorted_classes(classes):
+    """Return given classes in order, or raise if there are none."""
+    labels = check_labels("classes", classes)
+    if len(labels) == 0:
+        raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+    with naming("classes"):
+        return np.unique(labels)
+
+
+class _Scored:
+    """Scores, computed on the host by scikit-learn."""
+
+    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
+        """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their true targets or labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights.
+
+        Returns
+        -------
+        float
+            The score, computed on the host.
+        """
+        from sklearn.metrics import accuracy_score, r2_score  # here because they use megabytes
+
+        measure = accuracy_score if is_classifier(self) else r2_score
+        y, predicted, weights = map(to_host, (y, self.predict(X), sample_weight))
+        return measure(y, predicted, sample_weight=weights)
+
+
+class Classification(_Scored, ClassifierMixin):
+    """Labels: how they are read, and returned."""
+
+    @available_if(attrgetter("_takes_batches"))
+    def partial_fit(
+        self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
+    ) -> Self:
+        """Add a batch; only the first batch sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that will ever occur; required only in the first call.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The classifier with the batch added.
+
+        Raises
+        ------
+        ValueError
+            If the first call lacks ``classes``, a later one gives others, a label is not one of
+            them, or a parameter has changed.
+        """
+        classes = self._classes_of_batch(classes)
+        return self._add(X, y, sample_weight, forget=False, classes=classes)
+
+    def _classes_of_batch(self, classes):
+        """Return all classes, which the first batch names and later ones must not change."""
+        first = self._fitted is None
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit, got None.")
+        classes = self.classes_ if classes is None else sorted_classes(classes)
+        if not (first or np.array_equal(classes, self.classes_)):
+            raise ValueError(
+                f"classes={classes!r} is not the same as on the first call to partial_fit, which "
+                f"was {self.classes_!r}."
+            )
+        return classes
+
+    def _checked(self, X, y, classes):
+        return check_classes(X, y, classes)
+
+    def _coded(self, y, classes):
+        """Set the classes, by default those of y; return indices of labels, and a map's target."""
+        with naming("y"):
+            classes = np.unique(y) if classes is None else classes
+            codes = np.searchsorted(classes, y)
+            is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
+            if is_unknown.any():
+                unknown = np.unique(y[is_unknown])
+                raise ValueError(
+                    f"y contains labels {unknown!r} that are not in classes={classes!r}."
+                )
+        self.classes_ = classes
+        # Code floats, which a map could mistake for targets.
+        return codes, codes if y.dtype.kind == "f" else y
+
+    def _labels_at(self, places):
+        """Return labels in the library of their indices, if they are numbers."""
+        labels = self.classes_[to_host(places)]
+        return beside(labels, places) if labels.dtype.kind in "biuf" else labels
+
+
+class Regression(_Scored, RegressorMixin):
+    """Targets: how they are read."""
+
+    @available_if(attrgetter("_takes_batches"))
+    def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Add a batch; only the first batch sets the feature map's statistics.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            A batch of training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0.
+
+        Returns
+        -------
+        self : object
+            The regressor with the batch added.
+
+        Raises
+        ------
+        ValueError
+            If the number of outputs differs from the first call, or a parameter has changed.
+
+        Warns
+        -----
+        RuntimeWarning
+            As in `fit`.
+        """
+        return self._add(X, y, sample_weight, forget=False)
+
+    def _checked(self, X, y, classes):
+        return check_targets(X, y)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags
