@@ -136,9 +136,8 @@ class Data:
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
         own = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
-            exponent = np.frexp(self.sample_weight.max())[1]
-            is_usual = abs(exponent) <= _WEIGHT_BITS
-            own["sample_weight"] = np.ldexp(self.sample_weight, 0 if is_usual else -exponent)
+            is_usual = abs(np.frexp(self.sample_weight.max())[1]) <= _WEIGHT_BITS
+            own["sample_weight"] = self.sample_weight if is_usual else self.score_weights
         return own
 
 
