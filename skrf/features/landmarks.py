@@ -10,13 +10,7 @@ from .._arrays import cast, like, namespace, squared_distances
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
-from ._clusters import (
-    centers_of_classes,
-    class_labels,
-    on_grid,
-    representatives,
-    unique_rows,
-)
+from ._clusters import centers_of_classes, class_labels, on_grid, representatives, unique_rows
 from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows

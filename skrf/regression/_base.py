@@ -31,15 +31,7 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import (
-    AdaptiveRF,
-    difference,
-    fitted_at,
-    fitted_to,
-    in_range,
-    lacks_rows,
-    prepared,
-)
+from ..features import AdaptiveRF, difference, fitted_at, fitted_to, in_range, lacks_rows, prepared
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
@@ -582,7 +574,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if draft._fitted is not None:
             check_unchanged(self, draft._fitted.params)
-        y = self._checked(X, y, classes)
+        y = draft._checked(X, y, classes)
         weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
         return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
 
