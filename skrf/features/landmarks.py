@@ -164,8 +164,7 @@ class ClusterNystroem(BaseRandomFeatures):
             sides.append((sample.keys, sample.key_weights))
         # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
-        most = min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features)
-        most = max(most, self.n_components)
+        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features), self.n_components)
         for X, own_weights in sides:
             chosen, own_weights = representatives(own_weights, most, rng)
             rows.append(Coordinates(1.0).on_host(X[chosen]))

@@ -103,11 +103,10 @@ class Data:
 
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
-        own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
-        own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
-        weights = self.sample_weight
-        own |= {"sample_weight": None if weights is None else weights[rows], "statistics": None}
-        return replace(self, **own)
+        names = ["y", "numbers", "target", "groups", "values"]
+        names += [] if self.sample_weight is None else ["sample_weight"]
+        own = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, X=take(self.X, rows), statistics=None, **own)
 
     def fitted(self, feature_map):
         """Fit a map to all rows, and return it."""
