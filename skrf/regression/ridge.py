@@ -259,9 +259,9 @@ class _Search(Search, _BaseRidge):
 
     def _finished(self, sums):
         if self.sigmas is None:
-            (alphas,), unit = self._others().values(), sums.moments.unit.max()
-            errors = Spectrum(sums.moments).cross_validation(alphas)
+            errors = Spectrum(sums.moments).cross_validation(self._others()["alpha"])
             sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+            unit = sums.moments.unit.max()
             self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
         ridge = solved(sums.moments, self.alpha_)
         return super()._finished(replace(sums, ridge=ridge, total=None))
