@@ -804,7 +804,7 @@ def test_the_best_pair_and_the_best_map_agree_to_the_last_bit():
     for _ in range(200):
         values = rng.random(10)
         splits = np.tile(values, (3, 1))
-        runs = [(rng.permuted(splits, axis=1).T, sigma, sigma) for sigma in sigmas]
+        runs = [(list(rng.permuted(splits, axis=1).T), sigma, sigma) for sigma in sigmas]
         found, _ = model._choose(runs, sigmas)
         assert found == model.sigma_
         table = model.cv_results_
