@@ -847,3 +847,20 @@ def test_classes_of_batches_are_named():
     for classes in (None, [], [0, None], [0, "a", 1.5, {}], [[0, 1], [2, 3]], {"a": 1}, 3, np.nan):
         with pytest.raises((ValueError, TypeError), match=r"\bclasses\b"):
             ApproxKernelRidgeClassifier(random_state=0).partial_fit(X, labels, classes=classes)
+
+
+def test_the_best_pair_and_the_best_map_agree_to_the_last_bit():
+    """Scores of a split in another order have another rounding: it must not part them."""
+    rng, sigmas = np.random.default_rng(0), np.arange(1.0, 6.0)
+    model = ApproxKernelRidgeCV(alphas=[0.1, 1.0, 10.0])
+    for _ in range(200):
+        values = rng.random(10)
+        splits = np.tile(values, (3, 1))
+        runs = [(list(rng.permuted(splits, axis=1).T), sigma, sigma) for sigma in sigmas]
+        found, _ = model._choose(runs, sigmas)
+        assert found == model.sigma_
+        table = model.cv_results_
+        assert table["mean_test_score"].max() == model.best_score_
+        assert {"sigma": model.sigma_, "alpha": model.alpha_} in [
+            table["params"][k] for k in np.flatnonzero(table["rank_test_score"] == 1)
+        ]

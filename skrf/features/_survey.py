@@ -12,12 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
 from .._batches import Pass, Scope
-from .._validation import (
-    check_range,
-    draft_of,
-    drop_zero_weights,
-    validate_rows,
-)
+from .._validation import check_range, draft_of, drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 from ._entry import fitted_to, learns_from_sums
 

@@ -10,13 +10,7 @@ from .._arrays import cast, like, namespace, squared_distances
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
-from ._clusters import (
-    centers_of_classes,
-    class_labels,
-    on_grid,
-    representatives,
-    unique_rows,
-)
+from ._clusters import centers_of_classes, class_labels, on_grid, representatives, unique_rows
 from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
@@ -170,8 +164,7 @@ class ClusterNystroem(BaseRandomFeatures):
             sides.append((sample.keys, sample.key_weights))
         # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
-        most = min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features)
-        most = max(most, self.n_components)
+        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features), self.n_components)
         for X, own_weights in sides:
             chosen, own_weights = representatives(own_weights, most, rng)
             rows.append(Coordinates(1.0).on_host(X[chosen]))

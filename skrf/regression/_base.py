@@ -31,15 +31,7 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import (
-    AdaptiveRF,
-    difference,
-    fitted_at,
-    fitted_to,
-    in_range,
-    lacks_rows,
-    prepared,
-)
+from ..features import AdaptiveRF, difference, fitted_at, fitted_to, in_range, lacks_rows, prepared
 from ._batches import passes
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
@@ -111,11 +103,10 @@ class Data:
 
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
-        own = {name: getattr(self, name)[rows] for name in ("y", "target", "groups", "values")}
-        own |= {"X": take(self.X, rows), "numbers": self.numbers[rows]}
-        weights = self.sample_weight
-        own |= {"sample_weight": None if weights is None else weights[rows], "statistics": None}
-        return replace(self, **own)
+        names = ["y", "numbers", "target", "groups", "values"]
+        names += [] if self.sample_weight is None else ["sample_weight"]
+        own = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, X=take(self.X, rows), statistics=None, **own)
 
     def fitted(self, feature_map):
         """Fit a map to all rows, and return it."""
@@ -136,9 +127,8 @@ class Data:
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
         own = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
-            exponent = np.frexp(self.sample_weight.max())[1]
-            is_usual = abs(exponent) <= _WEIGHT_BITS
-            own["sample_weight"] = np.ldexp(self.sample_weight, 0 if is_usual else -exponent)
+            is_usual = abs(np.frexp(self.sample_weight.max())[1]) <= _WEIGHT_BITS
+            own["sample_weight"] = self.sample_weight if is_usual else self.score_weights
         return own
 
 
@@ -583,7 +573,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if draft._fitted is not None:
             check_unchanged(self, draft._fitted.params)
-        y = self._checked(X, y, classes)
+        y = draft._checked(X, y, classes)
         weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
         return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
 

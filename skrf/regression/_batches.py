@@ -209,12 +209,10 @@ def ranks_of(codes):
 
 def splitter_of(model):
     """Return the splitter that `cv` stands for, if its folds can be found in batches."""
-    from sklearn.model_selection import KFold, StratifiedKFold  # megabytes
+    from sklearn.model_selection import KFold, StratifiedKFold, check_cv  # megabytes
 
-    cv = 5 if model.cv is None else model.cv
-    if isinstance(cv, Integral):
-        with naming("cv"):
-            return (StratifiedKFold if is_classifier(model) else KFold)(cv)
+    with naming("cv"):
+        cv = check_cv(model.cv, [0, 1], classifier=is_classifier(model))
     is_seeded = isinstance(getattr(cv, "random_state", None), Integral)
     if type(cv) is KFold and (not cv.shuffle or is_seeded):
         return cv
@@ -222,7 +220,8 @@ def splitter_of(model):
         return cv
     raise ValueError(
         "cv must be an integer, KFold, with an integer as random_state where it shuffles, or, of "
-        f"classifiers, StratifiedKFold(shuffle=False), for rows that come in batches; got {cv!r}."
+        "classifiers, StratifiedKFold(shuffle=False), for rows that come in batches; got "
+        f"{model.cv!r}."
     )
 
 

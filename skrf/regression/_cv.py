@@ -106,10 +106,11 @@ class Search:
         is_split : bool, default=True
             Whether scores are those of splits.
         """
-        scores, best, found = [], (), None
+        scores, means, best, found = [], [], (), None
         for sigma, (own, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
-            scores += list(np.atleast_2d(np.transpose(own)))
-            rank = _ordered(np.mean(own, axis=0)).max(), -sigma
+            scores.append(np.atleast_2d(np.array(np.transpose(own), order="C")))
+            means.append(np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf))
+            rank = means[-1].max(), -sigma
             if rank > best:
                 best, found = rank, made
         grid = ({"sigma": sigmas} if len(sigmas) else {}) | self._others()
@@ -117,11 +118,11 @@ class Search:
             dict(zip(grid, values, strict=True))
             for values in product(*(np.asarray(values).tolist() for values in grid.values()))
         ]
-        ranks = rankdata(-_ordered(np.mean(scores, axis=1)), method="min").astype(int)
+        ranks = rankdata(-np.concatenate(means), method="min").astype(int)
         table = {f"param_{name}": np.array([own[name] for own in params]) for name in grid}
         table |= {"params": params, "rank_test_score": ranks}
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = np.array(scores) * unit * unit
+            scores = np.concatenate(scores) * unit * unit
             table["mean_test_score"] = scores.mean(axis=1)
             if is_split:
                 table["std_test_score"] = scores.std(axis=1)
@@ -136,8 +137,3 @@ class Search:
         for name, value in params[place].items():
             setattr(self, f"{name}_", value)
         return found
-
-
-def _ordered(scores):
-    """Return scores that compare, NaN as the worst."""
-    return np.nan_to_num(scores, nan=-np.inf)

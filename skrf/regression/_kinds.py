@@ -153,7 +153,13 @@ class Regression(_Scored, RegressorMixin):
         return self._add(X, y, sample_weight, forget=False)
 
     def _checked(self, X, y, classes):
-        return check_targets(X, y)
+        y = check_targets(X, y)
+        known = None if self._fitted is None else self._outputs  # None before the first batch
+        if known not in (None, y.shape[1:]):
+            raise ValueError(
+                f"y has {y.shape[1:] or (1,)} outputs, but the first batch had {known or (1,)}."
+            )
+        return y
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -8,16 +8,7 @@ from scipy.linalg.lapack import dposv, dtrtri
 from scipy.optimize import brentq
 
 from .. import _kernels
-from .._arrays import (
-    arithmetic,
-    cast,
-    is_array_api,
-    like,
-    namespace,
-    squared_norms,
-    take,
-    to_host,
-)
+from .._arrays import arithmetic, cast, is_array_api, like, namespace, squared_norms, take, to_host
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
 from ..features import in_range

@@ -46,11 +46,6 @@ class Targets:
 
     def merge(self, other, shares):
         """Return the statistics of both, given their shares of the weights."""
-        if other.shape != self.shape:
-            raise ValueError(
-                f"y has {other.shape or (1,)} outputs, but the first batch had "
-                f"{self.shape or (1,)}."
-            )
         mean = shares[0] * self.mean + shares[1] * other.mean
         low, least = np.minimum(self.low, other.low), np.minimum(self.least, other.least)
         high, most = np.maximum(self.high, other.high), np.maximum(self.most, other.most)
@@ -161,7 +156,7 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     @property
     def _outputs(self):
-        return self._fitted.targets.shape
+        return getattr(self._fitted.targets, "shape", None)
 
     def _hold(self, sums):
         self.target_mean_ = sums.targets.mean

@@ -11,13 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import namespace
 from .._sums import Memory
 from .._typing import Array, RandomState, Sigma, Transformer
-from .._validation import (
-    Interval,
-    StrOptions,
-    check_positive,
-    freeze,
-    validate_rows,
-)
+from .._validation import Interval, StrOptions, check_positive, freeze, validate_rows
 from ..features import RFFSampler
 from ._base import BaseKernelRegression, _blocks_of
 from ._cv import Search
@@ -34,10 +28,7 @@ from ._ridge import (
     solve,
     solved,
 )
-from ._search import (
-    maps_of,
-    positive_array,
-)
+from ._search import maps_of, positive_array
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -134,11 +125,6 @@ class _BaseRidge(BaseKernelRegression):
         return FittedRidge(self.get_params(), maps, None, None, data.values.shape, data.total)
 
     def _added(self, before, data):
-        if data.values.shape != before.shape:
-            raise ValueError(
-                f"y has {data.values.shape or (1,)} outputs, but the first batch had "
-                f"{before.shape or (1,)}."
-            )
         total = before.total or before.moments.weight + data.total
         share = data.total / total if total < np.inf else 0.0
         rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
@@ -283,9 +269,9 @@ class _Search(Search, _BaseRidge):
 
     def _finished(self, sums):
         if self.sigmas is None:
-            (alphas,), unit = self._others().values(), sums.moments.unit.max()
-            errors = Spectrum(sums.moments).cross_validation(alphas)
+            errors = Spectrum(sums.moments).cross_validation(self._others()["alpha"])
             sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+            unit = sums.moments.unit.max()
             self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
         ridge = solved(sums.moments, self.alpha_)
         return self._settled(sums, ridge)

@@ -1,13 +1,7 @@
 """Errors known in advance: closed forms, tail bounds, sizes, comparison and advice."""
 
 from .advice import recommend
-from .choice import (
-    Comparison,
-    ComparisonTable,
-    compare,
-    default_mechanisms,
-    kernel_variance,
-)
+from .choice import Comparison, ComparisonTable, compare, default_mechanisms, kernel_variance
 from .concentration import (
     bernstein_bound,
     chebyshev_bound,
