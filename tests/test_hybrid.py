@@ -101,8 +101,7 @@ def test_weights_move_clusters_and_stretches(recenter):
     assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
     assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)
     if not recenter:
-        stretches = hybrid._fitted.queries.stretches
-        (real, imaginary), _ = stretches[0, 0]
+        real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
         squares = np.average(Z**2, axis=0, weights=weights)
         assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)
         assert not imaginary.any()
@@ -247,7 +246,7 @@ def test_rounding_decides_no_stretch():
     for factor in (1.0, 0.1, 0.7):
         for exact in (rows, np.round(rows)):
             hybrid.fit(exact, sample_weight=np.full(60, factor))
-            (real, imaginary), _ = hybrid._fitted.queries.stretches[0, 0]
+            real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
             assert_allclose(imaginary, 1, rtol=1e-12)
             assert not real.any()
 
