@@ -71,12 +71,12 @@ def cast(X, dtype):
     return namespace(X).astype(X, dtype) if is_array_api(X) else X.astype(dtype)
 
 
-def take(X, rows):
-    """Return rows of X, chosen along its first axis by integers of its library or of the host."""
+def take(X, rows, axis=0):
+    """Return rows of X, or parts along another axis, by integers of its library or of the host."""
     if not is_array_api(X):
-        return X[rows]
+        return X[rows] if axis == 0 else X.take(rows, axis)
     rows = rows if is_array_api(rows) else beside(rows, X)
-    return namespace(X).take(X, rows, axis=0)
+    return namespace(X).take(X, rows, axis=axis)
 
 
 def constant(X):

@@ -38,7 +38,7 @@ _LOG_SURE = np.log(_SURE)
 _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
 # whatever has left the range does not matter.
-_ROOM = {np.dtype(np.float32): 46.0, np.dtype(np.float64): 300.0}
+_ROOM = {"float32": 46.0, "float64": 300.0}
 _PART_ENTRIES = 2**18  # features above which skipping zeros saves more than it costs in Python
 _RISES = {"float32": 40.0, "float64": 300.0}
 
@@ -414,7 +414,7 @@ def transposed(matrices):
 
 def is_inside(totals, dtype, room=0.5):
     """Return whether totals on a guessed scale are far inside the range of a dtype."""
-    room = np.exp(room * _ROOM[dtype])
+    room = np.exp(room * _ROOM[str(dtype).rsplit(".", 1)[-1]])
     return bool(totals.min() > 1 / room and totals.max() < room)
 
 
@@ -479,7 +479,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if pays_in_parts(feature_map, X):
+    if pays_in_parts(feature_map, X) and not is_array_api(X):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
@@ -497,9 +497,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
 
 def pays_in_parts(feature_map, X):
     """Return whether features of rows have enough zeros to be worth skipping."""
-    if feature_map.n_parts == 1 or is_array_api(X):
-        return False
-    return X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES
+    return feature_map.n_parts > 1 and X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES
 
 
 def _sums_of_parts(feature_map, X, values, memory, bounds, reference):

@@ -147,7 +147,8 @@ class Unit:
     @property
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
-        return self.takes_guesses and pays_in_parts(self.head.keys, self.k[:PART_ROWS])
+        is_single = self.k.ndim == 2 or (self.k.shape[0] == 1 and is_array_api(self.k))
+        return is_single and pays_in_parts(self.head.keys, self.k[..., :PART_ROWS, :])
 
     def query_parts(self, rows):
         """Return rows, columns and features of each part of some queries, head by head."""
@@ -159,12 +160,21 @@ class Unit:
         if self.hidden is None:
             return parts
         hidden = self.hidden[..., rows]
-        return [(own, columns, hide(part, hidden[..., own])) for own, columns, part in parts]
+        if not self.is_parted:
+            return [(*parts[0][:2], hide(parts[0][2], hidden))]
+        return [(own, columns, hide(part, take(hidden, own, -1))) for own, columns, part in parts]
 
     def _parts(self, feature_map, X, memory):
         if not self.is_parted:
             return [(EVERYTHING, EVERYTHING, memory.rows(feature_map, X))]
-        return [(rows, columns, part(X[rows])) for rows, columns, part in feature_map.parts(X)]
+        *leading, n, width = X.shape
+        xp, flat = namespace(X), namespace(X).reshape(X, (n, width))
+
+        def features(part, rows):
+            return part(take(flat, rows)).map(lambda own: xp.reshape(own, (*leading, *own.shape)))
+
+        parts = feature_map.parts(flat)
+        return [(rows, columns, features(part, rows)) for rows, columns, part in parts]
 
     # ---------------------------------------------------------------- scales that are guessed
 

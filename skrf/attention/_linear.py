@@ -67,6 +67,13 @@ def _absorb_on_a_guess(unit, size):
 
 def query(unit, sums, out, size=FEATURE_ROWS):
     """Write the attention of all queries, given sums over keys."""
+    if unit.is_parted and is_array_api(unit.q):
+        even = sums.balanced()
+        state = cast(even.sums, unit.dtype)
+        for rows in blocks(unit.q.shape[-2], size):
+            found = Factors.at(even.top, lifted, unit.query_parts(rows)).read(state)
+            out.put_quotients(rows, as_blocks(found, unit.q.shape[-3]))
+        return
     readout = Readout(_for_queries(sums), unit.head.is_positive)
     for rows in blocks(unit.q.shape[-2], size):
         out.put_quotients(rows, readout(unit.head.queries, unit.queries(rows), unit.memory[0]))
@@ -139,7 +146,7 @@ def _step_of_parts(unit, block, sums, values):
     queries, keys = unit.query_parts(block), unit.key_parts(block)
     before = raised(keys, sums, values.shape[-1])
     left, right = (Factors.at(before.top, *own) for own in ((lifted, queries), (lowered, keys)))
-    return Step(before, left, right, values[None], len(values))
+    return Step(before, left, right, values[..., None, :, :], values.shape[-2])
 
 
 class Step:

@@ -144,9 +144,9 @@ class RecentredMap(ClusteredMap):
         return len(self.own_centers)
 
     def parts(self, X):
-        """Return rows on the host by their clusters, with the blocks that see them."""
-        clusters = self._clusters(self.coordinates(X))
-        return [(np.flatnonzero(clusters == c), *own) for c, own in enumerate(self._by_cluster)]
+        """Return rows by their clusters, with the blocks that see them."""
+        xp, clusters = namespace(X), self._clusters(self.coordinates(X))
+        return [(xp.nonzero(clusters == c)[0], *own) for c, own in enumerate(self._by_cluster)]
 
     @cached_property
     def _by_cluster(self):
