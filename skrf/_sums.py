@@ -10,6 +10,7 @@ Everything is plain array-API code. With NumPy, arrays of the size of the featur
 (`_arrays.arithmetic`), but nothing else.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -414,8 +415,8 @@ def transposed(matrices):
 
 def is_inside(totals, dtype, room=0.5):
     """Return whether totals on a guessed scale are far inside the range of a dtype."""
-    room = np.exp(room * _ROOM[str(dtype).rsplit(".", 1)[-1]])
-    return bool(totals.min() > 1 / room and totals.max() < room)
+    xp, room = namespace(totals), math.exp(room * _ROOM[str(dtype).rsplit(".", 1)[-1]])
+    return bool(xp.min(totals) > 1 / room and xp.max(totals) < room)
 
 
 # ---------------------------------------------------------------- blocks of rows
@@ -479,7 +480,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if pays_in_parts(feature_map, X) and not is_array_api(X):
+    if pays_in_parts(feature_map, X.shape[0]) and not is_array_api(X):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
@@ -495,9 +496,9 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     return Sums.stack(parts), False
 
 
-def pays_in_parts(feature_map, X):
-    """Return whether features of rows have enough zeros to be worth skipping."""
-    return feature_map.n_parts > 1 and X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES
+def pays_in_parts(feature_map, n_rows):
+    """Return whether features of that many rows have enough zeros to be worth skipping."""
+    return feature_map.n_parts > 1 and n_rows * feature_map.n_columns >= _PART_ENTRIES
 
 
 def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
@@ -565,7 +566,7 @@ class Readout:
         """
         if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
-        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X):
+        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X.shape[-2]):
             return self._read_parts(feature_map, X, memory)
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._arrays import beside, cast, constant, namespace, take
 from .._sums import Sums, transposed
+from ._heads import some
 
 
 def raised(parts, sums, n_values):
@@ -46,15 +47,15 @@ class Factors:
     @classmethod
     def at(cls, top, change, parts):
         """Return the factors of features in parts by `lifted` or `lowered`, at exponents."""
-        return cls([(rows, own, *change(X, _some(top, own, -1))) for rows, own, X in parts])
+        return cls([(rows, own, *change(X, some(top, own, -1))) for rows, own, X in parts])
 
     def read(self, state):
         """Return the sums (..., n, c) that rows see of a state (..., M, c)."""
-        return in_order([(rows, X @ _some(state, columns)) for rows, columns, X, _ in self.parts])
+        return in_order([(rows, X @ some(state, columns)) for rows, columns, X, _ in self.parts])
 
     def summed(self, values):
         """Return the sums (..., M, c) of values (..., n, c) of the rows."""
-        found = ((own, transposed(X) @ _some(values, rows)) for rows, own, X, _ in self.parts)
+        found = ((own, transposed(X) @ some(values, rows)) for rows, own, X, _ in self.parts)
         return in_order(list(found))
 
     def products(self, other):
@@ -73,11 +74,11 @@ class Factors:
         """
         found = []
         for i, (rows, columns, _, slopes) in enumerate(self.parts):
-            by_factors = _some(values, rows) @ transposed(_some(state, columns))
+            by_factors = some(values, rows) @ transposed(some(state, columns))
             if other is not None:
-                own, products = _split(by_factors, len(other.parts)), _some(by_products, rows)
+                own, products = _split(by_factors, len(other.parts)), some(by_products, rows)
                 for by, (others, Y) in zip(own, self._facing(i, other), strict=True):
-                    by += _some(products, others, -1) @ Y
+                    by += some(products, others, -1) @ Y
             found.append((rows, by_factors * slopes))
         return in_order(found)
 
@@ -91,11 +92,6 @@ def _split(X, n):
     """Return n blocks of columns of one size: views."""
     size = X.shape[-1] // n
     return [X[..., j * size : (j + 1) * size] for j in range(n)]
-
-
-def _some(X, places, axis=-2):
-    """Return some rows or columns, and X itself for a slice, which is everything."""
-    return X if isinstance(places, slice) else take(X, places, axis)
 
 
 def in_order(parts, axis=-2):

@@ -148,7 +148,7 @@ class Unit:
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
         is_single = self.k.ndim == 2 or (self.k.shape[0] == 1 and is_array_api(self.k))
-        return is_single and pays_in_parts(self.head.keys, self.k[..., :PART_ROWS, :])
+        return is_single and pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
 
     def query_parts(self, rows):
         """Return rows, columns and features of each part of some queries, head by head."""
@@ -160,21 +160,16 @@ class Unit:
         if self.hidden is None:
             return parts
         hidden = self.hidden[..., rows]
-        if not self.is_parted:
-            return [(*parts[0][:2], hide(parts[0][2], hidden))]
-        return [(own, columns, hide(part, take(hidden, own, -1))) for own, columns, part in parts]
+        return [(own, columns, hide(part, some(hidden, own, -1))) for own, columns, part in parts]
 
     def _parts(self, feature_map, X, memory):
         if not self.is_parted:
             return [(EVERYTHING, EVERYTHING, memory.rows(feature_map, X))]
-        *leading, n, width = X.shape
-        xp, flat = namespace(X), namespace(X).reshape(X, (n, width))
-
-        def features(part, rows):
-            return part(take(flat, rows)).map(lambda own: xp.reshape(own, (*leading, *own.shape)))
-
-        parts = feature_map.parts(flat)
-        return [(rows, columns, features(part, rows)) for rows, columns, part in parts]
+        flat = X if X.ndim == 2 else X[0, ...]
+        parts = [(*own, part(take(flat, own[0]))) for *own, part in feature_map.parts(flat)]
+        if X.ndim == 2:
+            return parts
+        return [(*own, features.map(lambda array: array[None, ...])) for *own, features in parts]
 
     # ---------------------------------------------------------------- scales that are guessed
 
@@ -296,6 +291,11 @@ def joined_in_order(parts, sets):
     if len(parts) == 1:
         return parts[0]
     return take(namespace(parts[0]).concat(parts, axis=0), np.argsort(np.concatenate(sets)))
+
+
+def some(X, places, axis=-2):
+    """Return some rows or columns, and X itself for `EVERYTHING`."""
+    return X if places is EVERYTHING else take(X, places, axis)
 
 
 def hide(rows, hidden):
