@@ -28,6 +28,7 @@ from ._arrays import (
     largest_entry,
     like,
     namespace,
+    take,
     to_host,
 )
 from ._threads import Scratch
@@ -480,7 +481,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if pays_in_parts(feature_map, X.shape[0]) and not is_array_api(X):
+    if pays_in_parts(feature_map, X.shape[0]):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
@@ -503,17 +504,27 @@ def pays_in_parts(feature_map, n_rows):
 
 def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
     """Do the same as `sums_of_block`, using for each part of the rows only its columns."""
-    n_groups, M = len(bounds) - 1, feature_map.n_columns
-    total = Sums(np.zeros((n_groups, M, values.shape[1])), np.full((n_groups, M), -np.inf))
-    suits = reference is not None
+    sums, tops, suits = [], [], reference is not None
     for rows, columns, part in feature_map.parts(X):
-        if len(rows):
-            own = None if reference is None else reference[columns]
-            inside = np.searchsorted(rows, bounds).tolist()
-            found, suited = sums_of_block(part, X[rows], values[rows], memory, inside, own)
-            total.sums[:, columns], total.top[:, columns] = found.sums, found.top
-            suits = suits and suited
-    return total, suits
+        own = None if reference is None else reference[columns]
+        inside = np.searchsorted(to_host(rows), bounds).tolist()
+        some = take(X, rows), take(values, rows)
+        found, suited = sums_of_block(part, *some, memory, inside, own)
+        sums.append((columns, found.sums))
+        tops.append((columns, found.top))
+        suits = suits and (suited or not len(rows))
+    return Sums(in_order(sums), in_order(tops, axis=-1)), suits
+
+
+def in_order(parts, axis=-2):
+    """Return arrays of several places along an axis as one array."""
+    if len(parts) == 1:
+        return parts[0][1]
+    places, arrays = zip(*parts, strict=True)
+    xp = array_api_compat.array_namespace(places[0])
+    # Places of a part rise, and merging runs is what a stable sort, the standard's, is fast at.
+    order = xp.argsort(xp.concat(places))
+    return take(namespace(arrays[0]).concat(arrays, axis=axis), order, axis)
 
 
 def _lowered_sums(rows, values, groups, reference):
@@ -547,7 +558,6 @@ class Readout:
 
     def __init__(self, sums, is_positive, n_values=None):
         self.weights = slice(None, None, n_values or sums.sums.shape[-1])
-        self._given, self._by_part = (sums, n_values), {}
         if is_positive:
             even = sums.balanced(self.weights)
             # Keep the size of the largest exponents, so that totals are about 1.
@@ -564,10 +574,10 @@ class Readout:
         Positive maps first try the exponents as they are, which saves two passes and is correct if
         all totals are far inside the range of the dtype.
         """
-        if not self.is_positive or is_array_api(X):
-            return self.sums.weigh(memory.rows(feature_map, X))
         if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X.shape[-2]):
             return self._read_parts(feature_map, X, memory)
+        if not self.is_positive or is_array_api(X):
+            return self.sums.weigh(memory.rows(feature_map, X))
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
@@ -581,16 +591,12 @@ class Readout:
 
     def _read_parts(self, feature_map, X, memory):
         """Return the same, using for each part of the rows only its columns."""
-        flat = X.reshape(-1, X.shape[-1]) if X.ndim > 2 else X
-        found = np.empty((flat.shape[0], self.sums.sums.shape[-1]), X.dtype)
-        sums, n_values = self._given
+        xp, found = namespace(X), []
+        flat = xp.reshape(X, (-1, X.shape[-1])) if X.ndim > 2 else X
         for rows, columns, part in feature_map.parts(flat):
-            if part not in self._by_part:
-                own = Sums(sums.sums[columns], sums.top[columns])
-                self._by_part[part] = Readout(own, True, n_values)
-            if len(rows):
-                found[rows] = self._by_part[part](part, flat[rows], memory)
-        return found.reshape(*X.shape[:-1], -1)
+            own = Sums(take(self.sums.sums, columns), take(self.sums.top, columns))
+            found.append((rows, own.weigh(memory.rows(part, take(flat, rows)))))
+        return xp.reshape(in_order(found), (*X.shape[:-1], -1))
 
     def _raised(self, feature_map, X, memory):
         return memory.rows(feature_map, X, -self.sums.top).values

@@ -9,8 +9,8 @@ import copy
 import numpy as np
 
 from .._arrays import cast, like, namespace
-from .._sums import Sums, differences, lifted, lowered, transposed
-from ._factors import Factors, in_order
+from .._sums import Sums, differences, in_order, lifted, lowered, transposed
+from ._factors import Factors
 from ._heads import Output, as_rows, blocks
 from ._linear import (
     FEATURE_ROWS,

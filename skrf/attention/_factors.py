@@ -5,11 +5,10 @@ of a part are in as many blocks of one size as the other side has parts, in the 
 (`FeatureMap.parts`). Maps without zero blocks have one part.
 """
 
-import array_api_compat
 import numpy as np
 
-from .._arrays import beside, cast, constant, namespace, take
-from .._sums import Sums, transposed
+from .._arrays import beside, cast, constant, namespace
+from .._sums import Sums, in_order, transposed
 from ._heads import some
 
 
@@ -92,14 +91,3 @@ def _split(X, n):
     """Return n blocks of columns of one size: views."""
     size = X.shape[-1] // n
     return [X[..., j * size : (j + 1) * size] for j in range(n)]
-
-
-def in_order(parts, axis=-2):
-    """Return arrays of several places along an axis as one array."""
-    if len(parts) == 1:
-        return parts[0][1]
-    places, arrays = zip(*parts, strict=True)
-    xp = array_api_compat.array_namespace(places[0])
-    # Places of a part rise, and merging runs is what a stable sort, the standard's, is fast at.
-    order = xp.argsort(xp.concat(places))
-    return take(namespace(arrays[0]).concat(arrays, axis=axis), order, axis)

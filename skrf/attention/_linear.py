@@ -67,14 +67,9 @@ def _absorb_on_a_guess(unit, size):
 
 def query(unit, sums, out, size=FEATURE_ROWS):
     """Write the attention of all queries, given sums over keys."""
-    if unit.is_parted and is_array_api(unit.q):
-        even = sums.balanced()
-        state = cast(even.sums, unit.dtype)
-        for rows in blocks(unit.q.shape[-2], size):
-            found = Factors.at(even.top, lifted, unit.query_parts(rows)).read(state)
-            out.put_quotients(rows, as_blocks(found, unit.q.shape[-3]))
-        return
-    readout = Readout(_for_queries(sums), unit.head.is_positive)
+    is_joint = unit.is_parted and sums.top.ndim > 1
+    own = sums.groups()[0] if is_joint else _for_queries(sums)
+    readout = Readout(own, unit.head.is_positive)
     for rows in blocks(unit.q.shape[-2], size):
         out.put_quotients(rows, readout(unit.head.queries, unit.queries(rows), unit.memory[0]))
 
