@@ -141,6 +141,14 @@ def rows_of_clusters(dtype=np.float64):
     return tuple(part.astype(dtype) for part in (q, k, rng.normal(size=(90, 3))))
 
 
+def other_libraries(hybrid, q, k, y):
+    """Return log probabilities of a classifier that is fitted and asked in other libraries."""
+    for name in ("array_api_strict", "torch"):
+        library = pytest.importorskip(name)
+        queries, keys, labels = (library.asarray(part) for part in (q, k, y))
+        yield KernelRegressionClassifier(hybrid).fit(keys, labels).predict_log_proba(queries)
+
+
 def in_parts(monkeypatch):
     """Let sums of all sizes skip zeros; return a list that grows with every call that does."""
     calls = []
@@ -173,6 +181,7 @@ def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
             model.predict_log_proba(q),
             model.predict_proba(sp.csr_array(q)),
             again.predict_log_proba(q),
+            *(np.asarray(own) for own in other_libraries(hybrid, q, k, y)),
         ]
 
     expected, calls = results(), in_parts(monkeypatch)

@@ -119,11 +119,13 @@ class Unit:
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padded ones are 0."""
-        extended = self.extended(self.v[..., rows, :])
+        return self.shown(self.extended(self.v[..., rows, :]), rows)
+
+    def shown(self, array, rows):
+        """Return an array of some keys with 0 in the rows of padded ones."""
         if self.hidden is None:
-            return extended
-        hidden = self.hidden[..., rows, None]
-        return namespace(extended).where(hidden, like(0.0, extended), extended)
+            return array
+        return namespace(array).where(self.hidden[..., rows, None], like(0.0, array), array)
 
     def extended(self, values):
         """Return [1, values], in the unit of the values."""
@@ -276,9 +278,13 @@ def quotients(sums):
         from ._torch import Quotients
 
         return Quotients.apply(sums)
+    return sums[..., 1:] / divisors(sums)
+
+
+def divisors(sums):
+    """Return denominators, inf in place of 0: dividing by it gives 0, and no gradient."""
     weight = sums[..., :1]
-    # A division by infinity gives 0, and no gradient.
-    return sums[..., 1:] / namespace(sums).where(weight == 0, like(np.inf, sums), weight)
+    return namespace(sums).where(weight == 0, like(np.inf, sums), weight)
 
 
 def joined(groups, sets, outputs):

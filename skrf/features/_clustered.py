@@ -256,9 +256,9 @@ def _chosen(spec, learned, X, weights, rng):
 
 def assemble(spec, learned, draw):
     """Return the maps of both sides."""
-    kind, own = StretchedMap, getattr(learned, "stretches", None)
-    if is_positive(spec):
-        kind, own = RecentredMap, learned.rho_
+    is_recentred = is_positive(spec)
+    kind = RecentredMap if is_recentred else StretchedMap
+    own = learned.rho_ if is_recentred else learned.stretches
     shared = spec._coordinates(learned), draw.projection
     sides = learned.query_centers_, learned.key_centers_
     return kind(*shared, *sides, False, own), kind(*shared, *sides[::-1], True, own)
