@@ -100,12 +100,9 @@ def causal_blocks(unit, size):
 
 def steps_of(unit, block, sums):
     """Yield (rows, Step) for a block of positions, in as few steps as its exponents allow."""
-    guess, values = unit.level(sums), unit.values(block)
+    guess, values, step = unit.level(sums), unit.values(block), None
     if unit.is_parted:
         step = _step_of_parts(unit, block, sums, values)
-        if is_inside(step.found[..., 0], values.dtype):
-            yield block, step
-            return
     elif guess is not None:
         # The exponents so far also suit the block if all denominators come out near 1.
         left, right = unit.query_rows(block, -guess).values, unit.key_rows(block, guess).values
@@ -113,9 +110,10 @@ def steps_of(unit, block, sums):
             np.exp(left, out=left), np.exp(right, out=right)
             step = Step.of(Sums(sums.sums, guess), (left, left), (right, right), values)
         is_level = step.total[..., 0].max() < _LEVEL and np.isfinite(step.total).all()
-        if is_level and is_inside(step.found[..., 0], left.dtype):
-            yield block, step
-            return
+        step = step if is_level else None
+    if step is not None and is_inside(step.found[..., 0], values.dtype):
+        yield block, step
+        return
     queries, keys = unit.query_rows(block), unit.key_rows(block)
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in safe_parts(sums, keys):
