@@ -194,7 +194,9 @@ def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("case", ["mixed", "sorted", "one", "padded", "heads", "single cluster"])
+@pytest.mark.parametrize(
+    "case", ["mixed", "sorted", "one", "padded", "heads", "batch", "single cluster"]
+)
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch"])
 def test_attention_without_the_zeros_is_that_with_them(library, case, causal, dtype, monkeypatch):
     """Outputs and gradients, over several blocks; clusters may come late, or not at all."""
@@ -208,9 +210,12 @@ def test_attention_without_the_zeros_is_that_with_them(library, case, causal, dt
         q, k = (part[np.argsort(part[:, 0])] for part in (q, k))
     if case == "one":
         q, k = (part - 3 * np.rint(part.mean(axis=1, keepdims=True) / 3) for part in (q, k))
-    if case == "heads":
+    if case in ("heads", "batch"):
         q, k, v = np.stack([q, q[::-1], -q, q]), np.stack([k, k[::-1]]), np.stack([v, v])
         attention.fit(q, k)
+    if case == "batch":  # several sets share the maps of a head
+        q, k, v = (np.stack([part, 0.9 * part[:, ::-1]]) for part in (q, k, v))
+        padding = np.stack([np.arange(90) % 3 == 1, np.arange(90) > 60])
 
     def results(library):
         arrays = [library.asarray(part) for part in (q, k, v)]
@@ -230,7 +235,7 @@ def test_attention_without_the_zeros_is_that_with_them(library, case, causal, dt
             state = attention.init_state()
             for own in (slice(0, 50), slice(50, 90)):
                 parts, hidden = (part[..., own, :] for part in arrays), mask
-                hidden = None if mask is None else mask[own]
+                hidden = None if mask is None else mask[..., own]
                 out, state = attention.step(*parts, state, key_padding_mask=hidden)
                 found.append(out)
         return found

@@ -149,8 +149,24 @@ class Unit:
     @property
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
-        is_single = self.k.ndim == 2 or (self.k.shape[0] == 1 and is_array_api(self.k))
-        return is_single and pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
+        # Only small sets of NumPy are computed at once.
+        is_large = self.k.ndim == 2 or is_array_api(self.k)
+        return is_large and pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
+
+    @property
+    def is_joint(self):
+        """Whether sets have to be taken apart first, as each has its zeros elsewhere."""
+        return self.k.ndim > 2 and self.is_parted
+
+    def sets(self):
+        """Return units of single sets, without the axis for sets."""
+        found = []
+        for u in range(self.k.shape[0]):
+            own = self.of(self.head)
+            own.q, own.k, own.v = (part[u, ...] for part in (self.q, self.k, self.v))
+            own.hidden = None if self.hidden is None else self.hidden[u, ...]
+            found.append(own)
+        return found
 
     def query_parts(self, rows):
         """Return rows, columns and features of each part of some queries, head by head."""
@@ -167,11 +183,7 @@ class Unit:
     def _parts(self, feature_map, X, memory):
         if not self.is_parted:
             return [(EVERYTHING, EVERYTHING, memory.rows(feature_map, X))]
-        flat = X if X.ndim == 2 else X[0, ...]
-        parts = [(*own, part(take(flat, own[0]))) for *own, part in feature_map.parts(flat)]
-        if X.ndim == 2:
-            return parts
-        return [(*own, features.map(lambda array: array[None, ...])) for *own, features in parts]
+        return [(*own, part(take(X, own[0]))) for *own, part in feature_map.parts(X)]
 
     # ---------------------------------------------------------------- scales that are guessed
 
