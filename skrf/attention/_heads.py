@@ -149,9 +149,7 @@ class Unit:
     @property
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
-        # Only small sets of NumPy are computed at once.
-        is_large = self.k.ndim == 2 or is_array_api(self.k)
-        return is_large and pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
+        return pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
 
     @property
     def is_joint(self):
