@@ -71,14 +71,17 @@ def cast(X, dtype):
     return namespace(X).astype(X, dtype) if is_array_api(X) else X.astype(dtype)
 
 
-def take(X, rows):
-    """Return rows of X, chosen by a slice, or by integers of its library or of the host."""
-    if not is_array_api(X):
-        return X[rows]
+def take(X, rows, axis=0):
+    """Return rows of X, or parts along another axis.
+
+    They are chosen by integers of its library or of the host; rows also by a slice.
+    """
     if isinstance(rows, slice):
         return X[rows, ...]
+    if not is_array_api(X):
+        return X[rows] if axis == 0 else X.take(rows, axis)
     rows = rows if is_array_api(rows) else beside(rows, X)
-    return namespace(X).take(X, rows, axis=0)
+    return namespace(X).take(X, rows, axis=axis)
 
 
 def constant(X):

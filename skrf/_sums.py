@@ -10,6 +10,7 @@ Everything is plain array-API code. With NumPy, arrays of the size of the featur
 (`_arrays.arithmetic`), but nothing else.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from ._arrays import (
     largest_entry,
     like,
     namespace,
+    take,
     to_host,
 )
 from ._threads import Scratch
@@ -38,7 +40,7 @@ _LOG_SURE = np.log(_SURE)
 _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
 # whatever has left the range does not matter.
-_ROOM = {np.dtype(np.float32): 46.0, np.dtype(np.float64): 300.0}
+_ROOM = {"float32": 46.0, "float64": 300.0}
 _PART_ENTRIES = 2**18  # features above which skipping zeros saves more than it costs in Python
 _RISES = {"float32": 40.0, "float64": 300.0}
 
@@ -414,8 +416,8 @@ def transposed(matrices):
 
 def is_inside(totals, dtype, room=0.5):
     """Return whether totals on a guessed scale are far inside the range of a dtype."""
-    room = np.exp(room * _ROOM[dtype])
-    return bool(totals.min() > 1 / room and totals.max() < room)
+    xp, room = namespace(totals), math.exp(room * _ROOM[str(dtype).rsplit(".", 1)[-1]])
+    return bool(xp.min(totals) > 1 / room and xp.max(totals) < room)
 
 
 # ---------------------------------------------------------------- blocks of rows
@@ -479,7 +481,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if pays_in_parts(feature_map, X):
+    if pays_in_parts(feature_map, X.shape[0]):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     if reference is not None:
@@ -495,26 +497,34 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     return Sums.stack(parts), False
 
 
-def pays_in_parts(feature_map, X):
-    """Return whether features of rows have enough zeros to be worth skipping."""
-    if feature_map.n_parts == 1 or is_array_api(X):
-        return False
-    return X.shape[-2] * feature_map.n_columns >= _PART_ENTRIES
+def pays_in_parts(feature_map, n_rows):
+    """Return whether features of that many rows have enough zeros to be worth skipping."""
+    return feature_map.n_parts > 1 and n_rows * feature_map.n_columns >= _PART_ENTRIES
 
 
 def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
     """Do the same as `sums_of_block`, using for each part of the rows only its columns."""
-    n_groups, M = len(bounds) - 1, feature_map.n_columns
-    total = Sums(np.zeros((n_groups, M, values.shape[1])), np.full((n_groups, M), -np.inf))
-    suits = reference is not None
+    sums, tops, suits = [], [], reference is not None
     for rows, columns, part in feature_map.parts(X):
-        if len(rows):
-            own = None if reference is None else reference[columns]
-            inside = np.searchsorted(rows, bounds).tolist()
-            found, suited = sums_of_block(part, X[rows], values[rows], memory, inside, own)
-            total.sums[:, columns], total.top[:, columns] = found.sums, found.top
-            suits = suits and suited
-    return total, suits
+        own = None if reference is None else reference[columns]
+        inside = np.searchsorted(to_host(rows), bounds).tolist()
+        some = take(X, rows), take(values, rows)
+        found, suited = sums_of_block(part, *some, memory, inside, own)
+        sums.append((columns, found.sums))
+        tops.append((columns, found.top))
+        suits = suits and (suited or not len(rows))
+    return Sums(in_order(sums), in_order(tops, axis=-1)), suits
+
+
+def in_order(parts, axis=-2):
+    """Return arrays of several places along an axis as one array."""
+    if len(parts) == 1:
+        return parts[0][1]
+    places, arrays = zip(*parts, strict=True)
+    xp = array_api_compat.array_namespace(places[0])
+    # Places of a part rise, and merging runs is what a stable sort, the standard's, is fast at.
+    order = xp.argsort(xp.concat(places))
+    return take(namespace(arrays[0]).concat(arrays, axis=axis), order, axis)
 
 
 def _lowered_sums(rows, values, groups, reference):
@@ -548,7 +558,6 @@ class Readout:
 
     def __init__(self, sums, is_positive, n_values=None):
         self.weights = slice(None, None, n_values or sums.sums.shape[-1])
-        self._given, self._by_part = (sums, n_values), {}
         if is_positive:
             even = sums.balanced(self.weights)
             # Keep the size of the largest exponents, so that totals are about 1.
@@ -565,10 +574,10 @@ class Readout:
         Positive maps first try the exponents as they are, which saves two passes and is correct if
         all totals are far inside the range of the dtype.
         """
+        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X.shape[-2]):
+            return self._read_parts(feature_map, X, memory)
         if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
-        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X):
-            return self._read_parts(feature_map, X, memory)
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
@@ -582,16 +591,12 @@ class Readout:
 
     def _read_parts(self, feature_map, X, memory):
         """Return the same, using for each part of the rows only its columns."""
-        flat = X.reshape(-1, X.shape[-1]) if X.ndim > 2 else X
-        found = np.empty((flat.shape[0], self.sums.sums.shape[-1]), X.dtype)
-        sums, n_values = self._given
+        xp, found = namespace(X), []
+        flat = xp.reshape(X, (-1, X.shape[-1])) if X.ndim > 2 else X
         for rows, columns, part in feature_map.parts(flat):
-            if part not in self._by_part:
-                own = Sums(sums.sums[columns], sums.top[columns])
-                self._by_part[part] = Readout(own, True, n_values)
-            if len(rows):
-                found[rows] = self._by_part[part](part, flat[rows], memory)
-        return found.reshape(*X.shape[:-1], -1)
+            own = Sums(take(self.sums.sums, columns), take(self.sums.top, columns))
+            found.append((rows, own.weigh(memory.rows(part, take(flat, rows)))))
+        return xp.reshape(in_order(found), (*X.shape[:-1], -1))
 
     def _raised(self, feature_map, X, memory):
         return memory.rows(feature_map, X, -self.sums.top).values

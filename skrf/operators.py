@@ -83,26 +83,22 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     def __init__(self, feature_map: Transformer, X: Array, Y: Array | None = None) -> None:
         check_is_fitted(feature_map)
         maps = [as_feature_map(feature_map, keys=keys) for keys in (False, True)]
-        given = [_checked(maps[0], "X", X)]
-        if Y is not None:
-            given.append(_checked(maps[1], "Y", Y))
-        dtype = np.result_type(*(Z.dtype for Z in given))
         self.is_symmetric = Y is None and maps_sides_alike(feature_map)
-        sides = [_rows(maps[0], "X", given[0])]
-        if not self.is_symmetric:
-            sides.append(_rows(maps[1], "Y", given[-1]))
-        queries, keys = sides[0], sides[-1]
+        X = _checked(maps[0], "X", X)
+        Y = X if Y is None else _checked(maps[1], "Y", Y)
+        dtype = np.result_type(X.dtype, Y.dtype)
+        queries = _rows(maps[0], "X", X)
+        keys = queries if self.is_symmetric else _rows(maps[1], "Y", Y)
         tops = [side.exponents.max(axis=0).astype(np.float64) for side in (queries, keys)]
         levels = tops[0] + tops[1]  # -inf where a feature is 0 on one side and adds nothing
         self.log_scale = float(finite(levels.max()))
         if abs(self.log_scale) <= _RANGE[dtype]:
             self.log_scale = 0.0
         levels = np.where(levels > -np.inf, levels, self.log_scale)
-        factors = [
-            _factor(side, finite(top) - (levels - self.log_scale) / 2, dtype)
-            for side, top in zip(sides, tops, strict=False)
-        ]
-        self._queries, self._keys = factors[0], factors[-1]
+        halves = (levels - self.log_scale) / 2
+        self._queries = self._keys = _factor(queries, finite(tops[0]) - halves, dtype)
+        if not self.is_symmetric:
+            self._keys = _factor(keys, finite(tops[1]) - halves, dtype)
         super().__init__(dtype, (len(self._queries), len(self._keys)))
 
     def _matmat(self, V):

@@ -55,13 +55,13 @@ def test_orders():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("order", ORDERS)
 def test_transform(kernel, dtype, order):
-    X = np.random.default_rng(order).normal(size=(2, 3, order)).astype(dtype)
-    kept = X.copy()
-    result = kernel.hadamard(X)
+    X = np.random.default_rng(order).normal(size=(6, order)).astype(dtype)
+    kept, ones = X.copy(), np.ones((1, 1, order), dtype)
+    result = kernel.project(X, ones, ones[0, 0], False, np.empty_like(X))
     assert result.dtype == dtype and np.array_equal(X, kept)
     wanted = X.astype(np.float64) @ plain.hadamard_matrix(order).T
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
-    result = kernel.hadamard(X, transposed=True)
+    result = kernel.pull_back(X, ones, ones[0, 0], False, np.zeros_like(X))
     wanted = X.astype(np.float64) @ plain.hadamard_matrix(order)
     np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE[dtype] * 4 * order**0.5)
 

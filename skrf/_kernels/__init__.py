@@ -1,6 +1,6 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have `hadamard`, `project`, `pull_back` and `sine_cosine`; `choose` picks one for an
+Both modules have `project`, `pull_back` and `sine_cosine`; `choose` picks one for an
 input. `plain` serves every array library and is the oracle; `cpu` needs numba, whose import costs
 as much as many small calls, so only a large call loads it. Both sum in the dtype of the input:
 which one ran moves results by rounding errors, never more.

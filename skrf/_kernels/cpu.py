@@ -110,13 +110,6 @@ def _simplex_adjoint(x, a, b, c):
 
 
 @njit(**_OPTIONS)
-def _hadamard_rows(X, base):
-    scratch = np.empty(X.shape[1], X.dtype)
-    for i in range(X.shape[0]):
-        _transform(X[i], scratch, base)
-
-
-@njit(**_OPTIONS)
 def _project_rows(X, diagonals, lengths, base, weights, out):
     # Both arrays of a row stay in the L1 cache through all layers.
     n_blocks, n_layers, order = diagonals.shape
@@ -170,16 +163,6 @@ def _pull_back_rows(G, diagonals, lengths, base, weights, out):
 def _base(order, dtype, transposed=False):
     matrix = plain.hadamard_matrix(plain.split_order(order)[0]).astype(dtype)
     return np.ascontiguousarray(matrix.T) if transposed else matrix
-
-
-def hadamard(X, *, transposed=False):
-    """Return X H' along the last axis; see `plain.hadamard`, which serves small orders too."""
-    if X.shape[-1] <= plain.LARGEST_FACTOR:
-        return plain.hadamard(X, transposed=transposed)
-    rows = np.array(X, order="C", ndmin=2)
-    order = rows.shape[-1]
-    _hadamard_rows(rows.reshape(-1, order), _base(order, rows.dtype, transposed))
-    return rows.reshape(X.shape)
 
 
 def project(X, diagonals, lengths, simplices, out):

@@ -8,10 +8,10 @@ import copy
 
 import numpy as np
 
-from .._arrays import cast, like, namespace
-from .._sums import Sums, differences, lifted, lowered, transposed
-from ._factors import Factors, in_order
-from ._heads import Output, as_rows, blocks
+from .._arrays import cast, namespace
+from .._sums import Sums, differences, in_order, lifted, lowered, transposed
+from ._factors import Factors
+from ._heads import Output, as_rows, blocks, divisors
 from ._linear import (
     FEATURE_ROWS,
     absorb,
@@ -57,17 +57,11 @@ class Gradients:
     def put_keys(self, rows, by_values):
         """Write the gradients of some keys; padded ones get 0."""
         by_rows = pulled(self.unit.head.keys, self.unit.keys(rows), by_values)
-        self.by_k.put(rows, self._kept(by_rows, rows))
+        self.by_k.put(rows, self.unit.shown(by_rows, rows))
 
     def put_values(self, rows, by_values):
         """Write the gradients of some values; padded ones get 0."""
-        self.by_v.put(rows, self._kept(by_values, rows))
-
-    def _kept(self, gradient, rows):
-        if self.unit.hidden is None:
-            return gradient
-        hidden = self.unit.hidden[..., rows, None]
-        return namespace(gradient).where(hidden, like(0.0, gradient), gradient)
+        self.by_v.put(rows, self.unit.shown(by_values, rows))
 
 
 def pulled(feature_map, X, by_values):
@@ -86,9 +80,7 @@ def pulled(feature_map, X, by_values):
 
 def by_sums_of(sums, gradient):
     """Return gradients with respect to the sums, given those of the quotients."""
-    xp = namespace(sums)
-    weight = sums[..., :1]
-    inverse = 1 / xp.where(weight == 0, like(np.inf, sums), weight)
+    xp, inverse = namespace(sums), 1 / divisors(sums)
     scaled = cast(gradient, sums.dtype) * inverse
     quotients = sums[..., 1:] * inverse
     return xp.concat([-xp.sum(scaled * quotients, axis=-1, keepdims=True), scaled], axis=-1)

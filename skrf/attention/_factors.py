@@ -7,16 +7,26 @@ of a part are in as many blocks of one size as the other side has parts, in the 
 
 import numpy as np
 
-from .._sums import Sums, transposed
+from .._arrays import beside, cast, constant, namespace
+from .._sums import Sums, in_order, transposed
+from ._heads import some
 
 
 def raised(parts, sums, n_values):
-    """Return sums of earlier keys, None or of NumPy, at exponents that serve parts of keys, too."""
-    highest = [(columns, own.values.max(-2, initial=-np.inf)[:, None]) for _, columns, own in parts]
-    top = in_order(highest)[:, 0].astype(np.float64)
-    sums = Sums(np.zeros((len(top), n_values)), top) if sums is None else sums
-    top = np.maximum(sums.top, top)
+    """Return sums of earlier keys, or None, at exponents that serve parts of keys, too."""
+    highest = [(columns, _highest(constant(own.values))) for _, columns, own in parts]
+    xp, top = namespace(highest[0][1]), in_order(highest, axis=-1)
+    top = cast(top, xp.float64)
+    if sums is None:
+        sums = Sums(beside(np.zeros((*top.shape, n_values)), top), top)
+    top = xp.maximum(sums.top, top)
     return Sums(sums.at(top), top)
+
+
+def _highest(logs):
+    """Return the largest logarithm of every column, -inf without any row."""
+    xp = namespace(logs)
+    return xp.max(logs, axis=-2) if logs.shape[-2] else xp.sum(logs, axis=-2) - np.inf
 
 
 class Factors:
@@ -36,15 +46,15 @@ class Factors:
     @classmethod
     def at(cls, top, change, parts):
         """Return the factors of features in parts by `lifted` or `lowered`, at exponents."""
-        return cls([(rows, own, *change(X, top[..., own])) for rows, own, X in parts])
+        return cls([(rows, own, *change(X, some(top, own, -1))) for rows, own, X in parts])
 
     def read(self, state):
         """Return the sums (..., n, c) that rows see of a state (..., M, c)."""
-        return in_order([(rows, X @ state[..., columns, :]) for rows, columns, X, _ in self.parts])
+        return in_order([(rows, X @ some(state, columns)) for rows, columns, X, _ in self.parts])
 
     def summed(self, values):
         """Return the sums (..., M, c) of values (..., n, c) of the rows."""
-        found = ((own, transposed(X) @ values[..., rows, :]) for rows, own, X, _ in self.parts)
+        found = ((own, transposed(X) @ some(values, rows)) for rows, own, X, _ in self.parts)
         return in_order(list(found))
 
     def products(self, other):
@@ -63,11 +73,11 @@ class Factors:
         """
         found = []
         for i, (rows, columns, _, slopes) in enumerate(self.parts):
-            by_factors = values[..., rows, :] @ transposed(state[..., columns, :])
+            by_factors = some(values, rows) @ transposed(some(state, columns))
             if other is not None:
-                own, products = _split(by_factors, len(other.parts)), by_products[..., rows, :]
+                own, products = _split(by_factors, len(other.parts)), some(by_products, rows)
                 for by, (others, Y) in zip(own, self._facing(i, other), strict=True):
-                    by += products[..., others] @ Y
+                    by += some(products, others, -1) @ Y
             found.append((rows, by_factors * slopes))
         return in_order(found)
 
@@ -79,14 +89,5 @@ class Factors:
 
 def _split(X, n):
     """Return n blocks of columns of one size: views."""
-    return [X] if n == 1 else np.split(X, n, axis=-1)
-
-
-def in_order(parts, axis=-2):
-    """Return arrays of several places along an axis as one array."""
-    if len(parts) == 1:
-        return parts[0][1]
-    places, arrays = zip(*parts, strict=True)
-    # Places of a part rise, and merging runs is what a stable sort is fast at.
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return np.concatenate(arrays, axis).take(order, axis)
+    size = X.shape[-1] // n
+    return [X[..., j * size : (j + 1) * size] for j in range(n)]

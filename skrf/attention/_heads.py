@@ -119,11 +119,13 @@ class Unit:
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padded ones are 0."""
-        extended = self.extended(self.v[..., rows, :])
+        return self.shown(self.extended(self.v[..., rows, :]), rows)
+
+    def shown(self, array, rows):
+        """Return an array of some keys with 0 in the rows of padded ones."""
         if self.hidden is None:
-            return extended
-        hidden = self.hidden[..., rows, None]
-        return namespace(extended).where(hidden, like(0.0, extended), extended)
+            return array
+        return namespace(array).where(self.hidden[..., rows, None], like(0.0, array), array)
 
     def extended(self, values):
         """Return [1, values], in the unit of the values."""
@@ -147,7 +149,22 @@ class Unit:
     @property
     def is_parted(self):
         """Whether features have enough zeros to be worth skipping."""
-        return self.takes_guesses and pays_in_parts(self.head.keys, self.k[:PART_ROWS])
+        return pays_in_parts(self.head.keys, min(PART_ROWS, self.k.shape[-2]))
+
+    @property
+    def is_joint(self):
+        """Whether sets have to be taken apart first, as each has its zeros elsewhere."""
+        return self.k.ndim > 2 and self.is_parted
+
+    def sets(self):
+        """Return units of single sets, without the axis for sets."""
+        found = []
+        for u in range(self.k.shape[0]):
+            own = self.of(self.head)
+            own.q, own.k, own.v = (part[u, ...] for part in (self.q, self.k, self.v))
+            own.hidden = None if self.hidden is None else self.hidden[u, ...]
+            found.append(own)
+        return found
 
     def query_parts(self, rows):
         """Return rows, columns and features of each part of some queries, head by head."""
@@ -159,12 +176,12 @@ class Unit:
         if self.hidden is None:
             return parts
         hidden = self.hidden[..., rows]
-        return [(own, columns, hide(part, hidden[..., own])) for own, columns, part in parts]
+        return [(own, columns, hide(part, some(hidden, own, -1))) for own, columns, part in parts]
 
     def _parts(self, feature_map, X, memory):
         if not self.is_parted:
             return [(EVERYTHING, EVERYTHING, memory.rows(feature_map, X))]
-        return [(rows, columns, part(X[rows])) for rows, columns, part in feature_map.parts(X)]
+        return [(*own, part(take(X, own[0]))) for *own, part in feature_map.parts(X)]
 
     # ---------------------------------------------------------------- scales that are guessed
 
@@ -271,9 +288,13 @@ def quotients(sums):
         from ._torch import Quotients
 
         return Quotients.apply(sums)
+    return sums[..., 1:] / divisors(sums)
+
+
+def divisors(sums):
+    """Return denominators, inf in place of 0: dividing by it gives 0, and no gradient."""
     weight = sums[..., :1]
-    # A division by infinity gives 0, and no gradient.
-    return sums[..., 1:] / namespace(sums).where(weight == 0, like(np.inf, sums), weight)
+    return namespace(sums).where(weight == 0, like(np.inf, sums), weight)
 
 
 def joined(groups, sets, outputs):
@@ -286,6 +307,11 @@ def joined_in_order(parts, sets):
     if len(parts) == 1:
         return parts[0]
     return take(namespace(parts[0]).concat(parts, axis=0), np.argsort(np.concatenate(sets)))
+
+
+def some(X, places, axis=-2):
+    """Return some rows or columns, and X itself for `EVERYTHING`."""
+    return X if places is EVERYTHING else take(X, places, axis)
 
 
 def hide(rows, hidden):

@@ -23,7 +23,7 @@ from .._sums import (
     rise_limit,
 )
 from ._factors import Factors, raised
-from ._heads import EVERYTHING, PART_ROWS, as_blocks, as_rows, blocks, filled
+from ._heads import EVERYTHING, PART_ROWS, Output, as_blocks, as_rows, blocks, filled
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
 CAUSAL_ROWS = 128  # rows of a triangular product
@@ -36,6 +36,8 @@ _CHECKED_QUERIES = 16  # per head, in the collapse check
 
 def absorb(unit, size=FEATURE_ROWS):
     """Return the sums over all keys of a unit."""
+    if unit.is_joint:
+        return Sums.stack([absorb(own, size) for own in unit.sets()])
     sums = None if unit.is_parted else _absorb_on_a_guess(unit, size)
     if sums is None:
         for rows in blocks(unit.k.shape[-2], size):
@@ -67,9 +69,24 @@ def _absorb_on_a_guess(unit, size):
 
 def query(unit, sums, out, size=FEATURE_ROWS):
     """Write the attention of all queries, given sums over keys."""
+    if unit.is_joint:
+        _set_by_set(query, unit, sums, out, size)
+        return
     readout = Readout(_for_queries(sums), unit.head.is_positive)
     for rows in blocks(unit.q.shape[-2], size):
         out.put_quotients(rows, readout(unit.head.queries, unit.queries(rows), unit.memory[0]))
+
+
+def _set_by_set(function, unit, sums, out, size):
+    """Write what a function writes for each set of a unit, and return what it returns."""
+    n_sets, found, parts = unit.k.shape[0], [], []
+    earlier = [None] * n_sets if sums is None else sums.groups()
+    for own, before in zip(unit.sets(), earlier, strict=True):
+        part = Output()
+        found.append(function(own, before, part, size))
+        parts.append(part.joined())
+    out.put(slice(0, unit.q.shape[-2]), namespace(unit.q).stack(parts))
+    return found
 
 
 def _for_queries(sums):
@@ -84,6 +101,8 @@ def _for_queries(sums):
 
 def causal(unit, sums, out, size=FEATURE_ROWS):
     """Write causal attention, in which the keys of `sums` come first, and return the new sums."""
+    if unit.is_joint:
+        return Sums.stack(_set_by_set(causal, unit, sums, out, size))
     for block in causal_blocks(unit, size):
         for rows, step in steps_of(unit, block, sums):
             out.put_quotients(rows, step.found)
@@ -98,12 +117,9 @@ def causal_blocks(unit, size):
 
 def steps_of(unit, block, sums):
     """Yield (rows, Step) for a block of positions, in as few steps as its exponents allow."""
-    guess, values = unit.level(sums), unit.values(block)
+    guess, values, step = unit.level(sums), unit.values(block), None
     if unit.is_parted:
         step = _step_of_parts(unit, block, sums, values)
-        if is_inside(step.found[..., 0], values.dtype):
-            yield block, step
-            return
     elif guess is not None:
         # The exponents so far also suit the block if all denominators come out near 1.
         left, right = unit.query_rows(block, -guess).values, unit.key_rows(block, guess).values
@@ -111,9 +127,10 @@ def steps_of(unit, block, sums):
             np.exp(left, out=left), np.exp(right, out=right)
             step = Step.of(Sums(sums.sums, guess), (left, left), (right, right), values)
         is_level = step.total[..., 0].max() < _LEVEL and np.isfinite(step.total).all()
-        if is_level and is_inside(step.found[..., 0], left.dtype):
-            yield block, step
-            return
+        step = step if is_level else None
+    if step is not None and is_inside(step.found[..., 0], values.dtype):
+        yield block, step
+        return
     queries, keys = unit.query_rows(block), unit.key_rows(block)
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in safe_parts(sums, keys):
@@ -125,7 +142,7 @@ def steps_of(unit, block, sums):
 
 def _step(before, queries, keys, values):
     """Return the step of some positions, given earlier sums on a scale that suits them."""
-    if is_torch_array(values):
+    if is_torch_array(values) and values.ndim > 2:
         from ._torch import causal_product
 
         found, total = causal_product(before, queries, keys, values)
@@ -139,7 +156,7 @@ def _step_of_parts(unit, block, sums, values):
     queries, keys = unit.query_parts(block), unit.key_parts(block)
     before = raised(keys, sums, values.shape[-1])
     left, right = (Factors.at(before.top, *own) for own in ((lifted, queries), (lowered, keys)))
-    return Step(before, left, right, values[None], len(values))
+    return Step(before, left, right, values[..., None, :, :], values.shape[-2])
 
 
 class Step:

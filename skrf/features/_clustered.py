@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import Kept, arithmetic, columns, like, namespace, squared_distances
+from .._arrays import Kept, arithmetic, like, namespace, squared_distances
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
 from ._clusters import cluster_centers, on_grid, representatives
@@ -51,20 +51,13 @@ class ClusteredMap(FeatureMap):
     @property
     def columns_per_projection(self):
         """Number of columns per projection in all blocks."""
-        return len(self._pairs) * self.columns_per_pair
-
-    @property
-    def _pairs(self):
-        """(Query cluster, key cluster) in the order of the blocks."""
-        sizes = len(self.own_centers), len(self.other_centers)
-        n_queries, n_keys = sizes[::-1] if self.is_keys else sizes
-        return [(a, b) for a in range(n_queries) for b in range(n_keys)]
+        return len(self.own_centers) * len(self.other_centers) * self.columns_per_pair
 
     @cached_property
     def _sides(self):
-        """Clusters of this side, and of the other, of every pair."""
-        pairs = np.array(self._pairs).T
-        return pairs[::-1] if self.is_keys else pairs
+        """Clusters of this side, and of the other, of every pair in the order of the blocks."""
+        pairs = np.indices((len(self.own_centers), len(self.other_centers)))
+        return (pairs.swapaxes(1, 2) if self.is_keys else pairs).reshape(2, -1)
 
     def _clusters(self, rows):
         """Return the cluster of every row."""
@@ -151,9 +144,9 @@ class RecentredMap(ClusteredMap):
         return len(self.own_centers)
 
     def parts(self, X):
-        """Return rows on the host by their clusters, with the blocks that see them."""
-        clusters = self._clusters(self.coordinates(X))
-        return [(np.flatnonzero(clusters == c), *own) for c, own in enumerate(self._by_cluster)]
+        """Return rows by their clusters, with the blocks that see them."""
+        xp, clusters = namespace(X), self._clusters(self.coordinates(X))
+        return [(xp.nonzero(clusters == c)[0], *own) for c, own in enumerate(self._by_cluster)]
 
     @cached_property
     def _by_cluster(self):
@@ -190,129 +183,111 @@ class StretchedMap(ClusteredMap):
 
     Parameters
     ----------
-    stretches : dict
+    stretches : tuple of ndarray of shape (C_queries, C_keys, 2, d)
         The result of `_stretches`.
     """
 
-    stretches: dict
+    stretches: tuple
     is_positive = False
     columns_per_pair = 2
 
     def __call__(self, X):
         """Return the `Rows` of X, zero except in the blocks of their cluster."""
-        rows = self.coordinates(X)
-        xp = namespace(X)
+        xp, rows = namespace(X), self.coordinates(X)
         outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
         outer = outer - rows.squared_norms() / 2
-        parts = (self._stretched(rows, outer, pair) for pair in self._pairs)
-        values, logs = map(columns, zip(*parts, strict=True))
-        blocks = xp.reshape(logs, (X.shape[0], len(self._pairs), -1))
-        logs = xp.where(self._sees(rows), blocks, like(-np.inf, logs))
-        return signed_rows(values, xp.reshape(logs, values.shape))
+        real, imaginary = (
+            self.stretches[self.is_keys][:, :, i].reshape(-1, self.n_features) for i in (0, 1)
+        )
+        logs, angles = self._products(rows, real), self._products(rows, imaginary)
+        dense = like(rows.on_host(), logs) if rows.is_sparse else rows.values
+        squares = dense**2 @ like(real**2 - imaginary**2, dense).T
+        logs = logs + (outer[:, None] - squares / 2)[:, :, None]
+        logs = xp.where(self._sees(rows), logs, like(-np.inf, logs))
+        sines = (-1.0 if self.is_keys else 1.0) * xp.sin(angles)
+        values, logs = xp.concat([xp.cos(angles), sines], axis=2), xp.concat([logs, logs], axis=2)
+        shape = X.shape[0], self.n_columns
+        return signed_rows(xp.reshape(values, shape), xp.reshape(logs, shape))
 
-    def _stretched(self, rows, outer, pair):
-        real, imaginary = self.stretches[pair][self.is_keys]
-        omega = self.projection.dense()
-        level = rows.dot(DenseProjection(omega * real))
-        angle = rows.dot(DenseProjection(omega * imaginary))
-        dense = rows.values
-        if rows.is_sparse:
-            dense = like(rows.on_host(), level)
-        square = dense**2 @ like(real**2 - imaginary**2, dense)
-        xp = namespace(level)
-        logs = level + (outer - square / 2)[:, None]
-        sign = -1.0 if self.is_keys else 1.0
-        return columns([xp.cos(angle), sign * xp.sin(angle)]), columns([logs, logs])
+    def _products(self, rows, stretches):
+        """Return products with the projections, stretched for every pair, (n, n_pairs, m)."""
+        stretched = self.projection.dense() * stretches[:, None]
+        products = rows.dot(DenseProjection(stretched.reshape(-1, self.n_features)))
+        return namespace(products).reshape(products, (-1, len(stretches), len(stretched[0])))
 
 
-class Clustered:
-    """The steps of a `HybridRF` whose coefficients select the clusters of a pair."""
+def sizes(spec):
+    """Return the numbers of projections and clusters."""
+    width = 1 if is_positive(spec) else 2
+    clusters = min(spec.n_clusters, math.isqrt(spec.n_components // width))
+    n_projections = spec.n_components // (width * clusters**2)
+    return SimpleNamespace(n_projections=n_projections, clusters=clusters)
 
-    def sizes(self, spec):
-        """Return the numbers of projections and clusters."""
-        width = 1 if self.is_positive(spec) else 2
-        clusters = min(spec.n_clusters, math.isqrt(spec.n_components // width))
-        n_projections = spec.n_components // (width * clusters**2)
-        return SimpleNamespace(n_projections=n_projections, clusters=clusters)
 
-    @staticmethod
-    def is_positive(spec):
-        """Return whether the clusters are recentred."""
-        # The complex diagonal needs two columns; a single one cannot hold them.
-        return spec.recenter or spec.n_components == 1
+def is_positive(spec):
+    """Return whether the clusters are recentred."""
+    # The complex diagonal needs two columns; a single one cannot hold them.
+    return spec.recenter or spec.n_components == 1
 
-    def learn_from_rows(self, spec, learned, sample):
-        """Add the centres of both sides."""
-        rng = sample.rng_of_rows()
-        queries = self._chosen(spec, learned, sample.queries, sample.weights, rng)
-        learned.query_centers_ = _centers(*queries, learned.clusters, rng)
-        others, learned.key_centers_ = queries, learned.query_centers_
-        if sample.keys is not sample.queries:
-            others = self._chosen(spec, learned, sample.keys, sample.key_weights, rng)
-            learned.key_centers_ = _centers(*others, learned.clusters, rng)
-        centers = learned.query_centers_, learned.key_centers_
-        if self.is_positive(spec):
-            learned.rho_ = _roots(queries, others, *centers)
-        else:
-            learned.stretches = _stretches(queries, others, *centers)
 
-    @staticmethod
-    def _chosen(spec, learned, X, weights, rng):
-        """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
-        chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
-        # Convert to float64 before the shift, so that float32 rows give the same choices.
-        X = X[chosen].astype(np.float64, copy=False)
-        return spec._coordinates(learned).on_host(X), weights
+def learn_from_rows(spec, learned, sample):
+    """Add the centres of both sides, and what the features of every pair of clusters need."""
+    rng = sample.rng_of_rows()
+    queries = _chosen(spec, learned, sample.queries, sample.weights, rng)
+    learned.query_centers_ = _centers(*queries, learned.clusters, rng)
+    others, learned.key_centers_ = queries, learned.query_centers_
+    if sample.keys is not sample.queries:
+        others = _chosen(spec, learned, sample.keys, sample.key_weights, rng)
+        learned.key_centers_ = _centers(*others, learned.clusters, rng)
+    centers = learned.query_centers_, learned.key_centers_
+    if is_positive(spec):
+        learned.rho_ = _roots(queries, others, *centers)
+    else:
+        learned.stretches = _stretches(queries, others, *centers)
 
-    def assemble(self, spec, learned, draw):
-        """Return the maps of both sides."""
-        kind, own = StretchedMap, getattr(learned, "stretches", None)
-        if self.is_positive(spec):
-            kind, own = RecentredMap, learned.rho_
-        shared = spec._coordinates(learned), draw.projection
-        sides = learned.query_centers_, learned.key_centers_
-        return kind(*shared, *sides, False, own), kind(*shared, *sides[::-1], True, own)
 
-    def log_variance(self, spec, learned, X, Y, geometry):
-        """Return the log variance of one projection."""
-        centers = learned.query_centers_, learned.key_centers_
-        log_own = np.empty_like(geometry.sum2)
-        for a, b, in_a, in_b in _pairs_of_clusters(X, Y, *centers):
-            x, y = X[in_a], Y[in_b]
-            if self.is_positive(spec):
-                own = variances.PairGeometry.of(x - centers[0][a], y - centers[1][b])
-                logs = variances.Exponential(learned.rho_[a, b]).log_own(own)
-            else:
-                real, imaginary = (
-                    squared_distances(x * own, y * other, sign=1)
-                    for own, other in zip(*learned.stretches[a, b], strict=True)
-                )
-                # exp(|a|^2) cosh(|b|^2)
-                logs = variances.log_expm1(real + np.logaddexp(imaginary, -imaginary) - np.log(2))
-            log_own[np.ix_(in_a, in_b)] = logs
-        return -geometry.difference2 + log_own
+def _chosen(spec, learned, X, weights, rng):
+    """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
+    chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
+    # Convert to float64 before the shift, so that float32 rows give the same choices.
+    X = X[chosen].astype(np.float64, copy=False)
+    return spec._coordinates(learned).on_host(X), weights
+
+
+def assemble(spec, learned, draw):
+    """Return the maps of both sides."""
+    is_recentred = is_positive(spec)
+    kind = RecentredMap if is_recentred else StretchedMap
+    own = learned.rho_ if is_recentred else learned.stretches
+    shared = spec._coordinates(learned), draw.projection
+    sides = learned.query_centers_, learned.key_centers_
+    return kind(*shared, *sides, False, own), kind(*shared, *sides[::-1], True, own)
+
+
+def log_variance(spec, learned, X, Y):
+    """Return the log variance of one projection."""
+    centers = learned.query_centers_, learned.key_centers_
+    a, b = (cdist(Z, own).argmin(axis=1) for Z, own in zip((X, Y), centers, strict=True))
+    if is_positive(spec):
+        geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
+        logs = variances.Exponential(learned.rho_[np.ix_(a, b)]).log_own(geometry)
+        return logs - squared_distances(X, Y)
+    logs = -squared_distances(X, Y)
+    for i, j in np.ndindex(len(centers[0]), len(centers[1])):
+        in_i, in_j = np.flatnonzero(a == i), np.flatnonzero(b == j)
+        (r, s), (t, u) = (side[i, j] for side in learned.stretches)
+        real = squared_distances(X[in_i] * r, Y[in_j] * t, sign=1)
+        imaginary = squared_distances(X[in_i] * s, Y[in_j] * u, sign=1)
+        # exp(|a|^2) cosh(|b|^2)
+        excess = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
+        logs[np.ix_(in_i, in_j)] += variances.log_expm1(excess)
+    return logs
 
 
 def _centers(points, weights, n_clusters, rng):
     """Return the centres of clusters of points."""
     grid, origin, step = on_grid(points)
     return origin + step * cluster_centers(grid, weights, n_clusters, rng)
-
-
-def _invert(values):
-    """Return 1 / values, and 0 where they are 0."""
-    return np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
-
-
-def _pairs_of_clusters(queries, others, query_centers, key_centers):
-    """Yield the indices of every pair of clusters, and which queries and keys they contain."""
-    nearest_a, nearest_b = (
-        cdist(points, centers).argmin(axis=1)
-        for points, centers in ((queries, query_centers), (others, key_centers))
-    )
-    for a in range(len(query_centers)):
-        for b in range(len(key_centers)):
-            yield a, b, nearest_a == a, nearest_b == b
 
 
 def _roots(queries, others, *centers):
@@ -323,9 +298,7 @@ def _roots(queries, others, *centers):
     spreads = []
     for (points, weights), own in zip((queries, others), centers, strict=True):
         distances2 = cdist(points, own, "sqeuclidean")
-        nearest = distances2.argmin(axis=1)
-        totals = np.bincount(nearest, weights * distances2.min(axis=1), len(own))
-        spreads.append(totals / np.bincount(nearest, weights, len(own)))
+        spreads.append(np.sum(_shares(points, weights, own) * distances2.T, axis=1))
     # Centres are means, so the mean of |u + v|^2 is that of |u|^2 + |v|^2.
     sums = np.add.outer(*spreads)
     return np.array([[optimal_rho(own, points.shape[1]) for own in row] for row in sums])
@@ -334,20 +307,25 @@ def _roots(queries, others, *centers):
 def _stretches(queries, others, *centers):
     """Return the diagonals of M by pair of clusters: (real, imaginary) of queries and of keys.
 
-    Queries and others are points and their weights.
+    Queries and others are points and their weights. Both results have the shape
+    (C_queries, C_keys, 2, d).
     """
-    table = {}
-    (points, weights), (other_points, other_weights) = queries, others
-    for a, b, in_a, in_b in _pairs_of_clusters(points, other_points, *centers):
-        sides = (points[in_a], weights[in_a]), (other_points[in_b], other_weights[in_b])
-        means = [np.average(rows, axis=0, weights=own) for rows, own in sides]
-        squares = [
-            np.maximum(np.average(rows**2, axis=0, weights=own), _FLOOR) for rows, own in sides
-        ]
-        size = (squares[1] / squares[0]) ** 0.25
-        # Means that are only rounding have no sign, so they count as equal.
-        is_imaginary = means[0] * means[1] >= -_FLOOR * np.prod(np.sqrt(squares), axis=0)
-        real, imaginary = np.where(is_imaginary, 0.0, size), np.where(is_imaginary, size, 0.0)
-        # 1 / (i r) = -i / r.
-        table[a, b] = (real, imaginary), (_invert(real), -_invert(imaginary))
-    return table
+    means, squares = [], []
+    for axis, (points, weights), own in zip((1, 0), (queries, others), centers, strict=True):
+        shares = _shares(points, weights, own)
+        means.append(np.expand_dims(shares @ points, axis))
+        squares.append(np.expand_dims(np.maximum(shares @ points**2, _FLOOR), axis))
+    size = (squares[1] / squares[0]) ** 0.25
+    # Means that are only rounding have no sign, so they count as equal.
+    is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0] * squares[1])
+    shown = np.stack([~is_imaginary, is_imaginary], axis=2)
+    # 1 / (i r) = -i / r.
+    inverse = np.stack([1 / size, -1 / size], axis=2)
+    return shown * size[:, :, None], shown * inverse
+
+
+def _shares(points, weights, centers):
+    """Return the share of every row in the weight of every cluster, (C, n); 0 in the others."""
+    nearest = cdist(points, centers).argmin(axis=1)
+    shares = weights * (nearest == np.arange(len(centers))[:, None])
+    return shares / shares.sum(axis=1, keepdims=True)

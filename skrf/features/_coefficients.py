@@ -37,7 +37,7 @@ class Angular:
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
         xp, last = namespace(products), n_bases - 1
         signs = xp.where(products < 0, like(-1.0, products), like(1.0, products))
-        n = products.shape[1] // last
+        n = products.shape[1] // max(last, 1)
         made = [(one * 2 ** (-min(k + 1, last) / 2), k) for k in range(n_bases)]
         # (1 + s_1) ... (1 + s_(k-1)) (1 - s_k) / 2^k as a sum of products of signs.
         chain = []

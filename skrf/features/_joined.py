@@ -60,6 +60,15 @@ class JoinedMap(FeatureMap):
         scales = [xp.broadcast_to(own.scale, own.values.shape) for own in rows]
         return Rows(values, xp.concat(scales, axis=-1))
 
+    def write(self, X, out, room, lower=None):
+        """Write the values of rows on the host, map by map, and return their scale."""
+        scales = []
+        for own, columns in zip(self.maps, self._columns, strict=True):
+            part = out[:, columns]
+            scale = own.write(X, part, room, None if lower is None else lower[columns])
+            scales.append(scale if self.is_positive else np.broadcast_to(scale, part.shape))
+        return None if self.is_positive else np.concatenate(scales, axis=1)
+
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
         parts = zip(self.maps, self._columns, strict=True)

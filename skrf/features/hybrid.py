@@ -6,7 +6,6 @@ positive one for distant pairs and a trigonometric one for close pairs, with wei
 products; it costs O(nd + md + mn) per row.
 """
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from .._sums import Rows
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions, check_positive, draft_of
 from ..projections import Coupling, CouplingLike, DenseProjection, Projection
-from ._clustered import Clustered
+from . import _clustered
 from ._coefficients import Angular, Gaussian
 from ._coordinates import Coordinates
 from ._docs import document
@@ -40,6 +39,7 @@ _NAMED = {
     "hyperbolic": PositiveRF(variant="hyperbolic"),
     "trigonometric": RFFSampler(),
 }
+_COEFFICIENTS = {"angular": Angular(), "gaussian": Gaussian()}
 _MAX_DEFAULT_COEFFICIENTS = 8
 
 
@@ -59,8 +59,8 @@ class HybridMap(FeatureMap):
         The bases, symmetric.
     coordinates : Coordinates
         Coordinates of the rows that coefficients see.
-    taus : Projection or None
-        Projections of the coefficients; None uses the first base alone.
+    taus : Projection
+        Projections of the coefficients.
     combination : Angular or Gaussian
         Kind of coefficients.
     is_keys : bool, default=False
@@ -69,7 +69,7 @@ class HybridMap(FeatureMap):
 
     bases: tuple
     coordinates: Coordinates
-    taus: Projection | None
+    taus: Projection
     combination: Angular | Gaussian
     is_keys: bool = False
     is_positive = False
@@ -82,11 +82,8 @@ class HybridMap(FeatureMap):
     @property
     def n_columns(self):
         """Number of features."""
-        sizes = [own.n_columns for own in self.bases]
-        if self.taus is None:
-            return sizes[0]
-        n_coefficients = self.taus.n_projections // (len(self.bases) - 1)
-        return self.combination.n_columns(n_coefficients, sizes)
+        n_coefficients = self.taus.n_projections // max(len(self.bases) - 1, 1)
+        return self.combination.n_columns(n_coefficients, [own.n_columns for own in self.bases])
 
     @property
     def is_parallel(self):
@@ -96,8 +93,6 @@ class HybridMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows` of X."""
         made = [_signed(own(X)) for own in self.bases]
-        if self.taus is None:
-            return made[0]
         one = namespace(made[0].values).ones_like(made[0].values[:, :1])
         parts = [
             (_products(by, made[i].values), _products(0 * by + 1, made[i].scale))
@@ -117,8 +112,6 @@ class HybridMap(FeatureMap):
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
-        if self.taus is None:
-            return self.bases[0].pull_back(X, by_values)
         made, angles = [_signed(own(X)).values for own in self.bases], self._angles(X)
         xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(made), [], 0
         for by, i in self._blocks(angles, xp.ones_like(by_values[:, :1])):
@@ -155,85 +148,6 @@ class _Drawn(Coupling):
     def draw(self, n_projections, n_features, rng):
         """Return these projections."""
         return self.projection
-
-
-@dataclass(frozen=True)
-class Combined:
-    """The steps of a `HybridRF` whose coefficients are products of features.
-
-    Parameters
-    ----------
-    combination : Angular or Gaussian
-        Kind of coefficients.
-    """
-
-    combination: Angular | Gaussian
-
-    def sizes(self, spec):
-        """Return the numbers of projections and of coefficient features."""
-        widths = [own.columns_per_projection for own in spec._bases()]
-        n, growth = spec.n_coefficients, self.combination.growth(widths)
-        if n is None:
-            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(spec.n_components // growth) - 1)
-        smallest = self.combination.n_columns(max(n, 0), widths)
-        fits = smallest <= spec.n_components
-        if spec.n_coefficients is not None and not fits:
-            raise ValueError(
-                f"n_components={spec.n_components} cannot hold n_coefficients={n}: the nearest "
-                f"allowed n_components is {smallest}."
-            )
-        is_alone = n < 0 or not fits
-        if is_alone:
-            # If not even one product fits, use the first base alone.
-            n, smallest = 0, widths[0]
-        n_projections = max(1, spec.n_components // smallest)
-        return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
-
-    @staticmethod
-    def is_positive(spec):
-        """Return whether features are positive: never, because coefficients have signs."""
-        return False
-
-    def learn_from_rows(self, spec, learned, sample):
-        """Add what bases learn from rows, and the widths of Gaussian coefficients."""
-        for k, (own, part) in enumerate(spec._parts(learned)):
-            own._learn_from_rows(part, sample.kept_for(k))
-        learned.width = 1.0
-        if spec.coefficients == "gaussian":
-            learned.tau_ = learned.width = spec._widths(learned, sample)
-
-    def assemble(self, spec, learned, draw):
-        """Return the maps of both sides."""
-        parts = zip(spec._parts(learned), draw.bases, strict=True)
-        bases = tuple(own._assemble(part, drawn)[0] for (own, part), drawn in parts)
-        taus = None
-        if not learned.is_alone:
-            widths = np.ravel(learned.width)
-            widths = np.repeat(widths, len(draw.taus) // len(widths))
-            taus = DenseProjection(draw.taus / widths[:, None])
-        made = HybridMap(bases, spec._coordinates(learned), taus, self.combination)
-        return made, replace(made, is_keys=True) if learned.n_coefficients_ else made
-
-    def log_variance(self, spec, fitted, X, Y):
-        """Return the log variance of the estimate."""
-        learned, maps = fitted.learned, fitted.queries.bases
-        covariances = spec._covariances(learned, X, Y)
-        known = [
-            own._log_variance(replace(fitted, learned=part, queries=side, keys=side), X, Y)
-            for (own, part), side in zip(spec._parts(learned), maps, strict=True)
-        ]
-        if learned.is_alone:
-            return known[0]
-        sides, n = spec._dense_sides(learned, X, Y), learned.n_coefficients_
-        moments = self.combination.moments(*sides, n, len(known), learned.width)
-        return variances.hybrid_log_variance(moments, known, covariances)
-
-
-_FAMILIES = {
-    "angular": Combined(Angular()),
-    "gaussian": Combined(Gaussian()),
-    "clustered": Clustered(),
-}
 
 
 @document
@@ -343,7 +257,7 @@ class HybridRF(CenteredRandomFeatures):
 
     _parameter_constraints = {
         "base": [tuple, list],
-        "coefficients": [StrOptions(set(_FAMILIES))],
+        "coefficients": [StrOptions({*_COEFFICIENTS, "clustered"})],
         "n_coefficients": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), tuple, list],
         "shared": ["boolean"],
@@ -388,12 +302,11 @@ class HybridRF(CenteredRandomFeatures):
 
     @property
     def _is_positive(self):
-        return self._family.is_positive(self)
+        return self._is_clustered and _clustered.is_positive(self)
 
     @property
-    def _family(self):
-        # `fit` reports a wrong name; properties must not raise before.
-        return _FAMILIES.get(self.coefficients, _FAMILIES["angular"])
+    def _is_clustered(self):
+        return self.coefficients == "clustered"
 
     # ---------------------------------------------------------------- bases
 
@@ -405,7 +318,7 @@ class HybridRF(CenteredRandomFeatures):
 
     def _bases(self, learned=None):
         """Return unfitted copies of the bases with the settings from here; clusters have none."""
-        if self.coefficients == "clustered" or not isinstance(self.base, (tuple, list)):
+        if self._is_clustered or not isinstance(self.base, (tuple, list)):
             return []
         made = []
         for given in self.base:
@@ -426,7 +339,7 @@ class HybridRF(CenteredRandomFeatures):
 
     def _parts(self, learned):
         """Return pairs of a base and what it learned."""
-        return list(zip(self._bases(learned), getattr(learned, "bases", ()), strict=False))
+        return list(zip(self._bases(learned), learned.bases, strict=True))
 
     def _check_base(self):
         is_known = [
@@ -462,11 +375,11 @@ class HybridRF(CenteredRandomFeatures):
                 )
         names = "n_components", "sigma", "kernel", "center", "random_state"
         names += ("coupling", "projection") if self.shared else ()
-        defaults = inspect.signature(type(given)).parameters
+        defaults = type(given)().get_params(deep=False)
         for name in names:
-            value, own = getattr(given, name, None), getattr(self, name)
-            is_default = name in defaults and value == defaults[name].default
-            if hasattr(given, name) and not is_default and value != own:
+            own = getattr(self, name)
+            value = getattr(given, name, own)
+            if value not in (own, defaults.get(name, own)):
                 hint = " or take shared=False" if name in ("coupling", "projection") else ""
                 raise ValueError(
                     f"{shown} has {name}={value!r}, but HybridRF sets it from its own {name}="
@@ -495,11 +408,11 @@ class HybridRF(CenteredRandomFeatures):
     @property
     def needs_data(self) -> bool:
         """Whether every member of the family needs statistics of data."""
-        return self.coefficients == "clustered" or any(own.needs_data for own in self._bases())
+        return self._is_clustered or any(own.needs_data for own in self._bases())
 
     @property
     def _looks_at_rows(self):
-        return self.coefficients == "clustered" or any(own._looks_at_rows for own in self._bases())
+        return self._is_clustered or any(own._looks_at_rows for own in self._bases())
 
     @property
     def _needs_full_statistics(self):
@@ -519,9 +432,32 @@ class HybridRF(CenteredRandomFeatures):
 
     def _sizes(self):
         self._check_base()
+        if self._is_clustered:
+            return _clustered.sizes(self)
         if self.coefficients == "gaussian" and isinstance(self.tau, (tuple, list)):
             self._check_widths()
-        return self._family.sizes(self)
+        combination = _COEFFICIENTS[self.coefficients]
+        widths = [own.columns_per_projection for own in self._bases()]
+        n, growth = self.n_coefficients, combination.growth(widths)
+        if n is None:
+            n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(self.n_components // growth) - 1)
+        smallest = combination.n_columns(max(n, 0), widths)
+        fits = smallest <= self.n_components
+        if self.n_coefficients is not None and not fits:
+            raise ValueError(
+                f"n_components={self.n_components} cannot hold n_coefficients={n}: the nearest "
+                f"allowed n_components is {smallest}."
+            )
+        is_alone = n < 0 or not fits
+        if is_alone:
+            # If not even one product fits, use the first base alone.
+            n, smallest = 0, widths[0]
+        n_projections = max(1, self.n_components // smallest)
+        return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
+
+    def _combination(self, learned):
+        """Return the coefficients; signs without any tau give a single base the weight 1."""
+        return _COEFFICIENTS["angular" if learned.is_alone else self.coefficients]
 
     def _check_widths(self):
         widths = [check_positive("tau", width) for width in self.tau]
@@ -534,14 +470,13 @@ class HybridRF(CenteredRandomFeatures):
 
     def _widths(self, learned, sample):
         """Return the widths of the Gaussian coefficients; one number is halved repeatedly."""
-        if self.tau == "median":
-            first = learned.sigma * median_distance(sample) or 1.0
-        elif isinstance(self.tau, (tuple, list)):
-            return np.array(self.tau, dtype=float) if len(self.tau) > 1 else float(self.tau[0])
+        if isinstance(self.tau, (tuple, list)):
+            widths = np.array(self.tau, dtype=float)
         else:
-            first = float(self.tau)
-        count = len(self.base) - 1
-        return first if count == 1 else first / 2.0 ** np.arange(count)
+            is_median = self.tau == "median"
+            first = learned.sigma * median_distance(sample) or 1.0 if is_median else self.tau
+            widths = first / 2.0 ** np.arange(len(self.base) - 1)
+        return widths if len(widths) > 1 else float(widths[0])
 
     def _learn(self, learned, statistics):
         super()._learn(learned, statistics)
@@ -553,26 +488,29 @@ class HybridRF(CenteredRandomFeatures):
                 setattr(part, name, getattr(learned, name))
             own._learn(part, statistics)
             parts.append(part)
-        if parts:
-            learned.bases = tuple(parts)
+        learned.bases = tuple(parts)
 
     def _learn_from_rows(self, learned, sample):
-        self._family.learn_from_rows(self, learned, sample)
+        if self._is_clustered:
+            _clustered.learn_from_rows(self, learned, sample)
+        for k, (own, part) in enumerate(self._parts(learned)):
+            own._learn_from_rows(part, sample.kept_for(k))
+        learned.width = 1.0
+        if self.coefficients == "gaussian":
+            learned.tau_ = learned.width = self._widths(learned, sample)
 
     def _forget_data(self, learned):
         for own, part in self._parts(learned):
             own._forget_data(part)
 
     def _keeps_draw(self, before, learned):
-        pairs = zip(self._parts(before), self._parts(learned), strict=False)
         sizes = [
-            (getattr(part, "n_coefficients_", 0), len(getattr(part, "bases", ())))
-            for part in (before, learned)
+            (own.n_projections, getattr(own, "n_coefficients_", 0), len(own.bases))
+            for own in (before, learned)
         ]
-        return (
-            super()._keeps_draw(before, learned)
-            and sizes[0] == sizes[1]
-            and all(own._keeps_draw(earlier, part) for (_, earlier), (own, part) in pairs)
+        return sizes[0] == sizes[1] and all(
+            own._keeps_draw(earlier, part)
+            for earlier, (own, part) in zip(before.bases, self._parts(learned), strict=True)
         )
 
     def _draw(self, learned, seed):
@@ -593,20 +531,33 @@ class HybridRF(CenteredRandomFeatures):
         return draw
 
     def _assemble(self, learned, draw):
-        return self._family.assemble(self, learned, draw)
+        if self._is_clustered:
+            return _clustered.assemble(self, learned, draw)
+        parts = zip(self._parts(learned), draw.bases, strict=True)
+        bases = tuple(own._assemble(part, drawn)[0] for (own, part), drawn in parts)
+        widths = np.ravel(learned.width)
+        widths = np.repeat(widths, len(draw.taus) // len(widths))
+        taus = DenseProjection(draw.taus / widths[:, None])
+        made = HybridMap(bases, self._coordinates(learned), taus, self._combination(learned))
+        return made, replace(made, is_keys=True) if learned.n_coefficients_ else made
 
     # ---------------------------------------------------------------- error
 
     def _log_variance(self, fitted, X, Y):
         learned = fitted.learned
-        if self.coefficients != "clustered":
-            return self._family.log_variance(self, fitted, X, Y)
-        self._check_is_dense()
-        self._check_is_iid()
-        sides = self._dense_sides(learned, X, Y)
-        geometry = variances.PairGeometry.of(*sides)
-        logs = self._family.log_variance(self, learned, *sides, geometry)
-        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+        if self._is_clustered:
+            self._check_is_dense()
+            self._check_is_iid()
+            logs = _clustered.log_variance(self, learned, *self._dense_sides(learned, X, Y))
+            return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+        covariances = self._covariances(learned, X, Y)
+        known = [
+            own._log_variance(replace(fitted, learned=part, queries=side, keys=side), X, Y)
+            for (own, part), side in zip(self._parts(learned), fitted.queries.bases, strict=True)
+        ]
+        sides, n = self._dense_sides(learned, X, Y), learned.n_coefficients_
+        moments = self._combination(learned).moments(*sides, n, len(known), learned.width)
+        return variances.hybrid_log_variance(moments, known, covariances)
 
     def _check_is_iid(self, hint=""):
         if self.coupling != "iid":

@@ -128,9 +128,7 @@ def hoeffding_bound(
     True
     """
     error, log_range = _checked(mechanism, X, Y, error, side)
-    with np.errstate(over="ignore"):
-        exponent = -2.0 * mechanism.n_projections_ * np.exp(2 * (np.log(error) - log_range))
-    return _on_sides(exponent, side)
+    return _on_sides(mechanism, math.log(2) + 2 * (math.log(error) - log_range), side)
 
 
 def bernstein_bound(
@@ -195,8 +193,7 @@ def bernstein_bound(
         math.log(2) + log_variance - 2 * math.log(error),
         math.log(2 / 3) + log_range - math.log(error),
     )
-    with np.errstate(over="ignore"):
-        return _on_sides(-mechanism.n_projections_ * np.exp(-log_spread), side)
+    return _on_sides(mechanism, -log_spread, side)
 
 
 def _checked(mechanism, X, Y, error, side):
@@ -208,7 +205,10 @@ def _checked(mechanism, X, Y, error, side):
     return error, to_host(mechanism.term_range(X, Y, log=True, upper=side == "upper"))
 
 
-def _on_sides(exponent, side):
+def _on_sides(mechanism, log_rate, side):
+    """Return the bound for the log of the exponent per projection."""
+    with np.errstate(over="ignore"):
+        exponent = -mechanism.n_projections_ * np.exp(log_rate)
     return np.minimum((2 if side == "two" else 1) * np.exp(exponent), 1.0)
 
 

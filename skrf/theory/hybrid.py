@@ -90,12 +90,9 @@ def _log_relative_variance(radius, angle, n_coefficients):
     sums, differences = (4 * radius**2 * side(angle / 2) ** 2 for side in (np.cos, np.sin))
     # A trigonometric estimate has the variance of a hyperbolic one at the angle's supplement.
     parts = [
-        np.log(share**2 + spread) + variances.Hyperbolic().log_own(_with_sum(square))
+        np.log(share**2 + spread)
+        # Only |x + y|^2 matters.
+        + variances.Hyperbolic().log_own(variances.PairGeometry(1, square, square, square))
         for share, square in ((far, sums), (1 - far, differences))
     ]
     return np.logaddexp(*parts)
-
-
-def _with_sum(sum2):
-    """Return the geometry of a pair of which only |x + y|^2 matters."""
-    return variances.PairGeometry(1, sum2, sum2, sum2)
