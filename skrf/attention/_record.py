@@ -3,7 +3,6 @@
 import numpy as np
 
 from ..features import record_of, restored
-from ._heads import HeadSet
 from .generalized import GeneralizedMap
 
 
@@ -69,6 +68,6 @@ def restore_fit(attention, record):
             for i in range(h * n_maps, (h + 1) * n_maps)
             if plan.prototypes
         ]
-        sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
+        sets.append(plan.maps(own, shrink[h]))
         mechanisms += own
     return attention._keep(lengths, shape, plan.prototypes, sets, mechanisms, shrink)

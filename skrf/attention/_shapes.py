@@ -51,9 +51,9 @@ class HeadGroups:
         return cast(rows, self.dtype)
 
     def on_host(self):
-        """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
-        q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
-        return HeadGroups(q, k, self.v, padding, self.leading, self.dtype)
+        """Return the same with arrays of NumPy, which statistics need."""
+        arrays = map(to_host, (self.q, self.k, self.v, self.padding))
+        return HeadGroups(*arrays, self.leading, self.dtype)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
