@@ -315,13 +315,6 @@ class RandomFeatureAttention(nn.Module):
         self._register()  # on the new device, but not in shorter floats
         return self
 
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "_operators"}
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self._restore(self._arrays())
-
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
     ):

@@ -96,12 +96,12 @@ class DenseMask(Mask):
 
     def _entries(self, rows, keys, X):
         """Return the same without causality."""
-        part = rows_of(self.matrix, rows, axis=0)[:, keys]
+        part, unit = rows_of(self.matrix, rows, axis=0)[:, keys], self.unit(X)
         if not is_array_api(part):
-            return like(part / self.unit(X), X)
+            return like(part if unit == 1 else part / unit, X)
         if namespace(X).isdtype(part.dtype, ("bool", "integral")):
             part = cast(part, X.dtype)
-        return cast(part / self.unit(X), X.dtype)
+        return cast(part / unit, X.dtype)
 
     def no_gradient(self, X):
         """Return the gradient with respect to the entries, before anything is added."""
@@ -131,15 +131,7 @@ class SparseMask(DenseMask):
 
     def _entries(self, rows, keys, X):
         """Return W at rows and keys without causality."""
-        part = self.matrix[rows]
-        keys = np.arange(self.shape[1])[keys]
-        entries = np.zeros((len(rows), len(keys)))
-        if len(keys):
-            places = np.searchsorted(keys, part.indices)
-            found = keys.take(places, mode="clip") == part.indices
-            numbers = np.repeat(np.arange(len(rows)), np.diff(part.indptr))
-            entries[numbers[found], places[found]] = part.data[found] / self.unit(X)
-        return like(entries, X)
+        return like((self.matrix[rows][:, keys] / self.unit(X)).toarray(), X)
 
     no_gradient = Mask.no_gradient
 
@@ -255,12 +247,9 @@ class GridMask(Mask):
         """Return NumPy entries: windows of the reversed weights."""
 
         def windows():
-            back = np.ascontiguousarray(weights[(slice(None, None, -1),) * weights.ndim])
-            start = back[tuple(slice(n - 1, None) for n in self.grid)]
-            strides = [-step for step in back.strides], back.strides
-            return np.lib.stride_tricks.as_strided(
-                start, (*self.grid, *self.grid), (*strides[0], *strides[1]), writeable=False
-            )
+            back = np.ascontiguousarray(np.flip(weights))
+            seen = np.lib.stride_tricks.sliding_window_view(back, self.grid)
+            return np.flip(seen, tuple(range(len(self.grid))))
 
         found = self._remembered("windows", weights, windows)
         length = math.prod(self.grid[1:])
