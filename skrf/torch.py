@@ -11,7 +11,7 @@ from ._estimator import naming_parameters
 from ._typing import RandomState, Transformer
 from ._validation import check_integer, draw_seed
 from .attention import ApproxKernelAttention, NearField, ToeplitzMask
-from .attention._record import record_of_fit, restore_fit
+from .attention._record import below, record_of_fit, restore_fit
 
 __all__ = ["RandomFeatureAttention"]
 
@@ -318,10 +318,8 @@ class RandomFeatureAttention(nn.Module):
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
     ):
-        start, found = f"{prefix}{_RECORD}", {}
-        for name, value in state_dict.items():
-            if name.startswith(start):
-                found[name.removeprefix(start)] = value.numpy(force=True)
+        given = below(state_dict, f"{prefix}{_RECORD}")
+        found = {name: value.numpy(force=True) for name, value in given.items()}
         if {"seed", "n_calls"} <= set(found):
             self._restore(found)
         # The buffers are now those of the state, so none can be missing.
@@ -333,9 +331,7 @@ class RandomFeatureAttention(nn.Module):
         self.seed, self.n_calls = int(arrays["seed"]), int(arrays["n_calls"])
         self._forget()
         for is_causal, direction in _DIRECTIONS.items():
-            start = f"{direction}/"
-            record = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-            if record:
+            if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
                 with self._masked(operator):
                     restore_fit(operator, record)

@@ -40,6 +40,8 @@ class FarPart:
 class FarSums:
     """Sums over far blocks, for ranges of blocks requested in order.
 
+    Sums over the blocks that follow each of the ranges are computed in advance.
+
     Parameters
     ----------
     right : callable
@@ -48,6 +50,8 @@ class FarSums:
         Rows that do not count have zero features.
     n_blocks : int
         Number of blocks.
+    stops : list of int
+        The ends of the ranges.
     before, after : bool, default=True
         Whether earlier and later blocks are read.
     sums : Sums, default=None
@@ -58,20 +62,18 @@ class FarSums:
         Over what comes after the last block.
     """
 
-    def __init__(self, right, n_blocks, *, before=True, after=True, sums=None, done=0, later=None):
+    def __init__(
+        self, right, n_blocks, stops, *, before=True, after=True, sums=None, done=0, later=None
+    ):
         self.right, self.n_blocks, self.before, self.after = right, n_blocks, before, after
         if sums is None:
             rows, values = right(n_blocks - 1, n_blocks)
             sums = Sums.before(rows.map(as_rows), as_rows(values))
         self.sums, self.done, self._later = sums, done, {}
         self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
-        self._end = self._nothing if later is None else later
         self._rooms = Scratch(), Scratch()
-
-    def look_ahead(self, stops):
-        """Compute the sums over blocks that follow each of some ranges, given the ends of these."""
-        later, end = self._end, self.n_blocks
-        for stop in reversed(stops if self.after else ()):
+        later, end = self._nothing if later is None else later, n_blocks
+        for stop in reversed(stops if after else ()):
             later = self._more(later, min(stop + 2, end), end)
             self._later[stop], end = later, min(stop + 2, end)
 

@@ -260,7 +260,8 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
 
     # `_Columns` divides its work among threads itself.
     n_columns = sum(piece.way.func is _Columns for piece in pieces)
-    shares = [pairs[:n_columns], *_divided(pairs[n_columns:])]
+    by_rows = pairs[n_columns:]
+    shares = [pairs[:n_columns], *(by_rows[i::_SHARES] for i in range(min(_SHARES, len(by_rows))))]
     parts = [work(shares[0]), *run_all(work, shares[1:])]
     total = parts[0]
     for own in parts[1:]:
@@ -280,11 +281,6 @@ class _Found:
         self.by_queries, self.by_mask = by_queries, by_mask
         self.by_keys = np.zeros_like(inputs.keys.values)
         self.by_values = np.zeros_like(inputs.values)
-
-
-def _divided(items):
-    """Split a list into parts of about equal length."""
-    return [items[i::_SHARES] for i in range(min(_SHARES, len(items)))]
 
 
 def _sees_a_key(rows, inputs, mask):
@@ -349,7 +345,8 @@ class _Columns:
         for features in blocks(self.K.shape[-2], max(1, self.batch // V.shape[-2])):
             columns = self.K[..., features, None, :] * V
             seen = self.mask.product(self.mask.waves(columns), columns)
-            total = total + _over_features(self.Q[..., features, :], seen[..., None, :, :, :])
+            weighted = self.Q[..., features, None, :] * seen[..., None, :, :, :]
+            total = total + namespace(V).sum(weighted, axis=-3)
         return total
 
     def _is_right(self, sums):
@@ -429,11 +426,6 @@ def _usual(values):
     logs = xp.log(xp.where(is_some, sizes, like(1.0, values)))
     n = xp.sum(cast(is_some, values.dtype), axis=-1)
     return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
-
-
-def _over_features(Q, seen):
-    """Return sum_f Q_f seen_f for Q (..., G, F, L) and seen (..., 1, F, c, L)."""
-    return namespace(Q).sum(Q[..., :, None, :] * seen, axis=-3)
 
 
 def _contiguous(X):

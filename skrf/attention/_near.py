@@ -19,7 +19,6 @@ from .._arrays import (
     cast,
     constant,
     is_array_api,
-    largest_entry,
     largest_norm2,
     like,
     namespace,
@@ -29,6 +28,7 @@ from ._backward import by_sums_of, pulled
 from ._far import FarSums
 from ._heads import as_blocks, as_rows, blocks, filled, quotients
 from ._sampled import free, sampled, scores, taken
+from ._shapes import check_logits
 
 _ROWS = 2048  # processed at a time
 _SAMPLED = 16  # queries whose weights select the anchors
@@ -344,8 +344,8 @@ class NearAttention:
             rows = layout.rows(start, stop)
             return self._blocks_of(rows, unit.key_rows(rows), self._values(rows))
 
-        far = FarSums(right, layout.n_blocks, after=not layout.causal, sums=sums)
-        far.look_ahead([stop for _, stop, _ in ranges])
+        stops = [stop for _, stop, _ in ranges]
+        far = FarSums(right, layout.n_blocks, stops, after=not layout.causal, sums=sums)
         return Reader(unit, queries, far)
 
     # ---------------------------------------------------------------- exact part
@@ -595,8 +595,8 @@ class NearAttention:
             ranges = [(own.start, own.stop) for own in blocks(n, size)]
         if not ranges:
             return
-        far = FarSums(right, layout.n_blocks, before=not layout.causal, later=later)
-        far.look_ahead([stop for _, stop in ranges])
+        stops = [stop for _, stop in ranges]
+        far = FarSums(right, layout.n_blocks, stops, before=not layout.causal, later=later)
         for first, stop in ranges:
             for part in far.parts(first, stop):
                 rows, n = layout.rows(part.first, part.stop), part.stop - part.first
@@ -696,13 +696,7 @@ def _largest_logit(unit, scale, state):
     """Return an upper bound of all logits, or raise if they leave the range of float64."""
     keys = [unit.k] if state is None else [unit.k, state.keys, state.anchors.keys]
     bound = scale * longest(unit.q) * max(map(longest, keys))
-    if not math.isfinite(bound):
-        raise ValueError(
-            "q and k are too large: products of theirs may exceed the range of float64; their "
-            f"largest entries are {largest_entry(unit.q):.3g} and {largest_entry(unit.k):.3g}, and "
-            f"scale={scale:.3g}."
-        )
-    return bound
+    return check_logits(bound, unit.q, unit.k, scale)
 
 
 def longest(rows):

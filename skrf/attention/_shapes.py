@@ -130,6 +130,17 @@ def check_finite(name, array):
     return largest
 
 
+def check_logits(bound, q, k, scale):
+    """Return a bound of all logits, or raise if they may leave the range of float64."""
+    if not math.isfinite(bound):
+        raise ValueError(
+            "q and k are too large: products of theirs may exceed the range of float64; their "
+            f"largest entries are {largest_entry(q):.3g} and {largest_entry(k):.3g}, and "
+            f"scale={scale:.3g}."
+        )
+    return bound
+
+
 def unit_for(largest):
     """Return the power of 2 to divide numbers of a size by, which is 1 for usual sizes."""
     if largest == 0 or 1 / _USUAL < largest < _USUAL:

@@ -12,7 +12,7 @@ from .._sums import peaked, transposed
 from .._typing import Array
 from .._validation import check_integer
 from ._heads import Output, blocks
-from ._shapes import check_qkv, check_scale
+from ._shapes import check_logits, check_qkv, check_scale
 from .masks import as_mask
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
@@ -149,13 +149,7 @@ def _dtype_of_logits(heads, scale, is_weighted):
     """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
     with np.errstate(over="ignore"):
         largest = np.multiply(largest_entry(heads.q), largest_entry(heads.k))
-        bound = largest * scale * heads.q.shape[-1]
-    if not np.isfinite(bound):
-        raise ValueError(
-            "q and k are too large: the products scale * q.k may exceed the range of float64 "
-            f"(largest entries {largest_entry(heads.q):.3g} and {largest_entry(heads.k):.3g}, "
-            f"scale={scale:.3g})."
-        )
+        bound = check_logits(largest * scale * heads.q.shape[-1], heads.q, heads.k, scale)
     # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
         return namespace(heads.q).float64

@@ -348,7 +348,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         AttributeError
             If the map has no `partial_fit`, such as `AdaptiveRF`, which looks at single rows.
         """
-        return self._fit(q, k, None, key_padding_mask, vars(self).get("_fitted_sets"))
+        return self._fit(q, k, None, key_padding_mask, vars(self).get("mechanisms_"))
 
     def _fit(self, q, k, v, key_padding_mask, before=None):
         values = v
@@ -373,9 +373,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         shrink = shrink if before is None else self.shrink_.reshape(shrink.shape)
         for h in range(n_heads):
             numbers = np.arange(h, n_sets, n_heads)
-            earlier = [None] * len(apart)
-            if before is not None:
-                earlier = [head.mechanism for head in before[h].groups[0]]
+            n = len(apart)
+            earlier = before[h * n : (h + 1) * n] if before else [None] * n
             pairs = zip(apart, earlier, strict=True) if prototypes else ()
             own = [adapted(plan, *pooled(host, numbers, part), old) for part, old in pairs]
             if own and field is not None and before is None:
@@ -758,14 +757,13 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        groups, _ = self._check(q, k, k, key_padding_mask)
+        groups, n_heads = self._check(q, k, k, key_padding_mask)
         # Attention to unit vectors: column j holds the factors of value j.
         n_keys = groups.k.shape[-2]
-        unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
-        unit = like(unit, groups.k)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FeatureCollapseWarning)
-            return self(q, k, unit, key_padding_mask=key_padding_mask)
+        unit = np.broadcast_to(np.eye(n_keys), (*groups.k.shape[:-1], n_keys))
+        groups = replace(groups, v=like(unit, groups.k), dtype=groups.q.dtype)
+        found = self._attend(groups, self._sets(groups, n_heads), self._masks(groups))
+        return groups.ungroup(found.out)
 
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
