@@ -478,10 +478,7 @@ class _Block:
 
     def _keys(self, part):
         """Return the features of some keys, times the weights if there is a single row."""
-        if isinstance(part, slice):
-            rows = self.inputs.keys.map(lambda array: array[..., part, :])
-        else:
-            rows = self.inputs.keys.map(lambda array: rows_of(array, part))
+        rows = self.inputs.keys.map(lambda array: rows_of(array, part))
         if not self.is_alone:
             return rows
         # The weights are added to the logarithms, so that the maximum is that of the products.
@@ -514,7 +511,9 @@ class _Block:
         for part, weights, K, _ in self._kernel():
             kernel = self.factors @ transposed(K)[..., None, :, :]
             kernel = arithmetic(kernel).multiply(kernel, weights)
-            sums = sums + cast(kernel @ self._values(part)[..., None, :, :], xp.float64)
+            sums = sums + cast(
+                kernel @ rows_of(self.inputs.values, part)[..., None, :, :], xp.float64
+            )
             if is_signed:
                 # Terms may cancel: their largest possible size decides whether the sum is accurate.
                 most = xp.abs(self.factors) @ xp.abs(transposed(K))[..., None, :, :]
@@ -528,15 +527,11 @@ class _Block:
             is_done = _all_sets(to_host(sizes >= _least(self.mask, values)) | is_blind)
         return sums, is_done
 
-    def _values(self, part):
-        values = self.inputs.values
-        return values[..., part, :] if isinstance(part, slice) else rows_of(values, part)
-
     def backward(self, rows, by_sums, found):
         """Add the gradients, given those of the sums (G, n, e + 1)."""
         by_factors = np.zeros_like(self.factors)
         for part, weights, K, slopes in self._kernel():
-            values = self._values(part)
+            values = rows_of(self.inputs.values, part)
             kernel, by_kernel = self.factors @ K.T, by_sums @ values.T
             if found.by_mask is not None:
                 by_entries = np.einsum("gij,gij->ij", kernel, by_kernel)
