@@ -521,11 +521,10 @@ class _Block:
         if self.is_alone:
             return sums, np.ones(1, dtype=bool)
         sizes = sizes if is_signed and self.parts else constant(sums[..., 0])
-        is_done = _all_sets(sizes >= _least(self.mask, values))
+        is_done = to_host(sizes >= _least(self.mask, values))
         if not is_done.all():
-            is_blind = ~_sees_a_key(self.rows, self.inputs, self.mask)
-            is_done = _all_sets(to_host(sizes >= _least(self.mask, values)) | is_blind)
-        return sums, is_done
+            is_done = is_done | ~_sees_a_key(self.rows, self.inputs, self.mask)
+        return sums, _all_sets(is_done)
 
     def backward(self, rows, by_sums, found):
         """Add the gradients, given those of the sums (G, n, e + 1)."""

@@ -8,7 +8,6 @@ the previous chunk.
 
 import copy
 import math
-from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -430,9 +429,7 @@ class Performer:
                 "chunk_size must be None with a mask, which has no state between chunks; got "
                 f"{chunk_size!r}."
             )
-        size = length if chunk_size is None else chunk_size
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
+        size = length if chunk_size is None else check_integer("chunk_size", chunk_size)
         return tokens[:, :-1], tokens[:, 1:], blocks(length, size)
 
     def _check_length(self, length):
