@@ -187,8 +187,7 @@ class RandomFeatureAttention(nn.Module):
         parts = [part.detach() for part in parts]
         with self._masked(self._operator(is_causal, self.seed)) as operator:
             operator.fit(*parts, key_padding_mask=key_padding_mask)
-        record = record_of_fit(operator)
-        record[_FITTED_SEED] = np.array(self.seed)
+        record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
         self._operators[is_causal], self._records[is_causal] = operator, record
         self._register()
         return self
@@ -295,19 +294,15 @@ class RandomFeatureAttention(nn.Module):
 
     # ---------------------------------------------------------------- state
 
-    def _arrays(self):
-        """Return everything besides the arguments that outputs depend on, by name."""
+    def _register(self):
+        """Write everything besides the arguments that outputs depend on into buffers."""
+        device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
         for is_causal, own in self._records.items():
             direction = _DIRECTIONS[is_causal]
             arrays.update({f"{direction}/{name}": array for name, array in own.items()})
-        return arrays
-
-    def _register(self):
-        """Write the state into buffers."""
-        device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         self._buffers.clear()
-        for name, array in self._arrays().items():
+        for name, array in arrays.items():
             self.register_buffer(f"{_RECORD}{name}", torch.tensor(array, device=device))
 
     def _apply(self, fn, recurse=True):

@@ -6,6 +6,7 @@ import torch
 
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
+from ._backward import by_sums_of
 from ._heads import as_rows
 from ._linear import in_parts, running, together
 from ._near import ExactGradients
@@ -20,7 +21,8 @@ class Quotients(torch.autograd.Function):
 
     @staticmethod
     def forward(sums):
-        return sums[..., 1:] / _divisor(sums)
+        weight = sums[..., :1]
+        return sums[..., 1:] / torch.where(weight == 0, torch.inf, weight)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -28,15 +30,7 @@ class Quotients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        (sums,) = ctx.saved_tensors
-        divisor = _divisor(sums)
-        scaled, quotients = gradient / divisor, sums[..., 1:] / divisor
-        return torch.cat([-(scaled * quotients).sum(-1, keepdim=True), scaled], -1)
-
-
-def _divisor(sums):
-    weight = sums[..., :1]
-    return torch.where(weight == 0, torch.inf, weight)
+        return by_sums_of(*ctx.saved_tensors, gradient)
 
 
 def _check_once():
