@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat
@@ -252,7 +253,12 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
     pairs = list(zip(pieces, by_sums, strict=True))
 
     def work(share):
-        found = _Found(by_queries, inputs, None if by_mask is None else mask.share(by_mask))
+        found = SimpleNamespace(
+            by_queries=by_queries,
+            by_keys=np.zeros_like(inputs.keys.values),
+            by_values=np.zeros_like(inputs.values),
+            by_mask=None if by_mask is None else mask.share(by_mask),
+        )
         for piece, gradient in share:
             way = piece.way()
             way.backward(piece.rows, cast(gradient, way.inputs.values.dtype), found)
@@ -263,24 +269,10 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
     by_rows = pairs[n_columns:]
     shares = [pairs[:n_columns], *(by_rows[i::_SHARES] for i in range(min(_SHARES, len(by_rows))))]
     parts = [work(shares[0]), *run_all(work, shares[1:])]
-    total = parts[0]
-    for own in parts[1:]:
-        total.by_keys += own.by_keys
-        total.by_values += own.by_values
-    if by_mask is not None:
-        for own in parts:
-            if own.by_mask is not by_mask:
-                by_mask += own.by_mask
-    return by_queries, total.by_keys, total.by_values
-
-
-class _Found:
-    """Accumulated gradients with respect to queries, keys, values and the mask."""
-
-    def __init__(self, by_queries, inputs, by_mask):
-        self.by_queries, self.by_mask = by_queries, by_mask
-        self.by_keys = np.zeros_like(inputs.keys.values)
-        self.by_values = np.zeros_like(inputs.values)
+    for own in parts:
+        if own.by_mask is not by_mask:
+            by_mask += own.by_mask
+    return by_queries, sum(own.by_keys for own in parts), sum(own.by_values for own in parts)
 
 
 def _sees_a_key(rows, inputs, mask):

@@ -91,11 +91,6 @@ class NearState:
     anchors: Anchors
     window: Any = None
 
-    @property
-    def shape(self):
-        """Widths of keys and values, and the number of features of every group."""
-        return self.keys.shape[-1], self.values.shape[-1], [s.sums.shape[-2] for s in self.sums]
-
 
 @dataclass(frozen=True, eq=False)
 class NearGradients:
