@@ -11,7 +11,7 @@ from ._estimator import naming_parameters
 from ._typing import RandomState, Transformer
 from ._validation import check_integer, draw_seed
 from .attention import ApproxKernelAttention, NearField, ToeplitzMask
-from .attention._record import record_of_fit, restore_fit
+from .attention._record import below, record_of_fit, restore_fit
 
 __all__ = ["RandomFeatureAttention"]
 
@@ -187,8 +187,7 @@ class RandomFeatureAttention(nn.Module):
         parts = [part.detach() for part in parts]
         with self._masked(self._operator(is_causal, self.seed)) as operator:
             operator.fit(*parts, key_padding_mask=key_padding_mask)
-        record = record_of_fit(operator)
-        record[_FITTED_SEED] = np.array(self.seed)
+        record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
         self._operators[is_causal], self._records[is_causal] = operator, record
         self._register()
         return self
@@ -295,19 +294,15 @@ class RandomFeatureAttention(nn.Module):
 
     # ---------------------------------------------------------------- state
 
-    def _arrays(self):
-        """Return everything besides the arguments that outputs depend on, by name."""
+    def _register(self):
+        """Write everything besides the arguments that outputs depend on into buffers."""
+        device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
         for is_causal, own in self._records.items():
             direction = _DIRECTIONS[is_causal]
             arrays.update({f"{direction}/{name}": array for name, array in own.items()})
-        return arrays
-
-    def _register(self):
-        """Write the state into buffers."""
-        device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         self._buffers.clear()
-        for name, array in self._arrays().items():
+        for name, array in arrays.items():
             self.register_buffer(f"{_RECORD}{name}", torch.tensor(array, device=device))
 
     def _apply(self, fn, recurse=True):
@@ -315,20 +310,11 @@ class RandomFeatureAttention(nn.Module):
         self._register()  # on the new device, but not in shorter floats
         return self
 
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "_operators"}
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self._restore(self._arrays())
-
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
     ):
-        start, found = f"{prefix}{_RECORD}", {}
-        for name, value in state_dict.items():
-            if name.startswith(start):
-                found[name.removeprefix(start)] = value.numpy(force=True)
+        given = below(state_dict, f"{prefix}{_RECORD}")
+        found = {name: value.numpy(force=True) for name, value in given.items()}
         if {"seed", "n_calls"} <= set(found):
             self._restore(found)
         # The buffers are now those of the state, so none can be missing.
@@ -340,9 +326,7 @@ class RandomFeatureAttention(nn.Module):
         self.seed, self.n_calls = int(arrays["seed"]), int(arrays["n_calls"])
         self._forget()
         for is_causal, direction in _DIRECTIONS.items():
-            start = f"{direction}/"
-            record = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-            if record:
+            if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
                 with self._masked(operator):
                     restore_fit(operator, record)

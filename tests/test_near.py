@@ -521,9 +521,10 @@ def test_far_sums_are_unbiased(name, causal):
         ]
         unit = Unit(HeadSet(tuple(drawn)), exact.q[0], exact.k[0], exact.v[0])
         near = NearAttention(unit, attention.near, SCALE, causal, 9)
-        far, rows = near._far_sums(near._ranges()), []
-        for given in near._ranges():
-            sums, scale = near._far_part(far, *given)
+        ranges, rows = near.layout.ranges(9), []
+        readers = near.readers(ranges)
+        for given in ranges:
+            sums, scale = near.far_part(readers, *given)
             rows.append((sums * np.exp(scale))[0].swapaxes(0, 1).reshape(2, -1, E + 1))
         found.append(np.concatenate(rows, axis=1))
     i = np.arange(24)

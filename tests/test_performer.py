@@ -150,7 +150,7 @@ def test_later_tokens_do_not_change_earlier_losses():
     changed[:, 30:] = (changed[:, 30:] + 1) % 7
     short = TOKENS[:, :30]
     assert performer.loss(short) == pytest.approx(performer.loss(changed[:, :30]), rel=1e-12)
-    hidden = [performer._hidden(t, 0, performer._first_states(2))[0] for t in (TOKENS, changed)]
+    hidden = [performer._hidden(t, 0, [()] * performer.n_layers)[0] for t in (TOKENS, changed)]
     assert_allclose(hidden[0][:, :30], hidden[1][:, :30], rtol=1e-12)
     assert np.abs(hidden[0][:, 30:] - hidden[1][:, 30:]).max() > 0.1
 
@@ -240,7 +240,7 @@ def test_fitted_features_are_closer_to_softmax_attention():
         for kind, own in errors.items():
             if kind == "fitted":
                 performer.fit_features(TOKENS)
-            found = performer._attention(0, x, performer._first_states(2)[0])[0]
+            found = performer._attention(0, x, ())[0]
             own.append(np.linalg.norm(found - joined @ performer.params["0.output"]))
     # Seen: 16.6 and 9.6.
     assert np.mean(errors["fitted"]) < 0.8 * np.mean(errors["plain"])
@@ -304,7 +304,7 @@ def test_redraw_keeps_parameters_and_statistics():
 def first_attention(performer, operator, is_fitted=False):
     """Return what the first layer adds to the embedded text, and what an operator makes of it."""
     x = performer._embedded(TOKENS[:, :40], 0)
-    found = performer._attention(0, x, performer._first_states(2)[0])[0]
+    found = performer._attention(0, x, ())[0]
     projections = (performer.params[f"0.{name}"] for name in ("query", "key", "value"))
     q, k, v = (performer._split(x @ projection).reshape(2, 2, 40, 4) for projection in projections)
     out = (operator.fit(q, k, v) if is_fitted else operator)(q, k, v)
@@ -375,7 +375,7 @@ def test_a_near_field_generates_what_it_has_learnt_to_expect():
     drawn = performer.generate(text, 12, temperature=1e-6, random_state=0)
     for token in drawn:
         tokens = np.array([text])
-        hidden = performer._hidden(tokens, 0, performer._first_states(1))[0]
+        hidden = performer._hidden(tokens, 0, [()] * performer.n_layers)[0]
         assert token == np.argmax(performer._linear("logits", hidden)[0][0, -1])
         text.append(token)
 

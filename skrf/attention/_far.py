@@ -40,6 +40,8 @@ class FarPart:
 class FarSums:
     """Sums over far blocks, for ranges of blocks requested in order.
 
+    Sums over the blocks that follow each of the ranges are computed in advance.
+
     Parameters
     ----------
     right : callable
@@ -48,36 +50,28 @@ class FarSums:
         Rows that do not count have zero features.
     n_blocks : int
         Number of blocks.
+    stops : list of int
+        The ends of the ranges.
     before, after : bool, default=True
         Whether earlier and later blocks are read.
     sums : Sums, default=None
-        Over the blocks before number `done`.
-    done : int, default=0
-        The first block that is not in `sums`.
+        Over what comes before the first block.
     later : Sums, default=None
         Over what comes after the last block.
     """
 
-    def __init__(self, right, n_blocks, *, before=True, after=True, sums=None, done=0, later=None):
+    def __init__(self, right, n_blocks, stops, *, before=True, after=True, sums=None, later=None):
         self.right, self.n_blocks, self.before, self.after = right, n_blocks, before, after
         if sums is None:
             rows, values = right(n_blocks - 1, n_blocks)
             sums = Sums.before(rows.map(as_rows), as_rows(values))
-        self.sums, self.done, self._later = sums, done, {}
+        self.sums, self._done, self._later = sums, 0, {}
         self._nothing = Sums(0.0 * sums.sums, sums.top - np.inf)
-        self._end = self._nothing if later is None else later
         self._rooms = Scratch(), Scratch()
-
-    def look_ahead(self, stops):
-        """Compute the sums over blocks that follow each of some ranges, given the ends of these."""
-        later, end = self._end, self.n_blocks
-        for stop in reversed(stops if self.after else ()):
+        later, end = self._nothing if later is None else later, n_blocks
+        for stop in reversed(stops if after else ()):
             later = self._more(later, min(stop + 2, end), end)
             self._later[stop], end = later, min(stop + 2, end)
-
-    def parts(self, first, stop):
-        """Yield the `FarPart` of a range, in as few parts as its exponents allow."""
-        return self._parts(first, stop, self._later.get(stop, self._nothing))
 
     def _more(self, sums, start, stop):
         """Return sums with the rows of more blocks."""
@@ -86,14 +80,20 @@ class FarSums:
         rows, values = self.right(start, stop)
         return added(sums, rows.map(as_rows), as_rows(values))
 
-    def _parts(self, first, stop, later):
+    def parts(self, first, stop, later=None):
+        """Yield the `FarPart` of a range, in as few parts as its exponents allow.
+
+        `later` are the sums over the blocks after it, if it is a part of those given.
+        """
+        later = self._later.get(stop, self._nothing) if later is None else later
         n = stop - first
         # Number j of the range reads the window up to its number j, and from number j - n on.
         window = first - 2 if self.before else first + 2, stop + 2 if self.after else stop - 2
-        start = max(window[0], self.done if self.before else 0)
+        start = max(window[0], self._done if self.before else 0)
         end = max(start, min(window[1], self.n_blocks))
         if start == end:
-            yield self._outside(first, stop, later)
+            sums = self.sums.merge(later)
+            yield FarPart(first, stop, sums.sums[..., None, :, :], sums.top[..., None, :])
             return
         rows, values = self.right(start, end)
         present = slice(start - window[0], end - window[0])
@@ -104,8 +104,8 @@ class FarSums:
         if n > 1 and _rise(highest, top[..., None, :]) > rise_limit(rows.values):
             middle, known = (first + stop) // 2, min(stop + 2, self.n_blocks)
             between = self._more(later, min(middle + 2, known), known) if self.after else later
-            yield from self._parts(first, middle, between)
-            yield from self._parts(middle, stop, later)
+            yield from self.parts(first, middle, between)
+            yield from self.parts(middle, stop, later)
             return
         top, dtype = beside(top, self.sums.top), rows.values.dtype
         sums, later = (cast(part.at(top), dtype) for part in (self.sums, later))
@@ -122,11 +122,6 @@ class FarSums:
             found = arithmetic(found).add(found, ends) if self.before else ends
         read_top = np.where(highest > -np.inf, highest.max(axis=-2, keepdims=True), -np.inf)
         yield FarPart(first, stop, found, beside(read_top, top))
-
-    def _outside(self, first, stop, later):
-        """Return what a range with an empty window reads."""
-        sums = self.sums.merge(later)
-        return FarPart(first, stop, sums.sums[..., None, :, :], sums.top[..., None, :])
 
     def _tops(self, rows, present, n_blocks):
         """Return, on the host, the largest exponents of every block of a window."""
@@ -148,17 +143,17 @@ class FarSums:
 
     def _absorb(self, stop, own, top, products):
         """Add blocks that no later window holds to the sums, on the scale of their exponents."""
-        if stop <= self.done:
+        if stop <= self._done:
             return
         xp = namespace(products)
         # Absorbed blocks without any key have no exponents, and may be far below the top.
         rise = xp.where(own > -np.inf, top - finite(own), like(0.0, own))
         if float(xp.max(rise)) > rise_limit(products):
-            self.sums = self._more(self.sums, self.done, stop)
+            self.sums = self._more(self.sums, self._done, stop)
         else:
             total = cast(xp.sum(products, axis=-3), xp.float64) * xp.exp(rise)[..., None]
             self.sums = Sums(self.sums.at(own) + total, own)
-        self.done = stop
+        self._done = stop
 
     def _products(self, factors, values, present, n_blocks):
         """Return the sums over every block of a window, 0 for absent ones."""

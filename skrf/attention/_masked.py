@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat
@@ -252,7 +253,12 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
     pairs = list(zip(pieces, by_sums, strict=True))
 
     def work(share):
-        found = _Found(by_queries, inputs, None if by_mask is None else mask.share(by_mask))
+        found = SimpleNamespace(
+            by_queries=by_queries,
+            by_keys=np.zeros_like(inputs.keys.values),
+            by_values=np.zeros_like(inputs.values),
+            by_mask=None if by_mask is None else mask.share(by_mask),
+        )
         for piece, gradient in share:
             way = piece.way()
             way.backward(piece.rows, cast(gradient, way.inputs.values.dtype), found)
@@ -260,31 +266,13 @@ def masked_attention_backward(inputs, mask, pieces, grad_out, by_mask=None):
 
     # `_Columns` divides its work among threads itself.
     n_columns = sum(piece.way.func is _Columns for piece in pieces)
-    shares = [pairs[:n_columns], *_divided(pairs[n_columns:])]
+    by_rows = pairs[n_columns:]
+    shares = [pairs[:n_columns], *(by_rows[i::_SHARES] for i in range(min(_SHARES, len(by_rows))))]
     parts = [work(shares[0]), *run_all(work, shares[1:])]
-    total = parts[0]
-    for own in parts[1:]:
-        total.by_keys += own.by_keys
-        total.by_values += own.by_values
-    if by_mask is not None:
-        for own in parts:
-            if own.by_mask is not by_mask:
-                by_mask += own.by_mask
-    return by_queries, total.by_keys, total.by_values
-
-
-class _Found:
-    """Accumulated gradients with respect to queries, keys, values and the mask."""
-
-    def __init__(self, by_queries, inputs, by_mask):
-        self.by_queries, self.by_mask = by_queries, by_mask
-        self.by_keys = np.zeros_like(inputs.keys.values)
-        self.by_values = np.zeros_like(inputs.values)
-
-
-def _divided(items):
-    """Split a list into parts of about equal length."""
-    return [items[i::_SHARES] for i in range(min(_SHARES, len(items)))]
+    for own in parts:
+        if own.by_mask is not by_mask:
+            by_mask += own.by_mask
+    return by_queries, sum(own.by_keys for own in parts), sum(own.by_values for own in parts)
 
 
 def _sees_a_key(rows, inputs, mask):
@@ -349,7 +337,8 @@ class _Columns:
         for features in blocks(self.K.shape[-2], max(1, self.batch // V.shape[-2])):
             columns = self.K[..., features, None, :] * V
             seen = self.mask.product(self.mask.waves(columns), columns)
-            total = total + _over_features(self.Q[..., features, :], seen[..., None, :, :, :])
+            weighted = self.Q[..., features, None, :] * seen[..., None, :, :, :]
+            total = total + namespace(V).sum(weighted, axis=-3)
         return total
 
     def _is_right(self, sums):
@@ -431,11 +420,6 @@ def _usual(values):
     return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
 
 
-def _over_features(Q, seen):
-    """Return sum_f Q_f seen_f for Q (..., G, F, L) and seen (..., 1, F, c, L)."""
-    return namespace(Q).sum(Q[..., :, None, :] * seen, axis=-3)
-
-
 def _contiguous(X):
     return np.ascontiguousarray(X) if isinstance(X, np.ndarray) else X
 
@@ -486,10 +470,7 @@ class _Block:
 
     def _keys(self, part):
         """Return the features of some keys, times the weights if there is a single row."""
-        if isinstance(part, slice):
-            rows = self.inputs.keys.map(lambda array: array[..., part, :])
-        else:
-            rows = self.inputs.keys.map(lambda array: rows_of(array, part))
+        rows = self.inputs.keys.map(lambda array: rows_of(array, part))
         if not self.is_alone:
             return rows
         # The weights are added to the logarithms, so that the maximum is that of the products.
@@ -522,7 +503,9 @@ class _Block:
         for part, weights, K, _ in self._kernel():
             kernel = self.factors @ transposed(K)[..., None, :, :]
             kernel = arithmetic(kernel).multiply(kernel, weights)
-            sums = sums + cast(kernel @ self._values(part)[..., None, :, :], xp.float64)
+            sums = sums + cast(
+                kernel @ rows_of(self.inputs.values, part)[..., None, :, :], xp.float64
+            )
             if is_signed:
                 # Terms may cancel: their largest possible size decides whether the sum is accurate.
                 most = xp.abs(self.factors) @ xp.abs(transposed(K))[..., None, :, :]
@@ -530,21 +513,16 @@ class _Block:
         if self.is_alone:
             return sums, np.ones(1, dtype=bool)
         sizes = sizes if is_signed and self.parts else constant(sums[..., 0])
-        is_done = _all_sets(sizes >= _least(self.mask, values))
+        is_done = to_host(sizes >= _least(self.mask, values))
         if not is_done.all():
-            is_blind = ~_sees_a_key(self.rows, self.inputs, self.mask)
-            is_done = _all_sets(to_host(sizes >= _least(self.mask, values)) | is_blind)
-        return sums, is_done
-
-    def _values(self, part):
-        values = self.inputs.values
-        return values[..., part, :] if isinstance(part, slice) else rows_of(values, part)
+            is_done = is_done | ~_sees_a_key(self.rows, self.inputs, self.mask)
+        return sums, _all_sets(is_done)
 
     def backward(self, rows, by_sums, found):
         """Add the gradients, given those of the sums (G, n, e + 1)."""
         by_factors = np.zeros_like(self.factors)
         for part, weights, K, slopes in self._kernel():
-            values = self._values(part)
+            values = rows_of(self.inputs.values, part)
             kernel, by_kernel = self.factors @ K.T, by_sums @ values.T
             if found.by_mask is not None:
                 by_entries = np.einsum("gij,gij->ij", kernel, by_kernel)

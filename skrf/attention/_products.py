@@ -96,12 +96,12 @@ class DenseMask(Mask):
 
     def _entries(self, rows, keys, X):
         """Return the same without causality."""
-        part = rows_of(self.matrix, rows, axis=0)[:, keys]
+        part, unit = rows_of(self.matrix, rows, axis=0)[:, keys], self.unit(X)
         if not is_array_api(part):
-            return like(part / self.unit(X), X)
+            return like(part if unit == 1 else part / unit, X)
         if namespace(X).isdtype(part.dtype, ("bool", "integral")):
             part = cast(part, X.dtype)
-        return cast(part / self.unit(X), X.dtype)
+        return cast(part / unit, X.dtype)
 
     def no_gradient(self, X):
         """Return the gradient with respect to the entries, before anything is added."""
@@ -131,15 +131,7 @@ class SparseMask(DenseMask):
 
     def _entries(self, rows, keys, X):
         """Return W at rows and keys without causality."""
-        part = self.matrix[rows]
-        keys = np.arange(self.shape[1])[keys]
-        entries = np.zeros((len(rows), len(keys)))
-        if len(keys):
-            places = np.searchsorted(keys, part.indices)
-            found = keys.take(places, mode="clip") == part.indices
-            numbers = np.repeat(np.arange(len(rows)), np.diff(part.indptr))
-            entries[numbers[found], places[found]] = part.data[found] / self.unit(X)
-        return like(entries, X)
+        return like((self.matrix[rows][:, keys] / self.unit(X)).toarray(), X)
 
     no_gradient = Mask.no_gradient
 
@@ -184,9 +176,13 @@ class GridMask(Mask):
         differences = offsets @ steps
         self._least_lag = differences.min(initial=n_positions)
         self._largest_lag = differences.max(initial=-n_positions)
-        # Flat indices of positions in the array of the weights, as far apart as their offsets.
+        # Flat indices of positions in the array of the weights, as far apart as their offsets. Those
+        # of extra positions lie beyond the array, whatever is subtracted.
         numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
-        self._places = np.ravel_multi_index(numbers, weights.shape)
+        places = np.ravel_multi_index(numbers, weights.shape)
+        beyond = np.full(n_extra, 2 * self.kept.size)
+        self._row_places = np.concatenate([beyond, places + self.kept.size // 2])
+        self._key_places = np.concatenate([-beyond, places])
         self._cache = {}
 
     def columns_pay(self, n_features, n_values):
@@ -211,23 +207,14 @@ class GridMask(Mask):
 
     def entries(self, rows, keys, X):
         """Return W at rows and keys (a slice), over the unit, in the library and dtype of X."""
-        weights, extra = self._weights_like(X), self.n_extra
-        if is_array_api(X):
-            index = beside(self._flat_places(rows, keys), X)
-            flat = take(namespace(X).reshape(weights, (-1,)), index)
-            part = namespace(X).reshape(flat, (len(rows), keys.stop - keys.start))
-        else:
-            inner = slice(max(keys.start - extra, 0), max(keys.stop - extra, 0))
-            part = self._windows(np.maximum(rows - extra, 0), inner, weights)
-        if not extra:
-            return part
-        ones = like(np.full((len(rows), keys.stop - keys.start), 1 / self.unit(X)), X)
-        first = min(max(extra - keys.start, 0), ones.shape[1])
-        xp = namespace(X)
-        part = part if is_array_api(X) else np.hstack([ones[:, :first], part])
-        is_extra = np.add.outer(rows < extra, np.arange(ones.shape[1]) < first)
-        part = xp.where(beside(is_extra, X), ones, part)
-        return part * like(below(rows, keys), X) if self.causal else part
+        weights, extra, xp = self._weights_like(X), self.n_extra, namespace(X)
+        if not (extra or is_array_api(X)):
+            return self._windows(rows, keys, weights)
+        # Extra positions find a last weight of 1.
+        flat = xp.concat([xp.reshape(weights, (-1,)), like([1 / self.unit(X)], X)])
+        part = take(flat, beside(self._flat_places(rows, keys), X))
+        part = xp.reshape(part, (len(rows), keys.stop - keys.start))
+        return part * like(below(rows, keys), X) if extra and self.causal else part
 
     def _weights_like(self, X):
         """Return the weights over the unit in the library and dtype of X."""
@@ -244,31 +231,24 @@ class GridMask(Mask):
         return self._cache[name, X.dtype]
 
     def _flat_places(self, rows, keys):
-        """Return flat indices of the weights of rows and keys; any for extra positions."""
-        left, right = (
-            self._places[np.maximum(numbers - self.n_extra, 0)]
-            for numbers in (rows, np.arange(keys.start, keys.stop))
-        )
-        return (left[:, None] - right + self.kept.size // 2).ravel()
+        """Return flat indices of the weights of rows and keys; the next one if either is extra."""
+        places = self._row_places[rows][:, None] - self._key_places[keys]
+        return np.minimum(places, self.kept.size, out=places).ravel()
 
     def _windows(self, rows, keys, weights):
         """Return NumPy entries: windows of the reversed weights."""
 
         def windows():
-            back = np.ascontiguousarray(weights[(slice(None, None, -1),) * weights.ndim])
-            start = back[tuple(slice(n - 1, None) for n in self.grid)]
-            strides = [-step for step in back.strides], back.strides
-            return np.lib.stride_tricks.as_strided(
-                start, (*self.grid, *self.grid), (*strides[0], *strides[1]), writeable=False
-            )
+            back = np.ascontiguousarray(np.flip(weights))
+            seen = np.lib.stride_tricks.sliding_window_view(back, self.grid)
+            return np.flip(seen, tuple(range(len(self.grid))))
 
         found = self._remembered("windows", weights, windows)
         length = math.prod(self.grid[1:])
         first = keys.start // length
         some = (slice(None),) * len(self.grid) + (slice(first, -(-keys.stop // length)),)
-        run = np.arange(rows[0], rows[-1] + 1)
-        if len(self.grid) == 1 and np.array_equal(rows, run):  # extra rows may repeat the first
-            return found[rows[0] : rows[-1] + 1, keys]
+        if len(self.grid) == 1:
+            return rows_of(found, rows, axis=0)[:, keys]
         part = found[some][np.unravel_index(rows, self.grid)].reshape(len(rows), -1)
         return part[:, keys.start - first * length : keys.stop - first * length]
 
@@ -353,12 +333,9 @@ class GridMask(Mask):
 
     def add_gradient(self, total, rows, keys, gradient):
         """Add the gradient with respect to entries over the unit."""
-        extra = self.n_extra
-        some = np.arange(keys.start, keys.stop) >= extra
-        own = gradient[rows >= extra][:, some] if extra else gradient
-        inner = slice(max(keys.start, extra), max(keys.stop, extra))
-        index = self._flat_places(rows[rows >= extra], inner)
-        found = np.bincount(index, own.ravel(), minlength=total.size).reshape(total.shape)
+        index = self._flat_places(rows, keys)
+        found = np.bincount(index, gradient.ravel(), minlength=total.size + 1)
+        found = found[:-1].reshape(total.shape)
         total += found * self.kept / self.unit(gradient)
 
     def correlation(self, waves, gradient_waves):
@@ -457,16 +434,18 @@ def below(rows, keys):
     return (numbers <= rows[:, None]).astype(np.float64)
 
 
-def rows_of(X, numbers, axis=-2):
-    """Return rows of an array, given sorted indices on the host; a NumPy result may be a view."""
-    start, stop = int(numbers[0]), int(numbers[-1]) + 1
-    if stop - start == len(numbers):
+def rows_of(X, rows, axis=-2):
+    """Return rows of an array, a slice or sorted indices on the host; NumPy's may be a view."""
+    if not isinstance(rows, slice):
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        rows = slice(start, stop) if stop - start == len(rows) else rows
+    if isinstance(rows, slice):
         index = [slice(None)] * X.ndim
-        index[axis] = slice(start, stop)
+        index[axis] = rows
         return X[tuple(index)]
     if is_array_api(X):
-        return namespace(X).take(X, beside(numbers, X), axis=axis)
-    return X.take(numbers, axis=axis)
+        return namespace(X).take(X, beside(rows, X), axis=axis)
+    return X.take(rows, axis=axis)
 
 
 def parts_of(keys, size):

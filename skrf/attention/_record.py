@@ -3,7 +3,6 @@
 import numpy as np
 
 from ..features import record_of, restored
-from ._heads import HeadSet
 from .generalized import GeneralizedMap
 
 
@@ -56,19 +55,22 @@ def restore_fit(attention, record):
     width, n_heads, n_query_heads = shape
     plan = attention._plan(*lengths, width)
     shrink = record["shrink"].reshape(n_heads, -1)
-    learned = {}
-    for path, array in record.items():
-        if path.startswith("mechanisms/"):
-            _, i, name = path.split("/", 2)
-            learned.setdefault(int(i), {})[name] = array
     n_maps = 1 if plan.field is None else n_query_heads // n_heads
     sets, mechanisms = [], []
     for h in range(n_heads):
-        own = [
-            restored(plan.prototypes[0], learned[i]) if i in learned else plan.prototypes[0]
-            for i in range(h * n_maps, (h + 1) * n_maps)
-            if plan.prototypes
-        ]
-        sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
+        own = []
+        for i in range(h * n_maps, (h + 1) * n_maps) if plan.prototypes else ():
+            learned = below(record, f"mechanisms/{i}/")
+            own.append(restored(plan.prototypes[0], learned) if learned else plan.prototypes[0])
+        sets.append(plan.maps(own, shrink[h]))
         mechanisms += own
     return attention._keep(lengths, shape, plan.prototypes, sets, mechanisms, shrink)
+
+
+def below(record, prefix):
+    """Return what a record holds under a prefix of its names, named without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in record.items()
+        if name.startswith(prefix)
+    }

@@ -51,9 +51,9 @@ class HeadGroups:
         return cast(rows, self.dtype)
 
     def on_host(self):
-        """Return the same with queries, keys and padding, which statistics need, as NumPy's."""
-        q, k, padding = (to_host(part) for part in (self.q, self.k, self.padding))
-        return HeadGroups(q, k, self.v, padding, self.leading, self.dtype)
+        """Return the same with arrays of NumPy, which statistics need."""
+        arrays = map(to_host, (self.q, self.k, self.v, self.padding))
+        return HeadGroups(*arrays, self.leading, self.dtype)
 
 
 def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
@@ -128,6 +128,17 @@ def check_finite(name, array):
     if not math.isfinite(largest):
         raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
     return largest
+
+
+def check_logits(bound, q, k, scale):
+    """Return a bound of all logits, or raise if they may leave the range of float64."""
+    if not math.isfinite(bound):
+        raise ValueError(
+            "q and k are too large: products of theirs may exceed the range of float64; their "
+            f"largest entries are {largest_entry(q):.3g} and {largest_entry(k):.3g}, and "
+            f"scale={scale:.3g}."
+        )
+    return bound
 
 
 def unit_for(largest):

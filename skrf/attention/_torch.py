@@ -6,9 +6,10 @@ import torch
 
 from .._arrays import cast
 from .._sums import Rows, lifted, lowered
+from ._backward import by_sums_of
 from ._heads import as_rows
 from ._linear import in_parts, running, together
-from ._near import Exact
+from ._near import ExactGradients
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 
@@ -20,7 +21,8 @@ class Quotients(torch.autograd.Function):
 
     @staticmethod
     def forward(sums):
-        return sums[..., 1:] / _divisor(sums)
+        weight = sums[..., :1]
+        return sums[..., 1:] / torch.where(weight == 0, torch.inf, weight)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -28,15 +30,7 @@ class Quotients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        (sums,) = ctx.saved_tensors
-        divisor = _divisor(sums)
-        scaled, quotients = gradient / divisor, sums[..., 1:] / divisor
-        return torch.cat([-(scaled * quotients).sum(-1, keepdim=True), scaled], -1)
-
-
-def _divisor(sums):
-    weight = sums[..., :1]
-    return torch.where(weight == 0, torch.inf, weight)
+        return by_sums_of(*ctx.saved_tensors, gradient)
 
 
 def _check_once():
@@ -54,33 +48,35 @@ def is_differentiated(inputs):
 
 
 def exact_parts(attention, ranges, inputs):
-    """Return the exact parts of some ranges of `NearAttention`, without weights."""
+    """Return the sums of the exact parts of some ranges of `NearAttention`, and log scales."""
     found = _ExactParts.apply(attention, ranges, *inputs)
-    n = len(ranges)
-    return [Exact(*5 * [None], *own) for own in zip(found[n:], found[:n], strict=True)]
+    return list(zip(found[: len(ranges)], found[len(ranges) :], strict=True))
 
 
 class _ExactParts(torch.autograd.Function):
     """The sums of `exact_parts`, followed by their log scales, which are constants."""
 
     @staticmethod
-    def forward(ctx, attention, ranges, *_):
-        exacts = [attention.exact(*own) for own in ranges]
-        operands = (part for own in exacts for part in own.operands)
-        ctx.save_for_backward(attention.anchors.keys, attention.anchors.values, *operands)
-        ctx.given = attention.without_rows(), ranges
-        tops = [own.top for own in exacts]
+    def forward(ctx, attention, ranges, *inputs):
+        parts, operands = zip(*(attention.exact(*own) for own in ranges), strict=True)
+        ctx.save_for_backward(*(part for own in operands for part in own))
+        shapes = [part.shape for part in inputs]
+        ctx.given = attention.layout, attention.scale, attention.unit.value_unit, ranges, shapes
+        found, tops = zip(*parts, strict=True)
         ctx.mark_non_differentiable(*tops)
-        return *(own.found for own in exacts), *tops
+        return *found, *tops
 
     @staticmethod
     def backward(ctx, *gradients):
         _check_once()
-        (attention, ranges), saved = ctx.given, iter(ctx.saved_tensors)
-        attention = attention.with_anchors(*islice(saved, 2))
-        exacts = [Exact(*islice(saved, 5), None, None) for _ in ranges]
-        gradients = gradients[: len(ranges)]
-        return None, None, *attention.exact_gradients(exacts, gradients, ranges)
+        (layout, scale, unit, ranges, shapes), saved = ctx.given, iter(ctx.saved_tensors)
+        by = ExactGradients(layout, scale, *map(gradients[0].new_zeros, shapes))
+        for own, by_sums in zip(ranges, gradients, strict=False):
+            by.add(tuple(islice(saved, 7)), by_sums, *own)
+        if unit != 1:
+            by.v.div_(unit)
+            by.anchor_values.div_(unit)
+        return None, None, by.q, by.k, by.v, by.anchor_keys, by.anchor_values
 
 
 def causal_product(before, queries, keys, values):

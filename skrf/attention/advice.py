@@ -219,17 +219,16 @@ def recommend_attention(
     budget = check_integer("budget", budget, _LEAST_BUDGET)
     seed = draw_seed(random_state)
     groups = check_qkv(q, k, v, None, causal)
-    trial = _Trial(groups, np.shape(k)[:-2], causal, scale, np.random.default_rng(seed))
-    make = _Candidates(trial, budget, seed)
-    rows = make.simple() + [make.features(name, n) for name in _MAPS for n in _GROUPS]
+    trial = _Trial(groups, np.shape(k)[:-2], causal, scale, budget, seed)
+    rows = trial.simple() + [trial.row(name, n, 1) for name in _MAPS for n in _GROUPS]
     if trial.has_near:
-        exact = [make.exact(share) for share in _ANCHOR_SHARES]
+        exact = [trial.row("exact keys alone", 1, 0, share) for share in _ANCHOR_SHARES]
         anchors = _ANCHOR_SHARES[np.argmin([row.error for row in exact])]
         first, *others = _FEATURE_SHARES
-        both = [make.combined(name, n, first, anchors) for name in _MAPS for n in _GROUPS]
+        both = [trial.row(name, n, first, anchors) for name in _MAPS for n in _GROUPS]
         best = min(both, key=lambda row: row.error)
         rows += exact + both
-        rows += [make.combined(best.name, best.n_groups, share, anchors) for share in others]
+        rows += [trial.row(best.name, best.n_groups, share, anchors) for share in others]
     advice = AttentionAdvice(AttentionTable(sorted(rows, key=lambda row: row.error)), None)
     return replace(advice, operator=clone(advice.best.operator).fit(*trial.rows))
 
@@ -241,71 +240,18 @@ _MAPS = {
 }
 
 
-class _Candidates:
-    """Rows of candidates within a budget."""
-
-    def __init__(self, trial, budget, seed):
-        self.trial, self.budget, self.seed = trial, budget, seed
-
-    def simple(self):
-        """Return the rows of the mean and, with as many keys as queries, of the window."""
-        n_keys, window = self.trial.n_keys, self.budget
-        of_mean, of_window = self.trial.simple_errors(window)
-        rows = [AttentionCandidate(_MEAN, None, 0, 0, 0, 0, 0, of_mean)]
-        if window >= n_keys:
-            rows.append(AttentionCandidate(_EXACT, None, 0, 0, 0, 0, n_keys, 0.0))
-        elif self.trial.has_near:
-            rows.append(AttentionCandidate(_WINDOW, None, 0, 0, 0, 0, window, of_window))
-        return rows
-
-    def features(self, name, n_groups):
-        """Return the row of features alone."""
-        unit = 1 + 1 / self.trial.n_sharing
-        n = _whole(self.budget / unit)
-        return self._row(name, n, n_groups, None, math.ceil(n * unit))
-
-    def exact(self, share):
-        """Return the row of exact keys alone, with a share of anchors."""
-        return self._row("exact keys alone", 0, 1, *self._near(self.budget, share))
-
-    def combined(self, name, n_groups, of_features, of_anchors):
-        """Return the row of features combined with exact keys."""
-        n = _whole(of_features * self.budget / _UNITS_BESIDE)
-        field, cost = self._near(self.budget - _UNITS_BESIDE * n, of_anchors)
-        return self._row(name, n, n_groups, field, cost + _UNITS_BESIDE * n)
-
-    def _near(self, budget, share):
-        """Return the near field with a share of anchors, and its cost."""
-        n_blocks = 2 if self.trial.causal else 3
-        anchors = min(max(int(share * budget), _FEW_ANCHORS), budget - n_blocks, self.trial.n_keys)
-        field = NearField((budget - anchors) // n_blocks, max(anchors, 0))
-        return field, field.n_exact(causal=self.trial.causal)
-
-    def _row(self, name, n, n_groups, field, cost):
-        features = _MAPS[name](n, random_state=self.seed) if n else "none"
-        operator = ApproxKernelAttention(
-            features,
-            causal=self.trial.causal,
-            scale=self.trial.scale,
-            near=field,
-            n_groups=n_groups,
-        )
-        block, anchors = (0, 0) if field is None else (field.block, field.n_anchors)
-        error = self.trial.error(operator)
-        return AttentionCandidate(name, operator, n, n_groups, block, anchors, cost, error)
-
-
 def _whole(n):
     """Return the largest number of features up to n that groups divide, at least one per group."""
     return max(int(n) // max(_GROUPS), 1) * max(_GROUPS)
 
 
 class _Trial:
-    """Some rows to fit to, and exact attention for others."""
+    """Candidates within a budget, fitted to some rows and judged by exact attention of others."""
 
-    def __init__(self, groups, leading, causal, scale, rng):
+    def __init__(self, groups, leading, causal, scale, budget, seed):
         (n_sets, self.n_sharing, n_queries), self.n_keys = groups.q.shape[:3], groups.k.shape[1]
-        self.causal, self.scale, self.has_near = causal, scale, n_queries == self.n_keys
+        self.causal, self.scale, self.budget, self.seed = causal, scale, budget, seed
+        self.has_near, rng = n_queries == self.n_keys, np.random.default_rng(seed)
         n_heads = leading[-1] if leading else 1
         q, k, v = self.rows = [
             to_host(constant(part)).reshape(n_sets // n_heads, -1, *part.shape[-2:])
@@ -335,16 +281,39 @@ class _Trial:
         n = n // 2
         return np.arange(n) if self.causal else 2 * np.arange(n) + rng.integers(2, size=n)
 
-    def error(self, operator):
-        """Return the error of an unfitted operator after fitting it to the rows set aside."""
+    def simple(self):
+        """Return the rows of the mean and, with as many keys as queries, of the window."""
+        of_mean, of_window = self._errors([], self.budget)
+        rows = [AttentionCandidate(_MEAN, None, 0, 0, 0, 0, 0, of_mean)]
+        if self.budget >= self.n_keys:
+            rows.append(AttentionCandidate(_EXACT, None, 0, 0, 0, 0, self.n_keys, 0.0))
+        elif self.has_near:
+            rows.append(AttentionCandidate(_WINDOW, None, 0, 0, 0, 0, self.budget, of_window))
+        return rows
+
+    def row(self, name, n_groups, of_features, of_anchors=None):
+        """Return the row of a share of the budget for features, and the rest for exact keys.
+
+        `of_anchors` is the share of anchors in that rest; None means features alone.
+        """
+        unit = 1 + 1 / self.n_sharing if of_anchors is None else _UNITS_BESIDE
+        n = _whole(of_features * self.budget / unit) if of_features else 0
+        cost, field, block, anchors = math.ceil(n * unit), None, 0, 0
+        if of_anchors is not None:
+            rest, n_blocks = self.budget - cost, 2 if self.causal else 3
+            anchors = min(max(int(of_anchors * rest), _FEW_ANCHORS), rest - n_blocks, self.n_keys)
+            block, anchors = (rest - anchors) // n_blocks, max(anchors, 0)
+            field = NearField(block, anchors)
+            cost += field.n_exact(causal=self.causal)
+        features = _MAPS[name](n, random_state=self.seed) if n else "none"
+        operator = ApproxKernelAttention(
+            features, causal=self.causal, scale=self.scale, near=field, n_groups=n_groups
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FeatureCollapseWarning)  # the table shows it
             out = clone(operator).fit(*self._fitted)(*self._judged)
-        return self._errors([out])[0]
-
-    def simple_errors(self, window):
-        """Return the errors of the mean and of a window."""
-        return self._errors([], window)
+        error = self._errors([out])[0]
+        return AttentionCandidate(name, operator, n, n_groups, block, anchors, cost, error)
 
     def _errors(self, outputs, window=None):
         """Return the errors of outputs, of the mean, and of a window, averaged over heads."""

@@ -5,14 +5,15 @@ from typing import Any
 import array_api_compat
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, namespace, to_host
+from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, namespace
 from .._sums import peaked, transposed
 from .._typing import Array
 from .._validation import check_integer
 from ._heads import Output, blocks
-from ._shapes import as_array, check_qkv, check_scale
-from .masks import _checked
+from ._shapes import check_logits, check_qkv, check_scale
+from .masks import as_mask
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -98,8 +99,10 @@ def exact_attention(
     scale = check_scale(scale, heads.q.shape[-1])
     block_size = check_integer("block_size", block_size)
     n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
-    mask = None if mask is None else _RowsOfMask(mask, (n_queries, n_keys))
-    dtype = _dtype_of_logits(heads, scale, mask)
+    is_weighted = mask is not None and str(getattr(mask, "dtype", "")) not in ("bool", "torch.bool")
+    if mask is not None:
+        mask = _as_mask(mask, n_queries, n_keys)
+    dtype = _dtype_of_logits(heads, scale, is_weighted)
     q, k, v = (cast(part, dtype) for part in (heads.q, heads.k, heads.v))
     given = scale, causal, mask, block_size
     if is_array_api(q):
@@ -123,7 +126,10 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
         logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
         do = arithmetic(logits)
         if mask is not None:
-            logits = do.add(logits, like(mask.log_block(rows, n), logits))
+            numbers = np.arange(rows.start, rows.stop)
+            with np.errstate(divide="ignore"):
+                logs = np.log(mask.entries(numbers, slice(0, n), np.float64()))
+            logits = do.add(logits, like(logs, logits))
         if padding is not None:
             logits = do.fill(logits, padding[..., None, :n], -np.inf)
         if causal:
@@ -139,45 +145,24 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
     return out.joined()
 
 
-def _dtype_of_logits(heads, scale, mask):
+def _dtype_of_logits(heads, scale, is_weighted):
     """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
     with np.errstate(over="ignore"):
         largest = np.multiply(largest_entry(heads.q), largest_entry(heads.k))
-        bound = largest * scale * heads.q.shape[-1]
-    if not np.isfinite(bound):
-        raise ValueError(
-            "q and k are too large: the products scale * q.k may exceed the range of float64 "
-            f"(largest entries {largest_entry(heads.q):.3g} and {largest_entry(heads.k):.3g}, "
-            f"scale={scale:.3g})."
-        )
+        bound = check_logits(largest * scale * heads.q.shape[-1], heads.q, heads.k, scale)
     # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
-    is_weighted = mask is not None and not mask.is_boolean
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
         return namespace(heads.q).float64
     return heads.q.dtype
 
 
-class _RowsOfMask:
-    """A validated mask of shape (L, S) that returns logarithms of its entries by blocks of rows."""
-
-    def __init__(self, mask, shape):
-        given = type(mask).__name__
-        if sp.issparse(mask):
-            mask = mask.tocsr()
-        else:
-            mask = as_array("mask", mask.toarray() if hasattr(mask, "toarray") else to_host(mask))
-        if mask.dtype.kind not in "biuf":
-            raise TypeError(
-                "mask must be an array, a sparse matrix or an object with toarray(), of booleans "
-                f"or real numbers; got {given} of dtype {mask.dtype}."
-            )
-        if mask.shape != shape:
-            raise ValueError(f"mask must have shape (L, S) = {shape}, got {mask.shape}.")
-        _checked(mask.data if sp.issparse(mask) else mask, "mask")
-        self.is_boolean, self._rows = mask.dtype == bool, mask
-
-    def log_block(self, rows, n_keys):
-        """Return the log weights of the first `n_keys` keys for a slice of queries."""
-        block = self._rows[rows, :n_keys]
-        with np.errstate(divide="ignore"):
-            return np.log(block.toarray() if sp.issparse(block) else block, dtype=np.float64)
+def _as_mask(mask, n_queries, n_keys):
+    """Return an object with the entries of a mask, or raise unless it has entries."""
+    if isinstance(mask, LinearOperator):
+        raise TypeError(
+            "mask must be an array, a sparse matrix or an object with toarray(), got "
+            f"{type(mask).__name__}."
+        )
+    if hasattr(mask, "toarray") and not sp.issparse(mask):
+        mask = mask.toarray()
+    return as_mask(mask, n_queries, n_keys, causal=False)

@@ -3,12 +3,13 @@
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from .._arrays import is_array_api, like, namespace, take, to_host
+from .._arrays import is_array_api, like, namespace, to_host
 from .._estimator import EstimatorBase
 from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
@@ -18,7 +19,7 @@ from ..features import OptimalPositiveRF, prepared
 from . import _backward, _linear, _position
 from ._backward import Gradients
 from ._diagnosis import TOLERATED, AttentionDiagnosis, spread, warn_of_lost
-from ._heads import Head, HeadSet, Output, Unit, for_each_unit, joined
+from ._heads import Output, Unit, for_each_unit, joined
 from ._masked import masked, masked_backward
 from ._near import NearAttention
 from ._plan import (
@@ -172,29 +173,24 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
 
     # ---------------------------------------------------------------- exact and approximate parts
 
-    def _has_near_field(self):
-        """Return whether calls use a near field if their shapes allow one."""
-        is_default = self.feature_map is None or is_none(self.feature_map)
-        if isinstance(self.near, str) and self.near == "auto":
-            return is_default
-        if self.near is None and is_none(self.feature_map):
-            raise ValueError(f"feature_map={self.feature_map!r} needs a near field, got near=None.")
-        if not (self.near is None or isinstance(self.near, NearField)):
-            raise ValueError(f"near must be a NearField, 'auto' or None, got {self.near!r}.")
-        return self.near is not None
-
     def _field(self, n_queries, n_keys):
         """Return the near field of a call, or None."""
-        if not self._has_near_field():
+        near, feature_map = self.near, self.feature_map
+        is_auto = isinstance(near, str) and near == "auto"
+        if not (is_auto or near is None or isinstance(near, NearField)):
+            raise ValueError(f"near must be a NearField, 'auto' or None, got {near!r}.")
+        if near is None and is_none(feature_map):
+            raise ValueError(f"feature_map={feature_map!r} needs a near field, got near=None.")
+        if near is None or (is_auto and not (feature_map is None or is_none(feature_map))):
             return None
-        field = self.near if isinstance(self.near, NearField) else _NEAR[bool(self.causal)]
-        is_general = isinstance(self.feature_map, GeneralizedMap)
+        field = _NEAR[bool(self.causal)] if is_auto else near
+        is_general = isinstance(feature_map, GeneralizedMap)
         if n_queries != n_keys or self.mask is not None or is_general:
-            if field is self.near or self.feature_map is not None:
+            if not is_auto or feature_map is not None:
                 raise ValueError(
-                    f"near={self.near!r} needs as many keys as queries, no mask and a map of the "
+                    f"near={near!r} needs as many keys as queries, no mask and a map of the "
                     f"softmax kernel; got {n_queries} queries, {n_keys} keys, "
-                    f"mask={type(self.mask).__name__} and feature_map={self.feature_map!r}."
+                    f"mask={type(self.mask).__name__} and feature_map={feature_map!r}."
                 )
             return None
         last = max(field.anchors, default=0) if isinstance(field.anchors, tuple) else 0
@@ -302,8 +298,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
                 )
             kept = vars(self).get("_plain_set", (None, None))
             if kept[0] is not prototypes:
-                kept = prototypes, HeadSet(tuple((Head(own),) for own in prototypes))
-                self._plain_set = kept
+                self._plain_set = kept = prototypes, plan.maps(prototypes[:1])
             return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
         # On a device each thread queues work in an order of its own, so stay in this thread.
@@ -353,7 +348,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         AttributeError
             If the map has no `partial_fit`, such as `AdaptiveRF`, which looks at single rows.
         """
-        return self._fit(q, k, None, key_padding_mask, vars(self).get("_fitted_sets"))
+        return self._fit(q, k, None, key_padding_mask, vars(self).get("mechanisms_"))
 
     def _fit(self, q, k, v, key_padding_mask, before=None):
         values = v
@@ -373,20 +368,18 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         field = plan.field
         # With exact keys, a query head does better with its own features.
         apart = [slice(None)] if field is None else [slice(g, g + 1) for g in range(n_queries)]
-        host = replace(groups.on_host(), v=to_host(groups.v))
-        prototypes, sets, mechanisms = plan.prototypes, [], []
+        host, prototypes, sets, mechanisms = groups.on_host(), plan.prototypes, [], []
         shrink = np.ones((n_heads, n_queries))
         shrink = shrink if before is None else self.shrink_.reshape(shrink.shape)
         for h in range(n_heads):
             numbers = np.arange(h, n_sets, n_heads)
-            earlier = [None] * len(apart)
-            if before is not None:
-                earlier = [head.mechanism for head in before[h].groups[0]]
+            n = len(apart)
+            earlier = before[h * n : (h + 1) * n] if before else [None] * n
             pairs = zip(apart, earlier, strict=True) if prototypes else ()
             own = [adapted(plan, *pooled(host, numbers, part), old) for part, old in pairs]
             if own and field is not None and before is None:
                 own, shrink[h] = self._judged(plan, own, host, numbers, v is not None)
-            sets.append(plan.maps(own, shrink[h]) if own else HeadSet(()))
+            sets.append(plan.maps(own, shrink[h]))
             mechanisms += own
         return self._keep(lengths, shape, prototypes, sets, mechanisms, shrink)
 
@@ -477,7 +470,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
         n_judged = max(1, _JUDGED_QUERIES // len(sets)) if self._is_softmax else 0
-        found = self._attend(groups, sets, n_judged=n_judged)
+        found = self._attend(groups, sets, self._masks(groups), n_judged=n_judged)
         warn_of_lost(found.n_lost, groups)
         # Compare distances rather than their squares, which a single query can dominate.
         error, of_mean, size = found.errors[1]
@@ -497,18 +490,20 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         self,
         groups,
         sets,
+        masks=None,
         states=None,
         is_double=False,
         n_judged=0,
+        window=None,
         is_looked_at=False,
         is_joint=None,
     ):
         """Return output, states, lost queries, some errors, and on request effective features."""
-        masks, size = self._masks(groups), self.block_size or _linear.FEATURE_ROWS
+        size = self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
-        if not (is_joint or is_array_api(groups.q)):
+        if not is_array_api(groups.q):
             out = np.empty((*groups.q.shape[:-1], groups.v.shape[-1]), groups.q.dtype)
 
         def attend(i, unit, numbers):
@@ -517,7 +512,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
                 unit.take_units()
             elif is_double:
                 unit.dtype = namespace(unit.q).float64
-            output = Output(None if out is None else out[i], unit.value_unit)
+            own = out if out is None or is_joint else out[i]
+            output = Output(own, unit.value_unit)
             before = states[i] if states else None
             if field is not None:
                 after = _position.near(unit, field, scale, before, output)
@@ -533,7 +529,9 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
                 for (head,), sums in pairs:
                     effective.append(_linear.effective_features(unit.of(head), sums))
             if n_judged:
-                errors = self._unit_errors(unit, [output.joined()], n_judged)
+                is_query = real_queries(~free(unit), unit.q.shape[-2])
+                places = sampled(is_query, max(1, n_judged // unit.q.shape[-3]))
+                errors = errors_of(unit, [output.joined()], places, scale, self.causal, window)
             return output, *found, errors, effective
 
         units, found = for_each_unit(groups, sets, attend, is_joint=is_joint)
@@ -638,23 +636,27 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         check_gradients(found)
         return found
 
-    def _sweep(self, unit, plan, gradient, found):
-        """Write the gradients of a unit."""
+    def _sweep(self, unit, plan, gradient, found, before=None, later=None):
+        """Write the gradients of a unit between two states; return what earlier positions need.
+
+        `before` is the state before it, `later` what the positions after it returned.
+        """
         (field, mask, by_masks), size = plan, self.block_size or _linear.FEATURE_ROWS
         if field is not None:
             scale = check_scale(self.scale, unit.q.shape[-1])
-            near = NearAttention(unit, field, scale, self.causal, self.block_size)
-            near.backward(gradient, found)
-            return
-        gradient = gradient / len(unit.maps.groups)
+            near = NearAttention(unit, field, scale, self.causal, self.block_size, before)
+            return near.backward(gradient, found, later)
+        gradient, sweeps = gradient / len(unit.maps.groups), []
         for g, (head,) in enumerate(unit.maps.groups):
             own = found.of(unit.of(head), adds=g > 0)
             if mask is not None:
                 masked_backward(own.unit, mask, gradient, own, by_masks)
             elif self.causal:
-                _backward.causal(own.unit, None, gradient, own, size=size)
+                start, end = (part[g] if part else None for part in (before, later))
+                sweeps.append(_backward.causal(own.unit, start, gradient, own, end, size))
             else:
                 _backward.bidirectional(own.unit, gradient, own, size)
+        return tuple(sweeps)
 
     # ---------------------------------------------------------------- streaming
 
@@ -729,7 +731,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             )
         is_double = state.is_double or unit_for(largest) != 1
         heads, is_joint = arranged(state.heads, groups, sets)
-        found = self._attend(groups, sets, heads, is_double, is_joint=is_joint)
+        found = self._attend(groups, sets, None, heads, is_double, is_joint=is_joint)
         warn_of_lost(found.n_lost, groups)
         state = AttentionState(tuple(found.states), shape, is_double)
         return groups.ungroup(found.out), state
@@ -755,14 +757,13 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        groups, _ = self._check(q, k, k, key_padding_mask)
+        groups, n_heads = self._check(q, k, k, key_padding_mask)
         # Attention to unit vectors: column j holds the factors of value j.
         n_keys = groups.k.shape[-2]
-        unit = np.broadcast_to(np.eye(n_keys), (*np.shape(k)[:-1], n_keys))
-        unit = like(unit, groups.k)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FeatureCollapseWarning)
-            return self(q, k, unit, key_padding_mask=key_padding_mask)
+        unit = np.broadcast_to(np.eye(n_keys), (*groups.k.shape[:-1], n_keys))
+        groups = replace(groups, v=like(unit, groups.k), dtype=groups.q.dtype)
+        found = self._attend(groups, self._sets(groups, n_heads), self._masks(groups))
+        return groups.ungroup(found.out)
 
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
@@ -788,8 +789,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         """
         groups, n_heads = self._check(q, k, v, key_padding_mask)
         sets = self._sets(groups, n_heads)
-        found = self._attend(groups, sets, is_looked_at=True)
-        n_groups, field = len(sets[0].groups), self._field(groups.q.shape[-2], groups.k.shape[-2])
+        masks, n_groups = self._masks(groups), len(sets[0].groups)
         if n_groups > 1:
             draws = [
                 [replace(own, groups=own.groups[g : g + 1]) for own in sets]
@@ -800,43 +800,27 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             draws = [sets, *(redrawn_sets(sets, lambda own, _, n=n: own.seed_ + n) for n in others)]
         else:
             draws = [sets]
-        error = spread([to_host(self._attend(groups, own).out) for own in draws], n_groups)
-        answers, names = [found.out], ["attention"]
+        error = spread([to_host(self._attend(groups, own, masks).out) for own in draws], n_groups)
+        field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         window = cost_of(sets[0], groups.q.shape[1])
+        window += 0 if field is None else field.n_exact(causal=self.causal)
+        n_judged = _DIAGNOSED_QUERIES if self._is_softmax else 0
+        attend = partial(self._attend, groups, n_judged=n_judged, window=round(window))
+        found = attend(sets, masks, is_looked_at=True)
+        if not n_judged:
+            return AttentionDiagnosis(error, found.effective)
+        of_output, of_mean, of_window, size = found.errors[0]
+        squares = {"attention": of_output}
         if field is not None:
-            answers.append(self._attend(groups, [replace(own, groups=()) for own in sets]).out)
-            names.append("exact part")
-            window += field.n_exact(causal=self.causal)
-        sampled_errors = None
-        if self._is_softmax:
-            *squares, total = self._errors(groups, sets, answers, _DIAGNOSED_QUERIES, round(window))
-            names += ["mean", "window"]
-            sampled_errors = {
-                name: math.sqrt(own / total) if total else 0.0
-                for name, own in zip(names, squares, strict=True)
-            }
-        return AttentionDiagnosis(error, found.effective, sampled_errors)
+            squares["exact part"] = attend([replace(own, groups=()) for own in sets]).errors[0, 0]
+        squares |= {"mean": of_mean, "window": of_window}
+        errors = {name: math.sqrt(own / size) if size else 0.0 for name, own in squares.items()}
+        return AttentionDiagnosis(error, found.effective, errors)
 
     @property
     def _is_softmax(self):
         """Whether the output estimates softmax attention without a mask."""
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
-
-    def _errors(self, groups, sets, outputs, n, window):
-        """Return squared errors of `errors_of` for about n queries of every set of keys."""
-
-        def errors(_, unit, numbers):
-            is_one = not isinstance(numbers, list)
-            own = [out[numbers] if is_one else take(out, numbers) for out in outputs]
-            unit.take_units()
-            return self._unit_errors(unit, own, n, window)
-
-        return sum(for_each_unit(groups, sets, errors)[1])[0]
-
-    def _unit_errors(self, unit, outputs, n, window=None):
-        places = sampled(real_queries(~free(unit), unit.q.shape[-2]), max(1, n // unit.q.shape[-3]))
-        scale = check_scale(self.scale, unit.q.shape[-1])
-        return errors_of(unit, outputs, places, scale, self.causal, window)
 
     # ---------------------------------------------------------------- checks
 

@@ -8,7 +8,6 @@ the previous chunk.
 
 import copy
 import math
-from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,21 +18,17 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from .._progress import Progress
-from .._sums import Sums
-from .._threads import run_all
 from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..features import OptimalPositiveRF
-from . import _backward, _linear
 from ._backward import Gradients
 from ._checkpoints import in_reverse
-from ._heads import TOGETHER, Head, HeadSet, Output, Unit, blocks
-from ._masked import masked, masked_backward
-from ._near import NearAttention
+from ._heads import blocks, for_each_unit
 from ._plan import is_none, needs_data, redrawn_sets
-from ._shapes import as_array, check_scale
+from ._shapes import HeadGroups, as_array
+from ._stream import arranged
 from .generalized import GeneralizedMap
-from .masks import ToeplitzMask, as_mask
+from .masks import ToeplitzMask, as_mask, as_masks
 from .near import NearField
 from .operator import ApproxKernelAttention
 
@@ -169,14 +164,11 @@ class Performer:
         if not is_none(feature_map) and feature_map.random_state is None:
             feature_map = clone(feature_map).set_params(random_state=draw_seed(rng))
         self._operator = ApproxKernelAttention(feature_map, causal=True, near=near)
-        self._field = self._operator._field(1, 1)
-        self._scale = check_scale(None, width // n_heads)
+        plan = self._operator._plan(1, 1, width // n_heads)
+        self._field, self._sets = plan.field, None
         self._mask = None if mask is None else _sliceable(mask)
-        prototypes = self._operator._prototypes(width // n_heads, feature_map)
-        self._sets = None
-        if not any(map(needs_data, prototypes)):
-            own = HeadSet(tuple((Head(prototype),) for prototype in prototypes))
-            self._sets = [[own] * n_heads] * n_layers
+        if not any(map(needs_data, plan.prototypes)):
+            self._sets = [[plan.maps(plan.prototypes)] * n_heads] * n_layers
         self.params = {
             name: self._initial(name, shape, rng)
             for name, shape in self._shapes(n_tokens, n_layers, width, n_hidden).items()
@@ -248,7 +240,7 @@ class Performer:
         self._check_length(tokens.shape[1])
         draft = copy.copy(self)
         draft._sets = []
-        x, states = self._embedded(tokens, 0), self._first_states(len(tokens))[0]
+        x, states = self._embedded(tokens, 0), ()
         for layer in range(self.n_layers):
             inner = x if self.norm == "post" else self._normalised(f"{layer}.attention", x)[0]
             parts = (self._split(self._linear(f"{layer}.{name}", inner)[0]) for name in _INPUTS)
@@ -328,7 +320,7 @@ class Performer:
         def advance(i, states):
             return self._hidden(inputs[:, chunks[i]], chunks[i].start, states)[1]
 
-        states = self._first_states(len(inputs))
+        states = [()] * self.n_layers
         gradients = {name: np.zeros_like(value) for name, value in self.params.items()}
         sweeps, loss = states, 0.0  # the empty states also suit the end: nothing follows it
         progress = Progress(self.verbose, "loss_and_grad")
@@ -361,7 +353,7 @@ class Performer:
             Mean over all predicted tokens.
         """
         inputs, targets, chunks = self._chunks(tokens, chunk_size)
-        states, loss = self._first_states(len(inputs)), 0.0
+        states, loss = [()] * self.n_layers, 0.0
         progress = Progress(self.verbose, "loss")
         for number, chunk in enumerate(chunks, 1):
             hidden, states, _ = self._hidden(inputs[:, chunk], chunk.start, states)
@@ -398,7 +390,7 @@ class Performer:
         if len(pending) > 1:
             raise ValueError(f"prompt must be one text, of shape (L,), got shape {pending.shape}.")
         self._check_length(pending.shape[1] + n - 1)
-        states, position, drawn = self._first_states(1), 0, []
+        states, position, drawn = [()] * self.n_layers, 0, []
         for _ in range(n):
             hidden, after, _ = self._hidden(pending, position, states)
             logits = self._linear("logits", hidden[:, -1])[0][0].astype(np.float64)
@@ -437,9 +429,7 @@ class Performer:
                 "chunk_size must be None with a mask, which has no state between chunks; got "
                 f"{chunk_size!r}."
             )
-        size = length if chunk_size is None else chunk_size
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"chunk_size must be an integer >= 1 or None, got {chunk_size!r}.")
+        size = length if chunk_size is None else check_integer("chunk_size", chunk_size)
         return tokens[:, :-1], tokens[:, 1:], blocks(length, size)
 
     def _check_length(self, length):
@@ -448,9 +438,6 @@ class Performer:
             raise ValueError(f"mask is for texts of at most {most} positions, got {length}.")
 
     # ---------------------------------------------------------------- the network
-
-    def _first_states(self, n_texts):
-        return [[None] * (n_texts * self.n_heads)] * self.n_layers
 
     def _hidden(self, tokens, start, states):
         """Return the final rows of a chunk, the states after it and the function that pulls back.
@@ -467,7 +454,7 @@ class Performer:
 
         def pull_back(by_x, sweeps, gradients):
             by_x = pull_norm(by_x, gradients)
-            before = [None] * self.n_layers
+            before = list(sweeps)
             for layer in reversed(range(self.n_layers)):
                 by_x, before[layer] = pulls[layer](by_x, sweeps[layer], gradients)
             np.add.at(gradients["embedding"], tokens, by_x)
@@ -505,72 +492,43 @@ class Performer:
         return out, states, pull_back
 
     def _attention(self, layer, x, states):
-        projected = [self._linear(f"{layer}.{name}", x) for name in _INPUTS]
-        q, k, v = (self._split(part) for part, _ in projected)
-        pulls = [pull for _, pull in projected]
-        joined, all_heads, length = np.empty_like(v), slice(0, len(q)), q.shape[1]
-        sets, units = self._known_sets()[layer], range(len(q))
-        mask = None if self._mask is None else _causal_mask(self._mask, length)
-        is_plain = mask is None and self._field is None
-        are_shared = is_plain and all(own is sets[0] for own in sets)
-        if are_shared and length * sets[0].heads[0].keys.n_columns <= TOGETHER:
-            units = [all_heads]
+        projected, pulls = zip(
+            *(self._linear(f"{layer}.{name}", x) for name in _INPUTS), strict=True
+        )
+        q, k, v = map(self._split, projected)
+        groups = HeadGroups(q[:, None], k, v, None, (len(q), 1), self.dtype)
+        sets, masks = self._known_sets()[layer] * len(x), None
+        if self._mask is not None:
+            masks = as_masks(_first_positions(self._mask, x.shape[1]), groups, causal=True)
 
-        def unit(u):
-            own = sets[0 if u is all_heads else u % self.n_heads]
-            return Unit(own, q[u, ..., None, :, :], k[u], v[u])
+        def arrange(heads):
+            is_plain = masks is None and self._field is None
+            return arranged(heads, groups, sets) if is_plain else (heads, False)
 
-        def sums(parts, u):
-            return Sums.stack(parts) if u is all_heads else parts[u]
-
-        def attend(u):
-            found = Output(joined[u, ..., None, :, :])
-            return self._attend(unit(u), sums(states, u), mask, found)
-
-        after = run_all(attend, units)
-        after = after[0].groups() if units[0] is all_heads else after
-        out, pull_out = self._linear(f"{layer}.output", self._join(joined, x.shape))
+        before, is_joint = arrange(states)
+        found = self._operator._attend(groups, sets, masks, before, is_joint=is_joint)
+        out, pull_out = self._linear(f"{layer}.output", self._join(found.out, x.shape))
 
         def pull_back(by_out, sweeps, gradients):
-            gradient = self._split(pull_out(by_out, gradients))
-            by_q, by_k, by_v = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+            gradient = self._split(pull_out(by_out, gradients))[:, None]
+            by_inputs = [np.empty_like(part) for part in (groups.q, k, v)]
+            later, _ = arrange(sweeps)
 
-            def sweep(u):
-                own, found_q = unit(u), by_q[u, ..., None, :, :]
-                found = Gradients(own, (found_q, by_k[u], by_v[u]))
-                given = gradient[u, ..., None, :, :]
-                return self._sweep(own, sums(states, u), mask, given, found, sums(sweeps, u))
+            def sweep(i, unit, u):
+                mask, own = None if masks is None else masks.of(u), slice(None) if is_joint else u
+                found = Gradients(unit, [part[own] for part in by_inputs])
+                ends = (part[i] if part else None for part in (before, later))
+                plan = self._field, mask, None
+                return self._operator._sweep(unit, plan, gradient[own], found, *ends)
 
-            before = run_all(sweep, units)
-            before = before[0].groups() if units[0] is all_heads else before
+            _, sweeps = for_each_unit(groups, sets, sweep, is_joint=is_joint)
             by_x = sum(
                 pull(self._join(part, x.shape), gradients)
-                for pull, part in zip(pulls, (by_q, by_k, by_v), strict=True)
+                for pull, part in zip(pulls, by_inputs, strict=True)
             )
-            return by_x, before
+            return by_x, sweeps
 
-        return out, after, pull_back
-
-    def _attend(self, unit, state, mask, out):
-        """Write the attention of a unit; return the state after it."""
-        if self._field is not None:
-            return self._near(unit, state).attend(out)
-        if mask is not None:
-            masked(unit, [(None, slice(None), mask)], out)
-            return None
-        return _linear.causal(unit, state, out)
-
-    def _sweep(self, unit, state, mask, gradient, found, later):
-        """Write the gradients of a unit; return what it passes on to earlier positions."""
-        if self._field is not None:
-            return self._near(unit, state).backward(gradient, found, later)
-        if mask is not None:
-            masked_backward(unit, [(None, slice(None), mask)], gradient, found, None)
-            return None
-        return _backward.causal(unit, state, gradient, found, later)
-
-    def _near(self, unit, state):
-        return NearAttention(unit, self._field, self._scale, causal=True, state=state)
+        return out, found.states, pull_back
 
     def _split(self, x):
         n_texts, length, _ = x.shape
@@ -642,7 +600,7 @@ def _unchanged(name, x):
 
 
 def _sliceable(mask):
-    """Return a mask in a form that `_causal_mask` can slice, or raise."""
+    """Return a mask in a form that `_first_positions` can slice, or raise."""
     if sp.issparse(mask):
         mask = mask.tocsr()
     elif not isinstance(mask, (ToeplitzMask, LinearOperator)):
@@ -656,15 +614,14 @@ def _n_positions(mask):
     return mask.n_positions if isinstance(mask, ToeplitzMask) else max(mask.shape, default=0)
 
 
-def _causal_mask(mask, n):
-    """Return an object that applies the first n positions of a mask."""
+def _first_positions(mask, n):
+    """Return the mask of the first n positions."""
     if not isinstance(mask, ToeplitzMask):
-        mask = mask[:n, :n]
-    elif len(mask.shape) == 1 and n > mask.n_extra:
-        mask = ToeplitzMask(mask.weights, (n - mask.n_extra,), mask.n_extra)
-    elif n < mask.n_positions:  # the first positions of a grid are not a grid
-        mask = mask.toarray()[:n, :n]
-    return as_mask(mask, n, n, causal=True)
+        return mask[:n, :n]
+    if len(mask.shape) == 1 and n > mask.n_extra:
+        return ToeplitzMask(mask.weights, (n - mask.n_extra,), mask.n_extra)
+    # The first positions of a grid are not a grid.
+    return mask if n == mask.n_positions else mask.toarray()[:n, :n]
 
 
 def _cross_entropy(logits, targets, count):
