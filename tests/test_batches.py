@@ -573,6 +573,9 @@ def test_searches_refuse_what_they_cannot_do_in_batches():
     with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
         weights = (np.arange(N) >= 100).astype(float)
         KernelRegressorCV(POSITIVE).fit_batches(cut(X, T, weights))
+    with pytest.raises(ValueError, match="cv must leave rows of positive weight"):
+        model = KernelRegressionClassifierCV(BY_LABELS, sigmas=2, cv=KFold(5))
+        model.fit_batches(cut(X, Y, weights))
     with pytest.raises(ValueError, match="softmax"):
         KernelRegressorCV(OptimalPositiveRF(kernel="softmax")).fit_batches(cut(X, T))
 

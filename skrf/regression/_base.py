@@ -182,6 +182,10 @@ class KeySums:
     @property
     def shares(self):
         """Share of each group in the weights."""
+        with np.errstate(over="ignore"):
+            total = self.weights.sum()
+        if np.isfinite(total):
+            return self.weights / total
         return np.exp(self.log_weights - log_sum_exp(self.log_weights))
 
     def reference(self):

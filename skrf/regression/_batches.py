@@ -262,6 +262,7 @@ def searches(model, classes, scope):
     if draft._scores_rows:
         outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
         found = yield Pass("scores", outcomes, is_last=not is_apart)
+        check_folds(found)
     scores, unit = draft._scores_of(trains, tests, found)
     runs = zip(scores, [own[0] for own in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit)
@@ -320,11 +321,8 @@ class _Search:
     def settled(self, sums):
         """Return for every sigma the sums to train on and to test on, and those of all rows."""
         n = self.folds.n_splits
-        if any(own is None for of_sigma in sums for own in of_sigma):
-            raise ValueError(
-                "cv must leave rows of positive weight to train and to test on in every fold, got "
-                f"{n} folds of which one has none."
-            )
+        for own in sums:
+            check_folds(own)
         sums = [
             [_under(self._before(s, k % n), own) for k, own in enumerate(of_sigma)]
             for s, of_sigma in enumerate(sums)
@@ -353,6 +351,15 @@ class _Search:
             outcomes = (self.draft._on(own[k])._outcomes(part, exponents[1]) for own in trains)
             record[k] = moments, np.stack([weights @ own for own in outcomes])
         return record
+
+
+def check_folds(records):
+    """Raise if a fold has no record."""
+    if any(own is None for own in records):
+        raise ValueError(
+            "cv must leave rows of positive weight to train and to test on in every fold, but one "
+            "has none."
+        )
 
 
 def _part(data, mask):
