@@ -176,8 +176,8 @@ class GridMask(Mask):
         differences = offsets @ steps
         self._least_lag = differences.min(initial=n_positions)
         self._largest_lag = differences.max(initial=-n_positions)
-        # Flat indices of positions in the array of the weights, as far apart as their offsets. Those
-        # of extra positions lie beyond the array, whatever is subtracted.
+        # Flat indices of positions in the array of the weights, as far apart as their offsets.
+        # Those of extra positions lie beyond the array, whatever is subtracted.
         numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
         places = np.ravel_multi_index(numbers, weights.shape)
         beyond = np.full(n_extra, 2 * self.kept.size)
