@@ -566,7 +566,7 @@ class Readout:
         self.sums, self.is_positive = sums, is_positive
         # Values outside the safe range of float32 would overflow.
         self._is_level = is_positive and largest_entry(sums.sums) < 1e15
-        self._kept = Kept()
+        self._kept, self._by_part = Kept(), {}
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (..., n, d), up to factors of rows.
@@ -594,8 +594,11 @@ class Readout:
         xp, found = namespace(X), []
         flat = xp.reshape(X, (-1, X.shape[-1])) if X.ndim > 2 else X
         for rows, columns, part in feature_map.parts(flat):
-            own = Sums(take(self.sums.sums, columns), take(self.sums.top, columns))
-            found.append((rows, own.weigh(memory.rows(part, take(flat, rows)))))
+            if part not in self._by_part:
+                own = Sums(take(self.sums.sums, columns), take(self.sums.top, columns))
+                self._by_part[part] = Readout(own, True, self.weights.step)
+            if rows.shape[0]:
+                found.append((rows, self._by_part[part](part, take(flat, rows), memory)))
         return xp.reshape(in_order(found), (*X.shape[:-1], -1))
 
     def _raised(self, feature_map, X, memory):

@@ -117,7 +117,7 @@ class FeatureMap(ABC):
         return scale
 
     def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
-        """Return rows on the host in parts that use only some of the columns.
+        """Return rows in parts that use only some of the columns.
 
         Implemented by maps with `n_parts`; sums then skip what is zero. Indices rise. All parts
         have as many columns: one block of a size for every part of the other side, in their order.
@@ -125,8 +125,9 @@ class FeatureMap(ABC):
 
         Returns
         -------
-        list of (ndarray of int, ndarray of int, FeatureMap)
-            Indices of rows and of columns, and the map that computes these columns for these rows.
+        list of (array of int, ndarray of int, FeatureMap)
+            Indices of rows (in the library of X) and of columns, and the map that computes these
+            columns for these rows.
         """
         return [(np.arange(X.shape[0]), np.arange(self.n_columns), self)]
 
