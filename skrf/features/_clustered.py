@@ -317,7 +317,7 @@ def _stretches(queries, others, *centers):
         squares.append(np.expand_dims(np.maximum(shares @ points**2, _FLOOR), axis))
     size = (squares[1] / squares[0]) ** 0.25
     # Means that are only rounding have no sign, so they count as equal.
-    is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0] * squares[1])
+    is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0]) * np.sqrt(squares[1])
     shown = np.stack([~is_imaginary, is_imaginary], axis=2)
     # 1 / (i r) = -i / r.
     inverse = np.stack([1 / size, -1 / size], axis=2)
