@@ -32,15 +32,15 @@ def measure_million(rounds):
     from sklearn.datasets import make_classification
 
     for n_classes, n_threads, bound in ((5, 1, 0.8), (5, 2, 0.5), (2, 2, 1.0)):
-        X, y = make_classification(
-            1_000_000, 20, n_informative=10, n_classes=n_classes, random_state=0
-        )
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(n_threads))
         found = {"ours": [], "peer": []}
         with tempfile.TemporaryDirectory() as folder:
-            np.save(Path(folder) / "X.npy", X.astype(np.float32))
-            np.save(Path(folder) / "y.npy", y)
             for seed in range(rounds):
+                X, y = make_classification(
+                    1_000_000, 20, n_informative=10, n_classes=n_classes, random_state=seed
+                )
+                np.save(Path(folder) / "X.npy", X.astype(np.float32))
+                np.save(Path(folder) / "y.npy", y)
                 for name in random.sample(list(found), 2):
                     done = subprocess.run(
                         [sys.executable, __file__, "--case", name, folder, str(seed)],
@@ -57,7 +57,7 @@ def measure_million(rounds):
         )
         what = f"{n_classes} classes, {n_threads} threads"
         judge(f"{what}: fit, ours / SGD", ours["fit"], peer["fit"], bound, at_most=True)
-        # Of every draw of features it is another: the mean counts.
+        # Squared or hinge loss, which is better depends on the data: every round has its own.
         means = [sum(side["accuracy"]) / rounds for side in (ours, peer)]
         judge(f"{what}: mean accuracy, ours / SGD", means[:1], means[1:], 1.0)
         ones = [1.0] * rounds
