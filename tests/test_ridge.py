@@ -168,6 +168,35 @@ def test_discriminants_are_finite_where_features_explain_the_classes():
     assert_array_equal(model.predict(rows[:10]), labels[:10])
 
 
+def test_a_class_without_rows_is_never_predicted():
+    codes = _rng.integers(0, 3, 600)
+    rows = np.array([[0, 0], [4, 0], [0, 4.0]])[codes] + 0.2 * _rng.normal(size=(600, 2))
+    far = _rng.uniform(-2, 6, size=(500, 2))
+    for n_seen in (2, 3):
+        own = codes < n_seen
+        model = ApproxKernelRidgeClassifier(random_state=0)
+        model.partial_fit(rows[own], codes[own], classes=[0, 1, 2, 3])
+        assert set(model.predict(far)) == set(range(n_seen))
+        assert np.isfinite(model.decision_function(far)).all()
+        model.partial_fit(rows, codes)
+        assert model.score(rows, codes) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "offset", "alpha"), [("float32", 30, 1e-3), ("float64", 30, 1e-12)]
+)
+def test_a_class_that_is_explained_does_not_hide_the_others(dtype, offset, alpha):
+    rng = np.random.default_rng(0)
+    codes, rows = rng.integers(0, 3, 4000), 0.3 * rng.normal(size=(4000, 20))
+    rows[:, 0] += 0.6 * (codes == 1)  # overlaps with class 0
+    rows[:, 1] = 3.0 * (codes == 2)
+    rows = (rows @ np.linalg.qr(rng.normal(size=(20, 20)))[0] + offset).astype(dtype)
+    model = ApproxKernelRidgeClassifier(FunctionTransformer(), alpha=alpha)
+    found = model.fit(rows[:2000], codes[:2000]).score(rows[2000:], codes[2000:])
+    assert found > 0.885
+    assert_allclose(np.exp(model.decision_function(rows)).sum(axis=1), 1.0, rtol=1e-5)
+
+
 def test_a_class_between_two_others_is_seen():
     rows = np.linspace(-1, 1, 300)[:, None]
     labels = np.searchsorted([-0.3, 0.3], rows[:, 0])

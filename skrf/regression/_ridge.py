@@ -22,6 +22,7 @@ _SINGLE = 1e-7  # relative error of products in float32, with a margin
 # Logarithms of the alphas to try, in units of the mean eigenvalue.
 _LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
 _FLAT = 1e-6
+_LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
 _LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
 
 
@@ -264,6 +265,11 @@ class Ridge:
     weight: float
     deviation: np.ndarray
 
+    @property
+    def linear(self):
+        """Coefficients (M, T) and intercepts, in the units of the targets."""
+        return self.coef * self.unit, self.intercept
+
     def means(self, features):
         """Return the predictions for features, (n, T)."""
         found = features @ like(self.coef, features)
@@ -276,6 +282,43 @@ class Ridge:
         features = cast(features, xp.float64)
         spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
         return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminants(Ridge):
+    """Linear discriminants, which are combinations of the regressions on -1 and 1 for every class.
+
+    They are logarithms of the classes' probabilities for rows scattered about the mean of their
+    class with one covariance, that of the features within classes plus alpha. Discriminants of a
+    contrast that the features nearly explain are large, so the regressions are combined in float64:
+    their rounding is then the same for classes that differ in other contrasts.
+
+    Parameters
+    ----------
+    turn : ndarray of shape (T, T)
+        Multiplies the regressions.
+    levels : ndarray of shape (T,)
+        Is added to them.
+    """
+
+    turn: np.ndarray
+    levels: np.ndarray
+
+    @property
+    def linear(self):
+        """Coefficients and intercepts, up to a common term."""
+        coef, intercept = super().linear
+        return coef @ self.turn, intercept @ self.turn + self.levels
+
+    def means(self, features):
+        """Return the logarithms of the probabilities for features, (n, T)."""
+        regressions = super().means(features)
+        xp = namespace(regressions)
+        wide = cast(regressions, xp.float64)
+        found = wide @ like(self.turn, wide) + like(self.levels, wide)
+        found = found - xp.max(found, axis=1, keepdims=True)
+        found = found - xp.log(xp.sum(xp.exp(found), axis=1, keepdims=True))
+        return cast(found, regressions.dtype)
 
 
 def solved(moments, alpha, noise=None):
@@ -300,24 +343,27 @@ def solved(moments, alpha, noise=None):
 
 
 def discriminants(ridge, moments):
-    """Return a `Ridge` of targets -1 and 1 per class turned into linear discriminants.
-
-    They are logarithms of the classes' probabilities, up to a common term, for rows scattered about
-    the mean of their class with one covariance, that of the features within classes plus alpha. Its
-    solution differs from that of all rows by a matrix of the size of the classes.
-    """
-    cross, eps = moments.cross / moments.weight, np.finfo(float).eps
+    """Return a `Ridge` of targets -1 and 1 for every class turned into `Discriminants`."""
     means, targets = np.split(moments.mean, [moments.n_columns])
-    shares = np.maximum((1 + targets) / 2, eps)  # a lost share is of the size of rounding
+    shares = (1 + targets) / 2
+    # Classes without rows, or with no more weight than rounding, are left to the end.
+    is_seen = shares > np.finfo(float).eps
+    shares, cross = shares[is_seen], moments.cross[:, is_seen] / moments.weight
     roots = np.sqrt(shares)
-    explained = cross.T @ ridge.coef / 4 / np.outer(roots, roots)
+    explained = cross.T @ ridge.coef[:, is_seen] / 4 / np.outer(roots, roots)
     # An eigenvalue is the share of a contrast of classes that the features do not explain.
     values, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)
-    values = np.maximum(values, len(values) * eps)
-    coef = ridge.coef @ ((vectors / values) @ vectors.T / (2 * np.outer(roots, roots)))
-    halves = np.einsum("mt,mt->t", cross, coef) / (4 * shares)
-    intercept = np.log(shares) - halves - means @ coef
-    return replace(ridge, coef=coef, intercept=intercept)
+    values = np.maximum(values, _LEAST_SHARE)
+    turn = (vectors / values) @ vectors.T / (2 * np.outer(roots, roots))
+    halves = np.einsum("mt,mt->t", cross, ridge.coef[:, is_seen] @ turn) / (4 * shares)
+    levels = np.log(shares) - halves - targets[is_seen] @ turn
+    # The others get the mean of these and less, so they are never the largest.
+    of_all = np.full((len(targets), len(targets)), 0.0)
+    of_all[is_seen] = turn.mean(axis=1, keepdims=True)
+    of_all[np.ix_(is_seen, is_seen)] = turn
+    all_levels = np.full(len(targets), levels.mean() + np.log(np.finfo(float).eps))
+    all_levels[is_seen] = levels
+    return Discriminants(*vars(ridge).values(), of_all, all_levels)
 
 
 def _deviation(squares, freedom):

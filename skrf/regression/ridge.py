@@ -146,13 +146,13 @@ class _BaseRidge(BaseKernelRegression):
 
     def _hold(self, fitted):
         ridge = fitted.ridge
-        coef = freeze(ridge.coef * ridge.unit)
-        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, ridge.intercept
+        coef, intercept = map(freeze, ridge.linear)
+        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, intercept
         if not is_classifier(self):
             with np.errstate(over="ignore"):
                 self.noise_variance_ = freeze(ridge.deviation**2)
             if not fitted.shape:
-                self.coef_, self.intercept_ = coef[:, 0], float(ridge.intercept[0])
+                self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
         return super()._hold(fitted)
 
     def _of_features(self, X, function):
@@ -355,8 +355,8 @@ class _Classification(Classification):
         -------
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
             For two classes the regression, positive for ``classes_[1]``; for more, logarithms of
-            the classes' probabilities, up to a common term, if the features of every class were
-            normal with the same covariance.
+            the classes' probabilities, if the features of every class were normal with the same
+            covariance.
         """
         check_is_fitted(self)
         found = self._of_features(X, self._fitted.ridge.means)
@@ -504,7 +504,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features in `decision_function`.
+        Coefficients of the features in `decision_function`, up to a common term.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Its intercepts.
     alpha_ : float
@@ -655,7 +655,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features in `decision_function`.
+        Coefficients of the features in `decision_function`, up to a common term.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Its intercepts.
     feature_map_ : transformer
