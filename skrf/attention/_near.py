@@ -363,7 +363,8 @@ class NearAttention:
         keys = layout.window(unit.keys, first, stop)[..., None, :, :, :]
         values = layout.window(self._values, first, stop)[..., None, :, :, :]
         do = arithmetic(q)
-        near = q @ transposed(keys)
+        with np.errstate(invalid="ignore"):  # BLAS may compute with what its buffers hold
+            near = q @ transposed(keys)
         if unit.hidden is not None or n > 1:
             hidden = layout.window(lambda own: self.hidden[..., own, None], first, stop, True)
             if hidden.any():

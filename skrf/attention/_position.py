@@ -173,7 +173,8 @@ class Window:
             Number of near keys.
         """
         stop, xp = self._first + n, namespace(q)
-        logits = q @ transposed(self._keys[..., :stop, :])
+        with np.errstate(invalid="ignore"):  # BLAS may compute with what its buffers hold
+            logits = q @ transposed(self._keys[..., :stop, :])
         if self._unseen is not None:
             logits = arithmetic(logits).fill(logits, self._unseen[..., :stop], -np.inf)
         logits = logits[..., None, :, :]
