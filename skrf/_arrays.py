@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 LARGEST = 1e150  # its square is still a float
 _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more than 3 digits
 _PAIRS = 2**12  # pairs of sparse rows subtracted at once
+_GPU_ENTRIES = 2**25  # of a block, which hide the time that a GPU takes to begin an operation
 _NAMESPACES = {}  # by type, because a lookup costs as much as a small operation
 
 
@@ -35,6 +36,18 @@ def namespace(X):
         )
         _NAMESPACES[kind] = array_api_compat.array_namespace(X) if is_other else np
     return _NAMESPACES[kind]
+
+
+def is_on_gpu(X):
+    """Return whether X is an array of another library in the memory of a GPU."""
+    if array_api_compat.is_torch_array(X):
+        return X.device.type != "cpu"
+    return array_api_compat.is_cupy_array(X)
+
+
+def rows_at_once(X, n_columns, usual):
+    """Return how many rows to compute at once: `usual`, or on a GPU what fills a large block."""
+    return max(usual, _GPU_ENTRIES // max(n_columns, 1)) if is_on_gpu(X) else usual
 
 
 def to_host(X):
@@ -61,6 +74,9 @@ def like(values, X):
     """Return host `values` in the library, on the device and in the dtype of X."""
     if not is_array_api(X):
         return np.asarray(values, dtype=X.dtype)
+    if isinstance(values, float):  # to copy it from the host, a GPU would have to finish first
+        place = {"dtype": X.dtype, "device": array_api_compat.device(X)}
+        return namespace(X).full((), values, **place)
     return beside(values, X, dtype=X.dtype)
 
 

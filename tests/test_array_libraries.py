@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from array_api_compat import is_torch_array
 from instances import MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
@@ -47,6 +48,14 @@ every_dtype = pytest.mark.parametrize("dtype", TOLERANCE)
 def mechanism(name, params):
     known_variance = "iid" if accepts(name, "coupling") else None
     return make(name, known_variance, n_components=32, sigma=0.4, random_state=0, **params)
+
+
+@pytest.fixture(params=[False, True], ids=["", "like-a-gpu"])
+def like_a_gpu(request, monkeypatch):
+    """Take torch's arrays as they are, or as if they were in the memory of a GPU."""
+    if request.param:
+        for module in ("_arrays", "attention._linear", "attention._far"):
+            monkeypatch.setattr(f"skrf.{module}.is_on_gpu", is_torch_array)
 
 
 # ------------------------------------------------------------------ mechanisms
@@ -123,7 +132,7 @@ WEIGHTS = RNG.integers(0, 3, size=150) / 2
 
 
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("skrf.regression._base._DEVICE_BLOCK_ROWS", 64)
+    monkeypatch.setattr("skrf.regression._base._TORCH_ROWS", 64)
 
 
 @every_feature_map
@@ -224,7 +233,7 @@ def test_batches_of_several_libraries(library):
 @every_feature_map
 @pytest.mark.parametrize("shape", [(), (2,)])
 @every_dtype
-def test_regressor(library, feature_map, shape, dtype, monkeypatch):
+def test_regressor(library, feature_map, shape, dtype, monkeypatch, like_a_gpu):
     small_blocks(monkeypatch)
     y = np.sin(ROWS[:, :2]) if shape else np.sin(ROWS[:, 0])
     rows, model = ROWS.astype(dtype), FEATURE_MAPS[feature_map]
@@ -427,7 +436,7 @@ def test_exact_attention(library, causal, dtype, scale):
 @pytest.mark.parametrize("scale", [0.5, 5.0])
 @pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
-def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near):
+def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near, like_a_gpu):
     if near is not None and isinstance(ATTENTION_MAPS[name], GeneralizedMap):
         pytest.skip("Generalised attention has no near field.")
     torch = pytest.importorskip("torch", reason="torch is not installed")

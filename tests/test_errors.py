@@ -362,7 +362,7 @@ def test_faulty_targets(estimator):
 
 @with_targets
 @pytest.mark.parametrize(
-    "missing", [None, np.nan, np.float64("nan"), np.datetime64("NaT"), "pandas.NA"], ids=repr
+    "missing", [None, np.nan, np.float64("nan"), np.datetime64("NaT", "s"), "pandas.NA"], ids=repr
 )
 def test_missing_targets_are_told(estimator, missing):
     if missing == "pandas.NA":

@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import arithmetic, beside, cast, constant, is_array_api, like, namespace, to_host
+from .._arrays import (
+    arithmetic,
+    beside,
+    cast,
+    constant,
+    is_array_api,
+    is_on_gpu,
+    like,
+    namespace,
+    to_host,
+)
 from .._sums import Rows, Sums, added, finite, lowered, rise_limit, transposed
 from .._threads import Scratch
 from ._heads import as_rows
@@ -175,6 +185,11 @@ def _running(first, products, room=None, is_reverse=False):
 
     NumPy sums are written into a room; without one they overwrite the products.
     """
+    if is_on_gpu(products):
+        xp = namespace(products)
+        ordered = xp.flip(products, axis=-3) if is_reverse else products
+        found = xp.cumulative_sum(ordered, axis=-3, dtype=products.dtype)
+        return (xp.flip(found, axis=-3) if is_reverse else found) + first[..., None, :, :]
     if is_array_api(products):
         n = products.shape[-3]
         chosen = like(np.tri(n).T if is_reverse else np.tri(n), products)

@@ -6,13 +6,14 @@ or 0 for padding, so that numerator and denominator are one product.
 """
 
 import copy
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from array_api_compat import device, is_torch_array
 
-from .._arrays import arithmetic, cast, is_array_api, like, namespace, take
+from .._arrays import arithmetic, cast, is_array_api, like, namespace, rows_at_once, take
 from .._sums import Memory, Rows, pays_in_parts
 from .._threads import run_all
 from ..features import as_feature_map, needs_double, side_by_side
@@ -22,6 +23,7 @@ from ._shapes import check_finite, unit_for
 TOGETHER = 2**13
 EVERYTHING = slice(None)
 PART_ROWS = 512  # of causal attention at a time, where features are taken in parts
+_ROW_ENTRIES = 512  # of features, near scores and sums, roughly, for a query of one head
 _SAMPLED_KEYS = 64  # per set, to guess the size of all exponents
 
 
@@ -98,6 +100,10 @@ class Unit:
             for feature_map, part, name in ((head.queries, q, "q"), (head.keys, k, "k"))
         ]
         self.dtype = namespace(q).float64 if any(needed) else q.dtype
+
+    def rows_at_once(self, usual):
+        """Return how many rows of every head to work on at once: `usual`, more on a GPU."""
+        return rows_at_once(self.q, math.prod(self.q.shape[:-2]) * _ROW_ENTRIES, usual)
 
     def of(self, head, queries=slice(None)):
         """Return the unit with other features, or restricted to some query heads."""

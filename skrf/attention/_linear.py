@@ -11,7 +11,15 @@ import array_api_compat
 import numpy as np
 from array_api_compat import is_torch_array
 
-from .._arrays import arithmetic, cast, constant, is_array_api, namespace, to_host
+from .._arrays import (
+    arithmetic,
+    cast,
+    constant,
+    is_array_api,
+    is_on_gpu,
+    namespace,
+    to_host,
+)
 from .._sums import (
     Readout,
     Sums,
@@ -253,10 +261,25 @@ def running(first, products, *, is_reverse=False):
     total : array of shape (..., M, c)
         The sum of all parts.
     """
+    if is_on_gpu(products):
+        return _running_at_once(first, products, is_reverse)
     total, parts = 0.0 * first, range(products.shape[-3])
     for i in reversed(parts) if is_reverse else parts:
         before, total = total, total + products[..., i, :, :]
         products[..., i, :, :] = first + before
+    return products, total
+
+
+def _running_at_once(first, products, is_reverse):
+    """Return what `running` does, in few operations."""
+    xp = namespace(products)
+    ordered = xp.flip(products, axis=-3) if is_reverse else products
+    sums = xp.cumulative_sum(ordered, axis=-3, dtype=products.dtype)
+    total, sums = sums[..., -1, :, :], first[..., None, :, :] + sums[..., :-1, :, :]
+    if is_reverse:
+        products[..., :-1, :, :], products[..., -1, :, :] = xp.flip(sums, axis=-3), first
+    else:
+        products[..., 1:, :, :], products[..., 0, :, :] = sums, first
     return products, total
 
 

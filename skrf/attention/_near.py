@@ -266,13 +266,14 @@ class NearAttention:
     causal : bool
         Whether later keys are not seen.
     size : int, default=None
-        Rows processed at a time; None is 2,048.
+        Rows processed at a time; None is 2,048, more on a GPU.
     state : NearState, default=None
         State after the earlier positions.
     """
 
     def __init__(self, unit, field, scale, causal, size=None, state=None):
-        self.scale, self.size, self._state = scale, size or _ROWS, state
+        self.scale, self._state = scale, state
+        self.size = size or unit.rows_at_once(_ROWS)
         self.unit = unit = copy.copy(unit)
         if _largest_logit(unit, scale, state) > LARGEST_SINGLE_LOGIT:
             unit.dtype = namespace(unit.q).float64

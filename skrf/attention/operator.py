@@ -94,7 +94,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         "auto" is 2 with a near field, 4 without one if `feature_map` is None, and 1 for other maps
         alone, with `causal` and with a `mask`.
     block_size : int, default=None
-        Rows whose features are held at once; None is 1,024, or 2,048 with a near field.
+        Rows whose features are held at once; None is 1,024, or 2,048 with a near field, and more on
+        a GPU.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -499,7 +500,6 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         is_joint=None,
     ):
         """Return output, states, lost queries, some errors, and on request effective features."""
-        size = self.block_size or _linear.FEATURE_ROWS
         field = self._field(groups.q.shape[-2], groups.k.shape[-2])
         scale = check_scale(self.scale, groups.k.shape[-1])
         out = None
@@ -522,7 +522,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
                     after = near.attend(output)
                 found = after, 0
             else:
-                found = self._by_features(unit, output, before, mask, size)
+                found = self._by_features(unit, output, before, mask)
             errors, effective = np.zeros((2, 3)), []
             if is_looked_at and field is None and mask is None:
                 pairs = zip(unit.maps.groups, found[0], strict=True)
@@ -545,9 +545,9 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             errors=sum(errors),
         )
 
-    def _by_features(self, unit, output, before, mask, size):
+    def _by_features(self, unit, output, before, mask):
         """Write attention by features alone; return the sums of groups and lost queries."""
-        after, n_lost = [], 0
+        after, n_lost, size = [], 0, self.block_size or unit.rows_at_once(_linear.FEATURE_ROWS)
         output.unit /= len(unit.maps.groups)
         for g, (head,) in enumerate(unit.maps.groups):
             own, sums, output.zeros, output.adds = unit.of(head), None, [], g > 0

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import beside, cast, is_array_api, namespace, take, to_host
+from .._arrays import beside, cast, is_array_api, namespace, rows_at_once, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
@@ -37,7 +37,7 @@ from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
 
 _BLOCK_ROWS = 1024
-_DEVICE_BLOCK_ROWS = 2**14  # devices need larger blocks
+_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
 # Limits on blocks whose sums are held at once: their number, and the numbers they hold.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SPREAD = 23.0  # groups on a common scale may differ by e^23, about 1e10
@@ -351,7 +351,8 @@ def _precise(X, is_wide):
 def _blocks_of(feature_map, X):
     """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
     if is_array_api(X):
-        return _DEVICE_BLOCK_ROWS, _map_in_turn
+        n_columns, size = feature_map.n_columns, _TORCH_ROWS
+        return size if n_columns is None else rows_at_once(X, n_columns, size), _map_in_turn
     if not feature_map.is_parallel:
         return _BLOCK_ROWS, _map_in_turn
     return block_rows(X.shape[0], feature_map.n_columns), map_rows

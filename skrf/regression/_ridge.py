@@ -8,7 +8,17 @@ from scipy.linalg.lapack import dposv, dtrtri
 from scipy.optimize import brentq
 
 from .. import _kernels
-from .._arrays import arithmetic, cast, is_array_api, like, namespace, squared_norms, take, to_host
+from .._arrays import (
+    arithmetic,
+    cast,
+    is_array_api,
+    like,
+    namespace,
+    rows_at_once,
+    squared_norms,
+    take,
+    to_host,
+)
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
 from ..features import in_range
@@ -17,6 +27,7 @@ from ._base import _blocks_of
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.
 _BLOCK, _PARTS = 2**20, 16
+_GPU_ROWS = 2**14  # at most: errors of float32 sums grow with their length
 _HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at once
 _SINGLE = 1e-7  # relative error of products in float32, with a margin
 # Logarithms of the alphas to try, in units of the mean eigenvalue.
@@ -214,7 +225,8 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         with np.errstate(over="ignore", invalid="ignore"):
             return to_host(transposed(table) @ table)
 
-    least, most = n_columns, max(_BLOCK // n_columns, n_columns)
+    least, usual = n_columns, _BLOCK // n_columns
+    most = max(usual, least, min(rows_at_once(X, n_columns, usual), _GPU_ROWS))
     size, (_, map_blocks) = min(max(-(-n // _PARTS), least), most), _blocks_of(feature_map, X)
     step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
     for start in range(0, n, step):
