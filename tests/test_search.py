@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.metrics import make_scorer, mean_absolute_error
@@ -34,6 +35,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
+from skrf._sums import Rows
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.features import _clusters, base
 from skrf.regression import _search
@@ -187,14 +189,69 @@ def test_features_need_not_fit_into_memory(monkeypatch):
 def test_kept_features_are_those_of_the_map(name):
     fitted = make(name, n_components=20, random_state=0).fit(X)
     maps = fitted.feature_maps_
-    kept = KeptMap.of((maps[0],) * 2, X, np.empty)
-    (values, own), expected = kept, maps[0](X[5:50])
-    found = own[0](values[5:50])
+    rows, (_, keys), exponents = KeptMap.of((maps[0],) * 2, X, np.empty)
+    found, expected = keys(rows[5:50]), maps[0](X[5:50])
+    if expected.scale is None and found.scale is not None:  # exponentials in place of logarithms
+        assert not found.scale.any()
+        found = Rows(np.log(found.values) + exponents)
     assert_allclose(found.values, expected.values, rtol=1e-12, atol=1e-12)
     if expected.scale is None:
         assert found.scale is None
     else:
         assert_allclose(found.scale + 0 * found.values, expected.scale + 0 * found.values)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
+@pytest.mark.parametrize("share", [0.1, 0.95, 1.05, 3.0])
+@pytest.mark.parametrize("apart", [0.0, 0.5])
+def test_kept_exponentials_have_the_digits_of_logarithms(dtype, tolerance, share, apart):
+    """Rows `share` of the widest span from the middles of columns, whose own span is `apart`."""
+    widest = _search._NARROW[np.dtype(dtype).name]
+    middles = np.array([-0.5, 0.0, 0.5]) * apart * widest
+    signs = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
+    logs = np.tile(middles + share * (1 - apart) * widest * signs, (400, 1)).astype(dtype)
+    own = KeptMap(3, is_positive=True)  # reads logarithms as they are
+    rows, (queries, keys), exponents = KeptMap.of((own, own), logs, np.empty)
+    left, right = queries(rows).values, keys(rows).values
+    if share > 1:
+        assert queries.is_positive and np.array_equal(left, logs)
+        return
+    found = np.log(left @ right.sum(axis=0, dtype=float).astype(dtype))
+    logs = logs.astype(float)
+    expected = logsumexp(logs + logsumexp(logs, axis=0), axis=1) - 2 * exponents.max()
+    assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_searches_by_kept_exponentials_are_those_by_logarithms(dtype, is_wide, monkeypatch):
+    """Of rows on one scale, and of rows that leave it after those by which it is chosen."""
+    rows = np.concatenate([X] * 4).astype(dtype)
+    if is_wide:
+        rows[-30:] *= 100
+    labels, targets = np.concatenate([y] * 4), np.concatenate([T] * 4)
+    own, are_logs, found = KeptMap.of, [], {}
+
+    def kept(*given):
+        made = own(*given)
+        are_logs.append(made[1][0].is_positive)
+        return made
+
+    monkeypatch.setattr(KeptMap, "of", kept)
+    for way in ("exponentials", "logarithms"):
+        for kind, of_rows in ((KernelRegressionClassifierCV, labels), (KernelRegressorCV, targets)):
+            search = kind(FIXED["positive"], sigmas=[0.1, 0.3, 1.0], cv=3).fit(rows, of_rows)
+            predict = getattr(search, "predict_proba", search.predict)
+            found[way, kind] = search.cv_results_["mean_test_score"], predict(rows)
+        assert all(are_logs) == (is_wide or way == "logarithms")
+        monkeypatch.setattr(_search, "_NARROW", {"float32": 0.0, "float64": 0.0})
+        are_logs.clear()
+    tolerance = {"float64": {"rtol": 1e-10}, "float32": {"rtol": 1e-4, "atol": 1e-5}}[dtype]
+    for kind in (KernelRegressionClassifierCV, KernelRegressorCV):
+        for ours, theirs in zip(
+            found["exponentials", kind], found["logarithms", kind], strict=True
+        ):
+            assert_allclose(ours, theirs, **tolerance)
 
 
 def test_statistics_and_clusters_are_made_once(monkeypatch):

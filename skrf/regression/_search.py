@@ -12,8 +12,8 @@ import numpy as np
 from .._arrays import to_host
 from .._batches import joined
 from .._progress import Progress
-from .._sums import Memory, Rows
-from .._threads import Scratch, block_rows, run_rows
+from .._sums import Memory, Rows, Sums
+from .._threads import Scratch, block_rows, map_rows
 from ..features import (
     FeatureMap,
     OptimalPositiveRF,
@@ -24,6 +24,9 @@ from ..features import (
 )
 
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
+# Span of exponents up to which products of features, and their sums, keep all digits.
+_NARROW = {"float32": 30.0, "float64": 300.0}
+_FIRST_ROWS = 256  # of which the middles of exponents are found
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny
 _STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
@@ -70,18 +73,23 @@ def is_constant(data):
 class KeptMap(FeatureMap):
     """Map that reads previously computed features in place of rows: values, then scales.
 
+    Positive features that span few exponents are kept as exponentials, each divided by its middle,
+    so that sums and predictions share them; the queries are multiplied by the squared middles.
+
     Parameters
     ----------
     n_columns : int
         Number of features.
     is_positive : bool
         Whether they are logarithms, which have no scales.
+    factors : ndarray of shape (M,) or float, default=1.0
+        Multiply the values of features that are not logarithms.
     """
 
     n_features = n_columns = None
 
-    def __init__(self, n_columns, is_positive):
-        self.n_columns, self.is_positive = n_columns, is_positive
+    def __init__(self, n_columns, is_positive, factors=1.0):
+        self.n_columns, self.is_positive, self.factors = n_columns, is_positive, factors
 
     def __call__(self, X):
         """Return the `Rows`."""
@@ -89,14 +97,17 @@ class KeptMap(FeatureMap):
         return Rows(out, self.write(X, out, None))
 
     def write(self, X, out, room, lower=None):
-        """Write values minus `lower` into `out` and return their scale."""
-        lower = np.zeros(1) if lower is None else lower
-        np.subtract(X[:, : self.n_columns], lower.astype(X.dtype), out=out)
-        return None if self.is_positive else X[:, self.n_columns :]
+        """Write values, or logarithms minus `lower`, into `out` and return their scale."""
+        values = X[:, : self.n_columns]
+        if self.is_positive:
+            np.subtract(values, 0 if lower is None else lower.astype(X.dtype), out=out)
+            return None
+        np.multiply(values, self.factors, out=out)
+        return X[:, self.n_columns :] if X.shape[1] > self.n_columns else np.zeros((len(X), 1))
 
     @classmethod
     def of(cls, maps, X, room):
-        """Return features of rows and a pair of maps that read them; None if there are too many.
+        """Return features of rows, a pair of maps that read them, and exponents of their sums.
 
         Parameters
         ----------
@@ -106,22 +117,46 @@ class KeptMap(FeatureMap):
             The rows.
         room : callable
             Allocates memory, like `numpy.empty`.
+
+        Returns
+        -------
+        tuple of (ndarray, tuple of KeptMap, ndarray of shape (M,) or float), or None
+            The exponents are to be added to those of sums; None if there are too many features.
         """
         feature_map = maps[0]
         X, memory = in_range(feature_map, X), Memory()
-        values, scale = feature_map(X[:1])
-        n_columns, width = values.shape[1], 0 if scale is None else scale.shape[1]
-        shape = X.shape[0], n_columns + width
+        values, scale = feature_map(X[:_FIRST_ROWS])
+        n, width = values.shape[1], 0 if scale is None else scale.shape[1]
+        shape = X.shape[0], n + width
         if maps[1] is not feature_map or shape[0] * shape[1] * X.dtype.itemsize > KEPT_BYTES:
             return None
         out = room(shape, X.dtype)
 
-        def work(rows):
-            out[rows, :n_columns], scale = memory.rows(feature_map, X[rows])
-            out[rows, n_columns:] = 0 if scale is None else scale
+        def keep(middle=None, most=np.inf):
+            """Keep features, as exponentials if `middle` is given; return whether they fit."""
 
-        run_rows(work, shape[0], block_rows(*shape))
-        return out, (cls(n_columns, scale is None),) * 2
+            def work(rows):
+                values, scale = memory.rows(feature_map, X[rows], middle)
+                out[rows, n:] = 0 if scale is None else scale
+                if middle is None:
+                    out[rows, :n] = values
+                    return True
+                with np.errstate(over="ignore"):
+                    np.exp(values, out=out[rows, :n])
+                return max(values.max(), -values.min()) < most
+
+            return all(map_rows(work, shape[0], block_rows(*shape)))
+
+        if scale is None:
+            with np.errstate(invalid="ignore"):  # features that are 0 are not narrow
+                middle = (values.min(axis=0) + values.max(axis=0)) / 2
+                most = _NARROW[X.dtype.name] - np.ptp(middle)
+                is_narrow = np.abs(values - middle).max() < most
+            if is_narrow and keep(middle, most):
+                factors = np.exp(2 * (middle - middle.max()))
+                return out, (cls(n, False, factors), cls(n, False)), middle
+        keep()
+        return out, (cls(n, scale is None),) * 2, 0.0
 
 
 # ---------------------------------------------------------------- folds
@@ -203,6 +238,8 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
                     train, test = sides
                     train = train if rows is None else replace(train, kept=rows)
                     scores[number] = judge(train, part, test)
+        if kept is not None:
+            total = replace(total, sums=Sums(total.sums.sums, total.sums.top + kept[2]))
         yield scores, fitted, replace(total, maps=maps)
 
 
