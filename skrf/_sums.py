@@ -372,9 +372,18 @@ class Sums:
         return float(xp.max(xp.where(end > -np.inf, rise, like(0.0, rise))))
 
     def add(self, rows, values):
-        """Return the sums after more keys, features (..., n, M), overwritten, and values."""
-        top = self.raised(rows)
-        return Sums(self.at(top) + product(lowered(rows, top)[0], values), top)
+        """Return the sums after more keys, features (..., n, M) and values.
+
+        NumPy features are overwritten, unless they share the scale of their row.
+        """
+        top, factors = self.raised(rows), rows.values
+        if rows.scale is not None and rows.scale.shape[-1] == 1:
+            # The scale of a row multiplies its values, which are fewer than its features.
+            exponents = rows.scale - cast(finite(top)[..., None, :], factors.dtype)
+            values = values * namespace(values).exp(exponents)
+        else:
+            factors, _ = lowered(rows, top)
+        return Sums(self.at(top) + product(factors, values), top)
 
     def merge(self, other):
         """Return the sums over the keys of both."""
@@ -451,6 +460,8 @@ class Memory:
         if feature_map.n_columns is None:
             # A transformer may return its own array or its input, so do not overwrite it.
             return feature_map(X).map(np.array)
+        if feature_map.is_view:
+            return feature_map(X)
         out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
 

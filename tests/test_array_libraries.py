@@ -132,7 +132,7 @@ WEIGHTS = RNG.integers(0, 3, size=150) / 2
 
 
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("skrf.regression._base._TORCH_ROWS", 64)
+    monkeypatch.setattr("skrf.regression._blocks._TORCH_ROWS", 64)
 
 
 @every_feature_map

@@ -30,7 +30,7 @@ from skrf import (
     _sums,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.regression import _base
+from skrf.regression import _base, _blocks
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -154,8 +154,8 @@ def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monk
         return found
 
     monkeypatch.setattr(_sums, "_lowered_sums", spy)
-    monkeypatch.setattr(_base, "_BLOCK_ROWS", 64)
-    monkeypatch.setattr(_base, "block_rows", lambda n_rows, n_columns: 100)
+    monkeypatch.setattr(_base, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns: 100)
     # Ordered by class: the first rows know one of them only.
     rng = np.random.default_rng(0)
     labels = np.sort(rng.integers(3, size=3000))
@@ -379,7 +379,9 @@ def test_blocks_do_not_matter(which, convert, monkeypatch):
     one_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
     expected = [one.predict_log_proba(convert(Q)), one_regressor.predict(convert(Q))]
     expected_labels = one.predict(convert(Q))
-    monkeypatch.setattr(_base, "_BLOCK_ROWS", 7)
+    for module in (_base, _blocks):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns: 7)
     many = KernelRegressionClassifier(MAPS[which]).fit(convert(X), y, sample_weight=WEIGHTS)
     many_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
     assert_allclose(many.predict_log_proba(convert(Q)), expected[0], rtol=1e-7)

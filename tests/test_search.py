@@ -35,11 +35,11 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf._sums import Rows
+from skrf._sums import Rows, Sums
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.features import _clusters, base
+from skrf.features import FeatureMap, _clusters, base
 from skrf.regression import _search
-from skrf.regression._search import KeptMap
+from skrf.regression._search import Kept, KeptMap
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(90, 3))
@@ -189,16 +189,35 @@ def test_features_need_not_fit_into_memory(monkeypatch):
 def test_kept_features_are_those_of_the_map(name):
     fitted = make(name, n_components=20, random_state=0).fit(X)
     maps = fitted.feature_maps_
-    rows, (_, keys), exponents = KeptMap.of((maps[0],) * 2, X, np.empty)
-    found, expected = keys(rows[5:50]), maps[0](X[5:50])
+    kept = Kept.of((maps[0],) * 2, X, np.empty)
+    found, expected = kept.feature_map(kept.rows[5:50]), maps[0](X[5:50])
     if expected.scale is None and found.scale is not None:  # exponentials in place of logarithms
         assert not found.scale.any()
-        found = Rows(np.log(found.values) + exponents)
+        found = Rows(np.log(found.values) + kept.top)
     assert_allclose(found.values, expected.values, rtol=1e-12, atol=1e-12)
     if expected.scale is None:
         assert found.scale is None
     else:
-        assert_allclose(found.scale + 0 * found.values, expected.scale + 0 * found.values)
+        scale = found.scale + kept.top + 0 * found.values
+        assert_allclose(scale, expected.scale + 0 * found.values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_scales_of_rows_are_kept_unless_all_rows_share_them(is_shared):
+    """Rows whose scale changes after those by which it is chosen."""
+
+    class Scaled(FeatureMap):
+        n_features, n_columns, is_positive = 2, 2, False
+
+        def __call__(self, X):
+            scale = np.full((len(X), 1), -3.0) if is_shared else -np.abs(X[:, :1])
+            return Rows(np.cos(X) + 2, scale)
+
+    rows = np.concatenate([np.ones((300, 2)), _rng.normal(size=(100, 2))])
+    kept = Kept.of((Scaled(),) * 2, rows, np.empty)
+    assert kept.rows.shape == (400, 2 if is_shared else 3)
+    assert kept.top == (-3 if is_shared else 0)
+    assert_allclose(kept.feature_map(kept.rows).plain() * np.exp(kept.top), Scaled()(rows).plain())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-4)])
@@ -210,15 +229,16 @@ def test_kept_exponentials_have_the_digits_of_logarithms(dtype, tolerance, share
     middles = np.array([-0.5, 0.0, 0.5]) * apart * widest
     signs = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
     logs = np.tile(middles + share * (1 - apart) * widest * signs, (400, 1)).astype(dtype)
-    own = KeptMap(3, is_positive=True)  # reads logarithms as they are
-    rows, (queries, keys), exponents = KeptMap.of((own, own), logs, np.empty)
-    left, right = queries(rows).values, keys(rows).values
+    own = KeptMap(3, None)  # reads logarithms as they are
+    kept = Kept.of((own, own), logs, np.empty)
+    features = kept.feature_map(kept.rows).values
     if share > 1:
-        assert queries.is_positive and np.array_equal(left, logs)
+        assert kept.feature_map.is_positive and np.array_equal(features, logs)
         return
-    found = np.log(left @ right.sum(axis=0, dtype=float).astype(dtype))
+    sums = Sums(features.sum(axis=0, dtype=float)[:, None], np.zeros(1))
+    found = np.log(features @ kept.seen(sums).sums.astype(dtype))[:, 0]
     logs = logs.astype(float)
-    expected = logsumexp(logs + logsumexp(logs, axis=0), axis=1) - 2 * exponents.max()
+    expected = logsumexp(logs + logsumexp(logs, axis=0), axis=1) - 2 * kept.top.max()
     assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
@@ -230,14 +250,14 @@ def test_searches_by_kept_exponentials_are_those_by_logarithms(dtype, is_wide, m
     if is_wide:
         rows[-30:] *= 100
     labels, targets = np.concatenate([y] * 4), np.concatenate([T] * 4)
-    own, are_logs, found = KeptMap.of, [], {}
+    own, are_logs, found = Kept.of, [], {}
 
     def kept(*given):
         made = own(*given)
-        are_logs.append(made[1][0].is_positive)
+        are_logs.append(made.feature_map.is_positive)
         return made
 
-    monkeypatch.setattr(KeptMap, "of", kept)
+    monkeypatch.setattr(Kept, "of", kept)
     for way in ("exponentials", "logarithms"):
         for kind, of_rows in ((KernelRegressionClassifierCV, labels), (KernelRegressorCV, targets)):
             search = kind(FIXED["positive"], sigmas=[0.1, 0.3, 1.0], cv=3).fit(rows, of_rows)

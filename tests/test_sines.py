@@ -11,7 +11,15 @@ from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_limits
 
-from skrf import OptimalPositiveRF, RFFSampler, _threads
+from skrf import (
+    ApproxKernelRidgeClassifier,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    OptimalPositiveRF,
+    RFFSampler,
+    _kernels,
+    _threads,
+)
 from skrf._kernels import cpu, plain
 
 
@@ -108,3 +116,39 @@ def test_flaws_in_any_block_are_said():
     mechanism = OptimalPositiveRF(16, center=False, random_state=0).fit(X[:10] + 0.1)
     with pytest.warns(RuntimeWarning, match="Rows of features of X vanished in float64"):
         mechanism.transform(X)
+
+
+def test_compiled_sines_are_loaded_when_they_pay(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(_kernels, "choose", lambda X, work: loaded.append(X.dtype.name))
+    monkeypatch.setattr(_kernels, "_made", 0)
+    many = _kernels.MANY_SINES
+    _kernels.load(np.zeros(1), many - 1)
+    _kernels.load(np.zeros(1), many - 1)  # a call counts by itself
+    assert loaded == []
+    _kernels.load(np.zeros(1), many)
+    assert loaded == ["float64"]
+    for _ in range(3):  # all calls count
+        _kernels.load(np.zeros(1, np.float32), 20 * many)
+    assert loaded == ["float64"]
+    _kernels.load(np.zeros(1, np.float32), 4 * many)
+    assert loaded == ["float64", "float32"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KernelRegressionClassifier(RFFSampler(20)),
+        KernelRegressionClassifierCV(RFFSampler(20), sigmas=[1.0]),
+        ApproxKernelRidgeClassifier(RFFSampler(20)),
+    ],
+)
+def test_regression_loads_compiled_sines_for_many_features(model, monkeypatch):
+    works = []
+    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append(work))
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    model.fit(X, np.arange(90) % 3)
+    assert works[0] == 90 * 20
+    works.clear()
+    model.predict(X)
+    assert works == [90 * 20]

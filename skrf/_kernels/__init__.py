@@ -16,9 +16,11 @@ from . import plain
 # Loading numba and the cached kernels takes about 0.4 s; the compiled transform saves 1.5 to 7 ns
 # an element, so this many elements earn back a good part of it in one call.
 LARGE = 2**25
-# NumPy's sines and cosines are scalar in float64, thirty times slower than the compiled ones; in
-# float32 they are vectorised, but make several passes.
-MANY_SINES = 2**23
+# NumPy's sines and cosines are scalar in float64, fifty times slower than the compiled ones: one
+# call with this many earns back a good part. In float32 they are vectorised and lose 1/30 of that
+# time, so all calls together have to make `_SHARE` as many.
+MANY_SINES, _SHARE = 2**23, 64
+_made = 0  # features in float32
 
 
 def choose(X, work):
@@ -64,7 +66,7 @@ def sine_cosine(products, amplitude, out):
 
 
 def load(X, work):
-    """Load compiled sines and cosines if they pay for a call with this much work.
+    """Load compiled sines and cosines if they pay.
 
     Parameters
     ----------
@@ -73,5 +75,9 @@ def load(X, work):
     work : int
         Number of elements that the call produces.
     """
+    global _made
+    if X.dtype == np.float32:
+        _made += work
+        work = _made // _SHARE
     if work >= MANY_SINES:
         choose(X, LARGE)

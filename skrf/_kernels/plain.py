@@ -240,6 +240,6 @@ def pull_back(G, diagonals, lengths, simplices, out):
 def sine_cosine(products, amplitude, out):
     """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude per row."""
     m = products.shape[1]
-    for function, part in ((np.cos, out[:, :m]), (np.sin, out[:, m:])):
-        function(products, out=part)
-        part *= amplitude[:, None]
+    np.cos(products, out=out[:, :m])
+    np.sin(products, out=out[:, m:])
+    out *= amplitude[:, None]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .. import _kernels
 from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, namespace
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
@@ -56,6 +57,8 @@ class FeatureMap(ABC):
         Whether features are given as logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
+    is_view : bool
+        Whether features are views of the input, which must not be overwritten.
 
     See Also
     --------
@@ -69,6 +72,7 @@ class FeatureMap(ABC):
     """
 
     is_parallel = True
+    is_view = False
     n_parts = 1  # number of row groups that are zero in each other's columns
     columns_per_projection = 1
 
@@ -254,6 +258,8 @@ def mapped(
         return rows.plain() if plain else rows
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
     scales, room = {}, Scratch()
+    if not feature_map.is_positive:
+        _kernels.load(X, out.size)
 
     def work(rows):
         # Settings of floating-point warnings apply to one thread only.

@@ -22,7 +22,6 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clon
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .. import _kernels
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
@@ -595,7 +594,7 @@ class BaseRandomFeatures(
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
-        statistics = sample.statistics(full=self._needs_full_statistics)
+        statistics = sample.statistics(full=self._needs_full_statistics, sizes=self._needs_sizes)
         if before is not None:
             statistics = before.statistics.merge(statistics)
             _check_weight(statistics)
@@ -851,8 +850,6 @@ class BaseRandomFeatures(
 
     def _features(self, X, *, keys, name):
         feature_map, X, dtype = self._rows(X, keys=keys, name=name)
-        if not (feature_map.is_positive or is_array_api(X)):
-            _kernels.load(X, X.shape[0] * feature_map.n_columns)
         found = [(False, False)]
 
         def look(features):

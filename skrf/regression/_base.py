@@ -12,11 +12,10 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import beside, cast, is_array_api, namespace, rows_at_once, take, to_host
+from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
-from .._threads import block_rows, map_rows
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
@@ -33,11 +32,10 @@ from .._validation import (
 from ..exceptions import FeatureCollapseWarning
 from ..features import AdaptiveRF, difference, fitted_at, fitted_to, in_range, lacks_rows, prepared
 from ._batches import passes
+from ._blocks import BLOCK_ROWS, blocks_of
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
 
-_BLOCK_ROWS = 1024
-_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
 # Limits on blocks whose sums are held at once: their number, and the numbers they hold.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
 _SPREAD = 23.0  # groups on a common scale may differ by e^23, about 1e10
@@ -251,13 +249,13 @@ class KeySums:
         values = np.column_stack([weights, weights * np.ldexp(data.values, -units)])
         units = np.insert(units, 0, 0) + unit
         feature_map, n_groups, memory = self.maps[1], len(self.weights), Memory()
-        size, map_blocks = _blocks_of(feature_map, X)
+        size, map_blocks = blocks_of(feature_map, X)
         # At most as many sums are held at once as there are blocks in a batch.
         n_held = _HELD_NUMBERS // ((feature_map.n_columns or 1) * n_groups * (values.shape[1] + 1))
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
         # The first batches are small: they set the scale of the others, if there is one.
         is_scaled = self.sums is not None or is_array_api(X)
-        start, length = 0, most if is_scaled else _BLOCK_ROWS
+        start, length = 0, most if is_scaled else BLOCK_ROWS
         while start < X.shape[0]:
             before = self if total.sums is None else total
             reference = None if is_array_api(X) else before.reference()
@@ -323,9 +321,10 @@ class KeySums:
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
             found = readout(feature_map, block, memory)
             found = namespace(found).reshape(found, (-1, n_groups, self.n_values))
-            return function(found if is_array_api(X) else found.astype(np.float64), block)
+            found = found if is_array_api(X) else found.astype(np.float64, copy=False)
+            return function(found, block)
 
-        size, map_blocks = _blocks_of(feature_map, X)
+        size, map_blocks = blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
         return namespace(parts[0]).concat(parts, axis=0)
 
@@ -346,20 +345,6 @@ def exponents_of(values):
 
 def _precise(X, is_wide):
     return cast(X, namespace(X).float64) if is_wide else X
-
-
-def _blocks_of(feature_map, X):
-    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
-    if is_array_api(X):
-        n_columns, size = feature_map.n_columns, _TORCH_ROWS
-        return size if n_columns is None else rows_at_once(X, n_columns, size), _map_in_turn
-    if not feature_map.is_parallel:
-        return _BLOCK_ROWS, _map_in_turn
-    return block_rows(X.shape[0], feature_map.n_columns), map_rows
-
-
-def _map_in_turn(function, n_rows, size, start=0):
-    return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
 
 
 def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
@@ -592,8 +577,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         lost = []
 
         def noted(sums, block):
-            xp = namespace(sums)
-            lost.append(bool(xp.any(xp.all(sums[:, :, 0] == 0, axis=1))))
+            xp, weights = namespace(sums), sums[:, :, 0]
+            some = bool(xp.any(weights[:, 0] == 0))  # all weights take several times as long
+            lost.append(some and bool(xp.any(xp.all(weights == 0, axis=1))))
             return function(sums, block)
 
         found = self._fitted.query(validate_rows(self, X, reset=False), noted)

@@ -7,7 +7,6 @@ from scipy.linalg import LinAlgError, cholesky, eigh
 from scipy.linalg.lapack import dposv, dtrtri
 from scipy.optimize import brentq
 
-from .. import _kernels
 from .._arrays import (
     arithmetic,
     cast,
@@ -22,25 +21,20 @@ from .._arrays import (
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
 from ..features import in_range
-from ._base import _blocks_of
+from ._blocks import blocks_of
 
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.
 _BLOCK, _PARTS = 2**20, 16
 _GPU_ROWS = 2**14  # at most: errors of float32 sums grow with their length
-_HELD_BLOCKS, _HELD_NUMBERS = 16, 2**24  # of products of blocks, held at once
+_RUN = 8  # at most: blocks that a thread adds up alone, so that it seldom waits for the others
+_HELD_RUNS, _HELD_NUMBERS = 16, 2**24  # of sums of runs, held at once
 _SINGLE = 1e-7  # relative error of products in float32, with a margin
 # Logarithms of the alphas to try, in units of the mean eigenvalue.
 _LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
 _FLAT = 1e-6
 _LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
 _LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
-
-
-def load_kernels(feature_map, X):
-    """Load compiled sines and cosines if there are many rows, before mapping them in blocks."""
-    if not (feature_map.is_positive or feature_map.n_columns is None):
-        _kernels.load(X, X.shape[0] * feature_map.n_columns)
 
 
 def plain_features(feature_map, X, memory):
@@ -189,7 +183,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         have errors of its size, they are computed in float64.
     """
     n, memory, room = X.shape[0], Memory(), Scratch()
-    load_kernels(feature_map, X)
+    _, map_runs = blocks_of(feature_map, X)
     weight, weight_unit, heaviest = float(n), 1.0, None
     first = np.arange(min(n, _FIRST_ROWS))
     if weights is not None:
@@ -222,17 +216,23 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
             np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
         if weights is not None:
             table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
+        return to_host(transposed(table) @ table)
+
+    def run(rows):
+        found = np.zeros_like(total)
         with np.errstate(over="ignore", invalid="ignore"):
-            return to_host(transposed(table) @ table)
+            for start in range(rows.start, rows.stop, size):
+                found += block(slice(start, min(start + size, rows.stop)))
+        return found
 
     least, usual = n_columns, _BLOCK // n_columns
     most = max(usual, least, min(rows_at_once(X, n_columns, usual), _GPU_ROWS))
-    size, (_, map_blocks) = min(max(-(-n // _PARTS), least), most), _blocks_of(feature_map, X)
-    step = size * max(min(_HELD_BLOCKS, _HELD_NUMBERS // n_columns**2), 2)
-    for start in range(0, n, step):
-        with np.errstate(over="ignore", invalid="ignore"):
-            for products in map_blocks(block, min(start + step, n), size, start):
-                total += products
+    size = min(max(-(-n // _PARTS), least), most)
+    length = size * min(-(-n // (_PARTS * size)), _RUN)
+    step = length * max(min(_HELD_RUNS, _HELD_NUMBERS // n_columns**2), 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, n, step):
+            total += sum(map_runs(run, min(start + step, n), length, start))
     check_range(total)
     gap = total[-1, :-1] / weight
     with np.errstate(over="ignore"):

@@ -4,7 +4,7 @@ Sums of the rows outside a fold are merged from those of the other folds and nev
 fold holds nearly everything that a query sees, a difference has no digits.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice, repeat
 
 import numpy as np
@@ -13,7 +13,7 @@ from .._arrays import to_host
 from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows, Sums
-from .._threads import Scratch, block_rows, map_rows
+from .._threads import Scratch
 from ..features import (
     FeatureMap,
     OptimalPositiveRF,
@@ -22,6 +22,7 @@ from ..features import (
     row_codes,
     spread_rows,
 )
+from ._blocks import blocks_of
 
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 # Span of exponents up to which products of features, and their sums, keep all digits.
@@ -73,41 +74,51 @@ def is_constant(data):
 class KeptMap(FeatureMap):
     """Map that reads previously computed features in place of rows: values, then scales.
 
-    Positive features that span few exponents are kept as exponentials, each divided by its middle,
-    so that sums and predictions share them; the queries are multiplied by the squared middles.
-
     Parameters
     ----------
     n_columns : int
         Number of features.
-    is_positive : bool
-        Whether they are logarithms, which have no scales.
-    factors : ndarray of shape (M,) or float, default=1.0
-        Multiply the values of features that are not logarithms.
+    n_scales : int or None
+        Number of scales of a row; 0 if the values are features, None if they are logarithms.
     """
 
     n_features = n_columns = None
 
-    def __init__(self, n_columns, is_positive, factors=1.0):
-        self.n_columns, self.is_positive, self.factors = n_columns, is_positive, factors
+    def __init__(self, n_columns, n_scales):
+        self.n_columns, self.is_positive, self.is_view = n_columns, n_scales is None, n_scales == 0
 
     def __call__(self, X):
         """Return the `Rows`."""
-        out = np.empty((len(X), self.n_columns), X.dtype)
-        return Rows(out, self.write(X, out, None))
+        values, scale = np.split(X, [self.n_columns], axis=1)
+        if self.is_view:
+            scale = np.zeros((len(X), 1), X.dtype)
+        return Rows(values, None if self.is_positive else scale)
 
-    def write(self, X, out, room, lower=None):
-        """Write values, or logarithms minus `lower`, into `out` and return their scale."""
-        values = X[:, : self.n_columns]
-        if self.is_positive:
-            np.subtract(values, 0 if lower is None else lower.astype(X.dtype), out=out)
-            return None
-        np.multiply(values, self.factors, out=out)
-        return X[:, self.n_columns :] if X.shape[1] > self.n_columns else np.zeros((len(X), 1))
+
+@dataclass(frozen=True)
+class Kept:
+    """Features of all rows, kept for sums and for predictions.
+
+    Features are kept without scales if they fit: divided by the scale that all rows share, or, if
+    they are positive and span few exponents, each by its middle.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, M) or (n, M + S)
+        The features, and their scales.
+    feature_map : KeptMap
+        Reads them.
+    top : ndarray of shape (M,) or (1,) or float
+        Exponents of what they are divided by.
+    """
+
+    rows: np.ndarray
+    feature_map: KeptMap
+    top: np.ndarray | float = 0.0
 
     @classmethod
     def of(cls, maps, X, room):
-        """Return features of rows, a pair of maps that read them, and exponents of their sums.
+        """Return the features of rows, or None if they are too many.
 
         Parameters
         ----------
@@ -117,46 +128,53 @@ class KeptMap(FeatureMap):
             The rows.
         room : callable
             Allocates memory, like `numpy.empty`.
-
-        Returns
-        -------
-        tuple of (ndarray, tuple of KeptMap, ndarray of shape (M,) or float), or None
-            The exponents are to be added to those of sums; None if there are too many features.
         """
         feature_map = maps[0]
         X, memory = in_range(feature_map, X), Memory()
         values, scale = feature_map(X[:_FIRST_ROWS])
-        n, width = values.shape[1], 0 if scale is None else scale.shape[1]
-        shape = X.shape[0], n + width
-        if maps[1] is not feature_map or shape[0] * shape[1] * X.dtype.itemsize > KEPT_BYTES:
+        n_rows, n, n_scales = X.shape[0], values.shape[1], 0 if scale is None else scale.shape[1]
+        if maps[1] is not feature_map or n_rows * (n + n_scales) * X.dtype.itemsize > KEPT_BYTES:
             return None
-        out = room(shape, X.dtype)
-
-        def keep(middle=None, most=np.inf):
-            """Keep features, as exponentials if `middle` is given; return whether they fit."""
-
-            def work(rows):
-                values, scale = memory.rows(feature_map, X[rows], middle)
-                out[rows, n:] = 0 if scale is None else scale
-                if middle is None:
-                    out[rows, :n] = values
-                    return True
-                with np.errstate(over="ignore"):
-                    np.exp(values, out=out[rows, :n])
-                return max(values.max(), -values.min()) < most
-
-            return all(map_rows(work, shape[0], block_rows(*shape)))
-
+        size, map_blocks = blocks_of(feature_map, X)
         if scale is None:
             with np.errstate(invalid="ignore"):  # features that are 0 are not narrow
-                middle = (values.min(axis=0) + values.max(axis=0)) / 2
-                most = _NARROW[X.dtype.name] - np.ptp(middle)
-                is_narrow = np.abs(values - middle).max() < most
-            if is_narrow and keep(middle, most):
-                factors = np.exp(2 * (middle - middle.max()))
-                return out, (cls(n, False, factors), cls(n, False)), middle
-        keep()
-        return out, (cls(n, scale is None),) * 2, 0.0
+                top = (values.min(axis=0) + values.max(axis=0)) / 2
+                most = _NARROW[X.dtype.name] - np.ptp(top)
+                is_plain = np.abs(values - top).max() < most
+        else:
+            top, is_plain = scale[0], n_scales == 1
+
+        def keep_plain(rows):
+            """Keep features without scales, and return whether they fit."""
+            found = out[rows]
+            scale = feature_map.write(X[rows], found, memory.room, top if n_scales == 0 else None)
+            if scale is not None:
+                return (scale == top).all()
+            largest = max(found.max(), -found.min())
+            with np.errstate(over="ignore"):
+                np.exp(found, out=found)
+            return largest < most
+
+        def keep(rows):
+            values, scale = memory.rows(feature_map, X[rows])
+            out[rows, :n], out[rows, n:] = values, 0 if scale is None else scale
+
+        if is_plain:
+            out = room((n_rows, n), X.dtype)
+            if all(map_blocks(keep_plain, n_rows, size)):
+                return cls(out, KeptMap(n, 0), top.astype(np.float64))
+        out = room((n_rows, n + n_scales), X.dtype)
+        map_blocks(keep, n_rows, size)
+        return cls(out, KeptMap(n, n_scales or None))
+
+    def seen(self, sums):
+        """Return sums of kept features as kept queries see them, up to a factor."""
+        factors = np.exp(2 * (self.top - np.max(self.top)))  # of queries and keys alike
+        return Sums(sums.sums * np.reshape(factors, (-1, 1)), sums.top)
+
+    def whole(self, sums):
+        """Return sums of kept features as those of the map's features."""
+        return Sums(sums.sums, sums.top + self.top)
 
 
 # ---------------------------------------------------------------- folds
@@ -224,22 +242,22 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
-        kept = KeptMap.of(maps, data.X, room) if model._may_keep else None
-        nothing = model._before(maps if kept is None else kept[1], data)
+        kept = Kept.of(maps, data.X, room) if model._may_keep else None
+        nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
         for folds, own in zip(rounds, parts, strict=True):
-            read = [None if kept is None else kept[0][rows] for _, rows in folds]
             sums, before = [], nothing
-            for part, rows in zip(own, read, strict=True):
-                sums.append(model._added(before, part if rows is None else replace(part, X=rows)))
+            for (_, rows), part in zip(folds, own, strict=True):
+                read = part if kept is None else replace(part, X=kept.rows[rows])
+                sums.append(model._added(before, read))
                 before = sums[-1].emptied
             others, total = all_but_one(nothing, sums)
-            for (number, _), part, rows, *sides in zip(folds, own, read, others, sums, strict=True):
+            for (number, rows), part, train, test in zip(folds, own, others, sums, strict=True):
                 if number is not None:
-                    train, test = sides
-                    train = train if rows is None else replace(train, kept=rows)
+                    if kept is not None:
+                        train = replace(train, sums=kept.seen(train.sums), kept=kept.rows[rows])
                     scores[number] = judge(train, part, test)
         if kept is not None:
-            total = replace(total, sums=Sums(total.sums.sums, total.sums.top + kept[2]))
+            total = replace(total, sums=kept.whole(total.sums))
         yield scores, fitted, replace(total, maps=maps)
 
 

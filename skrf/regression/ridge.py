@@ -13,7 +13,8 @@ from .._sums import Memory
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import Interval, StrOptions, check_positive, freeze, validate_rows
 from ..features import RFFSampler
-from ._base import BaseKernelRegression, _blocks_of
+from ._base import BaseKernelRegression
+from ._blocks import blocks_of
 from ._cv import Search
 from ._kinds import Classification, Regression
 from ._ridge import (
@@ -22,7 +23,6 @@ from ._ridge import (
     Spectrum,
     check_range,
     discriminants,
-    load_kernels,
     moments_of_rows,
     plain_features,
     solve,
@@ -160,13 +160,12 @@ class _BaseRidge(BaseKernelRegression):
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         memory, feature_map = Memory(), self._fitted.maps[0]
-        load_kernels(feature_map, X)
 
         def answer(rows):
             with np.errstate(over="ignore", invalid="ignore"):
                 return function(plain_features(feature_map, X[rows, :], memory))
 
-        size, map_blocks = _blocks_of(feature_map, X)
+        size, map_blocks = blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
         found = namespace(parts[0]).concat(parts, axis=0)
         check_range(found)

@@ -1,0 +1,33 @@
+"""Blocks of rows, in which features are made and summed."""
+
+from .. import _kernels
+from .._arrays import is_array_api, rows_at_once
+from .._threads import block_rows, map_rows
+
+BLOCK_ROWS = 1024
+_PARTS = 4
+_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
+
+
+def blocks_of(feature_map, X):
+    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed.
+
+    Compiled sines and cosines are loaded if the features are many.
+    """
+    n_columns = feature_map.n_columns
+    if is_array_api(X):
+        size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
+        return size, _map_in_turn
+    if not feature_map.is_parallel:
+        return BLOCK_ROWS, _map_in_turn
+    size = block_rows(X.shape[0], n_columns)
+    if feature_map.is_view:
+        # They are read as fast as memory allows, by a few threads.
+        return max(size, -(-X.shape[0] // _PARTS)), map_rows
+    if not feature_map.is_positive:
+        _kernels.load(X, X.shape[0] * n_columns)
+    return size, map_rows
+
+
+def _map_in_turn(function, n_rows, size, start=0):
+    return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
