@@ -28,11 +28,14 @@ from sklearn.utils import check_random_state
 from skrf import (
     AdaptiveRF,
     ClusterNystroem,
+    DiscreteRF,
+    GeometricRF,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
     KernelRegressorCV,
     OptimalPositiveRF,
+    PoissonRF,
     RFFSampler,
 )
 from skrf._sums import Rows, Sums
@@ -183,6 +186,18 @@ def test_features_need_not_fit_into_memory(monkeypatch):
         monkeypatch.setattr(_search, "KEPT_BYTES", 0)
         assert_allclose(searched(search, y=y), kept, rtol=1e-10)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", [PoissonRF, GeometricRF, DiscreteRF])
+def test_sums_leave_kept_scales_as_they_are(kind, monkeypatch):
+    """Folds that overlap read the scales of features several times."""
+    cv = ShuffleSplit(3, test_size=0.4, random_state=0)
+    feature_map = kind(14, positive=False, random_state=0)
+    search = KernelRegressorCV(feature_map, sigmas=SIGMAS, cv=cv)
+    kept, predicted = searched(search, y=T), search.predict(Q)
+    monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+    assert_allclose(searched(search, y=T), kept, rtol=1e-9)
+    assert_allclose(search.predict(Q), predicted, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -90,9 +90,10 @@ class KeptMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows`."""
         values, scale = np.split(X, [self.n_columns], axis=1)
-        if self.is_view:
-            scale = np.zeros((len(X), 1), X.dtype)
-        return Rows(values, None if self.is_positive else scale)
+        if self.is_positive:
+            return Rows(values)
+        # Sums overwrite scales of single features.
+        return Rows(values, np.zeros((len(X), 1), X.dtype) if self.is_view else scale.copy())
 
 
 @dataclass(frozen=True)
