@@ -188,6 +188,17 @@ def test_features_need_not_fit_into_memory(monkeypatch):
         monkeypatch.undo()
 
 
+def test_scores_of_a_light_class_have_digits(monkeypatch):
+    search = KernelRegressionClassifierCV(FIXED["positive"], sigmas=[0.1, 0.3], scoring="roc_auc")
+    rows, labels = X.astype(np.float32), y == "a"
+    options = {"y": labels, "sample_weight": np.where(labels, 1e-100, 1.0)}
+    kept = search.fit(rows, **options).cv_results_["mean_test_score"]
+    assert kept.min() > 0.8
+    monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+    found = search.fit(rows, **options).cv_results_["mean_test_score"]
+    assert_allclose(found, kept, rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [PoissonRF, GeometricRF, DiscreteRF])
 def test_sums_leave_kept_scales_as_they_are(kind, monkeypatch):
     """Folds that overlap read the scales of features several times."""
