@@ -211,6 +211,15 @@ def test_sums_leave_kept_scales_as_they_are(kind, monkeypatch):
     assert_allclose(search.predict(Q), predicted, rtol=1e-9)
 
 
+def test_features_that_are_0_in_all_rows():
+    feature_map = PoissonRF(1, positive=False, per_feature=False, random_state=1)
+    rows = X * [0, 1, 1]
+    assert (feature_map.fit(rows).feature_maps_[0](rows).scale == -np.inf).all()
+    search = KernelRegressorCV(feature_map, sigmas=[1.0], cv=3)
+    with pytest.warns(FeatureCollapseWarning):  # and of nothing else
+        assert_allclose(search.fit(rows, T).predict(rows[:2]), np.tile(T.mean(axis=0), (2, 1)))
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_kept_features_are_those_of_the_map(name):
     fitted = make(name, n_components=20, random_state=0).fit(X)

@@ -148,7 +148,7 @@ class Kept:
             if weights is not None:
                 is_plain = is_plain and weights.min() > _LIGHTEST * weights.max()
         else:
-            top, is_plain = scale[0], n_scales == 1
+            top, is_plain = scale[0], n_scales == 1 and scale[0, 0] > -np.inf
 
         def keep_plain(rows):
             """Keep features without scales, and return whether they fit."""
