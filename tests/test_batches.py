@@ -618,6 +618,20 @@ def test_statistics_of_keys():
         assert_allclose(own.transform_keys(keys), whole.transform_keys(keys), rtol=1e-12)
 
 
+def test_statistics_of_a_fit_are_those_of_the_rows():
+    """Other mechanisms can use them, and models of maps fitted in other ways can be merged."""
+    fitted = OptimalPositiveRF(8, random_state=0).fit(X)
+    expected = PoissonRF(8, random_state=0).fit(X).transform(X)
+    own = PoissonRF(8, random_state=0).fit_statistics(fitted.statistics_)
+    assert_allclose(own.transform(X), expected, rtol=1e-12)
+    for other in (
+        clone(fitted).fit_statistics(PairStatistics.of(X)),
+        clone(fitted).fit_batches([X]),
+    ):
+        parts = [KernelRegressor(FrozenEstimator(own)).fit(X, X[:, 0]) for own in (fitted, other)]
+        assert_allclose(parts[0].merge(parts[1]).predict(X), parts[0].predict(X))
+
+
 def test_statistics_that_are_not_enough():
     statistics = PairStatistics.of(X)
     for mechanism in (AdaptiveRF(), ClusterNystroem(), RFFSampler(sigma="median")):

@@ -28,11 +28,14 @@ from sklearn.utils import check_random_state
 from skrf import (
     AdaptiveRF,
     ClusterNystroem,
+    DiscreteRF,
+    GeometricRF,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
     KernelRegressorCV,
     OptimalPositiveRF,
+    PoissonRF,
     RFFSampler,
 )
 from skrf._sums import Rows, Sums
@@ -183,6 +186,38 @@ def test_features_need_not_fit_into_memory(monkeypatch):
         monkeypatch.setattr(_search, "KEPT_BYTES", 0)
         assert_allclose(searched(search, y=y), kept, rtol=1e-10)
         monkeypatch.undo()
+
+
+def test_scores_of_a_light_class_have_digits(monkeypatch):
+    search = KernelRegressionClassifierCV(FIXED["positive"], sigmas=[0.1, 0.3], scoring="roc_auc")
+    rows, labels = X.astype(np.float32), y == "a"
+    options = {"y": labels, "sample_weight": np.where(labels, 1e-100, 1.0)}
+    kept = search.fit(rows, **options).cv_results_["mean_test_score"]
+    assert kept.min() > 0.8
+    monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+    found = search.fit(rows, **options).cv_results_["mean_test_score"]
+    assert_allclose(found, kept, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [PoissonRF, GeometricRF, DiscreteRF])
+def test_sums_leave_kept_scales_as_they_are(kind, monkeypatch):
+    """Folds that overlap read the scales of features several times."""
+    cv = ShuffleSplit(3, test_size=0.4, random_state=0)
+    feature_map = kind(14, positive=False, random_state=0)
+    search = KernelRegressorCV(feature_map, sigmas=SIGMAS, cv=cv)
+    kept, predicted = searched(search, y=T), search.predict(Q)
+    monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+    assert_allclose(searched(search, y=T), kept, rtol=1e-9)
+    assert_allclose(search.predict(Q), predicted, rtol=1e-9)
+
+
+def test_features_that_are_0_in_all_rows():
+    feature_map = PoissonRF(1, positive=False, per_feature=False, random_state=1)
+    rows = X * [0, 1, 1]
+    assert (feature_map.fit(rows).feature_maps_[0](rows).scale == -np.inf).all()
+    search = KernelRegressorCV(feature_map, sigmas=[1.0], cv=3)
+    with pytest.warns(FeatureCollapseWarning):  # and of nothing else
+        assert_allclose(search.fit(rows, T).predict(rows[:2]), np.tile(T.mean(axis=0), (2, 1)))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -9,6 +9,8 @@ import pytest
 from instances import MECHANISMS, make
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
@@ -141,6 +143,7 @@ def test_compiled_sines_are_loaded_when_they_pay(monkeypatch):
         KernelRegressionClassifier(RFFSampler(20)),
         KernelRegressionClassifierCV(RFFSampler(20), sigmas=[1.0]),
         ApproxKernelRidgeClassifier(RFFSampler(20)),
+        ApproxKernelRidgeClassifier(make_pipeline(StandardScaler(), RFFSampler(20))),
     ],
 )
 def test_regression_loads_compiled_sines_for_many_features(model, monkeypatch):

@@ -594,7 +594,7 @@ class BaseRandomFeatures(
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
-        statistics = sample.statistics(full=self._needs_full_statistics, sizes=self._needs_sizes)
+        statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
             _check_weight(statistics)

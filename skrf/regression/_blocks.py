@@ -18,14 +18,14 @@ def blocks_of(feature_map, X):
     if is_array_api(X):
         size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
         return size, _map_in_turn
+    if not (feature_map.is_positive or feature_map.is_view or n_columns is None):
+        _kernels.load(X, X.shape[0] * n_columns)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns)
     if feature_map.is_view:
         # They are read as fast as memory allows, by a few threads.
-        return max(size, -(-X.shape[0] // _PARTS)), map_rows
-    if not feature_map.is_positive:
-        _kernels.load(X, X.shape[0] * n_columns)
+        size = max(size, -(-X.shape[0] // _PARTS))
     return size, map_rows
 
 

@@ -27,6 +27,7 @@ from ._blocks import blocks_of
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
 # Span of exponents up to which products of features, and their sums, keep all digits.
 _NARROW = {"float32": 30.0, "float64": 300.0}
+_LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
 _FIRST_ROWS = 256  # of which the middles of exponents are found
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 _TINY = np.finfo(float).tiny
@@ -90,9 +91,10 @@ class KeptMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows`."""
         values, scale = np.split(X, [self.n_columns], axis=1)
-        if self.is_view:
-            scale = np.zeros((len(X), 1), X.dtype)
-        return Rows(values, None if self.is_positive else scale)
+        if self.is_positive:
+            return Rows(values)
+        # Sums overwrite scales of single features.
+        return Rows(values, np.zeros((len(X), 1), X.dtype) if self.is_view else scale.copy())
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Kept:
     top: np.ndarray | float = 0.0
 
     @classmethod
-    def of(cls, maps, X, room):
+    def of(cls, maps, X, room, weights=None):
         """Return the features of rows, or None if they are too many.
 
         Parameters
@@ -128,6 +130,8 @@ class Kept:
             The rows.
         room : callable
             Allocates memory, like `numpy.empty`.
+        weights : ndarray of shape (n,), default=None
+            Their weights. Beside far larger ones, only logarithms tell the scores of a class.
         """
         feature_map = maps[0]
         X, memory = in_range(feature_map, X), Memory()
@@ -141,8 +145,10 @@ class Kept:
                 top = (values.min(axis=0) + values.max(axis=0)) / 2
                 most = _NARROW[X.dtype.name] - np.ptp(top)
                 is_plain = np.abs(values - top).max() < most
+            if weights is not None:
+                is_plain = is_plain and weights.min() > _LIGHTEST * weights.max()
         else:
-            top, is_plain = scale[0], n_scales == 1
+            top, is_plain = scale[0], n_scales == 1 and scale[0, 0] > -np.inf
 
         def keep_plain(rows):
             """Keep features without scales, and return whether they fit."""
@@ -242,7 +248,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
-        kept = Kept.of(maps, data.X, room) if model._may_keep else None
+        kept = Kept.of(maps, data.X, room, data.sample_weight) if model._may_keep else None
         nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
         for folds, own in zip(rounds, parts, strict=True):
             sums, before = [], nothing
