@@ -76,6 +76,11 @@ def test_sum_errors_are_those_of_row_sums(mechanism, Z):
     assert row.sum_error == pytest.approx(np.median(errors), rel=1e-9)
 
 
+def test_a_row_without_others_has_no_sum_to_estimate():
+    for row in theory.compare(X[:1], mechanisms=FEW):
+        assert row.sum_error == np.inf and row.log_error < 1e-9
+
+
 def test_sums_of_narrow_kernels_are_compared_by_their_logarithms():
     table = theory.compare(X, mechanisms={"": OptimalPositiveRF(16, sigma=100.0)})
     assert 1e3 < table[0].sum_error < np.inf

@@ -123,8 +123,7 @@ def recommend(
         )
     random_state = check_integer("random_state", random_state, 0)
     if mechanisms is None:
-        mechanisms = default_mechanisms(n_components, sigma=1.0, kernel=kernel)
-        sigma = 1.0 if sigma is None and y is None else sigma
+        mechanisms = default_mechanisms(n_components, kernel=kernel)
     mechanisms = checked_mechanisms(mechanisms)
     if sigma is not None:
         mechanisms = {
@@ -182,14 +181,14 @@ def _folds(y, n_folds, rng):
 
 def _scores(mechanism, sigmas, use, X, y, test, positive, seed):
     """Return the test score for every sigma, -inf where the map is not admissible."""
-    train, scores = ~test, []
+    train = ~test
+
+    def score(fitted):
+        if positive and not fitted.is_positive:
+            return -np.inf
+        return use(FrozenEstimator(fitted)).fit(X[train], y[train]).score(X[test], y[test])
+
     mechanism = clone(mechanism).set_params(random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for fitted in fitted_at(mechanism, sigmas, X[train], y[train]):
-            if positive and not fitted.is_positive:
-                scores.append(-np.inf)
-                continue
-            model = use(FrozenEstimator(fitted)).fit(X[train], y[train])
-            scores.append(model.score(X[test], y[test]))
-    return scores
+        return [score(fitted) for fitted in fitted_at(mechanism, sigmas, X[train], y[train])]
