@@ -143,8 +143,10 @@ def test_errors_beyond_the_range_are_measured():
 
 def test_rows_without_errors_need_one_column_each():
     rows = np.tile(X[:1], (8, 1))
-    n = n_components_for(RFFSampler(coupling="norm-coupled"), rows, rel_error=0.1)
-    assert n <= 2
+    for mechanism in (RFFSampler(), RFFSampler(coupling="norm-coupled")):
+        for quantile in (0.5, None):
+            n = n_components_for(mechanism, rows, rel_error=0.1, quantile=quantile)
+            assert n <= 2 and "half of the error" not in n.how
 
 
 def test_a_count_is_an_integer_in_every_use():
