@@ -730,6 +730,12 @@ def test_loo_leaves_out_all_equal_rows(targets):
     assert len(ranked) == 14 and scale < ranked[-1] < 20 * scale
 
 
+def test_loo_keeps_the_digits_of_targets_far_from_0():
+    expected = KernelRegressor("exact").fit(X, T[:, 0]).sigma_
+    for offset in (1e6, -1e9):
+        assert KernelRegressor("exact").fit(X, offset + T[:, 0]).sigma_ == expected
+
+
 def test_ties_go_to_the_smallest_sigma():
     assert _search.refined(1.0, lambda s: np.zeros(len(s))) < 0.1
     best = 10 ** (2 / 9)  # two thirds of a step above 1
