@@ -122,9 +122,10 @@ def test_what_cannot_be_asked_is_refused():
         ({"mechanisms": [RFFSampler(4)]}, "mechanisms must be a dict"),
         ({"random_state": None}, "random_state must be an integer"),
         ({"y": np.where(y, np.nan, 1.0)}, "NaN"),
+        ({"X": X[:3], "y": y[:3]}, "3 sample.s. .* minimum of 4"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):
-            theory.recommend(X, **params)
+            theory.recommend(**{"X": X, **params})
 
 
 @pytest.mark.parametrize("task", ["kernel_regression", "ridge"])
@@ -166,6 +167,13 @@ def test_continuous_targets_are_a_regression(task, use):
     }
     scores = {name: model.score(rows[150:], y[150:]) for name, model in scores.items()}
     assert scores["found"] > 0.5 and scores["found"] > max(scores[name] for name in FEW) - 0.05
+
+
+@pytest.mark.parametrize("task", ["kernel_regression", "ridge"])
+@pytest.mark.parametrize("n", [4, 5, 9])
+def test_few_rows_make_fewer_folds(task, n):
+    for y in (X[:n, 0], np.arange(n) % 2):
+        assert theory.recommend(X[:n], y, task=task, mechanisms=FEW).sigma > 0
 
 
 def test_nothing_warns_and_rare_classes_are_taken():

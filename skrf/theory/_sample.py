@@ -16,10 +16,11 @@ def check_mechanism(mechanism, name="mechanism"):
         raise TypeError(f"{name} must be an instance of a mechanism of skrf, got {mechanism!r}.")
 
 
-def check_rows(X, name="X"):
+def check_rows(X, name="X", **options):
     """Return rows, dense or sparse, or raise and name them."""
     with naming(name):
-        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+        X = check_array(X, input_name=name, **kinds, **options)
     check_range(name, X)
     return X
 

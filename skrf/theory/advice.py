@@ -32,6 +32,7 @@ _USES = {  # by whether y is continuous
     ),
 }
 _ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best advance
+_LEAST_ROWS = 2  # of a fold, without which there is no coefficient of determination
 _SHARES = np.logspace(-0.75, 1.5, 7)  # sigmas relative to "scale"
 _FINER = np.logspace(-0.25, 0.25, 5)  # relative to the best of these
 
@@ -135,7 +136,7 @@ def recommend(
         )
         found = [row.mechanism for row in table if row.is_positive or not positive]
     else:
-        X, y = check_rows(X), check_labels("y", y)
+        X, y = check_rows(X, ensure_min_samples=2 * _LEAST_ROWS), check_labels("y", y)
         check_consistent_length(X, y)
         found = _tried(X, y, mechanisms, sigma, task, positive, random_state)
     if not found:
@@ -153,6 +154,7 @@ def _tried(X, y, mechanisms, sigma, task, positive, random_state):
     found = [(mechanism, sigmas) for mechanism in mechanisms.values()]
     for n_rows, n_folds, n_best in _ROUNDS:
         rows = sample_rows(X, random_state, n_rows)
+        n_folds = min(n_folds, len(rows) // _LEAST_ROWS)
         fold = _folds(y[rows], n_folds, rng)
         results = []
         for mechanism, sigmas in found:
