@@ -4,6 +4,7 @@ import copy
 import math
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -120,6 +121,19 @@ def test_a_mean_is_the_error_of_the_matrix_and_names_the_rows_that_decide_it():
     mixed = n_components_for(PositiveRF(), X, rows, rel_error=0.1, quantile=None)
     assert mixed.how.endswith("half of the error is in queries [29] and in keys [60]")
     assert n_components_for(RFFSampler(), X, rel_error=0.1, quantile=None).how == "closed form"
+
+
+@pytest.mark.parametrize(("n_near", "n_far", "n_named"), [(60, 8, 4), (60, 16, 0), (7, 8, 0)])
+def test_rows_that_decide_are_named_if_they_are_few(n_near, n_far, n_named):
+    """About half of the long rows decide: named are at most five, and a quarter of all."""
+    far = np.random.default_rng(2).normal(size=(n_far, 4))
+    far *= 3 / np.linalg.norm(far, axis=1, keepdims=True)
+    rows = np.r_[X[:n_near] / 9, far]
+    n = n_components_for(RFFSampler(kernel="softmax"), rows, rel_error=0.1, quantile=None)
+    for side in ("queries", "keys"):
+        found = re.search(rf"{side} \[(.*?)\]", n.how)
+        named = [int(row) for row in found[1].split(",")] if found else []
+        assert len(named) == n_named and all(row >= n_near for row in named)
 
 
 def test_enormous_numbers_are_stated():

@@ -142,8 +142,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         rows, columns = _varying(rows)
         if total > 0 and len(columns):
             score = _LeaveOneOut(rows / np.sqrt(total), *others, is_class)
-            logs = _maximum(score)
-            draft.relevance_[columns] = np.exp(logs)
+            draft.relevance_[columns] = np.exp(_maximum(score))
             kept = variances @ draft.relevance_**2
             draft.relevance_ *= np.sqrt(total / kept)
         freeze(draft.relevance_)
