@@ -89,8 +89,9 @@ def recommend(
     Raises
     ------
     ValueError
-        If no positive mechanism is among those to try, if the second argument looks like keys, or
-        if parameters are invalid or do not go together.
+        If no positive mechanism is among those to try, if the second argument looks like keys, if
+        there are targets for fewer than four rows, or if parameters are invalid or do not go
+        together.
 
     See Also
     --------
