@@ -106,6 +106,15 @@ def log_sum_exp(logs, axis=-1):
     return xp.squeeze(sums, axis=axis)
 
 
+def log_signed_sum(logs, signs, axis=-1):
+    """Return the log absolute values of sums of signs * exp(logs), and their signs; NumPy."""
+    top = finite(logs.max(axis=axis, keepdims=True))
+    sums = np.sum(signs * np.exp(logs - top), axis=axis, keepdims=True)
+    with np.errstate(divide="ignore"):
+        sizes = np.log(np.abs(sums)) + top
+    return sizes.squeeze(axis), np.sign(sums).squeeze(axis)
+
+
 def log_columns(matrix, logs):
     """Return log sum_i exp(matrix_ij + logs_i) for every column j; NumPy, in blocks of columns."""
     n, m = matrix.shape
@@ -140,11 +149,8 @@ def log_estimate(queries, keys, *, is_exact=True):
         a, b = (np.log(np.abs(side.values)) + side.scale for side in (queries, keys))
         for i in np.flatnonzero(lost.any(axis=1)):
             columns = lost[i]
-            terms = a[i] + b[columns]
-            top = finite(terms.max(axis=1))
             own = np.sign(queries.values[i] * keys.values[columns])
-            sums = np.sum(own * np.exp(terms - top[:, None]), axis=1)
-            logs[i, columns], signs[i, columns] = np.log(np.abs(sums)) + top, np.sign(sums)
+            logs[i, columns], signs[i, columns] = log_signed_sum(a[i] + b[columns], own)
     return logs, signs
 
 

@@ -13,6 +13,7 @@ from ._typing import Array
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block fits in the cache
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
+_TINY = np.finfo(float).tiny
 
 
 @dataclass(frozen=True)
@@ -263,3 +264,11 @@ class PairStatistics:
     def mapped(self, query_map: np.ndarray, key_map: np.ndarray) -> "PairStatistics":
         """Return the statistics of query_map @ x and key_map @ y."""
         return PairStatistics(self.queries.mapped(query_map), self.keys.mapped(key_map))
+
+
+def standardised(values, weights):
+    """Return columns of any size with mean 0 and variance 1, or 0 where they are constant."""
+    values = np.ldexp(values, -1 - np.frexp(np.abs(values).max(axis=0))[1])
+    values = values - np.average(values, axis=0, weights=weights)
+    values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])
+    return values / np.sqrt(np.maximum(np.average(values**2, axis=0, weights=weights), _TINY))

@@ -22,6 +22,7 @@ from skrf import (
     theory,
 )
 from skrf.datasets import load_uci
+from skrf.features import fitted_at
 
 X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
@@ -76,6 +77,11 @@ def test_sum_errors_are_those_of_row_sums(mechanism, Z):
     assert row.sum_error == pytest.approx(np.median(errors), rel=1e-9)
 
 
+def test_a_row_without_others_has_no_sum_to_estimate():
+    for row in theory.compare(X[:1], mechanisms=FEW):
+        assert row.sum_error == np.inf and row.log_error < 1e-9
+
+
 def test_sums_of_narrow_kernels_are_compared_by_their_logarithms():
     table = theory.compare(X, mechanisms={"": OptimalPositiveRF(16, sigma=100.0)})
     assert 1e3 < table[0].sum_error < np.inf
@@ -117,9 +123,10 @@ def test_what_cannot_be_asked_is_refused():
         ({"mechanisms": [RFFSampler(4)]}, "mechanisms must be a dict"),
         ({"random_state": None}, "random_state must be an integer"),
         ({"y": np.where(y, np.nan, 1.0)}, "NaN"),
+        ({"X": X[:3], "y": y[:3]}, "3 sample.s. .* minimum of 4"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):
-            theory.recommend(X, **params)
+            theory.recommend(**{"X": X, **params})
 
 
 @pytest.mark.parametrize("task", ["kernel_regression", "ridge"])
@@ -161,6 +168,32 @@ def test_continuous_targets_are_a_regression(task, use):
     }
     scores = {name: model.score(rows[150:], y[150:]) for name, model in scores.items()}
     assert scores["found"] > 0.5 and scores["found"] > max(scores[name] for name in FEW) - 0.05
+
+
+def test_the_best_are_tried_again_on_more_rows_with_finer_sigmas(monkeypatch):
+    tried = []
+
+    def spied(mechanism, sigmas, *rows):
+        tried.append((mechanism.n_components, sigmas, len(rows[0])))
+        return fitted_at(mechanism, sigmas, *rows)
+
+    monkeypatch.setattr(theory.advice, "fitted_at", spied)
+    rows = np.random.default_rng(0).normal(size=(2500, 2))
+    mechanisms = {f"{n}": PositiveRF(n) for n in (1, 8, 16, 32)}
+    found = theory.recommend(rows, rows[:, 0] * rows[:, 1] > 0, mechanisms=mechanisms)
+    first, second = tried[: 4 * 3], tried[4 * 3 :]
+    assert {(len(sigmas), n_rows // 10) for _, sigmas, n_rows in first} == {(7, 33)}
+    assert {(len(sigmas), n_rows) for _, sigmas, n_rows in second} == {(5, 1600)}
+    assert len(second) == 3 * 5 and len({n for n, *_ in second} & {8, 16, 32}) == 3
+    assert all(sigmas[2] in first[0][1] for _, sigmas, _ in second)
+    assert any(found.sigma in sigmas for _, sigmas, _ in second)
+
+
+@pytest.mark.parametrize("task", ["kernel_regression", "ridge"])
+@pytest.mark.parametrize("n", [4, 5, 9])
+def test_few_rows_make_fewer_folds(task, n):
+    for y in (X[:n, 0], np.arange(n) % 2):
+        assert theory.recommend(X[:n], y, task=task, mechanisms=FEW).sigma > 0
 
 
 def test_nothing_warns_and_rare_classes_are_taken():

@@ -24,6 +24,7 @@ from skrf import (
     theory,
 )
 from skrf.exceptions import FeatureCollapseWarning
+from skrf.features import landmarks
 
 X, y = load_iris(return_X_y=True)
 Q = X[::7] + 0.1
@@ -61,6 +62,13 @@ def test_features_are_those_of_nystroem_on_the_same_landmarks():
     theirs = Nystroem(gamma=0.5, n_components=12, random_state=0).fit(fitted.centers_)
     order = theirs.component_indices_
     assert_allclose(fitted.transform(Q)[:, order], theirs.transform(Q), rtol=0, atol=1e-8)
+
+
+def test_a_flat_kernel_keeps_its_digits():
+    """What is left of its matrix besides a constant is rounding, whose root is left out."""
+    for sigma in (1e-9, 1e-4):
+        fitted = make(sigma=sigma).fit(X, y)
+        assert_allclose(fitted.approximate_kernel(Q, X), kernel(Q, X, sigma), rtol=0, atol=1e-9)
 
 
 def test_what_it_claims():
@@ -213,6 +221,14 @@ def test_many_rows_are_drawn_by_weight():
     weights = np.where(rows[:, 0] < 0.5, 0.0001, 1.0)
     fitted = make(4).fit(rows, sample_weight=weights)
     assert (fitted.centers_ > 0.5).all()
+
+
+@pytest.mark.parametrize("entries", [1, 8 * 4])
+def test_wide_rows_are_clustered_by_fewer(entries, monkeypatch):
+    """As many rows as fit into memory, and at least as many as landmarks, which they then are."""
+    monkeypatch.setattr(landmarks, "_CENTER_ENTRIES", entries)
+    found = make(8).fit(X).centers_
+    assert len(found) == 8 and (cdist(found, X).min(axis=1) == 0).all()
 
 
 @pytest.mark.parametrize("sigma", ["scale", 5.0, 100.0])

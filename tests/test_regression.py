@@ -871,6 +871,8 @@ def test_exact_kernels_take_weights_and_rows_far_apart(estimator):
     weights = np.where(np.arange(12) == 5, 1e300, 1e-300)
     model = estimator("exact").fit(rows, targets, sample_weight=weights)
     assert np.isfinite(model.sigma_) and model.predict(rows)[5] == pytest.approx(2)
+    heavy = estimator("exact").fit(rows, targets, sample_weight=np.full(12, 1e308))
+    assert heavy.sigma_ == pytest.approx(estimator("exact").fit(rows, targets).sigma_, rel=1e-9)
     plain = estimator("exact", sigma=1.0).fit(rows, targets)
     tiny = estimator("exact", sigma=1e145).fit(1e-145 * rows, targets)
     assert_allclose(tiny.predict(1e-145 * rows), plain.predict(rows), rtol=1e-9)

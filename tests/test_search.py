@@ -765,6 +765,12 @@ def test_loo_leaves_out_all_equal_rows(targets):
     assert len(ranked) == 14 and scale < ranked[-1] < 20 * scale
 
 
+def test_loo_keeps_the_digits_of_targets_far_from_0():
+    expected = KernelRegressor("exact").fit(X, T[:, 0]).sigma_
+    for offset in (1e6, -1e9):
+        assert KernelRegressor("exact").fit(X, offset + T[:, 0]).sigma_ == expected
+
+
 def test_ties_go_to_the_smallest_sigma():
     assert _search.refined(1.0, lambda s: np.zeros(len(s))) < 0.1
     best = 10 ** (2 / 9)  # two thirds of a step above 1
@@ -786,13 +792,14 @@ def test_outputs_count_alike():
 
 
 def test_the_exact_kernel_holds_blocks():
-    """Neither a fit nor predictions hold all values of the kernel."""
+    """Neither a fit, nor its search of sigma, nor predictions hold all values of the kernel."""
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(4000, 2)), np.arange(4000) % 2
     model = KernelRegressionClassifier("exact", sigma=3.0)
     model.fit(rows[:50], labels[:50]).predict(rows[:50])
     tracemalloc.start()
     model.fit(rows, labels).predict(rows)
+    KernelRegressionClassifier("exact", sigma="loo").fit(rows[:3000], labels[:3000])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 40e6  # 128 MB are all
+    assert peak < 40e6  # 128 MB and 72 MB are all

@@ -4,6 +4,7 @@ import copy
 import math
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -122,6 +123,19 @@ def test_a_mean_is_the_error_of_the_matrix_and_names_the_rows_that_decide_it():
     assert n_components_for(RFFSampler(), X, rel_error=0.1, quantile=None).how == "closed form"
 
 
+@pytest.mark.parametrize(("n_near", "n_far", "n_named"), [(60, 8, 4), (60, 16, 0), (7, 8, 0)])
+def test_rows_that_decide_are_named_if_they_are_few(n_near, n_far, n_named):
+    """About half of the long rows decide: named are at most five, and a quarter of all."""
+    far = np.random.default_rng(2).normal(size=(n_far, 4))
+    far *= 3 / np.linalg.norm(far, axis=1, keepdims=True)
+    rows = np.r_[X[:n_near] / 9, far]
+    n = n_components_for(RFFSampler(kernel="softmax"), rows, rel_error=0.1, quantile=None)
+    for side in ("queries", "keys"):
+        found = re.search(rf"{side} \[(.*?)\]", n.how)
+        named = [int(row) for row in found[1].split(",")] if found else []
+        assert len(named) == n_named and all(row >= n_near for row in named)
+
+
 def test_enormous_numbers_are_stated():
     mechanism = PositiveRF(coupling="iid")
     n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
@@ -143,8 +157,10 @@ def test_errors_beyond_the_range_are_measured():
 
 def test_rows_without_errors_need_one_column_each():
     rows = np.tile(X[:1], (8, 1))
-    n = n_components_for(RFFSampler(coupling="norm-coupled"), rows, rel_error=0.1)
-    assert n <= 2
+    for mechanism in (RFFSampler(), RFFSampler(coupling="norm-coupled")):
+        for quantile in (0.5, None):
+            n = n_components_for(mechanism, rows, rel_error=0.1, quantile=quantile)
+            assert n <= 2 and "half of the error" not in n.how
 
 
 def test_a_count_is_an_integer_in_every_use():

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from .._arrays import cast, like, namespace, squared_distances
+from .._arrays import cast, like, namespace, scaled_squares
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
@@ -190,10 +190,8 @@ class ClusterNystroem(BaseRandomFeatures):
 
     def _assemble(self, learned, draw):
         coordinates = Coordinates(learned.sigma, learned.centers_.mean(axis=0))
-        distances = squared_distances(learned.centers_, learned.centers_)
-        with np.errstate(over="ignore"):  # of exponents that are -inf then, as they should
-            kernel = np.exp(-(learned.sigma**2) / 2 * distances)
-        values, axes = np.linalg.eigh(kernel)
+        squares = scaled_squares(learned.centers_, learned.centers_, learned.sigma)
+        values, axes = np.linalg.eigh(np.exp(squares / -2))
         kept = values > _RANK * values[-1]
         root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T
         projection = DenseProjection(coordinates.on_host(learned.centers_))

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 from scipy.spatial.distance import cdist
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
@@ -29,7 +29,7 @@ from .._validation import (
     naming,
     validate_rows,
 )
-from ..statistics import Moments
+from ..statistics import Moments, standardised
 from ._clusters import spread_rows
 from ._survey import fitted_to_survey
 
@@ -142,8 +142,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         rows, columns = _varying(rows)
         if total > 0 and len(columns):
             score = _LeaveOneOut(rows / np.sqrt(total), *others, is_class)
-            logs = _maximum(score)
-            draft.relevance_[columns] = np.exp(logs)
+            draft.relevance_[columns] = np.exp(_maximum(score))
             kept = variances @ draft.relevance_**2
             draft.relevance_ *= np.sqrt(total / kept)
         freeze(draft.relevance_)
@@ -219,10 +218,9 @@ def _targets(X, y):
 
 def _sample(X, y, weights, most, rng):
     """Return distinct dense rows in the order of their targets, with weights and targets."""
-    values, codes = np.unique(y, axis=0, return_inverse=True)
-    codes = codes.ravel()
+    codes = np.unique(y, axis=0, return_inverse=True)[1].ravel()
     chosen, weights = spread_rows(X, codes, weights, most, rng)
-    return X[chosen], weights, values[codes[chosen]]
+    return X[chosen], weights, y[chosen]
 
 
 def _varying(rows):
@@ -260,16 +258,12 @@ class _LeaveOneOut:
         apart = cdist(X, X, "sqeuclidean") > 0
         with np.errstate(divide="ignore"):
             self.log_weights = np.log(apart * weights)
-        self.targets = y
         if is_class:
             self.targets = np.equal.outer(y, np.unique(y)).astype(np.float64)
             # The overall class shares count as one more row, so that no logarithm is infinite.
             self.prior = (self.targets @ (self.shares @ self.targets)) / len(X)
         else:
-            y = np.ldexp(y, -2 - np.frexp(np.abs(y).max(axis=0))[1])  # squares must not overflow
-            mean = self.shares @ y
-            spread = self.shares @ (y - mean) ** 2
-            self.targets = (y - mean) / np.sqrt(np.where(spread > 0, spread, 1.0))
+            self.targets = standardised(y, self.shares)
             self.prior = 1 / len(X)
 
     def __call__(self, logs):
@@ -298,13 +292,13 @@ def _maximum(score):
     """Return the log multipliers of the best score, less a penalty, from the best common scale."""
     n_columns = score.X.shape[1]
     starts = [np.full(n_columns, scale) for scale in _SCALES]
-    start = starts[int(np.argmax([score(logs)[0] for logs in starts]))]
+    start = max(starts, key=lambda logs: score(logs)[0])
 
     def cost(logs):
         value, gradient = score(logs)
         apart = logs - start
         return _PENALTY * (apart @ apart) - value, 2 * _PENALTY * apart - gradient
 
-    bounds = list(zip(start - _FARTHEST / 2, start + _FARTHEST / 2, strict=True))
+    bounds = Bounds(start - _FARTHEST / 2, start + _FARTHEST / 2)
     found = minimize(cost, start, jac=True, bounds=bounds, options={"maxiter": _STEPS})
     return found.x - start

@@ -91,28 +91,22 @@ class _Score:
     """
 
     def __init__(self, data, number):
-        n_points, n_groups = number.max() + 1, data.n_groups
-        weights = data.weights / data.weights.max()
-        self.is_of_classes = not data.values.shape[1]
-        if self.is_of_classes:
-            own = np.bincount(number * n_groups + data.groups, weights, n_points * n_groups)
-            self.sums = own.reshape(n_points, n_groups)
-            self.shares = self.sums.sum(axis=0) / self.sums.sum()
-        else:
-            values = data.values / np.maximum(np.abs(data.values).max(axis=0), _TINY)
-            columns = np.column_stack([np.ones(len(values)), values]) * weights[:, None]
-            self.sums = np.zeros((n_points, columns.shape[1]))
-            np.add.at(self.sums, number, columns)
+        self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
+        values = data.values / np.maximum(np.abs(data.values).max(axis=0), _TINY)
+        values -= np.average(values, axis=0, weights=weights)  # errors keep their digits
+        columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
+        self.sums = np.zeros((number.max() + 1, columns.shape[1]))
+        np.add.at(self.sums, number, columns * weights[:, None])
 
     def __call__(self, found, rows):
         """Return the score of some points up to a constant, given the sums they see."""
         own = self.sums[rows]
         # Compared with one point, the weights of all others may be too small for floats.
-        total = found.sum(axis=1, keepdims=True) if self.is_of_classes else found[:, :1]
+        total = found[:, : self.n_groups].sum(axis=1, keepdims=True)
         found = found / np.where(total > 0, total, 1.0)
-        if self.is_of_classes:
-            n = len(self.sums)  # smooths shares by about 1 / (n + 1)
-            chances = (n * found + self.shares) / (n + 1)
-            return np.sum(own * np.log(np.maximum(chances, _TINY)))
-        means = found[:, 1:]
-        return np.sum(means * (2 * own[:, 1:] - own[:, :1] * means))
+        if found.shape[1] > self.n_groups:
+            means = found[:, 1:]
+            return np.sum(means * (2 * own[:, 1:] - own[:, :1] * means))
+        n, shares = len(self.sums), self.sums.sum(axis=0) / self.sums.sum()
+        chances = (n * found + shares) / (n + 1)  # smoothed by about 1 / (n + 1)
+        return np.sum(own * np.log(np.maximum(chances, _TINY)))

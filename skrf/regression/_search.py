@@ -22,6 +22,7 @@ from ..features import (
     row_codes,
     spread_rows,
 )
+from ..statistics import standardised
 from ._blocks import blocks_of
 
 KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
@@ -30,7 +31,6 @@ _NARROW = {"float32": 30.0, "float64": 300.0}
 _LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
 _FIRST_ROWS = 256  # of which the middles of exponents are found
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
-_TINY = np.finfo(float).tiny
 _STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 
 
@@ -410,13 +410,5 @@ def _sample(data):
     tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]
     data = replace(data, X=X).part(rows)
     # All outputs count alike, as in the coefficient of determination.
-    values = centred(data.values, weights)
-    values /= np.sqrt(np.maximum(np.average(values**2, axis=0, weights=weights), _TINY))
+    values = standardised(data.values, weights)
     return replace(data, values=values, sample_weight=weights), tests
-
-
-def centred(values, weights):
-    """Return columns minus their mean, scaled to at most about 1."""
-    values = np.ldexp(values, -1 - np.frexp(np.abs(values).max(axis=0))[1])
-    values = values - np.average(values, axis=0, weights=weights)
-    return np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])

@@ -16,10 +16,11 @@ def check_mechanism(mechanism, name="mechanism"):
         raise TypeError(f"{name} must be an instance of a mechanism of skrf, got {mechanism!r}.")
 
 
-def check_rows(X, name="X"):
+def check_rows(X, name="X", **options):
     """Return rows, dense or sparse, or raise and name them."""
     with naming(name):
-        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+        X = check_array(X, input_name=name, **kinds, **options)
     check_range(name, X)
     return X
 
@@ -35,20 +36,7 @@ def check_sides(X, Y):
 def sample_rows(X, random_state, most=MAX_ROWS):
     """Return sorted indices of at most so many rows of X, drawn without replacement."""
     n = X.shape[0]
-    if n <= most:
-        return np.arange(n)
-    return np.sort(check_random_state(random_state).choice(n, most, replace=False))
-
-
-def relative_error(mechanism, X, Y):
-    """Return the predicted relative error of the kernel matrix of X and Y.
-
-    The root of the summed closed-form variances over the summed squares of the kernel, in log
-    space.
-    """
-    log_variance = mechanism.kernel_variance(X, Y, log=True)
-    with np.errstate(over="ignore"):  # an infinite error is an answer
-        return float(np.exp(log_ratio(log_variance, mechanism.exact_kernel(X, Y, log=True)) / 2))
+    return np.sort(check_random_state(random_state).choice(n, min(n, most), replace=False))
 
 
 def log_ratio(log_squares, log_kernel):
@@ -68,9 +56,8 @@ def log_errors_of(mechanism, X, Y, seeds):
     log_kernel, total = mechanism.exact_kernel(X, Y, log=True), -np.inf
     for seed in seeds:
         logs, sign = log_estimate(*sides_of(mechanism.redraw(seed), X, Y), is_exact=False)
+        top = np.maximum(logs, log_kernel)
         with np.errstate(divide="ignore"):  # an error may be 0
-            gap = logs - log_kernel
-            larger = np.maximum(gap, 0.0)
-            error = larger + np.log(np.abs(sign * np.exp(gap - larger) - np.exp(-larger)))
-        total = np.logaddexp(total, 2 * (error + log_kernel))
+            errors = np.log(np.abs(sign * np.exp(logs - top) - np.exp(log_kernel - top))) + top
+        total = np.logaddexp(total, 2 * errors)
     return total - np.log(len(seeds))

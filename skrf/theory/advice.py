@@ -32,6 +32,7 @@ _USES = {  # by whether y is continuous
     ),
 }
 _ROUNDS = ((500, 3, 3), (2000, 5, None))  # rows, folds, and how many of the best advance
+_LEAST_ROWS = 2  # of a fold, without which there is no coefficient of determination
 _SHARES = np.logspace(-0.75, 1.5, 7)  # sigmas relative to "scale"
 _FINER = np.logspace(-0.25, 0.25, 5)  # relative to the best of these
 
@@ -88,8 +89,9 @@ def recommend(
     Raises
     ------
     ValueError
-        If no positive mechanism is among those to try, if the second argument looks like keys, or
-        if parameters are invalid or do not go together.
+        If no positive mechanism is among those to try, if the second argument looks like keys, if
+        there are targets for fewer than four rows, or if parameters are invalid or do not go
+        together.
 
     See Also
     --------
@@ -123,8 +125,7 @@ def recommend(
         )
     random_state = check_integer("random_state", random_state, 0)
     if mechanisms is None:
-        mechanisms = default_mechanisms(n_components, sigma=1.0, kernel=kernel)
-        sigma = 1.0 if sigma is None and y is None else sigma
+        mechanisms = default_mechanisms(n_components, kernel=kernel)
     mechanisms = checked_mechanisms(mechanisms)
     if sigma is not None:
         mechanisms = {
@@ -136,7 +137,7 @@ def recommend(
         )
         found = [row.mechanism for row in table if row.is_positive or not positive]
     else:
-        X, y = check_rows(X), check_labels("y", y)
+        X, y = check_rows(X, ensure_min_samples=2 * _LEAST_ROWS), check_labels("y", y)
         check_consistent_length(X, y)
         found = _tried(X, y, mechanisms, sigma, task, positive, random_state)
     if not found:
@@ -154,6 +155,7 @@ def _tried(X, y, mechanisms, sigma, task, positive, random_state):
     found = [(mechanism, sigmas) for mechanism in mechanisms.values()]
     for n_rows, n_folds, n_best in _ROUNDS:
         rows = sample_rows(X, random_state, n_rows)
+        n_folds = min(n_folds, len(rows) // _LEAST_ROWS)
         fold = _folds(y[rows], n_folds, rng)
         results = []
         for mechanism, sigmas in found:
@@ -182,14 +184,14 @@ def _folds(y, n_folds, rng):
 
 def _scores(mechanism, sigmas, use, X, y, test, positive, seed):
     """Return the test score for every sigma, -inf where the map is not admissible."""
-    train, scores = ~test, []
+    train = ~test
+
+    def score(fitted):
+        if positive and not fitted.is_positive:
+            return -np.inf
+        return use(FrozenEstimator(fitted)).fit(X[train], y[train]).score(X[test], y[test])
+
     mechanism = clone(mechanism).set_params(random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for fitted in fitted_at(mechanism, sigmas, X[train], y[train]):
-            if positive and not fitted.is_positive:
-                scores.append(-np.inf)
-                continue
-            model = use(FrozenEstimator(fitted)).fit(X[train], y[train])
-            scores.append(model.score(X[test], y[test]))
-    return scores
+        return [score(fitted) for fitted in fitted_at(mechanism, sigmas, X[train], y[train])]

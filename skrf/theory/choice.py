@@ -1,13 +1,14 @@
 """Predicted and measured errors of mechanisms side by side."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from sklearn.base import clone
 
-from .._sums import log_estimate
+from .._sums import log_estimate, log_signed_sum, log_sum_exp
 from .._tables import Table
 from .._typing import Array, Kernel, Sigma
 from .._validation import check_integer
@@ -21,7 +22,7 @@ from ..features import (
     PositiveRF,
     RFFSampler,
 )
-from ._sample import check_mechanism, check_sides, relative_error, sample_rows, sides_of
+from ._sample import check_mechanism, check_sides, log_ratio, sample_rows, sides_of
 
 _N_DRAWS = 50
 _LOG_ROWS = 100
@@ -300,32 +301,30 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
     fitted = clone(mechanism).set_params(random_state=random_state).fit(X, keys=Y)
     log_exact = fitted.exact_kernel(rows, keys, log=True)
     top = log_exact.max()
-    errors, log_errors, sum_errors = [], [], []
+    exact = np.exp(log_exact - top)
     others = np.where(np.eye(*log_exact.shape) * (rows is keys) > 0, -np.inf, 0.0)
-    log_sums = np.logaddexp.reduce(log_exact + others, axis=1)
-    few = _few(rows.shape[0]), _few(keys.shape[0])
+    log_sums = log_sum_exp(log_exact + others)
+    few = tuple(slice(None, None, -(-n // _LOG_ROWS)) for n in log_exact.shape)  # evenly spread
+    errors, log_errors, sum_errors = [], [], []
     for draw in range(_N_DRAWS):
         sides = sides_of(fitted.redraw(random_state + draw), rows, keys)
         logs, sign = log_estimate(*sides, is_exact=False)
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
-            errors.append(np.linalg.norm(sign * np.exp(logs - top) - np.exp(log_exact - top)))
-        sums = _log_sums(logs + others, sign)
-        sum_errors.append(np.median(np.where(sums > -np.inf, np.abs(sums - log_sums), np.inf)))
-        logs, sign = log_estimate(*(side.part(own) for side, own in zip(sides, few, strict=True)))
-        differences = np.abs(logs - log_exact[np.ix_(*few)])
-        log_errors.append(np.median(np.where(sign > 0, differences, np.inf)))
-    size = np.linalg.norm(np.exp(log_exact - top))
-    try:
-        predicted = relative_error(fitted, rows, keys)
+            errors.append(np.linalg.norm(sign * np.exp(logs - top) - exact))
+        sum_errors.append(_log_error(*log_signed_sum(logs + others, sign), log_sums))
+        parts = (side.part(own) for side, own in zip(sides, few, strict=True))
+        log_errors.append(_log_error(*log_estimate(*parts), log_exact[few]))
+    predicted, is_exact = float("nan"), False
+    with suppress(NotImplementedError), np.errstate(over="ignore"):
+        log_variance = fitted.kernel_variance(rows, keys, log=True)
+        predicted = float(np.exp(log_ratio(log_variance, log_exact) / 2))
         is_exact = fitted.kernel_variance_is_exact_
-    except NotImplementedError:
-        predicted, is_exact = float("nan"), False
     return Comparison(
         name,
         clone(mechanism),
         predicted,
         is_exact,
-        float(np.median(errors) / size),
+        float(np.median(errors) / np.linalg.norm(exact)),
         float(np.median(log_errors)),
         float(np.median(sum_errors)),
         bool(fitted.is_positive),
@@ -333,16 +332,6 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
     )
 
 
-def _log_sums(logs, sign):
-    """Return the logs of row sums of signed values, -inf where a sum is not positive."""
-    plus, minus = (
-        np.logaddexp.reduce(np.where(own, logs, -np.inf), axis=1) for own in (sign > 0, sign < 0)
-    )
-    share = np.exp(np.minimum(minus - np.maximum(plus, -1e300), 0.0))
-    with np.errstate(divide="ignore"):
-        return plus + np.log1p(-share)
-
-
-def _few(n):
-    """Return which of n rows to measure log errors on: at most 100, evenly spread."""
-    return np.arange(n) % -(-n // _LOG_ROWS) == 0
+def _log_error(logs, sign, exact):
+    """Return the median error of logs, infinite where an estimate is not positive."""
+    return np.median(np.abs(np.where(sign > 0, logs, np.inf) - exact))

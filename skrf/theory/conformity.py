@@ -68,10 +68,10 @@ def expected_conformity(
     >>> values == sorted(values)
     True
     """
-    law = COUPLINGS.get(coupling) if isinstance(coupling, str) else None
-    if law is None or law.pair_cosine(2) is None:
-        known = [name for name, other in COUPLINGS.items() if other.pair_cosine(2) is not None]
+    known = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
+    if not isinstance(coupling, str) or coupling not in known:
         raise ValueError(f"coupling must be one of {known}, got {coupling!r}.")
+    law = COUPLINGS[coupling]
     n_projections = check_integer("n_projections", n_projections, 2)
     n_features = check_integer("n_features", n_features)
     sum2 = _squares(sum2)

@@ -1,6 +1,7 @@
 """The number of columns needed for an error."""
 
 import math
+from bisect import bisect_left
 from functools import cache
 from numbers import Real
 from typing import Self
@@ -8,6 +9,7 @@ from typing import Self
 import numpy as np
 from sklearn.base import clone
 
+from .._sums import finite, log_sum_exp
 from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures
@@ -145,19 +147,16 @@ def n_components_for(
         if quantile is None:
             total = log_ratio(logs, log_kernel)
         else:
-            position = math.ceil(quantile * (logs.size - 1))
-            total = np.partition(logs - 2 * log_kernel, position)[position]
+            total = np.quantile(logs - 2 * log_kernel, float(quantile), method="higher")
         return float(total) - 2 * math.log(rel_error)
 
     log_blocks = excess(block)
     if log_blocks > _LARGEST_LOG:
         how += "; or more"
     blocks = math.exp(min(log_blocks, _LARGEST_LOG))
-    count = max(math.ceil(blocks), 1) * block
-    low = count - block if blocks < 2**30 else count  # above, part of a block is lost in rounding
-    while count - low > 1:
-        middle = (low + count) // 2
-        low, count = (low, middle) if excess(middle) <= 0 else (middle, count)
+    fewer = max(math.ceil(blocks) - 1, 0) * block
+    more = range(fewer + 1, fewer + block)
+    count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
     if quantile is None:
         how += _deciding(errors_of(count), chosen)
     return ComponentCount(count * mechanism.columns_per_projection, how)
@@ -189,7 +188,7 @@ def _source(mechanism, X, Y):
     if one.n_projections_ * many.n_components != many.n_projections_ * one.n_components:
         block, one = many.n_components // step, many  # hybrid maps change with their size
     log_kernel = of_pairs(one.exact_kernel, chosen)
-    if _has_closed_form(one, X):
+    if _has_closed_form(one):
         return "closed form", block, chosen, log_kernel, closed(mechanism)
     n_measured = max(_MEASURED_COLUMNS // step, 1)
     some = fitted(mechanism, n_measured)
@@ -201,7 +200,7 @@ def _source(mechanism, X, Y):
     known = mechanism.get_params(deep=False)
     plain = clone(mechanism).set_params(**{k: v for k, v in _INDEPENDENT.items() if k in known})
     independent = fitted(plain, n_measured)
-    if _has_closed_form(independent, X):
+    if _has_closed_form(independent):
         expected = of_pairs(independent.kernel_variance, few)
         apart = np.isfinite(expected) & np.isfinite(logs)
         gain = np.median(logs[apart] - expected[apart]) if apart.any() else 0.0
@@ -217,12 +216,11 @@ def _source(mechanism, X, Y):
     return "measured", block, few, of_pairs(some.exact_kernel, few), lambda n: logs - math.log(n)
 
 
-def _has_closed_form(mechanism, X):
+def _has_closed_form(mechanism):
     try:
-        mechanism.kernel_variance(X[:1])
+        return mechanism.kernel_variance_is_exact_
     except NotImplementedError:
         return False
-    return mechanism.kernel_variance_is_exact_
 
 
 def _chosen(n_queries, n_keys, most):
@@ -235,7 +233,7 @@ def _chosen(n_queries, n_keys, most):
 
 def _deciding(logs, chosen):
     """Return a clause that names the queries and keys behind half of the error, if they are few."""
-    shares = np.exp(logs - np.logaddexp.reduce(logs))
+    shares = np.exp(logs - finite(log_sum_exp(logs)))  # all 0 if there are no errors
     pairs = [np.meshgrid(rows, keys, indexing="ij") for rows, keys in chosen]
     found = []
     for side, name in enumerate(("queries", "keys")):
