@@ -122,19 +122,18 @@ def test_flaws_in_any_block_are_said():
 
 def test_compiled_sines_are_loaded_when_they_pay(monkeypatch):
     loaded = []
-    monkeypatch.setattr(_kernels, "choose", lambda X, work: loaded.append(X.dtype.name))
-    monkeypatch.setattr(_kernels, "_made", 0)
-    many = _kernels.MANY_SINES
-    _kernels.load(np.zeros(1), many - 1)
-    _kernels.load(np.zeros(1), many - 1)  # a call counts by itself
-    assert loaded == []
-    _kernels.load(np.zeros(1), many)
-    assert loaded == ["float64"]
-    for _ in range(3):  # all calls count
-        _kernels.load(np.zeros(1, np.float32), 20 * many)
-    assert loaded == ["float64"]
-    _kernels.load(np.zeros(1, np.float32), 4 * many)
-    assert loaded == ["float64", "float32"]
+    monkeypatch.setattr(_kernels, "choose", lambda X, work: loaded.append(work))
+    many, block = _kernels.MANY_SINES, 2**20
+    for dtype, share in ((np.float64, 1), (np.float32, 64)):
+        monkeypatch.setattr(_kernels, "_made", 0)
+        for _ in range(share * many // block - 1):
+            _kernels.load(np.zeros(1, dtype), block)
+        for _ in range(200):  # small calls do not count
+            _kernels.load(np.zeros(1, dtype), 2**16 - 1)
+        assert loaded == []
+        _kernels.load(np.zeros(1, dtype), block)
+        assert loaded == [_kernels.LARGE]
+        loaded.clear()
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from . import plain
 # Loading numba and the cached kernels takes about 0.4 s; the compiled transform saves 1.5 to 7 ns
 # an element, so this many elements earn back a good part of it in one call.
 LARGE = 2**25
-# NumPy's sines and cosines are scalar in float64, fifty times slower than the compiled ones: one
-# call with this many earns back a good part. In float32 they are vectorised and lose 1/30 of that
-# time, so all calls together have to make `_SHARE` as many.
-MANY_SINES, _SHARE = 2**23, 64
-_made = 0  # features in float32
+# NumPy's sines and cosines are scalar in float64, fifty times slower than the compiled ones: over
+# this many they lose a third of that time. In float32 they are vectorised; 1/`_SINGLE` is lost.
+MANY_SINES, _SINGLE = 2**23, 64
+_SMALL = 2**16  # features of calls that do not count: many single rows need no compiled code
+_made = 0  # features in float64, or as many in float32 as lose the same time
 
 
 def choose(X, work):
@@ -66,7 +66,7 @@ def sine_cosine(products, amplitude, out):
 
 
 def load(X, work):
-    """Load compiled sines and cosines if they pay.
+    """Load compiled sines and cosines once the features of all calls are so many that they pay.
 
     Parameters
     ----------
@@ -76,8 +76,7 @@ def load(X, work):
         Number of elements that the call produces.
     """
     global _made
-    if X.dtype == np.float32:
-        _made += work
-        work = _made // _SHARE
-    if work >= MANY_SINES:
+    if work >= _SMALL:
+        _made += work // _SINGLE if X.dtype == np.float32 else work
+    if _made >= MANY_SINES:
         choose(X, LARGE)
