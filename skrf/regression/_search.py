@@ -25,7 +25,9 @@ from ..features import (
 from ..statistics import standardised
 from ._blocks import blocks_of
 
-KEPT_BYTES = 2**28  # of features of all rows at one sigma, up to which they are kept
+# Up to which features of all rows at one sigma are kept. To touch more memory for the first time
+# takes about as long as to make cheap features again.
+KEPT_BYTES = 2**27
 # Span of exponents up to which products of features, and their sums, keep all digits.
 _NARROW = {"float32": 30.0, "float64": 300.0}
 _LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain

@@ -157,7 +157,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     Parameters that a map learns from X alone, such as its centre, are learned from all rows,
     including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
     fitted to the training rows of every fold, with clusters that are found once for all sigmas.
-    While scores are computed, the features of one sigma are kept if they take at most 256 MiB;
+    While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
     otherwise they are computed twice.
 
     References
