@@ -13,6 +13,7 @@ Everything is plain array-API code. With NumPy, arrays of the size of the featur
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -500,12 +501,14 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     """
     if pays_in_parts(feature_map, X.shape[0]):
         return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
-    groups = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    groups = [slice(*pair) for pair in pairwise(bounds)]
     if reference is not None:
         found = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
         if found is not None:
             return found, True
     rows = memory.rows(feature_map, X)
+    if rows.scale is not None and rows.scale.shape[-1] == 1 and not is_array_api(X):
+        return _scaled_sums(rows, values, bounds), False
     nothing = Sums.before(rows, values)
     parts = [
         nothing.add(rows.part(own), values[own, :]) if own.start < own.stop else nothing
@@ -558,6 +561,20 @@ def _lowered_sums(rows, values, groups, reference):
     if not (means.size and is_inside(means, factors.dtype, room) and np.isfinite(sums).all()):
         return None
     return Sums(sums, np.where(some[:, None], reference, -np.inf))
+
+
+def _scaled_sums(rows, values, bounds):
+    """Return the sums of groups of features that share the scale of their row.
+
+    There are few calls for small arrays, during which other threads would wait.
+    """
+    starts, sizes = np.array(bounds[:-1]), np.diff(bounds)
+    top = np.full((len(sizes), 1), -np.inf)
+    top[sizes > 0, 0] = np.maximum.reduceat(rows.scale[:, 0], starts[sizes > 0])
+    level = np.repeat(finite(top), sizes, axis=0).astype(rows.scale.dtype)
+    values = (values * np.exp(rows.scale - level)).astype(rows.values.dtype, copy=False)
+    sums = np.stack([rows.values[a:b].T @ values[a:b] for a, b in pairwise(bounds)])
+    return Sums(sums.astype(np.float64), top)
 
 
 class Readout:

@@ -150,8 +150,12 @@ def run_rows(function, n_rows, size, start=0):
                     share.clear()
                 raise
 
-        with ThreadPoolExecutor(len(shares)) as pool:
-            list(pool.map(walk, range(len(shares))))  # raises what a thread raised
+        # The calling thread takes part: its memory has been used before, that of a new one has not.
+        with ThreadPoolExecutor(len(shares) - 1) as pool:
+            others = [pool.submit(walk, own) for own in range(1, len(shares))]
+            walk(0)
+        for other in others:
+            other.result()  # raises what a thread raised
 
 
 def _taken(shares, own):

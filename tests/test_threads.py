@@ -90,14 +90,17 @@ def test_rows_come_once_and_in_order_whatever_the_threads(limit, n_rows):
 
 
 def test_a_thread_that_is_done_takes_blocks_of_the_others():
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
     by_thread = {}
 
     def work(rows):
         by_thread.setdefault(threading.get_ident(), []).append(rows.start)
         if rows.start == 0:
+            begun.set()
             # Waits for all other blocks, which are no thread's share but this one's to half.
             assert done.wait(timeout=30)
+        elif rows.start == 5:  # the first of the other thread
+            assert begun.wait(timeout=30)
         elif sum(map(len, by_thread.values())) == 10:
             done.set()
 
