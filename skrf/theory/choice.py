@@ -315,6 +315,7 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
         parts = (side.part(own) for side, own in zip(sides, few, strict=True))
         log_errors.append(_log_error(*log_estimate(*parts), log_exact[few]))
     predicted, is_exact = float("nan"), False
+    # No closed form is no prediction, and an infinite error is one.
     with suppress(NotImplementedError), np.errstate(over="ignore"):
         log_variance = fitted.kernel_variance(rows, keys, log=True)
         predicted = float(np.exp(log_ratio(log_variance, log_exact) / 2))
