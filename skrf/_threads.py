@@ -8,15 +8,16 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 # Smaller blocks spend their time between operations rather than in them; larger ones leave the
 # cache.
-_LEAST_ENTRIES, _MOST_ENTRIES = 2**15, 2**19
+_LEAST_ENTRIES, _MOST_ENTRIES = 2**18, 2**19
 _PARTS = 16  # of a medium-sized input, so that more than two threads find work
+_WIDE = 512  # columns above which threads of BLAS save more than they cost
 
 _lock = threading.Lock()
 _own = threading.local()
@@ -30,7 +31,9 @@ _allowed = 1
 def serial_blas():
     """Limit BLAS to one thread and yield how many it was allowed; concurrent users share a limit.
 
-    A thread restricted by `one_thread` leaves BLAS as it is, for others to decide.
+    It is also limited for small products between calls of our own threads: for about .1 s after
+    each call the threads of OpenBLAS keep cores busy that ours need. A thread restricted by
+    `one_thread` leaves BLAS as it is, for others to decide.
     """
     global _controller, _limit, _users, _allowed
     if getattr(_own, "is_alone", False):
@@ -52,6 +55,11 @@ def serial_blas():
             _users -= 1
             if _users == 0:
                 _limit.restore_original_limits()
+
+
+def narrow_blas(n_columns):
+    """Limit BLAS to one thread for matrices that are not wide."""
+    return serial_blas() if n_columns <= _WIDE else nullcontext()
 
 
 @contextmanager

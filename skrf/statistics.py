@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
+from ._threads import narrow_blas
 from ._typing import Array
 
 _BLOCK_ROWS = 1024  # a float64 copy of a block fits in the cache
@@ -68,10 +69,11 @@ class Moments:
             # Factor out a power of two to avoid overflow and underflow.
             exponent = np.frexp(weights.max())[1]
             weights = np.ldexp(weights, -exponent)
-        if sp.issparse(X):
-            found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
-        else:
-            found = _dense(X, weights, full, sizes)
+        with narrow_blas(X.shape[1]):
+            if sp.issparse(X):
+                found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
+            else:
+                found = _dense(X, weights, full, sizes)
         with np.errstate(over="ignore"):
             return replace(found, weight=float(np.ldexp(found.weight, exponent)))
 

@@ -1,5 +1,8 @@
 """The one place where threads come from."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -143,3 +146,63 @@ def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():
     thread.start()
     thread.join()
     assert not np.shares_memory(first, other[0])
+
+
+BUSY = """
+import os, threading, time, warnings
+import numpy as np
+from scipy.linalg import eigh
+import skrf
+
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(4000, 20)), rng.integers(3, size=4000)
+A = rng.normal(size=(512, 512))
+own = {str(threading.get_native_id())}
+known = set(os.listdir("/proc/self/task")) - own  # those of BLAS, which were started by imports
+
+def busy():
+    paths = [f"/proc/self/task/{number}/schedstat" for number in known]
+    return sum(int(open(path).read().split()[0]) for path in paths) / 1e9
+
+def taken(work):
+    while True:  # until they have gone to sleep
+        before = busy()
+        time.sleep(0.1)
+        if busy() == before:
+            break
+    work()
+    return busy() - before
+
+heads = X.reshape(1, 4000, 20)
+calls = [
+    lambda: skrf.DenseExponentialRF().fit(X),
+    lambda: skrf.AdaptiveRF(64).fit(X, y).transform(X.astype("float32")),
+    lambda: skrf.ClusterNystroem(64).fit(X, y).transform(X),
+    lambda: skrf.RelevanceScaler().fit(X, y),
+    lambda: skrf.KernelRegressor(random_state=0).fit(X, X[:, 0]).predict(X),
+    lambda: skrf.KernelRegressionClassifierCV(sigmas=2).fit(X, y).predict(X),
+    lambda: skrf.ApproxKernelRidge().fit(X, y).predict(X, return_std=True),
+    lambda: skrf.ApproxKernelRidgeClassifierCV(sigmas=2).fit(X, y).predict(X),
+    lambda: skrf.ApproxKernelAttention().fit(heads, heads),
+]
+print(taken(lambda: (A @ A, eigh(A @ A.T))), *map(taken, calls))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="reads Linux's accounts")
+def test_threads_of_blas_take_no_core_from_ours():
+    """They would keep waiting for .1 s after every small product between our own calls."""
+    env = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY],
+        env={**env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    usual, *ours = map(float, done.stdout.split())
+    if usual < 0.01:
+        pytest.skip("BLAS has no threads of its own here, or they do not wait busily")
+    assert max(ours) < 0.005, ours

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._arrays import is_array_api, like, namespace, to_host
 from .._estimator import EstimatorBase
-from .._threads import run_all
+from .._threads import run_all, serial_blas
 from .._typing import Array, RandomState, Transformer
 from .._validation import NestedParameters, check_integer, draw_seed, remembered
 from ..exceptions import FeatureCollapseWarning
@@ -351,6 +351,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         """
         return self._fit(q, k, None, key_padding_mask, vars(self).get("mechanisms_"))
 
+    @serial_blas()
     def _fit(self, q, k, v, key_padding_mask, before=None):
         values = v
         if v is None:  # random values show the errors of all weights

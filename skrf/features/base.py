@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
+from .._threads import narrow_blas, serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -160,14 +161,15 @@ class Fitted:
         """
         learned = spec._sizes()
         learned.n_features = len(statistics.queries.mean)
-        learned.sigma = resolve_sigma(spec, statistics, sample)
-        spec._learn(learned, statistics)
-        spec._learn_from_rows(learned, sample)
-        if before is not None and spec._keeps_draw(before.learned, learned):
-            draw = before.draw
-        else:
-            draw = spec._draw(learned, sample.seed)
-        return cls.assemble(spec, sample.seed, statistics, learned, draw)
+        with narrow_blas(learned.n_features):
+            learned.sigma = resolve_sigma(spec, statistics, sample)
+            spec._learn(learned, statistics)
+            spec._learn_from_rows(learned, sample)
+            if before is not None and spec._keeps_draw(before.learned, learned):
+                draw = before.draw
+            else:
+                draw = spec._draw(learned, sample.seed)
+            return cls.assemble(spec, sample.seed, statistics, learned, draw)
 
     def redrawn(self, seed):
         """Return the same result with other random numbers."""
@@ -860,7 +862,8 @@ class BaseRandomFeatures(
         features = mapped(feature_map, X, plain=True, look=look)
         if features.dtype != dtype or is_array_api(features):
             features = as_dtype(features, dtype)
-            look(features)
+            with serial_blas():
+                look(features)
         has_vanished, has_overflowed = (any(flaw) for flaw in zip(*found, strict=True))
         if has_vanished:
             self._warn_of_range(f"Rows of features of {name} vanished", dtype)

@@ -15,6 +15,7 @@ from .._arrays import largest_entry, like, to_host
 from .._batches import TakesBatches
 from .._estimator import EstimatorBase
 from .._sums import peaked
+from .._threads import serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -288,6 +289,7 @@ class _LeaveOneOut:
         return score, -gradient
 
 
+@serial_blas()
 def _maximum(score):
     """Return the log multipliers of the best score, less a penalty, from the best common scale."""
     n_columns = score.X.shape[1]

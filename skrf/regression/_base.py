@@ -16,6 +16,7 @@ from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
+from .._threads import serial_blas
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
@@ -461,6 +462,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         """Return the empty sums of a pair of maps."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
+    @serial_blas()
     def _added(self, sums, data):
         """Return sums with more rows."""
         own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)

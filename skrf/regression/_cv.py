@@ -9,6 +9,7 @@ from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
+from .._threads import serial_blas
 from .._typing import Array
 from .._validation import commit, freeze, naming
 from ._batches import searches
@@ -59,9 +60,10 @@ class Search:
         sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
         feature_map = self._map_at(float(sigmas[0]))
         judged = judged_apart if learns_from(feature_map, data) else judged_together
-        runs = judged(draft, feature_map, data, tests, sigmas, judge)
-        runs = told(runs, sigmas, self.verbose, unit)
-        draft.feature_map_, sums = draft._choose(runs, sigmas, unit)
+        with serial_blas():
+            runs = judged(draft, feature_map, data, tests, sigmas, judge)
+            runs = told(runs, sigmas, self.verbose, unit)
+            draft.feature_map_, sums = draft._choose(runs, sigmas, unit)
         if sums is None:  # every fold had a map of its own
             (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)

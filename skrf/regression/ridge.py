@@ -1,6 +1,7 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace
 from .._sums import Memory
+from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import Interval, StrOptions, check_positive, freeze, validate_rows
 from ..features import RFFSampler
@@ -135,9 +137,9 @@ class _BaseRidge(BaseKernelRegression):
         """Return the solution that predictions are made from."""
         return ridge
 
-    def _settled(self, sums, ridge):
-        """Return this draft as fitted."""
-        ridge = self._decisions(ridge, sums.moments)
+    def _finished(self, sums):
+        with narrow_blas(sums.moments.n_columns):
+            ridge = self._decisions(self._solved(sums.moments), sums.moments)
         return super()._finished(replace(sums, ridge=ridge, total=None))
 
     @property
@@ -197,14 +199,11 @@ class _Plain(_BaseRidge):
             return check_positive("noise_variance", self.noise_variance)
         return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
 
-    def _finished(self, sums):
+    def _solved(self, moments):
         alpha = self._least_alpha()
-        if alpha:
-            noise = None if self.noise_variance is None else alpha
-            ridge = solved(sums.moments, alpha, noise=noise)
-        else:
-            ridge = Spectrum(sums.moments).solved_by_evidence()
-        return self._settled(sums, ridge)
+        if not alpha:
+            return Spectrum(moments).solved_by_evidence()
+        return solved(moments, alpha, noise=None if self.noise_variance is None else alpha)
 
 
 class _Search(Search, _BaseRidge):
@@ -251,7 +250,7 @@ class _Search(Search, _BaseRidge):
             # Together they hold all rows, so the unit is the same for all folds.
             unit = np.maximum(train.moments.unit, test.moments.unit)
             train, test = (own.moments.in_units(unit) for own in (train, test))
-            coefs = np.stack([solve(train, alpha) for alpha in alphas], axis=2)
+            coefs = np.stack(run_all(partial(solve, train), alphas), axis=2)
             return -test.mean_errors(train, coefs)
 
         return judge
@@ -266,14 +265,13 @@ class _Search(Search, _BaseRidge):
         """Return what will be added to the diagonal, or may be."""
         return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
 
-    def _finished(self, sums):
+    def _solved(self, moments):
         if self.sigmas is None:
-            errors = Spectrum(sums.moments).cross_validation(self._others()["alpha"])
+            errors = Spectrum(moments).cross_validation(self._others()["alpha"])
             sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
-            unit = sums.moments.unit.max()
+            unit = moments.unit.max()
             self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
-        ridge = solved(sums.moments, self.alpha_)
-        return self._settled(sums, ridge)
+        return solved(moments, self.alpha_)
 
 
 # ---------------------------------------------------------------- predictions
