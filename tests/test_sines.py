@@ -147,10 +147,19 @@ def test_compiled_sines_are_loaded_when_they_pay(monkeypatch):
 )
 def test_regression_loads_compiled_sines_for_many_features(model, monkeypatch):
     works = []
-    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append(work))
+    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append((X.dtype, work)))
     X = np.random.default_rng(0).normal(size=(90, 3))
     model.fit(X, np.arange(90) % 3)
-    assert works[0] == 90 * 20
+    assert works[0] == (np.float64, 90 * 20)
     works.clear()
     model.predict(X)
-    assert works == [90 * 20]
+    assert works == [(np.float64, 90 * 20)]
+
+
+def test_rows_of_float32_that_are_mapped_in_float64_count_as_such(monkeypatch):
+    dtypes, X = [], np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
+    monkeypatch.setattr(_kernels, "load", lambda X, work: dtypes.append(X.dtype))
+    model = KernelRegressionClassifier(RFFSampler(20, sigma=1.0)).fit(X, np.arange(90) % 3)
+    for size in (1.0, 1e3):
+        model.predict(np.float32(size) * X)
+    assert dtypes[-2:] == [np.float32, np.float64]

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from samples import X, data
 
 from skrf import GeneralizedExponentialRF, RFFSampler
+from skrf.features import in_range
 
 
 @pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern12", "matern32", "matern52"])
@@ -41,3 +42,23 @@ def test_variances_of_rows_that_nearly_agree_are_powers_of_their_distance(coupli
     rows = np.array([1.0, -2.0, 0.5, 1.5]) * sizes[:, None]
     logs = features.kernel_variance(np.zeros((1, 4)), rows, log=True)[0]
     assert_allclose(logs - 4 * np.log(sizes), logs[0] - 4 * np.log(sizes[0]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern12"])
+@pytest.mark.parametrize("n_features", [1, 5, 20, 300])
+def test_long_rows_stay_in_float32_while_their_kernel_is_exact_to_5e_5(kernel, n_features):
+    rows = np.random.default_rng(0).normal(size=(100, n_features))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    sampler = RFFSampler(512, kernel=kernel, random_state=0).fit(rows)
+    kept = 0
+    for length in (1.0, 8.0, 15.0, 30.0, 60.0, 120.0, 240.0, 2e3):
+        X = (length * rows).astype(np.float32)
+        kept += in_range(sampler.feature_maps_[0], X).dtype == np.float32
+        exact, own = (sampler.transform(Z) for Z in (X.astype(np.float64), X))
+        assert own.dtype == np.float32
+        assert_allclose(own @ own.astype(np.float64).T, exact @ exact.T, rtol=0, atol=5e-5)
+    # Norms of 16 are enough where their squares are exponents.
+    assert kept <= 7 and (kernel != "gaussian" or kept >= 3 + (n_features < 300))
+    softmax = RFFSampler(512, kernel="softmax", random_state=0).fit(rows)
+    long = (30.0 * rows).astype(np.float32)
+    assert in_range(softmax.feature_maps_[0], long).dtype == np.float64

@@ -166,7 +166,7 @@ class FeatureMap(ABC):
 def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     """Return whether the exponents of rows require float64.
 
-    They do if logarithms in float32 would be off by more than about 1e-4.
+    They do if logarithms, or angles, would be off by more than about 1e-4 in float32.
 
     Parameters
     ----------

@@ -4,12 +4,13 @@ import copy
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
 
 from .. import variances
-from .._arrays import Kept, is_array_api, namespace, squared_norms, to_host
+from .._arrays import LARGEST, Kept, is_array_api, namespace, squared_norms, to_host
 from .._sums import Rows
 from .._validation import StrOptions
 from ..projections import (
@@ -177,8 +178,19 @@ class GaussianMap(FeatureMap):
         return self.coordinates.pull_back(by_rows)
 
     def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows, slopes and biases."""
-        return max(self.coordinates.exponent_bound(X), self._reach)
+        """Return an upper bound of the squared norms of rows, slopes and biases.
+
+        Where norms do not enter the values, they are replaced by large products.
+        """
+        bound = max(self.coordinates.exponent_bound(X), self._reach)
+        if self._wide_slope or bound > LARGEST**2:
+            return bound
+        return self._half_length * math.sqrt(bound)
+
+    @cached_property
+    def _half_length(self):
+        """Half of the mean length of the projections."""
+        return float(np.sqrt(self.projection.squared_norms).mean()) / 2
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):

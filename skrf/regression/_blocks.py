@@ -3,6 +3,7 @@
 from .. import _kernels
 from .._arrays import is_array_api, rows_at_once
 from .._threads import block_rows, map_rows
+from ..features import in_range
 
 BLOCK_ROWS = 1024
 _PARTS = 4
@@ -19,7 +20,8 @@ def blocks_of(feature_map, X):
         size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
         return size, _map_in_turn
     if not (feature_map.is_positive or feature_map.is_view or n_columns is None):
-        _kernels.load(X, X.shape[0] * n_columns)
+        # Long rows of float32 are mapped in float64; the first ones tell.
+        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), X.shape[0] * n_columns)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns)
