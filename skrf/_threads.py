@@ -97,7 +97,7 @@ def block_rows(n_rows, n_columns):
     return min(max(-(-n_rows // _PARTS), least), most)
 
 
-def run_all(function, items):
+def run_all(function, items, *, is_short=False):
     """Return [function(item), ...], each called exactly once, on the threads allowed.
 
     Parameters
@@ -107,11 +107,14 @@ def run_all(function, items):
     items : sequence
         Parts of the work of similar size. A single part leaves the threads to BLAS or to nested
         calls; a call nested in one of several parts is serial.
+    is_short : bool, default=False
+        Whether each part takes less than about 3 ms in many operations, for which threads would
+        mostly wait for the interpreter: then they are called one by one.
     """
     if len(items) <= 1 or getattr(_own, "is_worker", False):
         return [function(item) for item in items]
     with serial_blas() as n_threads:
-        if n_threads == 1:
+        if n_threads == 1 or is_short:
             return [function(item) for item in items]
         with ThreadPoolExecutor(min(n_threads, len(items)), initializer=_begin_worker) as pool:
             return list(pool.map(function, items))

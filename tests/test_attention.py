@@ -1,6 +1,8 @@
 """The attention operator against the quadratic product of the same features, in every mode."""
 
 import pickle
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -14,7 +16,7 @@ from sklearn.base import clone
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from skrf import (
     AdaptiveRF,
@@ -29,6 +31,7 @@ from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
     ToeplitzMask,
+    _heads,
     exact_attention,
 )
 from skrf.attention._heads import Head, HeadSet, Output, Unit
@@ -195,7 +198,8 @@ def test_nothing_comes_from_the_future(name, mask):
 
 
 @both_modes
-def test_threads_change_nothing(causal):
+def test_threads_change_nothing(causal, monkeypatch):
+    monkeypatch.setattr(_heads, "_THREADED_ROWS", 0)
     q, k, v = inputs(lead=(2, 6), key_lead=(2, 3))
     results = []
     for limit in (1, 2, 3):
@@ -203,6 +207,24 @@ def test_threads_change_nothing(causal):
             results.append(ApproxKernelAttention(MAPS["optimal"], causal=causal)(q, k, v))
     assert_array_equal(results[0], results[1])
     assert_array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("length", [1000, 1024])
+def test_heads_get_threads_only_if_they_are_long(length, monkeypatch):
+    """Python's overhead dominates the others, and threads would wait for each other."""
+    workers, unit_of = set(), _heads.unit_of
+
+    def noted(*args):
+        workers.add(threading.get_ident())
+        time.sleep(0.01)
+        return unit_of(*args)
+
+    monkeypatch.setattr(_heads, "unit_of", noted)
+    q = np.random.default_rng(0).normal(size=(4, length, 4))
+    with threadpool_limits(2, user_api="blas"):
+        ApproxKernelAttention(MAPS["optimal"])(q, q, q)
+        n_allowed = max(library["num_threads"] for library in threadpool_info())
+    assert len(workers) == (n_allowed if length == 1024 else 1)
 
 
 # ------------------------------------------------------------------ extremes

@@ -44,6 +44,17 @@ def test_a_single_item_leaves_the_threads_to_blas():
         assert during == [(before, threading.get_ident())]
 
 
+def test_short_items_are_serial():
+    with threadpool_limits(2, user_api="blas"):
+        during = []
+
+        def work(item):
+            during.append((item, set(blas_threads()), threading.get_ident()))
+
+        run_all(work, range(3), is_short=True)
+        assert during == [(item, {1}, threading.get_ident()) for item in range(3)]
+
+
 def test_calls_inside_a_worker_are_serial():
     with threadpool_limits(2, user_api="blas"):
         workers = set()

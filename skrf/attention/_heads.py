@@ -8,7 +8,7 @@ or 0 for padding, so that numerator and denominator are one product.
 import copy
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from array_api_compat import device, is_torch_array
@@ -25,6 +25,7 @@ EVERYTHING = slice(None)
 PART_ROWS = 512  # of causal attention at a time, where features are taken in parts
 _ROW_ENTRIES = 512  # of features, near scores and sums, roughly, for a query of one head
 _SAMPLED_KEYS = 64  # per set, to guess the size of all exponents
+_THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
 
 
 class Head:
@@ -223,15 +224,20 @@ def unit_of(groups, sets, numbers):
     return Unit(sets[numbers[0]], *parts)
 
 
+def are_short(groups):
+    """Return whether sets have too few rows for threads to pay."""
+    return groups.q.shape[-2] + groups.k.shape[-2] < _THREADED_ROWS
+
+
 def for_each_unit(groups, sets, function, *, is_serial=False, is_joint=None):
     """Return the sets of every unit and the result of function(i, unit, sets) for it.
 
     Sets that share their maps form one unit if `is_joint`; None means in all libraries but NumPy.
-    Others are computed one by one, on threads unless `is_serial`.
+    Others are computed one by one, on threads unless they are short or `is_serial`.
     """
     if not (is_array_api(groups.q) if is_joint is None else is_joint):
         units = range(len(sets))
-        run = map if is_serial else run_all
+        run = map if is_serial else partial(run_all, is_short=are_short(groups))
         return units, list(run(lambda u: function(u, unit_of(groups, sets, u), u), units))
     sharing = {}
     for u, own in enumerate(sets):

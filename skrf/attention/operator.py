@@ -19,7 +19,7 @@ from ..features import OptimalPositiveRF, prepared
 from . import _backward, _linear, _position
 from ._backward import Gradients
 from ._diagnosis import TOLERATED, AttentionDiagnosis, spread, warn_of_lost
-from ._heads import Output, Unit, for_each_unit, joined
+from ._heads import Output, Unit, are_short, for_each_unit, joined
 from ._masked import masked, masked_backward
 from ._near import NearAttention
 from ._plan import (
@@ -303,7 +303,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             return [kept[1]] * n_sets
         samples = rows_of_sets(groups, _STATISTICS_ROWS)
         # On a device each thread queues work in an order of its own, so stay in this thread.
-        run = map if is_array_api(groups.q) else run_all
+        run = map if is_array_api(groups.q) else partial(run_all, is_short=are_short(groups))
         return list(run(lambda rows: plan.maps([adapted(plan, *rows)]), samples))
 
     def fit(
