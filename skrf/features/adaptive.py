@@ -8,6 +8,7 @@ bounds the weights, with normal bumps around centres.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Literal
@@ -17,7 +18,8 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
 
 from .. import variances
-from .._sums import log_sum_exp
+from .._arrays import squared_norms
+from .._sums import LogMatrix, log_columns, log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
@@ -447,21 +449,24 @@ class _RowSumScore:
     """
 
     def __init__(self, queries, others, rng, once=_made):
-        self.is_self = others is queries
-        self.queries = self.others = queries.drawn(_PILOT_ROWS, rng)
-        self.labels = self.queries.labels
-        if self.labels is None:
-            self.labels = np.zeros(len(self.queries), int)
-        if not self.is_self:
-            self.others = others.drawn(_PILOT_ROWS, rng)
-        rows = self.queries.rows, self.others.rows
-        logs = once("pilot", lambda: cdist(*rows, "sqeuclidean"), 2)
-        logs *= -0.5
-        logs += self.others.log_multipliers
-        if self.is_self:
-            np.fill_diagonal(logs, -np.inf)
-            logs[self.labels[:, None] != self.labels] = -np.inf
-        self.exact = log_sum_exp(logs)
+        self.is_self, drawn = others is queries, queries.drawn(_PILOT_ROWS, rng)
+        bounds = [0, len(drawn)]
+        if drawn.labels is not None:
+            drawn = drawn[np.argsort(drawn.labels, kind="stable")]
+            bounds[1:1] = np.flatnonzero(np.diff(drawn.labels)) + 1
+        # Queries of one class, and the keys of their sums.
+        classes = [slice(*pair) for pair in pairwise(bounds)]
+        self.sums = [(own, own if self.is_self else slice(None)) for own in classes]
+        self.queries, self.others = drawn, drawn if self.is_self else others.drawn(_PILOT_ROWS, rng)
+        self.log_multipliers = self.others.log_multipliers
+        rows, exact = (self.queries.rows, self.others.rows), []
+        distances = once("pilot", lambda: cdist(*rows, "sqeuclidean"), 2)
+        for own, keys in self.sums:
+            logs = self.log_multipliers[keys] - distances[own, keys] / 2
+            if self.is_self:
+                np.fill_diagonal(logs, -np.inf)
+            exact.append(log_sum_exp(logs))
+        self.exact = np.concatenate(exact)
 
     def __call__(self, mixture, rows, log_weights):
         """Return the score of drawn rows with these log weights."""
@@ -471,19 +476,18 @@ class _RowSumScore:
             points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
             for points in sides
         ]
-        queries, keys = logs[0], logs[-1] + self.others.log_multipliers[:, None]
-        logs = np.empty(len(queries))
-        for label in np.unique(self.labels):
-            own = self.labels == label
-            sums = log_sum_exp(keys[own] if self.is_self else keys, axis=0)
-            logs[own] = log_sum_exp(queries[own] + sums)
-        if self.is_self:
-            itself = log_sum_exp(queries + keys)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logs = logs + np.log(np.maximum(-np.expm1(itself - logs), 0.0))
+        queries, keys, found = logs[0], logs[-1], []
+        for own, others in self.sums:
+            features, multipliers = LogMatrix(queries[own]), self.log_multipliers[others]
+            sums = features.product(log_columns(keys[others], multipliers))
+            if self.is_self:
+                itself = 2 * features.top + multipliers + np.log(squared_norms(features.values))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    sums += np.log(np.maximum(-np.expm1(itself - sums), 0.0))
+            found.append(sums)
         # Rows without neighbours have no finite reference, so they do not count.
         says = np.isfinite(self.exact)
         if not says.any():
             return np.inf
-        errors = np.abs(logs[says] - self.exact[says])
+        errors = np.abs(np.concatenate(found)[says] - self.exact[says])
         return weighted_median(errors, self.queries.weights[says])
