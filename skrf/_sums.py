@@ -212,6 +212,20 @@ class LogMatrix:
             result[lost] = log_columns(self.logs[lost].T, vector)
         return result
 
+    def turned_product(self, vector):
+        """Return log sum_i exp(logs_ij + vector_i) for every column j; for few products."""
+        own = vector + self.top
+        scale = own.max()
+        if scale == -np.inf:
+            return np.full(self.logs.shape[1], -np.inf)
+        sums = np.exp(own - scale) @ self.values
+        lost = np.flatnonzero(sums < _SURE)
+        with np.errstate(divide="ignore"):
+            result = np.log(sums) + scale
+        if len(lost):
+            result[lost] = log_columns(self.logs[:, lost], vector)
+        return result
+
     def log_rows(self, block, other):
         """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
         with np.errstate(divide="ignore"):

@@ -10,6 +10,7 @@ from mpmath import mp, mpf
 from numpy.testing import assert_allclose
 
 from skrf._sums import (
+    LogMatrix,
     Readout,
     Rows,
     Sums,
@@ -187,3 +188,22 @@ def test_infinite_exponents_are_never_subtracted_from_each_other():
         assert not empty.merge(empty).sums.any()
         assert not empty.weigh(Rows(np.zeros((2, 3)))).any()
         assert np.array_equal(empty.log_weigh(np.zeros((2, 3))), np.full(2, -np.inf))
+
+
+@generated
+@given(seeds, sizes, sizes)
+def test_products_of_a_matrix_of_logarithms(seed, size, width):
+    """Both ways, with zeros, also where sums are far below the largest of all."""
+    rng = np.random.default_rng(seed)
+    logs, vectors = size * rng.normal(size=(6, 4)), [width * rng.normal(size=n) for n in (4, 6)]
+    logs[rng.random(logs.shape) < 0.3] = -np.inf
+    logs[0], vectors[0][0], vectors[1][1:3] = -np.inf, -np.inf, -np.inf
+    matrix = LogMatrix(logs)
+    # A few rounding errors of the largest exponent.
+    atol = 1e-15 * (1 + abs(logs[logs > -np.inf]).max(initial=0) + 4 * width)
+    by_rows, by_columns = logs + vectors[0], logs + vectors[1][:, None]
+    assert_allclose(matrix.product(vectors[0]), log_sum_exp(by_rows), 1e-13, atol)
+    assert_allclose(matrix.turned_product(vectors[1]), log_sum_exp(by_columns, 0), 1e-13, atol)
+    nothing = np.full(6, -np.inf)
+    assert (matrix.product(nothing[:4]) == -np.inf).all()
+    assert (matrix.turned_product(nothing) == -np.inf).all()

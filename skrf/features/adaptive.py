@@ -19,7 +19,7 @@ from sklearn.utils import gen_batches
 
 from .. import variances
 from .._arrays import squared_norms
-from .._sums import LogMatrix, log_columns, log_sum_exp
+from .._sums import LogMatrix, log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
@@ -476,12 +476,13 @@ class _RowSumScore:
             points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
             for points in sides
         ]
-        queries, keys, found = logs[0], logs[-1], []
+        found = []
         for own, others in self.sums:
-            features, multipliers = LogMatrix(queries[own]), self.log_multipliers[others]
-            sums = features.product(log_columns(keys[others], multipliers))
+            queries, multipliers = LogMatrix(logs[0][own]), self.log_multipliers[others]
+            keys = queries if self.is_self else LogMatrix(logs[1])
+            sums = queries.product(keys.turned_product(multipliers))
             if self.is_self:
-                itself = 2 * features.top + multipliers + np.log(squared_norms(features.values))
+                itself = 2 * queries.top + multipliers + np.log(squared_norms(queries.values))
                 with np.errstate(divide="ignore", invalid="ignore"):
                     sums += np.log(np.maximum(-np.expm1(itself - sums), 0.0))
             found.append(sums)
