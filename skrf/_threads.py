@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 # Smaller blocks spend their time between operations rather than in them; larger ones leave the
 # cache.
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**18, 2**19
+_LEAST_OF_WIDE = 2**15  # of the output if the input is wider: it takes longer and more memory
 _PARTS = 16  # of a medium-sized input, so that more than two threads find work
 _WIDE = 512  # columns above which threads of BLAS save more than they cost
 
@@ -91,9 +92,18 @@ class Scratch:
         return kept[:n_bytes].view(dtype).reshape(shape)
 
 
-def block_rows(n_rows, n_columns):
-    """Return the number of rows per block, small enough for threads to share but within limits."""
-    least, most = (max(1, entries // n_columns) for entries in (_LEAST_ENTRIES, _MOST_ENTRIES))
+def block_rows(n_rows, n_columns, width):
+    """Return the number of rows per block, small enough for threads to share but within limits.
+
+    Parameters
+    ----------
+    n_rows, n_columns : int
+        Shape of the output.
+    width : int
+        Number of columns of the input.
+    """
+    least = max(_LEAST_OF_WIDE // n_columns, _LEAST_ENTRIES // max(n_columns, width), 1)
+    most = max(_MOST_ENTRIES // n_columns, 1)
     return min(max(-(-n_rows // _PARTS), least), most)
 
 

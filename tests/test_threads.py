@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from skrf import RFFSampler
 from skrf._threads import Scratch, map_rows, run_all, run_rows
+from skrf.features import mapped
+from skrf.regression._blocks import blocks_of
 
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 
@@ -144,6 +147,15 @@ def test_every_thread_has_a_share():
         if max(blas_threads()) < 4:
             pytest.skip("BLAS allows fewer than four threads here")
         run_rows(lambda rows: at_once.wait(timeout=30) if rows.start % 2 == 0 else None, 8, 1)
+
+
+def test_blocks_of_wide_rows_are_many_although_they_make_few_features():
+    """A copy of a block takes as much memory as its rows, and one block gets only one thread."""
+    X, sizes = np.zeros((4100, 1000), np.float32), []
+    feature_map = RFFSampler(16, sigma=1.0, random_state=0).fit(X[:2]).feature_maps_[0]
+    mapped(feature_map, X, plain=True, look=lambda features: sizes.append(len(features)))
+    assert sum(sizes) == len(X) and max(sizes) <= 2048
+    assert blocks_of(feature_map, X)[0] <= 2048
 
 
 def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():

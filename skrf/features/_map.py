@@ -274,7 +274,7 @@ def mapped(
     if out.size < _SMALL:
         work(slice(None))
     else:
-        run_rows(work, len(out), block_rows(*out.shape))
+        run_rows(work, len(out), block_rows(*out.shape, X.shape[1]))
     if plain or feature_map.is_positive:
         return out if plain else Rows(out)
     return Rows(out, np.concatenate([scales[start] for start in sorted(scales)]))

@@ -83,6 +83,7 @@ class GaussianMap(FeatureMap):
         for name, value in (("projection", projection), ("bias", bias), ("_reach", reach)):
             object.__setattr__(own, name, value)
         object.__setattr__(own, "_kept", Kept())
+        vars(own).pop("_half_length", None)  # that of this map's projections alone
         return own
 
     def __call__(self, X):

@@ -24,7 +24,7 @@ def blocks_of(feature_map, X):
         _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), X.shape[0] * n_columns)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
-    size = block_rows(X.shape[0], n_columns)
+    size = block_rows(X.shape[0], n_columns, X.shape[1])
     if feature_map.is_view:
         # They are read as fast as memory allows, by a few threads.
         size = max(size, -(-X.shape[0] // _PARTS))
