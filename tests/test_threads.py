@@ -8,12 +8,15 @@ import time
 
 import numpy as np
 import pytest
+from sklearn.kernel_approximation import Nystroem
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from skrf import RFFSampler
+from skrf import ApproxKernelRidge, RFFSampler
 from skrf._threads import Scratch, map_rows, run_all, run_rows
 from skrf.features import mapped
+from skrf.regression import ridge
 from skrf.regression._blocks import blocks_of
+from skrf.regression._ridge import moments_of_rows
 
 CONTROLLER = ThreadpoolController().select(user_api="blas")
 
@@ -229,3 +232,19 @@ def test_threads_of_blas_take_no_core_from_ours():
     if usual < 0.01:
         pytest.skip("BLAS has no threads of its own here, or they do not wait busily")
     assert max(ours) < 0.005, ours
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_maps_of_other_packages_keep_the_threads_of_blas(is_own, monkeypatch):
+    """Their rows are not shared among our threads."""
+    X, during = np.random.default_rng(0).normal(size=(60, 4)), []
+
+    def noted(*args, **kwargs):
+        during.append(max(blas_threads()))
+        return moments_of_rows(*args, **kwargs)
+
+    monkeypatch.setattr(ridge, "moments_of_rows", noted)
+    feature_map = RFFSampler(8) if is_own else Nystroem(n_components=8)
+    with threadpool_limits(2, user_api="blas"):
+        ApproxKernelRidge(feature_map).fit(X, X[:, 0])
+        assert during == [1 if is_own else max(blas_threads())]

@@ -16,7 +16,6 @@ from .._arrays import beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
-from .._threads import serial_blas
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
@@ -33,7 +32,7 @@ from .._validation import (
 from ..exceptions import FeatureCollapseWarning
 from ..features import AdaptiveRF, difference, fitted_at, fitted_to, in_range, lacks_rows, prepared
 from ._batches import passes
-from ._blocks import BLOCK_ROWS, blocks_of
+from ._blocks import BLOCK_ROWS, beside_threads, blocks_of
 from ._exact import ExactMap, exact_sigma
 from ._search import best_sigma, maps_of
 
@@ -452,7 +451,9 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
                 f"features; got feature_map={self.feature_map!r}. Use sigma='auto'."
             )
         if self._searches_sigma():
-            sigma = best_sigma(self, self._prepared(sigma="auto").set_params(sigma=1.0), data)
+            feature_map = self._prepared(sigma="auto").set_params(sigma=1.0)
+            with beside_threads(feature_map):
+                sigma = best_sigma(self, feature_map, data)
         self.feature_map_ = data.fitted(self._prepared(sigma=sigma))
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
@@ -462,11 +463,11 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         """Return the empty sums of a pair of maps."""
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
-    @serial_blas()
     def _added(self, sums, data):
         """Return sums with more rows."""
-        own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
-        return sums.merge(replace(own, targets=self._statistics_of(data)))
+        with beside_threads(sums.maps[1]):
+            own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
+            return sums.merge(replace(own, targets=self._statistics_of(data)))
 
     def _statistics_of(self, data):
         """Return the `Targets` of a regressor."""

@@ -1,8 +1,10 @@
 """Blocks of rows, in which features are made and summed."""
 
+from contextlib import nullcontext
+
 from .. import _kernels
 from .._arrays import is_array_api, rows_at_once
-from .._threads import block_rows, map_rows
+from .._threads import block_rows, map_rows, serial_blas
 from ..features import in_range
 
 BLOCK_ROWS = 1024
@@ -29,6 +31,13 @@ def blocks_of(feature_map, X):
         # They are read as fast as memory allows, by a few threads.
         size = max(size, -(-X.shape[0] // _PARTS))
     return size, map_rows
+
+
+def beside_threads(feature_map):
+    """Limit BLAS to one thread if features of a map, or of a mechanism, come from our threads."""
+    is_mechanism = hasattr(feature_map, "learns_from")
+    is_parallel = is_mechanism or getattr(feature_map, "is_parallel", False)
+    return serial_blas() if is_parallel else nullcontext()
 
 
 def _map_in_turn(function, n_rows, size, start=0):

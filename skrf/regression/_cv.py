@@ -9,10 +9,10 @@ from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
 from .._arrays import to_host
-from .._threads import serial_blas
 from .._typing import Array
 from .._validation import commit, freeze, naming
 from ._batches import searches
+from ._blocks import beside_threads
 from ._search import (
     judged_apart,
     judged_together,
@@ -60,7 +60,7 @@ class Search:
         sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
         feature_map = self._map_at(float(sigmas[0]))
         judged = judged_apart if learns_from(feature_map, data) else judged_together
-        with serial_blas():
+        with beside_threads(feature_map):
             runs = judged(draft, feature_map, data, tests, sigmas, judge)
             runs = told(runs, sigmas, self.verbose, unit)
             draft.feature_map_, sums = draft._choose(runs, sigmas, unit)

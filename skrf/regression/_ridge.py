@@ -19,7 +19,7 @@ from .._arrays import (
     to_host,
 )
 from .._sums import Memory, peaked, transposed
-from .._threads import Scratch, serial_blas
+from .._threads import Scratch
 from ..features import in_range
 from ._blocks import blocks_of
 
@@ -165,7 +165,6 @@ class Moments:
         return np.where(np.isnan(errors), np.inf, errors)
 
 
-@serial_blas()
 def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     """Return the moments of rows, computed from products of blocks.
 

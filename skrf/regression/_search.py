@@ -13,7 +13,7 @@ from .._arrays import to_host
 from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows, Sums
-from .._threads import Scratch, serial_blas
+from .._threads import Scratch
 from ..features import (
     FeatureMap,
     OptimalPositiveRF,
@@ -351,7 +351,6 @@ def tests_of(cv, y, data):
 # ---------------------------------------------------------------- sigma="auto"
 
 
-@serial_blas()
 def best_sigma(model, feature_map, data):
     """Return the sigma with the best cross-validated predictions of at most 2,000 rows.
 

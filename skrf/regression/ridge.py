@@ -16,7 +16,7 @@ from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import Interval, StrOptions, check_positive, freeze, validate_rows
 from ..features import RFFSampler
 from ._base import BaseKernelRegression
-from ._blocks import blocks_of
+from ._blocks import beside_threads, blocks_of
 from ._cv import Search
 from ._kinds import Classification, Regression
 from ._ridge import (
@@ -130,7 +130,8 @@ class _BaseRidge(BaseKernelRegression):
         total = before.total or before.moments.weight + data.total
         share = data.total / total if total < np.inf else 0.0
         rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
-        moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
+        with beside_threads(before.maps[0]):
+            moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
         return before.merge(replace(before, moments=moments))
 
     def _decisions(self, ridge, moments):
