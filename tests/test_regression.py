@@ -155,7 +155,7 @@ def test_a_common_scale_serves_where_it_suits(sigma, last, answered, dtype, monk
 
     monkeypatch.setattr(_sums, "_lowered_sums", spy)
     monkeypatch.setattr(_base, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns: 100)
+    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns, width: 100)
     # Ordered by class: the first rows know one of them only.
     rng = np.random.default_rng(0)
     labels = np.sort(rng.integers(3, size=3000))
@@ -381,7 +381,7 @@ def test_blocks_do_not_matter(which, convert, monkeypatch):
     expected_labels = one.predict(convert(Q))
     for module in (_base, _blocks):
         monkeypatch.setattr(module, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns: 7)
+    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns, width: 7)
     many = KernelRegressionClassifier(MAPS[which]).fit(convert(X), y, sample_weight=WEIGHTS)
     many_regressor = KernelRegressor(MAPS[which]).fit(convert(X), T)
     assert_allclose(many.predict_log_proba(convert(Q)), expected[0], rtol=1e-7)
