@@ -201,30 +201,11 @@ class LogMatrix:
 
     def product(self, vector):
         """Return log sum_j exp(logs_ij + vector_j) for every row i."""
-        scale = vector.max()
-        if scale == -np.inf:
-            return np.full(len(self.logs), -np.inf)
-        sums = self.values @ np.exp(vector - scale)
-        lost = np.flatnonzero(sums < _SURE)
-        with np.errstate(divide="ignore"):
-            result = np.log(sums) + (self.top + scale)
-        if len(lost):
-            result[lost] = log_columns(self.logs[lost].T, vector)
-        return result
+        return _log_matvec(self.values, vector, self.top, self.logs, vector)
 
     def turned_product(self, vector):
-        """Return log sum_i exp(logs_ij + vector_i) for every column j; for few products."""
-        own = vector + self.top
-        scale = own.max()
-        if scale == -np.inf:
-            return np.full(self.logs.shape[1], -np.inf)
-        sums = np.exp(own - scale) @ self.values
-        lost = np.flatnonzero(sums < _SURE)
-        with np.errstate(divide="ignore"):
-            result = np.log(sums) + scale
-        if len(lost):
-            result[lost] = log_columns(self.logs[:, lost], vector)
-        return result
+        """Return log sum_i exp(logs_ij + vector_i) for every column j, without `turned`."""
+        return _log_matvec(self.values.T, vector + self.top, 0.0, self.logs.T, vector)
 
     def log_rows(self, block, other):
         """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
@@ -236,6 +217,20 @@ class LogMatrix:
             terms = own[:, None] + (other.logs[columns] - other.top[columns, None]).T
             logs[i, columns] = log_sum_exp(terms, axis=0)
         return logs + self.top[block, None] + other.top
+
+
+def _log_matvec(values, exponents, top, logs, vector):
+    """Return log(values @ exp(exponents)) + top, which is log sum_j exp(logs_ij + vector_j)."""
+    scale = exponents.max()
+    if scale == -np.inf:
+        return np.full(len(logs), -np.inf)
+    sums = values @ np.exp(exponents - scale)
+    lost = np.flatnonzero(sums < _SURE)
+    with np.errstate(divide="ignore"):
+        result = np.log(sums) + (top + scale)
+    if len(lost):
+        result[lost] = log_columns(logs[lost].T, vector)
+    return result
 
 
 # ---------------------------------------------------------------- factors

@@ -175,12 +175,11 @@ def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():
 
 
 BUSY = """
-import os, threading, time, warnings
+import os, threading, time
 import numpy as np
 from scipy.linalg import eigh
 import skrf
 
-warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(4000, 20)), rng.integers(3, size=4000)
 A = rng.normal(size=(512, 512))

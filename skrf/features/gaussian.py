@@ -183,10 +183,10 @@ class GaussianMap(FeatureMap):
 
         Where norms do not enter the values, they are replaced by large products.
         """
-        bound = max(self.coordinates.exponent_bound(X), self._reach)
-        if self._wide_slope or bound > LARGEST**2:
-            return bound
-        return self._half_length * math.sqrt(bound)
+        bound = self.coordinates.exponent_bound(X)
+        if not self._wide_slope and bound <= LARGEST**2:
+            bound = self._half_length * math.sqrt(bound)
+        return max(bound, self._reach)
 
     @cached_property
     def _half_length(self):
