@@ -9,10 +9,11 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
-from ._threads import narrow_blas
+from ._threads import Scratch, map_rows, narrow_blas
 from ._typing import Array
 
-_BLOCK_ROWS = 1024  # a float64 copy of a block fits in the cache
+_ENTRIES, _PARTS = 2**17, 16  # a float64 copy of a block fits in the cache
+_BLOCK_ROWS = 1024  # of sparse matrices and of other libraries
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
 _TINY = np.finfo(float).tiny
 
@@ -122,13 +123,11 @@ class Moments:
 
 
 def _dense(X, weights, full, sizes):
-    n, is_host = X.shape[0], not is_array_api(X)
-    w = np.ones(n) if weights is None else weights
-    weight, blocks = float(w.sum()), list(gen_batches(n, _BLOCK_ROWS))
-    sums = _sums_about if is_host else _sums_elsewhere
+    weight = float(X.shape[0] if weights is None else weights.sum())
+    sums = _sums_elsewhere if is_array_api(X) else _sums_about
     shift = to_host(X[0, :]).astype(np.float64)
     for _ in range(2):
-        total, squares = sums(X, shift, weights, blocks, full)
+        total, squares = sums(X, shift, weights, full)
         step = total / weight
         covariance = squares / weight - (np.outer(step, step) if full else step * step)
         # Digits are lost if the shift is far from the mean; then repeat with the mean itself.
@@ -136,35 +135,56 @@ def _dense(X, weights, full, sizes):
         if (step * step <= _FAR * spread).all():
             break
         shift = shift + step
-    if not sizes:
-        return Moments(weight, shift, step, covariance, *np.full((2, X.shape[1]), np.nan))
-    X = to_host(X)
-    sizes = sum(w[block] @ np.abs(X[block].astype(np.float64)) for block in blocks)
-    minimum = X.min(axis=0).astype(np.float64)
-    return Moments(weight, shift, step, covariance, minimum, sizes / weight)
+    absolute, minimum = np.full((2, X.shape[1]), np.nan)
+    if sizes:
+        absolute, minimum = _sizes(to_host(X), weights)
+    return Moments(weight, shift, step, covariance, minimum, absolute / weight)
 
 
-def _sums_about(X, shift, weights, blocks, full):
+def _over_blocks(function, join, X):
+    """Return function(rows) of blocks of the rows of X, joined in order on several threads."""
+    size = max(_ENTRIES // max(X.shape[1], 1), 1)
+
+    def run(rows):
+        blocks = range(rows.start, rows.stop, size)
+        return reduce(join, (function(slice(a, min(a + size, rows.stop))) for a in blocks))
+
+    # As many results are held at once as there are parts.
+    return reduce(join, map_rows(run, len(X), size * -(-len(X) // (size * _PARTS))))
+
+
+def _sums_about(X, shift, weights, full):
     """Return the weighted sums of deviations from a point, and of their (outer) squares."""
-    room, (total, squares) = np.empty((min(len(X), _BLOCK_ROWS), len(shift))), (0.0, 0.0)
-    for block in blocks:
-        deviations = np.subtract(X[block], shift, out=room[: len(X[block])])
-        own = np.ones(len(deviations)) if weights is None else weights[block]
-        total += own @ deviations
+    room = Scratch()
+
+    def sums(rows):
+        deviations = np.subtract(X[rows], shift, out=room(X[rows].shape, np.float64))
+        own = np.ones(len(deviations)) if weights is None else weights[rows]
+        weighted = deviations if weights is None else deviations * own[:, None]
         if full:
-            squares = squares + (deviations * own[:, None]).T @ deviations
-        elif weights is None:
-            squares = squares + np.einsum("ij,ij->j", deviations, deviations)
-        else:
-            squares = squares + np.einsum("i,ij,ij->j", own, deviations, deviations)
-    return total, squares
+            return own @ deviations, weighted.T @ deviations
+        return own @ deviations, np.einsum("ij,ij->j", weighted, deviations)
+
+    return _over_blocks(sums, lambda one, two: (one[0] + two[0], one[1] + two[1]), X)
 
 
-def _sums_elsewhere(X, shift, weights, blocks, full):
+def _sizes(X, weights):
+    """Return the weighted sum of the absolute values of every column, and its smallest entry."""
+    room = Scratch()
+
+    def sizes(rows):
+        absolute = np.abs(X[rows], out=room(X[rows].shape, np.float64))
+        own = np.ones(len(absolute)) if weights is None else weights[rows]
+        return own @ absolute, X[rows].min(axis=0).astype(np.float64)
+
+    return _over_blocks(sizes, lambda one, two: (one[0] + two[0], np.minimum(one[1], two[1])), X)
+
+
+def _sums_elsewhere(X, shift, weights, full):
     """Do the same for unweighted rows of another library, copying only sums."""
     xp, total, squares = namespace(X), 0.0, 0.0
     shift = beside(shift, X)
-    for block in blocks:
+    for block in gen_batches(X.shape[0], _BLOCK_ROWS):
         deviations = cast(X[block, :], xp.float64) - shift
         total = total + xp.sum(deviations, axis=0)
         own = deviations.T @ deviations if full else xp.sum(deviations * deviations, axis=0)

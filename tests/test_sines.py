@@ -65,6 +65,29 @@ def test_amplitudes_and_layouts(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("place", [np.s_[:, :22], np.s_[:, 5:27], np.s_[::2, :22], np.s_[:1, 8:]])
+def test_columns_of_a_wider_array_are_written_compiled(place, dtype, monkeypatch):
+    wide = np.full((20, 30), 7.0, dtype)
+    out, rng = wide[place], np.random.default_rng(1)
+    products, amplitude = rng.normal(size=(len(out), 11)).astype(dtype), np.ones(len(out), dtype)
+    expected = np.full_like(wide, 7.0)
+    plain.sine_cosine(products, amplitude, expected[place])
+    monkeypatch.setattr(plain, "sine_cosine", None)
+    cpu.sine_cosine(products, amplitude, out)
+    assert_allclose(wide, expected, rtol=0, atol=2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("place", [np.s_[::-1, :22], np.s_[:, 21::-1], np.s_[:, :44:2], np.s_[:0]])
+def test_other_layouts_of_the_output(place):
+    wide = np.full((20, 45), 7.0)
+    out, expected = wide[place][:, :22], np.full_like(wide, 7.0)
+    products, amplitude = np.random.default_rng(1).normal(size=(len(out), 11)), np.ones(len(out))
+    plain.sine_cosine(products, amplitude, expected[place][:, :22])
+    cpu.sine_cosine(products, amplitude, out)
+    assert_allclose(wide, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_compiled_loop_is_vectorised(dtype):
     """Its instructions work on full vectors, except for a copy of the loop for the last columns."""
     own = cpu._sine_cosine if dtype == np.float64 else cpu._sine_cosine_single

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 from instances import MECHANISMS, make
 from scipy.optimize import minimize_scalar
+from threadpoolctl import threadpool_limits
 
 from skrf import OptimalPositiveRF
 from skrf.features.exponential import optimal_rho
@@ -45,17 +46,27 @@ def pick(X, form):
 # ------------------------------------------------------------------- moments of one set
 
 
-# 9,000 rows are three blocks of the pass, 1 and 4,096 its borders.
-@pytest.mark.parametrize("n", [1, 2, 4096, 4097, 9000])
+# Blocks of 16 rows, and 16 parts of as many blocks: 256 rows are a border.
+@pytest.mark.parametrize("n", [1, 2, 16, 17, 256, 257, 1000, 4097])
 @pytest.mark.parametrize("form", ["dense", "csr"])
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_one_pass_equals_numpy_on_the_whole(n, form, full, weighted):
+def test_one_pass_equals_numpy_on_the_whole(n, form, full, weighted, monkeypatch):
+    monkeypatch.setattr("skrf.statistics._ENTRIES", 64)
+    monkeypatch.setattr("skrf.statistics._BLOCK_ROWS", 16)
     rng = np.random.default_rng(n)
     X = rng.normal(2.0, 1.5, size=(n, 4)) * (rng.random((n, 4)) < 0.5)
     weights = rng.uniform(0.1, 3, size=n) if weighted else None
-    moments = Moments.of(pick(X, form), weights, full=full)
+    with threadpool_limits(1, user_api="blas"):
+        moments = Moments.of(pick(X, form), weights, full=full)
+    with threadpool_limits(3, user_api="blas"):
+        others = vars(Moments.of(pick(X, form), weights, full=full))
+    for name, value in vars(moments).items():
+        np.testing.assert_array_equal(value, others[name])
     mean = np.average(X, axis=0, weights=weights)
+    np.testing.assert_array_equal(moments.minimum, X.min(axis=0))
+    absolute = np.average(np.abs(X), axis=0, weights=weights)
+    np.testing.assert_allclose(moments.mean_absolute, absolute, rtol=1e-13)
     covariance = np.atleast_2d(np.cov(X.T, ddof=0, aweights=weights)) if n > 1 else np.zeros((4, 4))
     assert moments.weight == pytest.approx(n if weights is None else weights.sum(), rel=1e-13)
     np.testing.assert_allclose(moments.mean, mean, rtol=1e-12, atol=1e-13)

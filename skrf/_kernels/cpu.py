@@ -12,6 +12,7 @@ not vectorised.
 
 import numpy as np
 from numba import njit
+from numpy.lib.stride_tricks import as_strided
 
 from . import plain
 
@@ -232,7 +233,7 @@ def _sine_cosine_single(products, amplitude, out):
     is_far = np.int32(0)  # as wide as the rows: a wider type would halve the vectors
     for i in range(n):
         a = amplitude[i]
-        x_row, cosines, sines = products[i], out[i, :m], out[i, m:]
+        x_row, cosines, sines = products[i], out[i, :m], out[i, m : 2 * m]
         for j in range(m):
             x = x_row[j]
             is_far = np.int32(is_far | np.int32(abs(x) > _F_LARGEST))
@@ -258,7 +259,7 @@ def _sine_cosine(products, amplitude, out):
     for i in range(n):
         a = amplitude[i]
         # Views of rows: indices that count from an offset are not vectorised.
-        x_row, cosines, sines = products[i], out[i, :m], out[i, m:]
+        x_row, cosines, sines = products[i], out[i, :m], out[i, m : 2 * m]
         for j in range(m):
             x = x_row[j]
             is_far |= abs(x) > _LARGEST
@@ -281,8 +282,11 @@ def _sine_cosine(products, amplitude, out):
 
 def sine_cosine(products, amplitude, out):
     """Write [cos P * a, sin P * a] side by side into `out`, one amplitude per row."""
-    # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns.
-    is_ready = products.flags.c_contiguous and out.flags.c_contiguous
+    # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns:
+    # it gets whole rows, of which it writes only these columns.
+    (to_next, step), width = out.strides, out.strides[0] // out.itemsize
+    is_whole = step == out.itemsize and to_next == width * step and width >= out.shape[1]
+    is_ready = products.flags.c_contiguous and is_whole
     kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
-    if not is_ready or kernel(products, amplitude, out):
+    if not is_ready or kernel(products, amplitude, as_strided(out, (len(out), width))):
         plain.sine_cosine(products, amplitude, out)

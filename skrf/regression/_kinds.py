@@ -21,6 +21,14 @@ def sorted_classes(classes):
         return np.unique(labels)
 
 
+def _check_known(y, classes, codes):
+    """Raise if labels are not those at their indices."""
+    is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
+    if is_unknown.any():
+        unknown = np.unique(y[is_unknown])
+        raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+
+
 class _Scored:
     """Scores, computed on the host by scikit-learn."""
 
@@ -101,15 +109,11 @@ class Classification(_Scored, ClassifierMixin):
     def _coded(self, y, classes):
         """Set the classes, by default those of y; return indices of labels, and a map's target."""
         with naming("y"):
-            classes = np.unique(y) if classes is None else classes
-            codes = np.searchsorted(classes, y)
-            is_unknown = classes[np.minimum(codes, len(classes) - 1)] != y
-            if is_unknown.any():
-                unknown = np.unique(y[is_unknown])
-                raise ValueError(
-                    f"y contains labels {unknown!r} that are not in classes={classes!r}."
-                )
-        self.classes_ = classes
+            known = np.unique(y) if classes is None else classes
+            codes = np.searchsorted(known, y)
+            if classes is not None:
+                _check_known(y, known, codes)
+        self.classes_ = known
         # Code floats, which a map could mistake for targets.
         return codes, codes if y.dtype.kind == "f" else y
 

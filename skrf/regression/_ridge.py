@@ -37,17 +37,18 @@ _LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is
 _LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
 
 
-def plain_features(feature_map, X, memory):
+def plain_features(feature_map, X, memory, n_more=0):
     """Return the features of rows, with rows of positive maps divided by their norm.
 
     The largest exponent of such a row is factored out first, so nothing vanishes or overflows.
+    Features with signs on the host are followed by `n_more` columns to be filled.
     """
     X = in_range(feature_map, X)
     is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))
     with np.errstate(over="ignore", invalid="ignore"):
         if is_written:
-            out = memory.features((X.shape[0], feature_map.n_columns), X.dtype)
-            feature_map.write_plain(X, out, memory.room)
+            out = memory.features((X.shape[0], feature_map.n_columns + n_more), X.dtype)
+            feature_map.write_plain(X, out[:, : feature_map.n_columns], memory.room)
             return out
         rows = memory.rows(feature_map, X)
         if rows.scale is not None:
@@ -203,7 +204,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     is_double = least_alpha < _SINGLE * trace / n_columns
 
     def block(rows):
-        features = plain_features(feature_map, X[rows, :], memory)
+        features = plain_features(feature_map, X[rows, :], memory, len(total) - n_columns)
         xp = namespace(features)
         dtype = xp.float64 if is_double else features.dtype
         others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
@@ -211,8 +212,11 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
             features = cast(features, dtype) - like(shift[:n_columns], features)
             table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
         else:
-            table = room((len(features), len(shift) + 1), dtype)
-            np.subtract(features, shift[:n_columns].astype(dtype), out=table[:, :n_columns])
+            table = features
+            if features.dtype != dtype or features.shape[1] == n_columns:
+                table = room((len(features), len(total)), dtype)
+                table[:, :n_columns] = features[:, :n_columns]
+            table[:, :n_columns] -= shift[:n_columns].astype(dtype)
             np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
         if weights is not None:
             table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
