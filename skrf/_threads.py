@@ -47,6 +47,7 @@ def serial_blas():
             _allowed = max(
                 (library.num_threads for library in _controller.lib_controllers), default=1
             )
+            _free_control()
             _limit = _controller.limit(limits=1)
         _users += 1
     try:
@@ -55,7 +56,19 @@ def serial_blas():
         with _lock:
             _users -= 1
             if _users == 0:
+                _free_control()
                 _limit.restore_original_limits()
+                _free_control()
+
+
+def _free_control():
+    """Let any thread set limits of BLAS: the last of several users restores what the first set.
+
+    From version 3.8 on, threadpoolctl obeys only the thread that first set one, while it lives.
+    """
+    for library in _controller.lib_controllers:
+        if hasattr(library, "clear_controlling_thread"):
+            library.clear_controlling_thread(force=True)
 
 
 def narrow_blas(n_columns):

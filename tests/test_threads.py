@@ -12,7 +12,7 @@ from sklearn.kernel_approximation import Nystroem
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from skrf import ApproxKernelRidge, RFFSampler
-from skrf._threads import Scratch, map_rows, run_all, run_rows
+from skrf._threads import Scratch, map_rows, run_all, run_rows, serial_blas
 from skrf.features import mapped
 from skrf.regression import ridge
 from skrf.regression._blocks import blocks_of
@@ -97,6 +97,55 @@ def test_limits_come_back_after_an_error_and_after_nested_calls():
         run_all(outer, range(4))
         assert (total == 1).all()
         assert blas_threads() == before
+
+
+def test_limits_come_back_if_another_thread_is_the_last():
+    """Thread one limits BLAS first, two is inside as well when one leaves, and one lives on."""
+    both_inside, is_one_out, is_two_out = (threading.Event() for _ in range(3))
+    before_all, seen = blas_threads(), []
+
+    def one():
+        with serial_blas():
+            seen.append(blas_threads())
+            both_inside.wait(10)
+        is_one_out.set()
+        is_two_out.wait(10)
+
+    def two():
+        with serial_blas():
+            both_inside.set()
+            is_one_out.wait(10)
+            seen.append(blas_threads())
+        seen.append(blas_threads())
+        is_two_out.set()
+
+    with threadpool_limits(2, user_api="blas"):  # of a third thread
+        before = blas_threads()
+        threads = [threading.Thread(target=work) for work in (one, two)]
+        threads[0].start()
+        while not seen:
+            time.sleep(0.001)
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+        assert [set(numbers) for numbers in seen[:2]] == [{1}, {1}]
+        assert seen[2] == blas_threads() == before
+    assert blas_threads() == before_all
+
+
+def test_other_threads_may_set_limits_after_a_call():
+    seen = []
+
+    def other():
+        with threadpool_limits(1, user_api="blas"):
+            seen.append(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        run_all(len, [[], []])
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert set(seen[0]) == {1}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])

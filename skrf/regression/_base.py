@@ -253,8 +253,8 @@ class KeySums:
         # At most as many sums are held at once as there are blocks in a batch.
         n_held = _HELD_NUMBERS // ((feature_map.n_columns or 1) * n_groups * (values.shape[1] + 1))
         most = min(max(n_held, 4), _MERGED_BLOCKS) * size
-        # The first batches are small: they set the scale of the others, if there is one.
-        is_scaled = self.sums is not None or is_array_api(X)
+        # The first batches of a positive map are small: they set the scale of the others.
+        is_scaled = self.sums is not None or is_array_api(X) or not feature_map.is_positive
         start, length = 0, most if is_scaled else BLOCK_ROWS
         while start < X.shape[0]:
             before = self if total.sums is None else total
