@@ -9,20 +9,27 @@ import pytest
 from instances import MECHANISMS, make
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skrf import (
+    ApproxKernelAttention,
     ApproxKernelRidgeClassifier,
+    ClusterNystroem,
+    HybridRF,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     OptimalPositiveRF,
+    PoissonRF,
     RFFSampler,
     _kernels,
     _threads,
 )
 from skrf._kernels import cpu, plain
+from skrf.features import as_feature_map
+from skrf.features._joined import JoinedMap
 
 
 def both(products, amplitude):
@@ -177,6 +184,39 @@ def test_regression_loads_compiled_sines_for_many_features(model, monkeypatch):
     works.clear()
     model.predict(X)
     assert works == [(np.float64, 90 * 20)]
+
+
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+@pytest.mark.parametrize("size, dtype", [(1.0, np.float32), (100.0, np.float64)])
+def test_attention_loads_compiled_sines_for_many_features(size, dtype, monkeypatch):
+    works = []
+    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append((X.dtype, work)))
+    rng = np.random.default_rng(0)
+    q, k, v = (size * rng.normal(size=(2, n, 3)).astype(np.float32) for n in (60, 90, 90))
+    feature_map = RFFSampler(20, kernel="softmax", sigma=1.0, random_state=0)
+    ApproxKernelAttention(feature_map)(q, k, v)
+    assert [own for own in works if own[1]] == 2 * [(dtype, 60 * 20), (dtype, 90 * 20)]
+
+
+@pytest.mark.parametrize(
+    "feature_map, n_sines",
+    [
+        (RFFSampler(20), 20),
+        (RFFSampler(20, kernel="laplacian"), 20),
+        (make_pipeline(StandardScaler(), RFFSampler(20)), 20),
+        (RFFSampler(1), 0),
+        (OptimalPositiveRF(20), 0),
+        (PoissonRF(20), 0),
+        (ClusterNystroem(20), 0),
+        (Nystroem(n_components=20), 0),
+        (HybridRF(n_components=20), 0),
+    ],
+)
+def test_only_sines_and_cosines_of_projections_count(feature_map, n_sines):
+    feature_map.fit(np.random.default_rng(0).normal(size=(90, 3)))
+    assert as_feature_map(feature_map).n_sines == n_sines
+    maps = [as_feature_map(feature_map)] * 2
+    assert maps[0].n_columns is None or JoinedMap(maps).n_sines == 2 * n_sines
 
 
 def test_rows_of_float32_that_are_mapped_in_float64_count_as_such(monkeypatch):

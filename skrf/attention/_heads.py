@@ -13,6 +13,7 @@ from functools import cached_property, partial
 import numpy as np
 from array_api_compat import device, is_torch_array
 
+from .. import _kernels
 from .._arrays import arithmetic, cast, is_array_api, like, namespace, rows_at_once, take
 from .._sums import Memory, Rows, pays_in_parts
 from .._threads import run_all
@@ -95,12 +96,15 @@ class Unit:
         self.memory = Memory(), Memory()
         self.value_unit, self._largest_value = 1.0, check_finite("v", v)
         # All use the highest precision that one of them needs.
-        needed = [
-            needs_double(feature_map, part, name)
-            for head in maps.heads
-            for feature_map, part, name in ((head.queries, q, "q"), (head.keys, k, "k"))
+        sides = [
+            side for head in maps.heads for side in ((head.queries, q, "q"), (head.keys, k, "k"))
         ]
+        needed = [needs_double(*side) for side in sides]
         self.dtype = namespace(q).float64 if any(needed) else q.dtype
+        if isinstance(q, np.ndarray):
+            for feature_map, rows, _ in sides:
+                n_rows = math.prod(rows.shape[:-1])
+                _kernels.load(np.empty(0, self.dtype), n_rows * feature_map.n_sines)
 
     def rows_at_once(self, usual):
         """Return how many rows of every head to work on at once: `usual`, more on a GPU."""

@@ -332,6 +332,11 @@ class PipelineMap(FeatureMap):
         return self.feature_map.n_columns
 
     @property
+    def n_sines(self):
+        """Number of features that are sines and cosines."""
+        return self.feature_map.n_sines
+
+    @property
     def is_positive(self):
         """Whether features are given as logarithms."""
         return self.feature_map.is_positive

@@ -40,12 +40,13 @@ class JoinedMap(FeatureMap):
         The maps.
     """
 
-    n_features = n_columns = is_positive = is_parallel = None
+    n_features = n_columns = n_sines = is_positive = is_parallel = None
 
     def __init__(self, maps):
         self.maps = maps
         self.n_features, self.is_positive = maps[0].n_features, maps[0].is_positive
         self.is_parallel = all(own.is_parallel for own in maps)
+        self.n_sines = sum(own.n_sines for own in maps)
         stops = accumulate((own.n_columns for own in maps), initial=0)
         self._columns = [slice(*pair) for pair in pairwise(stops)]
         self.n_columns = self._columns[-1].stop

@@ -59,6 +59,8 @@ class FeatureMap(ABC):
         Whether blocks of rows may be mapped on several threads.
     is_view : bool
         Whether features are views of the input, which must not be overwritten.
+    n_sines : int
+        Number of features that are sines and cosines, which take compiled code if they are many.
 
     See Also
     --------
@@ -73,6 +75,7 @@ class FeatureMap(ABC):
 
     is_parallel = True
     is_view = False
+    n_sines = 0
     n_parts = 1  # number of row groups that are zero in each other's columns
     columns_per_projection = 1
 
@@ -258,8 +261,7 @@ def mapped(
         return rows.plain() if plain else rows
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
     scales, room = {}, Scratch()
-    if not feature_map.is_positive:
-        _kernels.load(X, out.size)
+    _kernels.load(X, len(out) * feature_map.n_sines)
 
     def work(rows):
         # Settings of floating-point warnings apply to one thread only.

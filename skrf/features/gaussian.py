@@ -25,7 +25,7 @@ from ..projections import (
 from ._coordinates import Coordinates
 from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
-from .nonlinearities import Nonlinearity
+from .nonlinearities import Nonlinearity, SineCosine
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +68,11 @@ class GaussianMap(FeatureMap):
     def is_positive(self):
         """Whether features are given as logarithms."""
         return self.nonlinearity.is_positive
+
+    @property
+    def n_sines(self):
+        """Number of features that are sines and cosines."""
+        return self.n_columns if isinstance(self.nonlinearity, SineCosine) else 0
 
     @property
     def is_joinable(self):

@@ -21,9 +21,9 @@ def blocks_of(feature_map, X):
     if is_array_api(X):
         size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
         return size, _map_in_turn
-    if not (feature_map.is_positive or feature_map.is_view or n_columns is None):
+    if feature_map.n_sines:
         # Long rows of float32 are mapped in float64; the first ones tell.
-        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), X.shape[0] * n_columns)
+        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), X.shape[0] * feature_map.n_sines)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns, X.shape[1])
