@@ -25,7 +25,7 @@ from ..projections import (
 from ._coordinates import Coordinates
 from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
-from .nonlinearities import Nonlinearity, SineCosine
+from .nonlinearities import Nonlinearity
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class GaussianMap(FeatureMap):
     @property
     def n_sines(self):
         """Number of features that are sines and cosines."""
-        return self.n_columns if isinstance(self.nonlinearity, SineCosine) else 0
+        return self.n_columns if self.nonlinearity.has_sines else 0
 
     @property
     def is_joinable(self):

@@ -100,6 +100,15 @@ class HybridMap(FeatureMap):
         ]
         return Rows(*(columns(part) for part in zip(*parts, strict=True)))
 
+    def write_plain(self, X, out, room):
+        """Write the features themselves, with few exponentials: those of the bases."""
+        made, start = [own(X).plain() for own in self.bases], 0
+        for by, i in self._blocks(self._angles(X), np.ones_like(made[0][:, :1])):
+            shape = len(by), by.shape[1], made[i].shape[1]
+            stop = start + shape[1] * shape[2]
+            part, start = out[:, start:stop].reshape(shape), stop
+            np.multiply(by[:, :, None], made[i][:, None, :], out=part)
+
     def _angles(self, X):
         """Return products with the tau rows; signs and phases need more digits than kernels."""
         return self.coordinates(cast(X, namespace(X).float64)).dot(self.taus)

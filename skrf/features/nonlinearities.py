@@ -27,6 +27,7 @@ class Nonlinearity:
     slope = 1.0
     norm_slope = 0.0  # factor of |x|^2 in row_term
     needs_products = True  # in pull_back
+    has_sines = False  # whether `write` makes sines and cosines by compiled code
 
     def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
@@ -73,6 +74,7 @@ class SineCosine(Nonlinearity):
     """Columns [cos w.x, sin w.x]: unbiased for exp(-|x - y|^2 / 2)."""
 
     columns_per_projection = 2
+    has_sines = True
 
     def log_range(self, geometry):
         """Return that of cos w.(x - y), from -1 to 1."""
@@ -280,6 +282,11 @@ class GeneralizedExponential(Nonlinearity):
         return 2 if self.phase is None else 1
 
     @property
+    def has_sines(self):
+        """Whether there is a sine beside every cosine."""
+        return self.phase is None
+
+    @property
     def is_symmetric(self):
         """Whether both sides agree: for s = -1 and real A they are [cos, sin]."""
         return self.s == -1 and self.A.imag == 0
@@ -324,6 +331,19 @@ class GeneralizedExponential(Nonlinearity):
         if self.phase is not None:
             return signed_rows(xp.cos(angle), logs)
         return signed_rows(columns([xp.cos(angle), xp.sin(angle)]), columns([logs, logs]))
+
+    def write(self, products, row, bias, out, *, keys=False, plain=False):
+        """Write the columns and return their scale; NumPy only."""
+        if self.phase is not None:
+            return super().write(products, row, bias, out, keys=keys, plain=plain)
+        logs, angle = self._polar(products, row, bias, keys)
+        _kernels.sine_cosine(angle, np.ones_like(row), out)
+        if not plain:
+            return columns([logs, logs])
+        m, sizes = logs.shape[1], np.exp(logs, out=logs)
+        out[:, :m] *= sizes
+        out[:, m:] *= sizes
+        return 0.0
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row."""
