@@ -18,7 +18,7 @@ from threadpoolctl import ThreadpoolController
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**18, 2**19
 _LEAST_OF_WIDE = 2**15  # of the output if the input is wider: it takes longer and more memory
 _PARTS = 16  # of a medium-sized input, so that more than two threads find work
-_WIDE = 512  # columns above which threads of BLAS save more than they cost
+WIDE = 512  # columns above which threads of BLAS save more than they cost
 
 _lock = threading.Lock()
 _own = threading.local()
@@ -73,7 +73,7 @@ def _free_control():
 
 def narrow_blas(n_columns):
     """Limit BLAS to one thread for matrices that are not wide."""
-    return serial_blas() if n_columns <= _WIDE else nullcontext()
+    return serial_blas() if n_columns <= WIDE else nullcontext()
 
 
 @contextmanager

@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
-from ._threads import Scratch, map_rows, narrow_blas
+from ._threads import WIDE, Scratch, map_rows, narrow_blas
 from ._typing import Array
 
 _ENTRIES, _PARTS = 2**17, 16  # a float64 copy of a block fits in the cache
-_BLOCK_ROWS = 1024  # of sparse matrices and of other libraries
+_BLOCK_ROWS = 1024  # of sparse matrices, of other libraries, and of products of wide rows
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
 _TINY = np.finfo(float).tiny
 
@@ -141,14 +141,19 @@ def _dense(X, weights, full, sizes):
     return Moments(weight, shift, step, covariance, minimum, absolute / weight)
 
 
-def _over_blocks(function, join, X):
-    """Return function(rows) of blocks of the rows of X, joined in order on several threads."""
-    size = max(_ENTRIES // max(X.shape[1], 1), 1)
+def _over_blocks(function, join, X, *, in_turn=False):
+    """Return function(rows) of blocks of the rows of X, joined in order on several threads.
+
+    Blocks in turn are few, and leave the threads to BLAS.
+    """
+    size = _BLOCK_ROWS if in_turn else max(_ENTRIES // max(X.shape[1], 1), 1)
 
     def run(rows):
         blocks = range(rows.start, rows.stop, size)
         return reduce(join, (function(slice(a, min(a + size, rows.stop))) for a in blocks))
 
+    if in_turn:
+        return run(slice(0, len(X)))
     # As many results are held at once as there are parts.
     return reduce(join, map_rows(run, len(X), size * -(-len(X) // (size * _PARTS))))
 
@@ -165,7 +170,11 @@ def _sums_about(X, shift, weights, full):
             return own @ deviations, weighted.T @ deviations
         return own @ deviations, np.einsum("ij,ij->j", weighted, deviations)
 
-    return _over_blocks(sums, lambda one, two: (one[0] + two[0], one[1] + two[1]), X)
+    def join(one, two):
+        return one[0] + two[0], one[1] + two[1]
+
+    # Products of wide rows are too large to be held for every part.
+    return _over_blocks(sums, join, X, in_turn=full and X.shape[1] > WIDE)
 
 
 def _sizes(X, weights):

@@ -187,6 +187,16 @@ def test_regression_loads_compiled_sines_for_many_features(model, monkeypatch):
     assert works == [(np.float64, 90 * 20)]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_transforms_count_their_sines(dtype, monkeypatch):
+    works = []
+    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append((X.dtype, work)))
+    X = np.random.default_rng(0).normal(size=(90, 3)).astype(dtype)
+    RFFSampler(20, random_state=0).fit(X).transform(X)
+    OptimalPositiveRF(20, random_state=0).fit(X).transform(X)
+    assert [own for own in works if own[1]] == [(dtype, 90 * 20)]
+
+
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 @pytest.mark.parametrize("size, dtype", [(1.0, np.float32), (100.0, np.float64)])
 def test_attention_loads_compiled_sines_for_many_features(size, dtype, monkeypatch):

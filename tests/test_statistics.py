@@ -4,6 +4,7 @@ Deterministic. References are computed on the whole data, two passes, or with mp
 """
 
 import math
+import tracemalloc
 from functools import reduce
 
 import mpmath as mp
@@ -76,6 +77,17 @@ def test_one_pass_equals_numpy_on_the_whole(n, form, full, weighted, monkeypatch
     entries = np.average((X - X.mean()) ** 2) if weights is None else None
     if entries is not None:
         assert moments.entry_variance == pytest.approx(entries, rel=1e-12, abs=1e-13)
+
+
+def test_products_of_wide_rows_are_held_only_while_they_are_added():
+    n, d = 2000, 600
+    X = np.random.default_rng(0).normal(size=(n, d))
+    tracemalloc.start()
+    found = Moments.of(X, full=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(found.covariance, np.cov(X.T, ddof=0), rtol=0, atol=1e-13)
+    assert peak < 8 * 8 * d**2  # eight such matrices; sixteen parts would hold twice as many
 
 
 @pytest.mark.parametrize("full", [False, True])

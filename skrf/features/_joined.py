@@ -40,7 +40,7 @@ class JoinedMap(FeatureMap):
         The maps.
     """
 
-    n_features = n_columns = n_sines = is_positive = is_parallel = None
+    n_features = n_columns = is_positive = is_parallel = None
 
     def __init__(self, maps):
         self.maps = maps
