@@ -144,7 +144,7 @@ def _dense(X, weights, full, sizes):
 def _over_blocks(function, join, X, *, in_turn=False):
     """Return function(rows) of blocks of the rows of X, joined in order on several threads.
 
-    Blocks in turn are few, and leave the threads to BLAS.
+    In turn, only two results are held at once, and BLAS has the threads.
     """
     size = _BLOCK_ROWS if in_turn else max(_ENTRIES // max(X.shape[1], 1), 1)
 

@@ -212,7 +212,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
             features = cast(features, dtype) - like(shift[:n_columns], features)
             table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
         else:
-            table = features
+            table = features  # with room for the others, if it could be had
             if features.dtype != dtype or features.shape[1] == n_columns:
                 table = room((len(features), len(total)), dtype)
                 table[:, :n_columns] = features[:, :n_columns]
