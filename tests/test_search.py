@@ -40,7 +40,7 @@ from skrf import (
 )
 from skrf._sums import Rows, Sums
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.features import FeatureMap, _clusters, base
+from skrf.features import FeatureMap, _clusters, base, fitted_at, in_range
 from skrf.regression import _search
 from skrf.regression._search import Kept, KeptMap
 
@@ -235,6 +235,30 @@ def test_kept_features_are_those_of_the_map(name):
     else:
         scale = found.scale + kept.top + 0 * found.values
         assert_allclose(scale, expected.scale + 0 * found.values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("projection", ["dense", "hadamard"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_products_are_kept_for_all_sigmas(projection, form):
+    rows, kept = form(_rng.normal(size=(90, 20)).astype(np.float32)), None
+    feature_map = RFFSampler(20, projection=projection, random_state=0)
+    # At 1,000 angles need float64; the last two are too far from the others.
+    sigmas, is_new = [0.3, 1.0, 1e3, 3.0, 1e5, 1e12, 1e-3], [1, 0, 1, 0, 0, 1, 1]
+    for fitted, new in zip(fitted_at(feature_map, sigmas, rows), is_new, strict=True):
+        before, (own, _) = kept, fitted.feature_maps_
+        kept = Kept.of((own, own), rows, np.empty, before=before)
+        assert (before is None or kept.rows is not before.rows) == new
+        found, expected = kept.feature_map(kept.rows[5:50]), own(in_range(own, rows)[5:50])
+        eps = max(np.finfo(expected.values.dtype).eps, np.finfo(float).eps * fitted.sigma_)
+        assert_allclose(found.plain(), expected.plain(), rtol=0, atol=30 * eps)
+
+
+def test_products_of_another_draw_are_not_read():
+    kept = None
+    for seed in (0, 1):
+        own, _ = RFFSampler(20, random_state=seed).fit(X).feature_maps_
+        kept = Kept.of((own, own), X, np.empty, before=kept)
+        assert_allclose(kept.feature_map(kept.rows).plain(), own(X).plain(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -161,6 +161,21 @@ class FeatureMap(ABC):
             "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 
+    def of_products(self, other: "FeatureMap") -> "FeatureMap | None":
+        """Return the map that reads the products which `other` makes in place of rows.
+
+        Parameters
+        ----------
+        other : FeatureMap
+            Such as this map at another sigma.
+
+        Returns
+        -------
+        FeatureMap or None
+            None if features are not functions of such products alone.
+        """
+        return None
+
     def exponent_bound(self, X: Array) -> float:
         """Return about the largest exponent that rows of X produce, or 0 if unknown."""
         return 0.0

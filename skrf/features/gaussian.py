@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,8 @@ from ._coordinates import Coordinates
 from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
 from .nonlinearities import Nonlinearity
+
+_FARTHEST = 1e6  # ratio of sigmas up to which products at one have the digits of the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +170,20 @@ class GaussianMap(FeatureMap):
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
         return np.vstack([matrix, np.ones_like(bias), bias])
 
+    def products(self, X):
+        """Return what `of_products` of maps with this draw read."""
+        return self.coordinates(X).dot(self.projection)
+
+    def of_products(self, other):
+        """Return the map of the products of a map with the same draw, if they are all it needs."""
+        own, before = self.coordinates, other.coordinates
+        is_plain = own.matrix is None and not (own.is_shifted or own.is_softmax)
+        if self.nonlinearity.reads_rows or not is_plain or other.drawn is not self.drawn:
+            return None
+        if not own.sigma / _FARTHEST < before.sigma < own.sigma * _FARTHEST:
+            return None
+        return ProductMap(self.nonlinearity, self.drawn.n_projections, own.sigma / before.sigma)
+
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
         nonlinearity, products, row = self.nonlinearity, None, None
@@ -197,6 +214,42 @@ class GaussianMap(FeatureMap):
     def _half_length(self):
         """Half of the mean length of the projections."""
         return float(np.sqrt(self.projection.squared_norms).mean()) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class ProductMap(FeatureMap):
+    """Features of products of rows, which it reads in place of the rows.
+
+    Parameters
+    ----------
+    nonlinearity : Nonlinearity
+        Turns products into features.
+    n_products : int
+        Number of products of a row.
+    factor : float
+        Multiplies the products.
+    """
+
+    nonlinearity: Nonlinearity
+    n_products: int
+    factor: float
+    is_positive = False
+    n_features = property(attrgetter("n_products"))
+    n_columns = property(lambda self: self.n_products * self.nonlinearity.columns_per_projection)
+    n_sines = property(attrgetter("n_columns"))
+
+    def __call__(self, X):
+        """Return the `Rows` of products."""
+        return self.nonlinearity.apply(X * self.factor, self._row(X), None)
+
+    def write(self, X, out, room, lower=None):
+        """Write the values of products on the host and return their scale."""
+        products = np.multiply(X, self.factor, out=room(X.shape, X.dtype))
+        return self.nonlinearity.write(products, self._row(X), None, out)
+
+    def _row(self, X):
+        """Return the exponents of rows: those of an average."""
+        return np.full(len(X), -math.log(self.n_products) / 2, X.dtype)
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):

@@ -28,6 +28,7 @@ class Nonlinearity:
     norm_slope = 0.0  # factor of |x|^2 in row_term
     needs_products = True  # in pull_back
     has_sines = False  # whether `write` makes sines and cosines by compiled code
+    reads_rows = True  # whether values or scales depend on more of a row than its products
 
     def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
@@ -75,6 +76,7 @@ class SineCosine(Nonlinearity):
 
     columns_per_projection = 2
     has_sines = True
+    reads_rows = False
 
     def log_range(self, geometry):
         """Return that of cos w.(x - y), from -1 to 1."""

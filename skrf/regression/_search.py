@@ -25,8 +25,8 @@ from ..features import (
 from ..statistics import standardised
 from ._blocks import blocks_of
 
-# Up to which features of all rows at one sigma are kept. To touch more memory for the first time
-# takes about as long as to make cheap features again.
+# Up to which features of all rows at one sigma, or products for all, are kept. To touch more memory
+# for the first time takes about as long as to make cheap features again.
 KEPT_BYTES = 2**27
 # Span of exponents up to which products of features, and their sums, keep all digits.
 _NARROW = {"float32": 30.0, "float64": 300.0}
@@ -104,24 +104,28 @@ class Kept:
     """Features of all rows, kept for sums and for predictions.
 
     Features are kept without scales if they fit: divided by the scale that all rows share, or, if
-    they are positive and span few exponents, each by its middle.
+    they are positive and span few exponents, each by its middle. If products of rows are all that
+    maps of several sigmas need, those are kept instead.
 
     Parameters
     ----------
-    rows : ndarray of shape (n, M) or (n, M + S)
-        The features, and their scales.
-    feature_map : KeptMap
+    rows : ndarray of shape (n, M) or (n, M + S) or (n, m)
+        The features, and their scales, or the products.
+    feature_map : FeatureMap
         Reads them.
     top : ndarray of shape (M,) or (1,) or float
-        Exponents of what they are divided by.
+        Exponents of what features are divided by.
+    source : FeatureMap or None
+        Map that made the products.
     """
 
     rows: np.ndarray
-    feature_map: KeptMap
+    feature_map: FeatureMap
     top: np.ndarray | float = 0.0
+    source: FeatureMap | None = None
 
     @classmethod
-    def of(cls, maps, X, room, weights=None):
+    def of(cls, maps, X, room, weights=None, before=None):
         """Return the features of rows, or None if they are too many.
 
         Parameters
@@ -134,9 +138,14 @@ class Kept:
             Allocates memory, like `numpy.empty`.
         weights : ndarray of shape (n,), default=None
             Their weights. Beside far larger ones, only logarithms tell the scores of a class.
+        before : Kept, default=None
+            What is kept for another sigma, in the same memory.
         """
         feature_map = maps[0]
         X, memory = in_range(feature_map, X), Memory()
+        products = cls._of_products(feature_map, X, room, before)
+        if products is not None:
+            return products
         values, scale = feature_map(X[:_FIRST_ROWS])
         n_rows, n, n_scales = X.shape[0], values.shape[1], 0 if scale is None else scale.shape[1]
         if maps[1] is not feature_map or n_rows * (n + n_scales) * X.dtype.itemsize > KEPT_BYTES:
@@ -174,6 +183,26 @@ class Kept:
         out = room((n_rows, n + n_scales), X.dtype)
         map_blocks(keep, n_rows, size)
         return cls(out, KeptMap(n, n_scales or None))
+
+    @classmethod
+    def _of_products(cls, feature_map, X, room, before):
+        """Return kept products, those from before if they serve, or None."""
+        source = None if before is None else before.source
+        if source is not None and X.dtype.itemsize <= before.rows.itemsize:
+            own = feature_map.of_products(source)
+            if own is not None:
+                return replace(before, feature_map=own)
+        own = feature_map.of_products(feature_map)
+        if own is None or X.shape[0] * own.n_products * X.dtype.itemsize > KEPT_BYTES:
+            return None
+        out = room((X.shape[0], own.n_products), X.dtype)
+        size, map_blocks = blocks_of(feature_map, X)
+
+        def keep(rows):
+            out[rows] = feature_map.products(X[rows])
+
+        map_blocks(keep, X.shape[0], size)
+        return cls(out, own, source=feature_map)
 
     def seen(self, sums):
         """Return sums of kept features as kept queries see them, up to a factor."""
@@ -243,14 +272,15 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
     order = np.concatenate(order)
     place = np.argsort(order)
-    data, room = data.part(order), Scratch()
+    data, room, kept = data.part(order), Scratch(), None
     rounds = [
         [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
     for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
-        kept = Kept.of(maps, data.X, room, data.sample_weight) if model._may_keep else None
+        if model._may_keep:
+            kept = Kept.of(maps, data.X, room, data.sample_weight, kept)
         nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
         for folds, own in zip(rounds, parts, strict=True):
             sums, before = [], nothing
