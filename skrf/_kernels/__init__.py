@@ -57,8 +57,8 @@ def sine_cosine(products, amplitude, out):
     ----------
     products : ndarray of shape (n, m)
         P, or a block of its rows; `load` decides when compiled code pays.
-    amplitude : ndarray of shape (n,)
-        The amplitudes.
+    amplitude : ndarray of shape (n,) or None
+        The amplitudes, or None for 1.
     out : ndarray of shape (n, 2 m)
         Array to write to.
     """

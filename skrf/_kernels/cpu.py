@@ -281,12 +281,13 @@ def _sine_cosine(products, amplitude, out):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side into `out`, one amplitude per row."""
+    """Write [cos P * a, sin P * a] side by side into `out`, one amplitude a per row."""
     # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns:
     # it gets whole rows, of which it writes only these columns.
     (to_next, step), width = out.strides, out.strides[0] // out.itemsize
     is_whole = step == out.itemsize and to_next == width * step and width >= out.shape[1]
     is_ready = products.flags.c_contiguous and is_whole
     kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
-    if not is_ready or kernel(products, amplitude, as_strided(out, (len(out), width))):
+    sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
+    if not is_ready or kernel(products, sizes, as_strided(out, (len(out), width))):
         plain.sine_cosine(products, amplitude, out)

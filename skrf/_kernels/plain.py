@@ -238,8 +238,9 @@ def pull_back(G, diagonals, lengths, simplices, out):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude per row."""
+    """Write [cos P * a, sin P * a] side by side into a NumPy array, one amplitude a per row."""
     m = products.shape[1]
     np.cos(products, out=out[:, :m])
     np.sin(products, out=out[:, m:])
-    out *= amplitude[:, None]
+    if amplitude is not None:
+        out *= amplitude[:, None]

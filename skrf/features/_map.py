@@ -61,6 +61,8 @@ class FeatureMap(ABC):
         Whether features are views of the input, which must not be overwritten.
     n_sines : int
         Number of features that are sines and cosines, which take compiled code if they are many.
+    level : float or None
+        Log scale of all rows, if they share one that does not depend on them.
 
     See Also
     --------
@@ -76,6 +78,7 @@ class FeatureMap(ABC):
     is_parallel = True
     is_view = False
     n_sines = 0
+    level = None
     n_parts = 1  # number of row groups that are zero in each other's columns
     columns_per_projection = 1
 

@@ -78,6 +78,12 @@ class GaussianMap(FeatureMap):
         return self.n_columns if self.nonlinearity.has_sines else 0
 
     @property
+    def level(self):
+        """Log scale of all rows, if they share one: that of an average."""
+        is_shared = not (self.nonlinearity.reads_rows or self.coordinates.is_softmax)
+        return -math.log(self.drawn.n_projections) / 2 if is_shared else None
+
+    @property
     def is_joinable(self):
         """Whether columns of other maps can be appended to this map's."""
         return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
@@ -177,12 +183,14 @@ class GaussianMap(FeatureMap):
     def of_products(self, other):
         """Return the map of the products of a map with the same draw, if they are all it needs."""
         own, before = self.coordinates, other.coordinates
-        is_plain = own.matrix is None and not (own.is_shifted or own.is_softmax)
-        if self.nonlinearity.reads_rows or not is_plain or other.drawn is not self.drawn:
-            return None
-        if not own.sigma / _FARTHEST < before.sigma < own.sigma * _FARTHEST:
-            return None
-        return ProductMap(self.nonlinearity, self.drawn.n_projections, own.sigma / before.sigma)
+        is_plain = self.level is not None and own.matrix is None and not own.is_shifted
+        is_near = own.sigma / _FARTHEST < before.sigma < own.sigma * _FARTHEST
+        is_shared = other.drawn is self.drawn
+        return (
+            ProductMap(self, own.sigma / before.sigma)
+            if is_plain and is_near and is_shared
+            else None
+        )
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
@@ -222,34 +230,31 @@ class ProductMap(FeatureMap):
 
     Parameters
     ----------
-    nonlinearity : Nonlinearity
-        Turns products into features.
-    n_products : int
-        Number of products of a row.
+    whole : GaussianMap
+        The map from rows to features.
     factor : float
         Multiplies the products.
     """
 
-    nonlinearity: Nonlinearity
-    n_products: int
+    whole: GaussianMap
     factor: float
     is_positive = False
-    n_features = property(attrgetter("n_products"))
-    n_columns = property(lambda self: self.n_products * self.nonlinearity.columns_per_projection)
-    n_sines = property(attrgetter("n_columns"))
+    n_features = property(attrgetter("whole.drawn.n_projections"))
+    n_columns = property(attrgetter("whole.n_columns"))
+    n_sines = property(attrgetter("whole.n_sines"))
+    level = property(attrgetter("whole.level"))
 
     def __call__(self, X):
         """Return the `Rows` of products."""
-        return self.nonlinearity.apply(X * self.factor, self._row(X), None)
+        return self.whole.nonlinearity.apply(X * self.factor, self._row(X), None)
 
     def write(self, X, out, room, lower=None):
         """Write the values of products on the host and return their scale."""
         products = np.multiply(X, self.factor, out=room(X.shape, X.dtype))
-        return self.nonlinearity.write(products, self._row(X), None, out)
+        return self.whole.nonlinearity.write(products, self._row(X), None, out)
 
     def _row(self, X):
-        """Return the exponents of rows: those of an average."""
-        return np.full(len(X), -math.log(self.n_products) / 2, X.dtype)
+        return np.full(len(X), self.level, X.dtype)
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):

@@ -89,7 +89,7 @@ class SineCosine(Nonlinearity):
 
     def write(self, products, row, bias, out, *, keys=False, plain=False):
         """Write the columns and return their scale; NumPy only."""
-        _kernels.sine_cosine(products, np.exp(row) if plain else np.ones_like(row), out)
+        _kernels.sine_cosine(products, np.exp(row) if plain else None, out)
         return row[:, None]
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
@@ -339,7 +339,7 @@ class GeneralizedExponential(Nonlinearity):
         if self.phase is not None:
             return super().write(products, row, bias, out, keys=keys, plain=plain)
         logs, angle = self._polar(products, row, bias, keys)
-        _kernels.sine_cosine(angle, np.ones_like(row), out)
+        _kernels.sine_cosine(angle, None, out)
         if not plain:
             return columns([logs, logs])
         m, sizes = logs.shape[1], np.exp(logs, out=logs)

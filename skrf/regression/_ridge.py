@@ -1,5 +1,6 @@
 """Ridge regression from sums: moments of features and targets, and their solutions."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +49,12 @@ def plain_features(feature_map, X, memory, n_more=0):
     with np.errstate(over="ignore", invalid="ignore"):
         if is_written:
             out = memory.features((X.shape[0], feature_map.n_columns + n_more), X.dtype)
-            feature_map.write_plain(X, out[:, : feature_map.n_columns], memory.room)
+            features = out[:, : feature_map.n_columns]
+            if feature_map.level is None:
+                feature_map.write_plain(X, features, memory.room)
+            else:
+                feature_map.write(X, features, memory.room)
+                out *= math.exp(feature_map.level)  # several times as fast as a part of every row
             return out
         rows = memory.rows(feature_map, X)
         if rows.scale is not None:
@@ -202,6 +208,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
     is_double = least_alpha < _SINGLE * trace / n_columns
+    centre = np.append(shift[:n_columns], np.zeros(len(total) - n_columns))
 
     def block(rows):
         features = plain_features(feature_map, X[rows, :], memory, len(total) - n_columns)
@@ -216,8 +223,8 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
             if features.dtype != dtype or features.shape[1] == n_columns:
                 table = room((len(features), len(total)), dtype)
                 table[:, :n_columns] = features[:, :n_columns]
-            table[:, :n_columns] -= shift[:n_columns].astype(dtype)
             np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
+            table -= centre.astype(dtype)  # twice as fast as from a part of every row
         if weights is not None:
             table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
         return to_host(transposed(table) @ table)

@@ -193,9 +193,9 @@ class Kept:
             if own is not None:
                 return replace(before, feature_map=own)
         own = feature_map.of_products(feature_map)
-        if own is None or X.shape[0] * own.n_products * X.dtype.itemsize > KEPT_BYTES:
+        if own is None or X.shape[0] * own.n_features * X.dtype.itemsize > KEPT_BYTES:
             return None
-        out = room((X.shape[0], own.n_products), X.dtype)
+        out = room((X.shape[0], own.n_features), X.dtype)
         size, map_blocks = blocks_of(feature_map, X)
 
         def keep(rows):
