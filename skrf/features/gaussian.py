@@ -183,14 +183,11 @@ class GaussianMap(FeatureMap):
     def of_products(self, other):
         """Return the map of the products of a map with the same draw, if they are all it needs."""
         own, before = self.coordinates, other.coordinates
-        is_plain = self.level is not None and own.matrix is None and not own.is_shifted
+        if self.level is None or own.is_shifted or own.matrix is not None:
+            return None
         is_near = own.sigma / _FARTHEST < before.sigma < own.sigma * _FARTHEST
-        is_shared = other.drawn is self.drawn
-        return (
-            ProductMap(self, own.sigma / before.sigma)
-            if is_plain and is_near and is_shared
-            else None
-        )
+        is_shared = is_near and other.drawn is self.drawn
+        return ProductMap(self, own.sigma / before.sigma) if is_shared else None
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
