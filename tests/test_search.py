@@ -239,11 +239,12 @@ def test_kept_features_are_those_of_the_map(name):
 
 @pytest.mark.parametrize("projection", ["dense", "hadamard"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_products_are_kept_for_all_sigmas(projection, form):
+def test_products_are_kept_for_all_sigmas(projection, form, monkeypatch):
+    monkeypatch.setattr(_search, "MANY_SINES", 0)
     rows, kept = form(_rng.normal(size=(90, 20)).astype(np.float32)), None
     feature_map = RFFSampler(20, projection=projection, random_state=0)
-    # At 1,000 angles need float64; the last two are too far from the others.
-    sigmas, is_new = [0.3, 1.0, 1e3, 3.0, 1e5, 1e12, 1e-3], [1, 0, 1, 0, 0, 1, 1]
+    # From 1,000 on angles need float64; the last two are too far from the others.
+    sigmas, is_new = [0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3], [1, 0, 1, 0, 1, 1, 1]
     for fitted, new in zip(fitted_at(feature_map, sigmas, rows), is_new, strict=True):
         before, (own, _) = kept, fitted.feature_maps_
         kept = Kept.of((own, own), rows, np.empty, before=before)
@@ -253,7 +254,8 @@ def test_products_are_kept_for_all_sigmas(projection, form):
         assert_allclose(found.plain(), expected.plain(), rtol=0, atol=30 * eps)
 
 
-def test_products_of_another_draw_are_not_read():
+def test_products_of_another_draw_are_not_read(monkeypatch):
+    monkeypatch.setattr(_search, "MANY_SINES", 0)
     kept = None
     for seed in (0, 1):
         own, _ = RFFSampler(20, random_state=seed).fit(X).feature_maps_
@@ -261,12 +263,37 @@ def test_products_of_another_draw_are_not_read():
         assert_allclose(kept.feature_map(kept.rows).plain(), own(X).plain(), rtol=1e-12)
 
 
+def test_products_are_kept_of_many_sines_that_are_read_once():
+    def is_of_products(feature_map, n_rows=90, n_reads=1):
+        own, _ = feature_map.fit(X).feature_maps_
+        rows = np.resize(X, (n_rows, 3))
+        return Kept.of((own, own), rows, np.empty, n_reads=n_reads).source is not None
+
+    many = _search.MANY_SINES // 16
+    sines = RFFSampler(16, random_state=0)
+    assert is_of_products(sines, many) and not is_of_products(sines, many - 1)
+    assert not is_of_products(sines, many, n_reads=3)
+    assert is_of_products(RFFSampler(1, random_state=0), 16 * many)
+    assert not is_of_products(OptimalPositiveRF(16, random_state=0), many)
+
+
+@pytest.mark.parametrize("cv", [3, RepeatedKFold(n_splits=3, n_repeats=2, random_state=0)], ids=str)
+def test_searches_by_products_are_those_by_features(cv, monkeypatch):
+    for n_components, most in ((40, 20_000), (1, 1_000)):  # bytes, of products alone
+        own = RFFSampler(n_components, random_state=0)
+        search = KernelRegressorCV(own, sigmas=SIGMAS, cv=cv)
+        expected, predicted = searched(search, y=T), search.predict(Q)
+        monkeypatch.setattr(_search, "KEPT_BYTES", most)
+        assert_allclose(searched(search, y=T), expected, rtol=1e-9)
+        assert_allclose(search.predict(Q), predicted, rtol=1e-9)
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_scales_of_rows_are_kept_unless_all_rows_share_them(is_shared):
-    """Rows whose scale changes after those by which it is chosen."""
-
     class Scaled(FeatureMap):
         n_features, n_columns, is_positive = 2, 2, False
+        level = -3.0 if is_shared else None
 
         def __call__(self, X):
             scale = np.full((len(X), 1), -3.0) if is_shared else -np.abs(X[:, :1])

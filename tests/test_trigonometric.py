@@ -11,6 +11,15 @@ from skrf import GeneralizedExponentialRF, RFFSampler
 from skrf.features import in_range, side_by_side
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "softmax"])
+@pytest.mark.parametrize("n_components", [1, 24])
+def test_a_level_is_the_scale_of_all_rows(kernel, n_components):
+    own, _ = RFFSampler(n_components, kernel=kernel, random_state=0).fit(X).feature_maps_
+    assert (own.level is None) == (kernel == "softmax")
+    if own.level is not None:
+        assert_allclose(own(X).scale, np.full((len(X), 1), own.level), rtol=1e-15)
+
+
 @pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern12", "matern32", "matern52"])
 def test_other_kernels_refuse_what_is_unknown(kernel):
     features = RFFSampler(24, kernel=kernel, random_state=0).fit(X)

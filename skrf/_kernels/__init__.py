@@ -51,7 +51,7 @@ def choose(X, work):
 
 
 def sine_cosine(products, amplitude, out):
-    """Write [cos P * a, sin P * a] side by side, one amplitude per row.
+    """Write [cos P * a, sin P * a] side by side, one amplitude a per row.
 
     Parameters
     ----------

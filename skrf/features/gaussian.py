@@ -28,7 +28,9 @@ from ._map import FeatureMap
 from .base import OMEGA, BaseRandomFeatures, rng_of
 from .nonlinearities import Nonlinearity
 
-_FARTHEST = 1e6  # ratio of sigmas up to which products at one have the digits of the other
+# Ratio of sigmas beyond which products at one may leave the range of floats where those at the
+# other do not.
+_FARTHEST = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +82,10 @@ class GaussianMap(FeatureMap):
     @property
     def level(self):
         """Log scale of all rows, if they share one: that of an average."""
-        is_shared = not (self.nonlinearity.reads_rows or self.coordinates.is_softmax)
-        return -math.log(self.drawn.n_projections) / 2 if is_shared else None
+        if self.nonlinearity.reads_rows or self.coordinates.is_softmax:
+            return None
+        row = self.nonlinearity.row_term(0.0, self.n_features)
+        return row - math.log(self.drawn.n_projections) / 2
 
     @property
     def is_joinable(self):

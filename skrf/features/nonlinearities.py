@@ -106,6 +106,7 @@ class PhasedCosine(Nonlinearity):
     """One column sqrt(2) cos(w.x + phase), phase uniform on (0, 2 pi): the pair folded into one."""
 
     phase: float
+    reads_rows = False
 
     def log_range(self, geometry):
         """Return that of a product of two such columns, from -2 to 2."""

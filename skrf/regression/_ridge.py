@@ -42,7 +42,7 @@ def plain_features(feature_map, X, memory, n_more=0):
     """Return the features of rows, with rows of positive maps divided by their norm.
 
     The largest exponent of such a row is factored out first, so nothing vanishes or overflows.
-    Features with signs on the host are followed by `n_more` columns to be filled.
+    Features with signs on the host are followed by `n_more` columns, to be filled by the caller.
     """
     X = in_range(feature_map, X)
     is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))

@@ -13,7 +13,7 @@ from .._arrays import to_host
 from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows, Sums
-from .._threads import Scratch
+from .._threads import Scratch, block_rows, run_rows
 from ..features import (
     FeatureMap,
     OptimalPositiveRF,
@@ -28,6 +28,8 @@ from ._blocks import blocks_of
 # Up to which features of all rows at one sigma, or products for all, are kept. To touch more memory
 # for the first time takes about as long as to make cheap features again.
 KEPT_BYTES = 2**27
+# Number of sines from which making them twice takes less time than keeping them.
+MANY_SINES = 2**20
 # Span of exponents up to which products of features, and their sums, keep all digits.
 _NARROW = {"float32": 30.0, "float64": 300.0}
 _LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
@@ -103,9 +105,9 @@ class KeptMap(FeatureMap):
 class Kept:
     """Features of all rows, kept for sums and for predictions.
 
-    Features are kept without scales if they fit: divided by the scale that all rows share, or, if
-    they are positive and span few exponents, each by its middle. If products of rows are all that
-    maps of several sigmas need, those are kept instead.
+    Features are kept without scales if they fit: divided by the level of all rows, or, if they are
+    positive and span few exponents, each by its middle. Of many sines and cosines that are read
+    only once, or that are too many, products are kept instead, for the maps of several sigmas.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ class Kept:
     source: FeatureMap | None = None
 
     @classmethod
-    def of(cls, maps, X, room, weights=None, before=None):
+    def of(cls, maps, X, room, weights=None, before=None, n_reads=1):
         """Return the features of rows, or None if they are too many.
 
         Parameters
@@ -140,16 +142,20 @@ class Kept:
             Their weights. Beside far larger ones, only logarithms tell the scores of a class.
         before : Kept, default=None
             What is kept for another sigma, in the same memory.
+        n_reads : int, default=1
+            How often features will be read after their first use.
         """
         feature_map = maps[0]
+        if maps[1] is not feature_map:
+            return None
         X, memory = in_range(feature_map, X), Memory()
-        products = cls._of_products(feature_map, X, room, before)
-        if products is not None:
-            return products
         values, scale = feature_map(X[:_FIRST_ROWS])
         n_rows, n, n_scales = X.shape[0], values.shape[1], 0 if scale is None else scale.shape[1]
-        if maps[1] is not feature_map or n_rows * (n + n_scales) * X.dtype.itemsize > KEPT_BYTES:
-            return None
+        is_kept = n_rows * (n + n_scales) * X.dtype.itemsize <= KEPT_BYTES
+        if not is_kept or (n_reads == 1 and n_rows * n >= MANY_SINES):
+            products = cls._of_products(feature_map, X, room, before)
+            if products is not None or not is_kept:
+                return products
         size, map_blocks = blocks_of(feature_map, X)
         if scale is None:
             with np.errstate(invalid="ignore"):  # features that are 0 are not narrow
@@ -159,14 +165,14 @@ class Kept:
             if weights is not None:
                 is_plain = is_plain and weights.min() > _LIGHTEST * weights.max()
         else:
-            top, is_plain = scale[0], n_scales == 1 and scale[0, 0] > -np.inf
+            top, is_plain = feature_map.level, feature_map.level is not None
 
         def keep_plain(rows):
             """Keep features without scales, and return whether they fit."""
             found = out[rows]
             scale = feature_map.write(X[rows], found, memory.room, top if n_scales == 0 else None)
             if scale is not None:
-                return (scale == top).all()
+                return True
             largest = max(found.max(), -found.min())
             with np.errstate(over="ignore"):
                 np.exp(found, out=found)
@@ -179,7 +185,7 @@ class Kept:
         if is_plain:
             out = room((n_rows, n), X.dtype)
             if all(map_blocks(keep_plain, n_rows, size)):
-                return cls(out, KeptMap(n, 0), top.astype(np.float64))
+                return cls(out, KeptMap(n, 0), np.asarray(top, np.float64))
         out = room((n_rows, n + n_scales), X.dtype)
         map_blocks(keep, n_rows, size)
         return cls(out, KeptMap(n, n_scales or None))
@@ -188,7 +194,7 @@ class Kept:
     def _of_products(cls, feature_map, X, room, before):
         """Return kept products, those from before if they serve, or None."""
         source = None if before is None else before.source
-        if source is not None and X.dtype.itemsize <= before.rows.itemsize:
+        if source is not None and X.dtype == before.rows.dtype:
             own = feature_map.of_products(source)
             if own is not None:
                 return replace(before, feature_map=own)
@@ -196,12 +202,11 @@ class Kept:
         if own is None or X.shape[0] * own.n_features * X.dtype.itemsize > KEPT_BYTES:
             return None
         out = room((X.shape[0], own.n_features), X.dtype)
-        size, map_blocks = blocks_of(feature_map, X)
 
         def keep(rows):
             out[rows] = feature_map.products(X[rows])
 
-        map_blocks(keep, X.shape[0], size)
+        run_rows(keep, X.shape[0], block_rows(*out.shape, X.shape[1]))
         return cls(out, own, source=feature_map)
 
     def seen(self, sums):
@@ -280,7 +285,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
         if model._may_keep:
-            kept = Kept.of(maps, data.X, room, data.sample_weight, kept)
+            kept = Kept.of(maps, data.X, room, data.sample_weight, kept, 2 * len(rounds) - 1)
         nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
         for folds, own in zip(rounds, parts, strict=True):
             sums, before = [], nothing

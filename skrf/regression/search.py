@@ -158,8 +158,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
     fitted to the training rows of every fold, with clusters that are found once for all sigmas.
     While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
-    otherwise they are computed twice. Of sines and cosines, the products of rows and projections
-    are kept instead, up to the same size and for all sigmas.
+    otherwise they are computed twice. Of many features of `RFFSampler`, the products of rows and
+    projections are kept instead, up to the same size and for all sigmas.
 
     References
     ----------
