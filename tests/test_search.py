@@ -264,15 +264,15 @@ def test_products_of_another_draw_are_not_read(monkeypatch):
 
 
 def test_products_are_kept_of_many_sines_that_are_read_once():
-    def is_of_products(feature_map, n_rows=90, n_reads=1):
+    def is_of_products(feature_map, n_rows=90, is_read_once=True):
         own, _ = feature_map.fit(X).feature_maps_
         rows = np.resize(X, (n_rows, 3))
-        return Kept.of((own, own), rows, np.empty, n_reads=n_reads).source is not None
+        return Kept.of((own, own), rows, np.empty, is_read_once=is_read_once).source is not None
 
     many = _search.MANY_SINES // 16
     sines = RFFSampler(16, random_state=0)
     assert is_of_products(sines, many) and not is_of_products(sines, many - 1)
-    assert not is_of_products(sines, many, n_reads=3)
+    assert not is_of_products(sines, many, is_read_once=False)
     assert is_of_products(RFFSampler(1, random_state=0), 16 * many)
     assert not is_of_products(OptimalPositiveRF(16, random_state=0), many)
 

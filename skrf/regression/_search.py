@@ -127,7 +127,7 @@ class Kept:
     source: FeatureMap | None = None
 
     @classmethod
-    def of(cls, maps, X, room, weights=None, before=None, n_reads=1):
+    def of(cls, maps, X, room, weights=None, before=None, is_read_once=True):
         """Return the features of rows, or None if they are too many.
 
         Parameters
@@ -142,8 +142,8 @@ class Kept:
             Their weights. Beside far larger ones, only logarithms tell the scores of a class.
         before : Kept, default=None
             What is kept for another sigma, in the same memory.
-        n_reads : int, default=1
-            How often features will be read after their first use.
+        is_read_once : bool, default=True
+            Whether features will be read only once after their first use.
         """
         feature_map = maps[0]
         if maps[1] is not feature_map:
@@ -152,7 +152,7 @@ class Kept:
         values, scale = feature_map(X[:_FIRST_ROWS])
         n_rows, n, n_scales = X.shape[0], values.shape[1], 0 if scale is None else scale.shape[1]
         is_kept = n_rows * (n + n_scales) * X.dtype.itemsize <= KEPT_BYTES
-        if not is_kept or (n_reads == 1 and n_rows * n >= MANY_SINES):
+        if not is_kept or (is_read_once and n_rows * n >= MANY_SINES):
             products = cls._of_products(feature_map, X, room, before)
             if products is not None or not is_kept:
                 return products
@@ -285,7 +285,7 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     for fitted in data.fitted_at(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
         if model._may_keep:
-            kept = Kept.of(maps, data.X, room, data.sample_weight, kept, 2 * len(rounds) - 1)
+            kept = Kept.of(maps, data.X, room, data.sample_weight, kept, len(rounds) == 1)
         nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
         for folds, own in zip(rounds, parts, strict=True):
             sums, before = [], nothing
