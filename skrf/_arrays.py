@@ -38,6 +38,11 @@ def namespace(X):
     return _NAMESPACES[kind]
 
 
+def rounding_of(X):
+    """Return the relative rounding error, with a margin, of results that come from rows like X."""
+    return 1e-10 if X.dtype == namespace(X).float64 else 1e-5
+
+
 def is_on_gpu(X):
     """Return whether X is an array of another library in the memory of a GPU."""
     if array_api_compat.is_torch_array(X):

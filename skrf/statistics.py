@@ -16,6 +16,7 @@ _ENTRIES, _PARTS = 2**17, 16  # a float64 copy of a block fits in the cache
 _BLOCK_ROWS = 1024  # of sparse matrices, of other libraries, and of products of wide rows
 _FAR = 100.0  # squared distance of a shift from the mean, in variances
 _TINY = np.finfo(float).tiny
+_CONSTANT = 1e-14  # times the largest, below which deviations from the mean are its rounding
 
 
 @dataclass(frozen=True)
@@ -301,5 +302,6 @@ def standardised(values, weights):
     """Return columns of any size with mean 0 and variance 1, or 0 where they are constant."""
     values = np.ldexp(values, -1 - np.frexp(np.abs(values).max(axis=0))[1])
     values = values - np.average(values, axis=0, weights=weights)
+    values[:, np.abs(values).max(axis=0) < _CONSTANT] = 0.0  # only the rounding of the mean
     values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])
     return values / np.sqrt(np.maximum(np.average(values**2, axis=0, weights=weights), _TINY))

@@ -27,6 +27,7 @@ from sklearn.utils import check_random_state
 
 from skrf import (
     AdaptiveRF,
+    ApproxKernelRidgeCV,
     ClusterNystroem,
     DiscreteRF,
     GeometricRF,
@@ -591,7 +592,7 @@ def test_fits_at_many_sigmas_are_fits(name):
             assert_allclose(a.values, b.values, rtol=1e-9, atol=1e-9)
         assert found.sigma == found.sigma_ == sigma
     assert not hasattr(own, "statistics_")
-    changed = np.arange(90) % 2
+    changed, own = np.arange(90) % 2, clone(own).set_params(sigma=3.0)
     uses = not np.allclose(
         clone(own).fit(X, labels).feature_maps_[0](Q).values.sum(),
         clone(own).fit(X, changed).feature_maps_[0](Q).values.sum(),
@@ -854,3 +855,34 @@ def test_the_exact_kernel_holds_blocks():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40e6  # 128 MB and 72 MB are all
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_names_of_labels_do_not_matter(n_classes):
+    """On a lattice many rows are equally near to rows of several classes."""
+    places = np.indices((9, 9)).reshape(2, -1).T.astype(float)
+    codes = (places // 2).sum(axis=1).astype(int) % n_classes
+    models = [
+        KernelRegressionClassifier(random_state=0).fit(places, names[codes])
+        for names in (np.array([1, 2, 3]), np.array([8, 4, 6]))
+    ]
+    assert models[0].sigma_ == models[1].sigma_
+    assert_array_equal(models[0].feature_map_.omega_, models[1].feature_map_.omega_)
+
+
+@pytest.mark.parametrize("unit", [3e-9, 7e8])
+@pytest.mark.parametrize("search", [KernelRegressor, KernelRegressorCV, ApproxKernelRidgeCV])
+def test_units_of_targets_do_not_matter(search, unit):
+    models = [search(random_state=0).fit(X, own) for own in (T, unit * T)]
+    assert models[0].sigma_ == models[1].sigma_
+    assert_allclose(models[1].predict(Q), unit * models[0].predict(Q), rtol=1e-6)
+
+
+def test_nearly_equal_scores_go_to_the_smallest_sigma():
+    """A difference of scores that rounding may turn round decides nothing."""
+    for gain, expected in ((1e-15, 0.5), (1e-6, 0.5), (1e-2, 2.0)):
+        model = KernelRegressorCV()
+        runs = [([0.9 - 0.5 * (s < 0.5) + gain * (s == 2.0)], s, s) for s in (2.0, 0.1, 0.5, 1.0)]
+        found, _ = model._choose(runs, [2.0, 0.1, 0.5, 1.0])
+        assert found == model.sigma_ == expected
+        assert model.cv_results_["rank_test_score"].tolist().count(1) == (3 if gain < 1e-4 else 1)

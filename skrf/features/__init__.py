@@ -1,6 +1,6 @@
 """Random-feature mechanisms: what omega becomes."""
 
-from ._clusters import row_codes, spread_rows
+from ._clusters import by_first, row_codes, spread_rows
 from ._entry import as_feature_map, fit_to, fitted_at, fitted_to, maps_sides_alike, prepared
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
@@ -33,6 +33,7 @@ __all__ = [
     "SimplexRF",
     "SimplexRFPlus",
     "as_feature_map",
+    "by_first",
     "difference",
     "fit_to",
     "fitted_at",

@@ -13,10 +13,10 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import Kept, arithmetic, like, namespace, squared_distances
+from .._arrays import Kept, arithmetic, like, namespace, rounding_of, squared_distances
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
-from ._clusters import cluster_centers, on_grid, representatives
+from ._clusters import cluster_centers, nearest, representatives
 from ._coordinates import Coordinates
 from ._map import FeatureMap, signed_rows
 from .exponential import optimal_rho
@@ -60,10 +60,15 @@ class ClusteredMap(FeatureMap):
         return (pairs.swapaxes(1, 2) if self.is_keys else pairs).reshape(2, -1)
 
     def _clusters(self, rows):
-        """Return the cluster of every row."""
+        """Return the cluster of every row, the first of those that are equally near."""
         products = rows.dot(DenseProjection(self.own_centers))
-        halves = like(np.sum(self.own_centers**2, axis=1) / 2, products)
-        return namespace(products).argmax(products - halves[None, :], axis=1)
+        halves = np.sum(self.own_centers**2, axis=1) / 2
+        # Half of the squared distances, less a term of the row.
+        distances = like(halves, products)[None, :] - products
+        xp = namespace(distances)
+        reach = rounding_of(distances) * (rows.squared_norms() / 2 + float(halves.max()))
+        least = xp.min(distances, axis=1) + reach
+        return xp.argmax(xp.astype(distances <= least[:, None], xp.int8), axis=1)
 
     def _sees(self, rows):
         """Return which pairs of clusters rows are in, (n, n_pairs, 1)."""
@@ -234,11 +239,11 @@ def learn_from_rows(spec, learned, sample):
     """Add the centres of both sides, and what the features of every pair of clusters need."""
     rng = sample.rng_of_rows()
     queries = _chosen(spec, learned, sample.queries, sample.weights, rng)
-    learned.query_centers_ = _centers(*queries, learned.clusters, rng)
+    learned.query_centers_ = cluster_centers(*queries, learned.clusters, rng)
     others, learned.key_centers_ = queries, learned.query_centers_
     if sample.keys is not sample.queries:
         others = _chosen(spec, learned, sample.keys, sample.key_weights, rng)
-        learned.key_centers_ = _centers(*others, learned.clusters, rng)
+        learned.key_centers_ = cluster_centers(*others, learned.clusters, rng)
     centers = learned.query_centers_, learned.key_centers_
     if is_positive(spec):
         learned.rho_ = _roots(queries, others, *centers)
@@ -267,7 +272,7 @@ def assemble(spec, learned, draw):
 def log_variance(spec, learned, X, Y):
     """Return the log variance of one projection."""
     centers = learned.query_centers_, learned.key_centers_
-    a, b = (cdist(Z, own).argmin(axis=1) for Z, own in zip((X, Y), centers, strict=True))
+    a, b = map(nearest, (X, Y), centers)
     if is_positive(spec):
         geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
         logs = variances.Exponential(learned.rho_[np.ix_(a, b)]).log_own(geometry)
@@ -282,12 +287,6 @@ def log_variance(spec, learned, X, Y):
         excess = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
         logs[np.ix_(in_i, in_j)] += variances.log_expm1(excess)
     return logs
-
-
-def _centers(points, weights, n_clusters, rng):
-    """Return the centres of clusters of points."""
-    grid, origin, step = on_grid(points)
-    return origin + step * cluster_centers(grid, weights, n_clusters, rng)
 
 
 def _roots(queries, others, *centers):
@@ -326,6 +325,5 @@ def _stretches(queries, others, *centers):
 
 def _shares(points, weights, centers):
     """Return the share of every row in the weight of every cluster, (C, n); 0 in the others."""
-    nearest = cdist(points, centers).argmin(axis=1)
-    shares = weights * (nearest == np.arange(len(centers))[:, None])
+    shares = weights * (nearest(points, centers) == np.arange(len(centers))[:, None])
     return shares / shares.sum(axis=1, keepdims=True)

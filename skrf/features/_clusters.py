@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.spatial.distance import cdist
 from sklearn import config_context
 from sklearn.utils.multiclass import type_of_target
 
 from .._arrays import to_host
 
-# Grid step as a share of the widest column; irrational, because data may lie on a lattice.
-_STEP = math.sqrt(2) * 1e-10
-_SAME = 1000  # steps, about the rounding of a distance
+_SAME = 1e-7  # of the widest column: k-means cannot separate points that are closer
+_JITTER = 1e-7  # share by which points move, far above the rounding of distances
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because k-means divides by sums of weights
 
 
@@ -140,29 +140,23 @@ def representatives(weights, most, rng):
     return np.flatnonzero(counts), counts[counts > 0].astype(np.float64)
 
 
-def on_grid(points):
-    """Return points in steps of a fine grid, its origin, and the step.
+def nearly_least(values, margin):
+    """Return whether values are the least along the last axis, or above it by at most a margin."""
+    return values <= values.min(axis=-1, keepdims=True) + margin
 
-    K-means has ties (of two points that are each other's neighbours, either may become a centre).
-    On the grid, the last digits of points, which differ between sparse and dense rows, do not
-    decide them.
+
+def cluster_centers(points, weights, n_clusters, rng):
+    """Return k-means centres, never more than there are distinct points.
+
+    K-means has ties: points on a lattice are equally far from several centres, and of two points
+    that are each other's neighbours either may become a centre. Rounding, which depends on the
+    processor and on whether rows are sparse, must not decide them, so clusters are found among
+    points that are moved and reweighted a little, always in the same way.
 
     Parameters
     ----------
     points : ndarray of shape (n, d)
         The points.
-    """
-    step = _STEP * np.ptp(points, axis=0).max() or 1.0
-    return np.round((points - points[0]) / step), points[0], step
-
-
-def cluster_centers(grid, weights, n_clusters, rng):
-    """Return k-means centres, never more than there are distinct points.
-
-    Parameters
-    ----------
-    grid : ndarray of shape (n, d)
-        The points, in steps of a grid.
     weights : ndarray of shape (n,)
         Their weights.
     n_clusters : int
@@ -171,37 +165,68 @@ def cluster_centers(grid, weights, n_clusters, rng):
         Source of the seed.
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
-    # Merge points that agree to about the rounding of a distance: k-means cannot separate them.
-    first = np.unique(np.round(grid / _SAME), axis=0, return_index=True)[1]
+    origin, scale = points[0], np.ptp(points, axis=0).max() or 1.0
+    scaled = (points - origin) / scale
+    # The step is irrational, because data may lie on a lattice.
+    steps = np.round(scaled / (math.sqrt(2) * _SAME))
+    _, first = np.unique(steps, axis=0, return_index=True)
     if len(first) <= n_clusters:
-        return np.unique(grid[first], axis=0)
+        return points[first]
     from sklearn.cluster import KMeans  # 12 MB that most users never need
 
-    # Nor may the last digits of weights, which depend on a common factor, decide ties.
-    shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT).astype(np.float32)
+    lengths = np.linalg.norm(scaled - np.median(scaled, axis=0), axis=1)
+    noise = np.random.default_rng(seed).uniform(
+        -_JITTER, _JITTER, (len(points), 1 + scaled.shape[1])
+    )
+    moved = scaled + noise[:, 1:] * (lengths + np.median(lengths))[:, None]
+    shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
     found = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
     # scikit-learn 1.6 fails if array_api_dispatch is set.
     with config_context(array_api_dispatch=False):
-        return found.fit(grid, sample_weight=shares.astype(np.float64)).cluster_centers_
+        labels = found.fit(moved, sample_weight=shares * (1 + noise[:, 0])).labels_
+    totals = np.bincount(labels, shares, n_clusters)
+    sums = np.zeros((n_clusters, points.shape[1]))
+    np.add.at(sums, labels, scaled * shares[:, None])
+    return origin + scale * (sums / np.where(totals > 0, totals, 1.0)[:, None])[totals > 0]
 
 
-def centers_of_classes(grid, weights, labels, n_clusters, rng):
+def nearest(points, centers):
+    """Return the centre that is nearest to each point, the first of those that are equally near.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, d)
+        The points.
+    centers : ndarray of shape (C, d)
+        The centres.
+    """
+    squares = cdist(points, centers, "sqeuclidean")
+    return nearly_least(squares, _JITTER * squares.max(axis=1, keepdims=True)).argmax(axis=1)
+
+
+def centers_of_classes(points, weights, labels, n_clusters, rng):
     """Return a list of k-means centres of each class, by their weights and at least one each.
 
     Parameters
     ----------
-    grid, weights, n_clusters, rng
+    points, weights, n_clusters, rng
         As in `cluster_centers`.
     labels : ndarray of shape (n,) or None
         Codes of the classes; None means a single class.
     """
-    labels = np.zeros(len(grid), int) if labels is None else labels
+    labels = np.zeros(len(points), int) if labels is None else by_first(labels)
     sizes = np.bincount(labels, weights)
     return [
-        cluster_centers(grid[labels == k], weights[labels == k], count, rng)
+        cluster_centers(points[labels == k], weights[labels == k], count, rng)
         for k, count in enumerate(_proportional_counts(sizes, n_clusters))
         if sizes[k] > 0
     ]
+
+
+def by_first(codes):
+    """Return codes that are numbered by their first occurrence, whatever labels are called."""
+    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[numbers]
 
 
 def class_labels(centers, y, kept, keys, most, name):
@@ -261,8 +286,8 @@ def _proportional_counts(sizes, total):
 def spatial_order(points):
     """Return an order in which neighbours in the list are neighbours in space.
 
-    The leaves of a k-d tree from left to right: every set is split at the median of its widest
-    coordinate. Systematic sampling along this order spreads a sample evenly over the points.
+    The leaves of a k-d tree from left to right: every set is split at the median of the coordinate
+    with the widest range. Systematic sampling along this order spreads a sample evenly over space.
 
     Parameters
     ----------
@@ -270,14 +295,18 @@ def spatial_order(points):
         The points.
     """
     order, stack = [], [np.arange(len(points))]
+    step = math.sqrt(2) * _SAME * np.ptp(points, axis=0).max() or 1.0
     while stack:
         members = stack.pop()
         if len(members) == 1:
             order.append(members[0])
             continue
         values = points[members]
-        widest = values[:, values.var(axis=0).argmax()]
-        members = members[np.argsort(widest, kind="stable")]
+        spreads = -np.ptp(values, axis=0)
+        widest = nearly_least(spreads, -_SAME * spreads.min()).argmax()
+        # The order of points that differ by rounding stays.
+        places = np.round(values[:, widest] / step)
+        members = members[np.argsort(places, kind="stable")]
         half = len(members) // 2
         stack += [members[half:], members[:half]]
     return np.array(order)

@@ -6,6 +6,7 @@ used if both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense p
 bounds the weights, with normal bumps around centres.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -26,7 +27,6 @@ from ..projections import CouplingLike, DenseProjection
 from ._clusters import (
     centers_of_classes,
     class_labels,
-    on_grid,
     representatives,
     spatial_order,
     systematic_counts,
@@ -43,6 +43,9 @@ _MOST = 2**40  # cap on the requested number of centres, above any number of row
 _TAUS = 1e-100, 1e100  # so that their squares times those of rows stay finite
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
+# Scores up to which an estimate is of use, and within which two estimates are equally good.
+_OF_USE, _ALIKE = 10.0, 1e-3
+_ALONE = 1e-10  # share of a row's sum below which its neighbours are lost in rounding
 # A larger share serves sequences other than those of the fit. With random centres fewer of their
 # rows are far from every bump.
 _SHARE_BALANCED, _SHARE_BALANCED_RANDOM = 0.3, 0.2
@@ -125,9 +128,10 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         of clusters, at random rows, or nowhere (dense exponential features). "auto" compares
         clusters (within classes if `fit` gets class labels) with no bumps on pilot draws that are
         then discarded, and keeps the one whose row sums of the kernel (over the rows of the same
-        class) are closest to the exact ones. If queries are balanced against keys, it also tries
-        random rows and scores bumps found on one half of the queries on the other half; the
-        winning kind is then placed again using all queries.
+        class) are closest to the exact ones: no bumps if both are equally close, and clusters if
+        the kernel is so narrow that neither is of use. If queries are balanced against keys, it
+        also tries random rows and scores bumps found on one half of the queries on the other half;
+        the winning kind is then placed again using all queries.
     n_centers : int, default=None
         Number of bumps, never more than there are distinct rows. None means n_components clusters,
         or 1,024 random rows (n_components if that is more). Classes get clusters in proportion to
@@ -261,7 +265,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
                     noise = once(f"noise of {name}, {n}", lambda: self._noise(learned, pilot), 0)
                     draws.append(score(mixture, *self._draw_rows(mixture, noise, pilot)))
                 learned.choice_scores_[name] = sum(draws) / n_draws
-            name = min(learned.choice_scores_, key=learned.choice_scores_.get)
+            name = _preferred(learned.choice_scores_)
         learned.mixture = mixture = candidates[name]
         learned.centers_, learned.tau_ = mixture.centers, mixture.tau
         learned.share_ = mixture.share
@@ -333,13 +337,12 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _place_centers(self, kind, points, rng):
         """Return centres in spatial order within classes, so that systematic counts spread out."""
         weights, wanted = points.weights, self._count_centers()
-        grid, origin, step = on_grid(points.rows)
         if kind == "random":
-            wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(grid))
-            parts = [np.repeat(grid, systematic_counts(weights, wanted, rng), axis=0)]
+            wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(points))
+            parts = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
         else:
-            parts = centers_of_classes(grid, weights, points.labels, wanted, rng)
-        return origin + step * np.vstack([part[spatial_order(part)] for part in parts])
+            parts = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
+        return np.vstack([part[spatial_order(part)] for part in parts])
 
     # ---------------------------------------------------------------- drawing
 
@@ -432,6 +435,17 @@ def _near_sums(queries, others, rng):
     return replace(queries, rows=queries.rows + others.rows[np.concatenate(chosen)])
 
 
+def _preferred(scores):
+    """Return the name of the best score, or the first name if all estimates are useless.
+
+    The simplest kind, which comes last, is preferred among those that are equally good.
+    """
+    least = min(scores.values())
+    if not least <= _OF_USE:
+        return next(iter(scores))
+    return [name for name, score in scores.items() if score <= least * (1 + _ALIKE) + _ALIKE][-1]
+
+
 class _RowSumScore:
     """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
 
@@ -467,6 +481,9 @@ class _RowSumScore:
                 np.fill_diagonal(logs, -np.inf)
             exact.append(log_sum_exp(logs))
         self.exact = np.concatenate(exact)
+        # Sums of rows without neighbours are all but their own terms, so they cannot be estimated.
+        own = self.log_multipliers if self.is_self else -np.inf
+        self.says = self.exact > own + math.log(_ALONE)
 
     def __call__(self, mixture, rows, log_weights):
         """Return the score of drawn rows with these log weights."""
@@ -486,9 +503,8 @@ class _RowSumScore:
                 with np.errstate(divide="ignore", invalid="ignore"):
                     sums += np.log(np.maximum(-np.expm1(itself - sums), 0.0))
             found.append(sums)
-        # Rows without neighbours have no finite reference, so they do not count.
-        says = np.isfinite(self.exact)
-        if not says.any():
+        weights = self.queries.weights
+        if weights[self.says].sum() < weights.sum() / 2:
             return np.inf
-        errors = np.abs(np.concatenate(found)[says] - self.exact[says])
-        return weighted_median(errors, self.queries.weights[says])
+        errors = np.abs(np.concatenate(found)[self.says] - self.exact[self.says])
+        return weighted_median(errors, weights[self.says])

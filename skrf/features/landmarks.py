@@ -10,14 +10,16 @@ from .._arrays import cast, like, namespace, scaled_squares
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
-from ._clusters import centers_of_classes, class_labels, on_grid, representatives, unique_rows
+from ._clusters import centers_of_classes, class_labels, representatives, unique_rows
 from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
-_RANK = 1e-13  # relative to the largest eigenvalue; anything below is rounding
+# Relative to the largest eigenvalue. Rounding is about 1e-15 of it, so it hardly ever decides which
+# eigenvalues are kept.
+_RANK = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +184,7 @@ class ClusterNystroem(BaseRandomFeatures):
         if self.centers == "random":
             chosen = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
             return different[chosen]
-        grid, origin, step = on_grid(rows)
-        return origin + step * np.vstack(centers_of_classes(grid, weights, labels, wanted, rng))
+        return np.vstack(centers_of_classes(rows, weights, labels, wanted, rng))
 
     def _draw(self, learned, seed):
         return SimpleNamespace()  # only the start of k-means is random

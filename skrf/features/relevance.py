@@ -34,6 +34,7 @@ from ..statistics import Moments, standardised
 from ._clusters import spread_rows
 from ._survey import fitted_to_survey
 
+_ROUNDING = 1e-10  # of a score, with a margin
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
 _PENALTY, _STEPS = 0.01, 20
 _FARTHEST = 10.0  # bound on the spread of log multipliers; the penalty keeps them well inside
@@ -294,7 +295,8 @@ def _maximum(score):
     """Return the log multipliers of the best score, less a penalty, from the best common scale."""
     n_columns = score.X.shape[1]
     starts = [np.full(n_columns, scale) for scale in _SCALES]
-    start = max(starts, key=lambda logs: score(logs)[0])
+    scores = np.array([score(logs)[0] for logs in starts])
+    start = starts[np.argmax(scores >= scores.max() - _ROUNDING)]
 
     def cost(logs):
         value, gradient = score(logs)

@@ -265,7 +265,7 @@ def searches(model, classes, scope):
         check_folds(found)
     scores, unit = draft._scores_of(trains, tests, found)
     runs = zip(scores, [own[0] for own in fits], totals, strict=True)
-    draft.feature_map_, total = draft._choose(runs, sigmas, unit)
+    draft.feature_map_, total = draft._choose(runs, sigmas, unit, draft._rounding(data))
     if is_apart:
         (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)

@@ -2,6 +2,7 @@
 
 from itertools import product
 from numbers import Integral
+from operator import itemgetter
 from typing import Self
 
 import numpy as np
@@ -14,9 +15,11 @@ from .._validation import commit, freeze, naming
 from ._batches import searches
 from ._blocks import beside_threads
 from ._search import (
+    ROUNDING,
     judged_apart,
     judged_together,
     learns_from,
+    nearly_best,
     positive_array,
     resolved,
     tests_of,
@@ -31,6 +34,7 @@ class Search:
     _foreign_parameters = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}
     _decades = -1, 1  # of a grid, relative to sigma="scale"
     _hint = None
+    _ceiling = 0.0  # the best score that there can be
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Score every sigma on every fold, and fit the best to all rows.
@@ -63,7 +67,7 @@ class Search:
         with beside_threads(feature_map):
             runs = judged(draft, feature_map, data, tests, sigmas, judge)
             runs = told(runs, sigmas, self.verbose, unit)
-            draft.feature_map_, sums = draft._choose(runs, sigmas, unit)
+            draft.feature_map_, sums = draft._choose(runs, sigmas, unit, self._rounding(data))
         if sums is None:  # every fold had a map of its own
             (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)
@@ -93,7 +97,11 @@ class Search:
         """Return the unit of targets in whose square scores are given."""
         return 1.0
 
-    def _choose(self, runs, sigmas, unit=1.0, is_split=True):
+    def _rounding(self, data):
+        """Return the rounding error of scores."""
+        return ROUNDING
+
+    def _choose(self, runs, sigmas, unit=1.0, rounding=ROUNDING, is_split=True):
         """Set the best parameters and the table of scores; return the best run's map and sums.
 
         Parameters
@@ -105,22 +113,29 @@ class Search:
             The values, none if the map has no sigma.
         unit : float, default=1.0
             Scores are in units of its square.
+        rounding : float, default=1e-13
+            Their rounding error, in these units.
         is_split : bool, default=True
             Whether scores are those of splits.
         """
-        scores, means, best, found = [], [], (), None
+        scores, means, good = [], [], []
         for sigma, (own, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
             scores.append(np.atleast_2d(np.array(np.transpose(own), order="C")))
             means.append(np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf))
-            rank = means[-1].max(), -sigma
-            if rank > best:
-                best, found = rank, made
+            # Of those whose sums are kept, every larger sigma has a better score.
+            good = [own for own in good if own[1] < sigma or own[0] > means[-1].max()]
+            if not any(own[1] <= sigma and own[0] >= means[-1].max() for own in good):
+                good.append((means[-1].max(), sigma, made))
+            are_best = nearly_best(np.array([own[0] for own in good]), self._ceiling, rounding)
+            good = [own for own, is_best in zip(good, are_best, strict=True) if is_best]
         grid = ({"sigma": sigmas} if len(sigmas) else {}) | self._others()
         params = [
             dict(zip(grid, values, strict=True))
             for values in product(*(np.asarray(values).tolist() for values in grid.values()))
         ]
-        ranks = rankdata(-np.concatenate(means), method="min").astype(int)
+        means = np.concatenate(means)
+        means[nearly_best(means, self._ceiling, rounding)] = means.max()
+        ranks = rankdata(-means, method="min").astype(int)
         table = {f"param_{name}": np.array([own[name] for own in params]) for name in grid}
         table |= {"params": params, "rank_test_score": ranks}
         with np.errstate(over="ignore", invalid="ignore"):
@@ -130,7 +145,7 @@ class Search:
                 table["std_test_score"] = scores.std(axis=1)
                 table |= {f"split{k}_test_score": own.copy() for k, own in enumerate(scores.T)}
         self.cv_results_ = freeze(table)
-        # Of equal ones the smallest sigma, and the largest alpha.
+        # Of nearly equal ones the smallest sigma, and the largest alpha.
         place = max(
             np.flatnonzero(ranks == 1),
             key=lambda k: (-params[k].get("sigma", 0.0), params[k].get("alpha", 0.0)),
@@ -138,4 +153,4 @@ class Search:
         self.best_score_ = float(table["mean_test_score"][place])
         for name, value in params[place].items():
             setattr(self, f"{name}_", value)
-        return found
+        return min(good, key=itemgetter(1))[2]

@@ -10,6 +10,7 @@ from sklearn.utils import gen_batches
 from .._arrays import largest_entry, like, scaled_squares, to_host
 from .._sums import Rows, peaked
 from ..features import FeatureMap, row_codes
+from ..statistics import standardised
 from ._search import is_constant, refined, resolved
 
 _BLOCK = 2**21  # kernel values held at once
@@ -92,8 +93,8 @@ class _Score:
 
     def __init__(self, data, number):
         self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
-        values = data.values / np.maximum(np.abs(data.values).max(axis=0), _TINY)
-        values -= np.average(values, axis=0, weights=weights)  # errors keep their digits
+        weights /= weights.sum()
+        values = standardised(data.values, weights)
         columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
         self.sums = np.zeros((number.max() + 1, columns.shape[1]))
         np.add.at(self.sums, number, columns * weights[:, None])
@@ -105,8 +106,9 @@ class _Score:
         total = found[:, : self.n_groups].sum(axis=1, keepdims=True)
         found = found / np.where(total > 0, total, 1.0)
         if found.shape[1] > self.n_groups:
-            means = found[:, 1:]
-            return np.sum(means * (2 * own[:, 1:] - own[:, :1] * means))
-        n, shares = len(self.sums), self.sums.sum(axis=0) / self.sums.sum()
+            weights, means = own[:, :1], found[:, 1:]
+            targets = own[:, 1:] / np.where(weights > 0, weights, 1.0)
+            return -np.sum(weights * (means - targets) ** 2)
+        n, shares = len(self.sums), self.sums.sum(axis=0)
         chances = (n * found + shares) / (n + 1)  # smoothed by about 1 / (n + 1)
         return np.sum(own * np.log(np.maximum(chances, _TINY)))

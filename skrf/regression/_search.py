@@ -18,6 +18,7 @@ from ..features import (
     FeatureMap,
     OptimalPositiveRF,
     as_feature_map,
+    by_first,
     in_range,
     row_codes,
     spread_rows,
@@ -35,6 +36,8 @@ _NARROW = {"float32": 30.0, "float64": 300.0}
 _LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
 _FIRST_ROWS = 256  # of which the middles of exponents are found
 _ROWS, _FOLDS = 2000, 3  # of sigma="auto"
+# Scores count as equal within this share of what the best one lacks, and within their rounding.
+_EQUAL, ROUNDING = 1e-4, 1e-13
 _STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 
 
@@ -51,21 +54,41 @@ def resolved(sigma, data):
     return data.fitted(OptimalPositiveRF(1, sigma=sigma, random_state=0)).sigma_
 
 
+def nearly_best(scores, ceiling=0.0, rounding=ROUNDING):
+    """Return which scores are as good as the best but for rounding and tiny differences.
+
+    Parameters
+    ----------
+    scores : ndarray
+        The larger, the better.
+    ceiling : float or None, default=0.0
+        The best possible score, if there is one.
+    rounding : float, default=1e-13
+        Rounding error of scores, with a margin.
+    """
+    best = scores.max()
+    lack = abs(best) / 100 if ceiling is None else abs(ceiling - best)
+    with np.errstate(over="ignore"):  # if all are as bad as can be
+        return scores >= best - _EQUAL * lack - rounding
+
+
 def refined(scale, evaluate):
-    """Return the best sigma of a wide grid and a finer one around its best; ties to the smallest.
+    """Return the best sigma of a wide grid and a finer one around its best.
+
+    Of nearly equal ones it is the smallest.
 
     Parameters
     ----------
     scale : float
         The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
     evaluate : callable
-        Returns scores of an array of sigmas.
+        Returns scores of an array of sigmas: 0 is perfect, and about -1 useless.
     """
     sigmas = scale * np.logspace(-1, 2, _STEPS)
     scores = evaluate(sigmas)
-    finer = sigmas[np.argmax(scores)] * (sigmas[1] / sigmas[0]) ** _FINER
+    finer = sigmas[np.argmax(nearly_best(scores))] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.append(scores, evaluate(finer))
-    return float(sigmas[scores == scores.max()].min())
+    return float(sigmas[nearly_best(scores)].min())
 
 
 def is_constant(data):
@@ -405,9 +428,10 @@ def best_sigma(model, feature_map, data):
     data, tests = _sample(data)
     if is_constant(data) or len(tests) < 2:
         return scale
+    total = data.weights.sum()
 
     def judge(sums, part, _):
-        return part.weights @ model._on(sums)._merits(part)
+        return part.weights @ model._on(sums)._merits(part) / total
 
     sigmas = []
     judged = judged_apart if learns_from(feature_map, data) else judged_together
@@ -435,10 +459,18 @@ def learns_from(feature_map, data):
     return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
 
 
+def _by_rows(groups, X):
+    """Return groups numbered by their first rows in lexicographic order, whatever their names."""
+    order = np.argsort(row_codes(X), kind="stable")
+    codes = np.empty_like(groups)
+    codes[order] = by_first(groups[order])
+    return codes
+
+
 def _sample(data):
     """Return at most 2,000 distinct rows, spread evenly over the targets, and their folds."""
     rng, X = np.random.default_rng(0), to_host(data.X)
-    codes = row_codes(data.values) if data.values.shape[1] else data.groups
+    codes = row_codes(data.values) if data.values.shape[1] else _by_rows(data.groups, X)
     rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
     # In order of the targets, so that every fold has some of each.
     _, first, number = np.unique(row_codes(X[rows]), return_index=True, return_inverse=True)

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import is_array_api, like, namespace, to_host
+from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array
 from ._base import BaseKernelRegression
 from ._kinds import Classification
@@ -96,7 +96,9 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         """Return for every row whether its prediction is correct."""
         return (self.predict(data.X) == data.y).astype(float)
 
-    _merits = _outcomes
+    def _merits(self, data):
+        """Return -1 for every row whose prediction is wrong."""
+        return self._outcomes(data) - 1.0
 
     def _score_of(self, sums, moments):
         """Return the accuracy of rows, given the sum of weighted outcomes."""
@@ -132,19 +134,21 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
             As in `predict_proba`.
         """
         check_is_fitted(self)
-        most_frequent = int(np.argmax(self._fitted.shares))
+        return self._labels_at(self._query(X, self._best))
 
-        def best_of(sums, _):
-            scores = sums[:, :, 0]
-            xp = namespace(scores)
-            best = xp.argmax(scores, axis=1)
-            if is_array_api(scores):
-                top = xp.max(scores, axis=1)
-            else:  # NumPy takes five times as long for the maxima of short rows
-                top = scores[np.arange(len(best)), best]
-            return xp.where(top > 0, best, xp.full_like(best, most_frequent))
-
-        return self._labels_at(self._query(X, best_of))
+    def _best(self, sums, block):
+        """Return the first class of the largest score, or the most frequent if none is positive."""
+        scores, most_frequent = sums[:, :, 0], int(np.argmax(self._fitted.shares))
+        xp = namespace(scores)
+        best = xp.argmax(scores, axis=1)
+        if is_array_api(scores):
+            top = xp.max(scores, axis=1)
+        else:  # NumPy takes five times as long for the maxima of short rows
+            top = scores[np.arange(len(best)), best]
+        are_best = scores >= (top * (1 - rounding_of(block)))[:, None]
+        if xp.count_nonzero(are_best) > len(best):  # some rows have ties
+            best = xp.argmax(xp.astype(are_best, xp.int8), axis=1)
+        return xp.where(top > 0, best, xp.full_like(best, most_frequent))
 
     def predict_proba(self, X: Array) -> Array:
         """Return the shares of the positive parts of the scores.

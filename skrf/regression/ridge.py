@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace
+from .._arrays import namespace, rounding_of
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
@@ -30,7 +30,7 @@ from ._ridge import (
     solve,
     solved,
 )
-from ._search import maps_of, positive_array
+from ._search import ROUNDING, maps_of, positive_array
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _ALPHA = [_POSITIVE, StrOptions({"evidence"})]
@@ -243,6 +243,13 @@ class _Search(Search, _BaseRidge):
     def _unit(self, data):
         return data.values.unit.max()
 
+    def _rounding(self, data):
+        """Return the rounding of mean squared errors, which come from far larger squares."""
+        if is_classifier(self):
+            return ROUNDING
+        values = data.values
+        return ROUNDING * np.var(values.values / values.unit, axis=0).mean()
+
     def _judge(self):
         """Return a function that scores all alphas, given the sums of training and test rows."""
         alphas = positive_array("alphas", self.alphas)
@@ -270,8 +277,9 @@ class _Search(Search, _BaseRidge):
         if self.sigmas is None:
             errors = Spectrum(moments).cross_validation(self._others()["alpha"])
             sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+            rounding = ROUNDING * np.mean(moments.squares) / moments.weight
             unit = moments.unit.max()
-            self._choose([([-errors], None, None)], sigmas, unit, is_split=False)
+            self._choose([([-errors], None, None)], sigmas, unit, rounding, is_split=False)
         return solved(moments, self.alpha_)
 
 
@@ -361,7 +369,7 @@ class _Classification(Classification):
         return found if len(self.classes_) > 2 else found[:, 0]
 
     def predict(self, X: Array) -> Array:
-        """Return the class with the largest decision value.
+        """Return the class with the largest decision value; ties go to the first class.
 
         Parameters
         ----------
@@ -374,9 +382,12 @@ class _Classification(Classification):
             Labels.
         """
         found = self.decision_function(X)
-        xp = namespace(found)
-        best = xp.argmax(found, axis=1) if found.ndim == 2 else xp.astype(found > 0, xp.int64)
-        return self._labels_at(best)
+        xp, rounding = namespace(found), rounding_of(found)
+        if found.ndim == 1:
+            return self._labels_at(xp.astype(found > rounding, xp.int64))
+        top = xp.max(found, axis=1, keepdims=True)
+        are_best = found >= top - rounding * (1 + xp.abs(top))
+        return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
 
 
 class ApproxKernelRidge(_Regression, _Plain):

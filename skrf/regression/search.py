@@ -31,6 +31,7 @@ class _Search(Search):
     _decades = -1, 2
     _hint = "A search needs a feature map that has it"
     _may_keep = property(lambda self: not callable(self.scoring))
+    _ceiling = property(lambda self: 1.0 if self.scoring is None else None)
 
     def __init__(
         self,

@@ -1,0 +1,66 @@
+"""Results do not depend on the processor, the number of threads or the dtype, beyond rounding."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import processors
+import pytest
+
+# Kernels of OpenBLAS, which other libraries and processors ignore, and numbers of threads.
+RUNS = [("Haswell", 1), ("Haswell", 2), ("Zen", 1), ("Prescott", 1)]
+if {"AVX512_SKX", "X86_V4"} & {*np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])}:
+    RUNS += [("SkylakeX", 2)]
+TOLERANCE = {"float32": 1e-3, "float64": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("processors"), {}
+    for kernel, threads in RUNS:
+        path = folder / f"{kernel}-{threads}"
+        known = {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        known |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        command = [sys.executable, Path(processors.__file__), path]
+        done = subprocess.run(
+            command, env=os.environ | known, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        found[kernel, threads] = pickle.loads(path.read_bytes())
+    return found
+
+
+def distance(one, two):
+    """Return the largest difference of two arrays, relative to the largest entry."""
+    if one.shape != two.shape:
+        return np.inf
+    is_other = one != two
+    if not np.isfinite(one[is_other] + two[is_other]).all():
+        return np.inf
+    apart = np.abs(one[is_other] - two[is_other]).max(initial=0.0)
+    return apart / (np.abs(one[np.isfinite(one)]).max(initial=0.0) or 1.0)
+
+
+@pytest.mark.parametrize("run", RUNS[1:], ids=lambda run: f"{run[0]}-{run[1]}")
+def test_processors_and_threads(runs, run):
+    wrong = []
+    for case, (parameters, values) in runs[run].items():
+        expected, expected_values = runs[RUNS[0]][case]
+        assert parameters.keys() == expected.keys()
+        apart = {name: distance(parameters[name], expected[name]) for name in parameters}
+        wrong += [(case, name, own) for name, own in apart.items() if not own < 1e-6]
+        own = distance(values, expected_values)
+        wrong += [(case, "predictions", own)] if not own < TOLERANCE[case[1]] else []
+    assert not wrong, wrong
+
+
+def test_dtypes(runs):
+    wrong = []
+    for (name, dtype, key), (parameters, _) in runs[RUNS[0]].items():
+        expected, _ = runs[RUNS[0]][name, "float64", key]
+        apart = {own: distance(parameters[own], expected[own]) for own in parameters}
+        wrong += [(name, dtype, key, own) for own, value in apart.items() if not value < 1e-4]
+    assert not wrong, wrong
