@@ -1,5 +1,6 @@
 """Hidden Markov models against enumeration, dense computations and hmmlearn."""
 
+import inspect
 import itertools
 import warnings
 
@@ -835,9 +836,11 @@ def test_a_fitted_model_keeps_its_normalization_until_the_next_fit():
     assert (local.score(X), whole.score(X)) == before
     assert_allclose(local.predict_next(X).sum(), 1, rtol=1e-12)
     assert_allclose(local.transmat_.sum(axis=1), 1, rtol=1e-12)
-    for call in (lambda: whole.transmat_, whole.predict_next, lambda: whole.filter_step(0)):
+    for call in (whole.predict_next, lambda: whole.filter_step(0)):
         with pytest.raises(ValueError, match="needs normalization='local'"):
             call()
+    with pytest.raises(AttributeError, match="transmat_ needs normalization='local'"):
+        whole.transmat_  # noqa: B018
 
 
 def test_a_start_that_is_a_maximum_is_kept(monkeypatch):
@@ -877,8 +880,27 @@ def test_tables_are_made_up_to_a_size(monkeypatch):
     model = hmm("optimal", "embedding")
     monkeypatch.setattr("skrf.graphical.hmm._TABLE_ENTRIES", 24)
     assert model.emissionprob_.shape == (5, 4)
-    with pytest.raises(ValueError, match="transmat_ would have 5 x 5 entries"):
+    with pytest.raises(AttributeError, match="transmat_ would have 5 x 5 entries"):
         model.transmat_  # noqa: B018
+    members = dict(inspect.getmembers(model))
+    assert "emissionprob_" in members and "transmat_" not in members
+
+
+def test_tables_that_do_not_exist_are_missing_attributes(monkeypatch):
+    """So that `hasattr`, `inspect` and debuggers can ask for them; nothing is drawn to tell."""
+    model = hmm(normalization="global")
+    monkeypatch.setattr(KernelHMM, "_make_model", lambda self: pytest.fail("made a model"))
+    for name in ("startprob_", "transmat_", "emissionprob_"):
+        assert not hasattr(model, name)
+        with pytest.raises(AttributeError, match=f"{name} needs normalization='local'"):
+            getattr(model, name)
+    monkeypatch.undo()
+    for normalization in ("local", "global"):
+        fitted = hmm(normalization=normalization, tol=1.0).fit(X)
+        for own in (hmm(normalization=normalization), fitted):
+            names = {name for name, _ in inspect.getmembers(own)}
+            assert "feature_map_" in names and names <= set(dir(own))
+            assert ("transmat_" in names) is (normalization == "local")
 
 
 def test_a_model_is_shown_without_its_embeddings():
@@ -914,8 +936,6 @@ def test_hmm_refuses():
         ),
         (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
         (lambda: hmm(normalization="none").score(X), "normalization"),
-        (lambda: hmm(normalization="global").transmat_, "transmat_ needs normalization='local'"),
-        (lambda: hmm(normalization="global").startprob_, "startprob_ needs normalization='local'"),
         (lambda: hmm(normalization="global").predict_next(), "predict_next needs norm"),
         (
             lambda: hmm(normalization="global").predict_proba(X, filtered=True),

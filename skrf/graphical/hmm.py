@@ -1,6 +1,7 @@
 """Hidden Markov models with kernel transitions and emissions, linear in the number of states."""
 
 import copy
+import math
 from collections import deque
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -297,32 +298,36 @@ class KernelHMM(Climber):
     @property
     def startprob_(self) -> np.ndarray:
         """Distribution of the first state, of shape (n_states,)."""
-        self._check_local("startprob_")
+        self._check_table("startprob_")
         return np.exp(self._model.log_start)
 
     @property
     def transmat_(self) -> np.ndarray:
         """Distributions of the next state, of shape (n_states, n_states)."""
-        return self._table("transmat_", self._model.transition)
+        self._check_table("transmat_", "states", "states")
+        return np.exp(self._model.transition.log_values())
 
     @property
     def emissionprob_(self) -> np.ndarray:
         """Distributions of the symbol, of shape (n_states, n_symbols)."""
-        return self._table("emissionprob_", self._model.emission)
+        self._check_table("emissionprob_", "states", "symbols")
+        return np.exp(self._model.emission.log_values())
 
-    def _table(self, name, channel):
-        self._check_local(name)
-        n, m = (len(self._model.embeddings[role]) for role in channel.roles)
-        if n * m > _TABLE_ENTRIES:
-            raise ValueError(
-                f"{name} would have {n} x {m} entries; tables are made up to {_TABLE_ENTRIES} of "
-                "them. No other method needs it."
+    def _check_table(self, name, *roles):
+        """Raise AttributeError, before anything is computed, if there is no such table."""
+        self._check_local(name, AttributeError)
+        given = self._check_embeddings() if self._fitted is None else self._fitted.embeddings
+        shape = [len(given[role]) for role in roles]
+        if math.prod(shape) > _TABLE_ENTRIES:
+            raise AttributeError(
+                f"{name} would have {shape[0]} x {shape[1]} entries; tables are made up to "
+                f"{_TABLE_ENTRIES} of them. No other method needs it."
             )
-        return np.exp(channel.log_values())
 
-    def _check_local(self, name):
-        if not self._model.is_local:  # after `fit`, the learned one
-            raise ValueError(
+    def _check_local(self, name, kind=ValueError):
+        is_local = self.normalization == "local" if self._fitted is None else self._fitted.is_local
+        if not is_local:
+            raise kind(
                 f"{name} needs normalization='local': with 'global' what is probable at a position "
                 "depends on how long the sequence will be."
             )
