@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 
 # Private names of scikit-learn are imported only here.
@@ -308,6 +309,8 @@ def _content(value):
         return [part if type(part) in _PLAIN else _content(part) for part in value]
     if kind in _PARAMETERS:
         return kind, _content(_PARAMETERS[kind](value))
+    if kind is FrozenEstimator:
+        return kind, _state(value.estimator)
     if hasattr(value, "get_params") and not isinstance(value, type):
         names = tuple(value.get_params(deep=False))
         if len(names) < 2:
@@ -318,6 +321,26 @@ def _content(value):
         value = np.asarray(value)
         return _content(value) if not value.dtype.hasobject else value.tolist()
     return value if callable(value) else (kind, value)  # pickles hold functions, not their type
+
+
+def _state(value):
+    """Return a snapshot of a fitted estimator, in which every fit replaces something."""
+    if isinstance(value, (list, tuple)):
+        return [_state(part) for part in value]
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        return type(value), {name: _state(part) for name, part in vars(value).items()}
+    is_read = type(value) in _PLAIN or hasattr(value, "__array__")
+    return _content(value) if is_read else _Itself(value)
+
+
+class _Itself:
+    """A value that equals only itself."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, _Itself) and self.value is other.value
 
 
 def freeze(value):

@@ -6,18 +6,23 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import chisquare
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 
 from skrf import (
     AdaptiveRF,
+    DenseExponentialRF,
     DiscreteRF,
     GeometricRF,
     HybridRF,
     OptimalPositiveRF,
     PoissonRF,
     PositiveRF,
+    SimplexRF,
+    SimplexRFPlus,
 )
 
 MAPS = {
@@ -28,8 +33,37 @@ MAPS = {
     "clustered": HybridRF(12, coefficients="clustered", random_state=0),
 }
 every_map = pytest.mark.parametrize("name", MAPS)
+SMOOTH = {  # all with gradients; most learn something from the embeddings, if only their centre
+    **{name: own for name, own in MAPS.items() if name != "exact"},
+    "exponential": PositiveRF(6, random_state=0),
+    "regularized": PositiveRF(6, variant="regularized", random_state=0),
+    "not centred": PositiveRF(6, center=False, random_state=0),
+    "independent": OptimalPositiveRF(6, coupling="iid", random_state=0),
+    "simplex": SimplexRF(6, random_state=0),
+    "simplex+": SimplexRFPlus(6, random_state=0),
+    "dense": DenseExponentialRF(6, random_state=0),
+    "balanced": DenseExponentialRF(6, asymmetric=True, random_state=0),
+    "adaptive balanced": AdaptiveRF(6, asymmetric=True, random_state=0),
+    "no centres": AdaptiveRF(6, centers="none", random_state=0),
+}
+every_smooth_map = pytest.mark.parametrize("name", SMOOTH)
 TABLE = np.random.default_rng(3).normal(size=(5, 3))
 PRIOR = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
+
+
+def frozen(feature_map, *tables, keys=None, **params):
+    """Return a map that has been fitted for the softmax kernel, in a FrozenEstimator."""
+    own = clone(feature_map).set_params(kernel="softmax", **params)
+    return FrozenEstimator(own.fit(np.vstack(tables), keys=keys))
+
+
+def assert_gradient(gradient, value, vector, step=1e-5):
+    """Assert that a gradient is that of central differences, along five random directions."""
+    directions = np.random.default_rng(0).normal(size=(5, len(vector)))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    expected = [value(vector + step * way) - value(vector - step * way) for way in directions]
+    room = 1e-6 * (1 + np.linalg.norm(gradient) / np.sqrt(len(vector)))
+    assert_allclose(directions @ gradient, np.array(expected) / (2 * step), rtol=0, atol=room)
 
 
 def joint(logs):

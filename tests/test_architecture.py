@@ -53,6 +53,7 @@ CONTRACT = {
     "fit_to",
     "fitted_at",
     "fitted_to",
+    "frozen_kernel",
     "in_range",
     "lacks_rows",
     "mapped",

@@ -15,14 +15,18 @@ from fields import (
     SEEDS,
     SEQUENCES,
     SHARES,
+    SMOOTH,
     TABLE,
     TABLES_REFUSED,
     WIDE,
     assert_drawn_from,
+    assert_gradient,
     assert_refused,
     assert_same_logs,
     dtypes,
     every_map,
+    every_smooth_map,
+    frozen,
     generated,
     joint,
     largest_log,
@@ -37,9 +41,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, TreeMRF, _field, _potentials
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF, _field, _model, _potentials
 from skrf.graphical._climbing import unpacked
 
 RNG = np.random.default_rng(0)
@@ -437,6 +445,133 @@ def test_gradients_are_those_of_differences(name, case):
     for i, found in enumerate(gradients["unary"]):
         seen = np.bincount(states[:, i], minlength=len(found))
         assert_allclose(found, seen - 7 * field.marginals()[i], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+@every_smooth_map
+def test_gradients_are_those_of_models_with_the_map_that_was_fitted(name, kind):
+    """What a user can check: the map stays, the embeddings move."""
+    sides = [TABLES[:LENGTH], LATER_TABLES[:LENGTH]] if kind == "chain" else [TABLES, LATER_TABLES]
+    vector = np.concatenate([X.ravel() for of in sides for X in of])
+    feature_map = frozen(SMOOTH[name], *sides[0], keys=np.vstack(sides[1]))
+
+    def made(vector):
+        u, v = (unpacked(part, sides[0]) for part in np.split(vector, 2))
+        if kind == "chain":
+            return ChainMRF(u, v, feature_map=feature_map)
+        return TreeMRF(EDGES, u, later=v, feature_map=feature_map)
+
+    model = made(vector)
+    assert model.feature_map_ is feature_map
+    found = flat(model, model.log_partition_gradient())
+    assert_gradient(found, lambda at: made(at).log_partition(), vector)
+    states = model.sample(n=7, random_state=1)
+    found = flat(model, model.log_prob_gradient(states))
+    assert_gradient(found, lambda at: made(at).log_prob(states).sum(), vector)
+
+
+@pytest.mark.parametrize("learn_unary", [False, True])
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+@every_smooth_map
+def test_the_objective_of_fit_is_one_function(name, kind, learn_unary, monkeypatch):
+    """The map is fitted for the first embeddings, moves with nothing, and is what fit leaves."""
+    model = ChainMRF(LEFT / 2, RIGHT / 2, feature_map=SMOOTH[name], max_iter=4)
+    if kind == "tree":
+        model = TreeMRF(EDGES, LEFT / 2, later=RIGHT / 2, feature_map=SMOOTH[name], max_iter=4)
+    paths = ChainMRF(LEFT, RIGHT).sample(5, 20, random_state=0)
+    begin, climb = model.log_prob(paths).sum(), _model.climb
+    map_before = model.feature_map_
+
+    def checked(objective, arrays, *args, **limits):
+        assert_allclose(objective(arrays)[0], begin, rtol=1e-12)
+        end, *told = climb(objective, arrays, *args, **limits)
+        vector = np.concatenate([part.ravel() for part in end])
+        found = np.concatenate([np.ravel(part) for part in objective(end)[1]])
+        assert_gradient(found, lambda at: objective(unpacked(at, end))[0], vector)
+        return end, *told
+
+    monkeypatch.setattr(_model, "climb", checked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(paths, learn_unary=learn_unary)
+    assert model.feature_map_ is map_before
+    assert_allclose(model.log_prob(paths).sum(), model.history_[-1], rtol=1e-12)
+    # The same function, for a user who holds the map and the embeddings.
+    given = {"later": model.later_, "feature_map": FrozenEstimator(model.feature_map_)}
+    again = clone(model).set_params(embeddings=model.embeddings_, **given)
+    again.set_params(unary=getattr(model, "unary_", None))
+    assert_allclose(again.log_prob(paths).sum(), model.history_[-1], rtol=1e-12)
+
+
+def test_a_fitted_map_is_taken_as_it_is():
+    chain = ChainMRF(LEFT, RIGHT, feature_map=frozen(SMOOTH["adaptive"], LEFT), random_state=3)
+    held, expected = chain.feature_map, chain.log_partition(5)
+    own = held.estimator
+    logs = logsumexp(own.log_transform(LEFT)[:, None] + own.log_transform_keys(RIGHT)[None], axis=2)
+    assert_allclose(chain._model.pair(0, 1).matrix, logs, rtol=1e-12)
+    for again in (clone(chain), copy.deepcopy(chain), pickle.loads(pickle.dumps(chain))):
+        assert again.log_partition(5) == expected
+    assert clone(chain).feature_map is held  # scikit-learn does not copy what is frozen
+    assert chain.get_params()["feature_map__estimator"] is own
+    paths = chain.sample(5, 30, random_state=0)
+    assert chain.set_params(tol=0.1).fit(paths).feature_map_ is held
+    assert pickle.loads(pickle.dumps(chain)).log_partition(5) == chain.log_partition(5)
+
+
+@pytest.mark.parametrize("is_piped", [False, True], ids=["alone", "in a Pipeline"])
+def test_another_fit_of_a_frozen_map_is_another_model(is_piped):
+    """Its parameters are the same, so nothing but the fit tells."""
+    own = clone(SMOOTH["dense"]).set_params(kernel="softmax")
+    whole = make_pipeline(MaxAbsScaler(), own) if is_piped else own
+    held = FrozenEstimator(whole.fit(LEFT))
+    chain = ChainMRF(LEFT, feature_map=held)
+    first = chain.log_partition(5)
+    assert chain._model is chain._model
+    other = FrozenEstimator(clone(whole).fit(3 * LEFT + 1))
+    expected = ChainMRF(LEFT, feature_map=other).log_partition(5)
+    assert abs(first - expected) > 0.01
+    assert chain.set_params(feature_map=other).log_partition(5) == expected
+    assert chain.set_params(feature_map=held).log_partition(5) == first
+    whole.fit(3 * LEFT + 1)
+    assert chain.log_partition(5) == expected
+
+
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+def test_a_fitted_map_keeps_its_sigma():
+    """Which the report knows."""
+    feature_map = frozen(OptimalPositiveRF(64, random_state=0), LEFT, sigma=0.5)
+    chain = ChainMRF(LEFT, RIGHT, feature_map=feature_map)
+    exact = ChainMRF(LEFT / 2, RIGHT / 2, feature_map="exact")
+    told = chain.report(5)
+    assert_allclose(told.log_partition, exact.log_partition(5), rtol=1e-9)
+    assert_allclose(told.error, exact.log_partition(5) - chain.log_partition(5), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "said"),
+    [
+        (AdaptiveRF(6).fit(LEFT), r"AdaptiveRF\(.* was fitted with kernel='gaussian'; .*softmax"),
+        (AdaptiveRF(6, kernel="softmax").fit(LEFT[:, :2]), "with 2 features, .* have width 3"),
+        (RFFSampler(6, kernel="softmax").fit(LEFT), "RFFSampler.* is not positive"),
+        (Nystroem(n_components=2).fit(LEFT), "Nystroem.* is not positive"),
+        (
+            AdaptiveRF(6).fit(LEFT).set_params(kernel="softmax"),
+            "was fitted with kernel='gaussian'",
+        ),
+        (AdaptiveRF(6, kernel="softmax"), "AdaptiveRF instance is not fitted yet"),
+    ],
+    ids=["kernel", "width", "signs", "other package", "parameter", "unfitted"],
+)
+def test_fitted_maps_that_do_not_fit_are_refused(feature_map, said):
+    own = {"feature_map": FrozenEstimator(feature_map)}
+    for call in (
+        lambda: ChainMRF(LEFT, **own).log_partition(2),
+        lambda: ChainMRF(LEFT, **own).fit([[0, 1]]),
+        lambda: TreeMRF([(0, 1)], LEFT, **own).log_partition(),
+        lambda: KernelHMM(LEFT, RIGHT, **own).score([0, 1]),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
 
 
 @pytest.mark.parametrize("name", ["exact", "adaptive"])

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import pickle
 import warnings
 
 import hypothesis
@@ -15,13 +16,17 @@ from fields import (
     SEEDS,
     SEQUENCES,
     SHARES,
+    SMOOTH,
     TABLES_REFUSED,
     WIDE,
     assert_drawn_from,
+    assert_gradient,
     assert_refused,
     assert_same_logs,
     dtypes,
     every_map,
+    every_smooth_map,
+    frozen,
     generated,
     joint,
     largest_log,
@@ -51,8 +56,8 @@ MISSING = np.ma.array(X, mask=[0, 1, 0, 0, 1])
 
 
 def hmm(name="optimal", start="uniform", **params):
-    given = {"targets": TARGETS, "emitters": EMITTERS, **STARTS[start], **params}
-    return KernelHMM(STATES, SYMBOLS, feature_map=MAPS[name], **given)
+    given = {"targets": TARGETS, "emitters": EMITTERS, "feature_map": MAPS[name], **STARTS[start]}
+    return KernelHMM(STATES, SYMBOLS, **given | params)
 
 
 def log_table(channel):
@@ -449,6 +454,63 @@ def test_gradients_are_those_of_differences(name, start, normalization):
             values.append(other.log_prob(sequences))
         expected = (values[0] - values[1]) / (2 * step)
         assert_allclose(np.sum(gradients[role] * direction), expected, rtol=1e-6, atol=1e-8)
+
+
+@both_norms
+@every_smooth_map
+def test_the_objective_of_fit_is_one_function(name, normalization, monkeypatch):
+    """The maps are fitted for the first embeddings and stay, also when a user holds one."""
+    own = {"feature_map": SMOOTH[name], "normalization": normalization, "max_iter": 4}
+    model = hmm(**own, start="embedding")
+    parts = [MISSING, X[:2], X[::-1]]
+    symbols, lengths = np.ma.concatenate(parts), [5, 2, 5]
+    begin, climb, maps_before = model.score(symbols, lengths), _learning.climb, model.feature_map_
+    ends = []
+
+    def checked(objective, arrays, *args, **limits):
+        if not ends:
+            assert_allclose(objective(arrays)[0], begin, rtol=1e-12)
+        end, *told = climb(objective, arrays, *args, **limits)
+        vector = np.concatenate([part.ravel() for part in end])
+        found = np.concatenate([part.ravel() for part in objective(end)[1]])
+        assert_gradient(found, lambda at: objective(_climbing.unpacked(at, end))[0], vector)
+        ends.append(objective(end)[0])
+        return end, *told
+
+    monkeypatch.setattr(_learning, "climb", checked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_params(n_init=2).fit(symbols, lengths)
+    assert all(model.feature_map_[kind] is own for kind, own in maps_before.items())
+    assert_allclose([model.score(symbols, lengths), max(ends)], model.history_[-1], rtol=1e-12)
+
+    # With a map of the user's own, the model at other embeddings is the same function of them.
+    held = frozen(SMOOTH[name], STATES, EMITTERS, keys=np.vstack([TARGETS, SYMBOLS]))
+    model = hmm(**own | {"feature_map": held}, start="embedding")
+    given = model._model.embeddings
+    vector = np.concatenate([value.ravel() for value in given.values()])
+
+    def score(vector):
+        moved = _climbing.unpacked(vector, given.values())
+        made = KernelHMM(**dict(zip(given, moved, strict=True)), feature_map=held)
+        return made.set_params(normalization=normalization).score(symbols, lengths)
+
+    sequences = [np.ma.filled(part, _recursions.ANY) for part in parts]
+    found = _learning.gradients(model._model, sequences)[1]
+    assert_gradient(np.concatenate([found[role].ravel() for role in given]), score, vector)
+    assert all(own is held for own in model.feature_map_.values())
+    for again in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert again.score(symbols, lengths) == model.score(symbols, lengths)
+
+
+def test_the_report_knows_the_sigma_of_a_fitted_map():
+    held = frozen(OptimalPositiveRF(64, random_state=0), STATES, sigma=0.5)
+    halves = {"targets": TARGETS / 2, "emitters": EMITTERS / 2}
+    unit = frozen(OptimalPositiveRF(64, random_state=0), STATES / 2)
+    small = KernelHMM(STATES / 2, SYMBOLS / 2, **halves, feature_map=unit)
+    found = hmm("exact").set_params(feature_map=held).report()
+    for name, expected in small.report().items():
+        assert_allclose(found[name], expected, rtol=1e-9)
 
 
 @both_norms

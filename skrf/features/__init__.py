@@ -1,7 +1,15 @@
 """Random-feature mechanisms: what omega becomes."""
 
 from ._clusters import by_first, row_codes, spread_rows
-from ._entry import as_feature_map, fit_to, fitted_at, fitted_to, maps_sides_alike, prepared
+from ._entry import (
+    as_feature_map,
+    fit_to,
+    fitted_at,
+    fitted_to,
+    frozen_kernel,
+    maps_sides_alike,
+    prepared,
+)
 from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
@@ -38,6 +46,7 @@ __all__ = [
     "fit_to",
     "fitted_at",
     "fitted_to",
+    "frozen_kernel",
     "in_range",
     "lacks_rows",
     "mapped",

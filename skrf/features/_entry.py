@@ -161,7 +161,7 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
     Parameters
     ----------
     feature_map : transformer
-        Unfitted.
+        Unfitted, or frozen.
     X, keys : ndarray of shape (n, d) and (n_keys, d)
         Rows; the same object if there are no separate keys.
 
@@ -179,11 +179,30 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
     ----------
     Ours.
     """
+    if isinstance(feature_map, FrozenEstimator):
+        return feature_map.fit(X, None)  # it checks that the estimator is fitted
     if keys is X:
         return feature_map.fit(X)
     if has_fit_parameter(feature_map, "keys"):
         return feature_map.fit(X, keys=keys)
     return feature_map.fit(np.concatenate([X, keys]))
+
+
+def frozen_kernel(feature_map):
+    """Return the kernel and sigma that a frozen map was fitted for, or None if it is not frozen.
+
+    Parameters
+    ----------
+    feature_map : mechanism, FrozenEstimator, Pipeline or transformer
+        The map; both are None for mechanisms of other packages.
+    """
+    held = _last(feature_map)
+    if not isinstance(held, FrozenEstimator):
+        return None
+    while isinstance(held, FrozenEstimator):
+        held = _last(held.estimator)
+    known = getattr(held, "_known", None)  # parameters may have been set after the fit
+    return (None, None) if known is None else (known.spec.kernel, known.learned.sigma)
 
 
 def _last(feature_map):

@@ -16,7 +16,15 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
-from ..features import AdaptiveRF, as_feature_map, fit_to, in_range, mapped, prepared
+from ..features import (
+    AdaptiveRF,
+    as_feature_map,
+    fit_to,
+    frozen_kernel,
+    in_range,
+    mapped,
+    prepared,
+)
 
 _LARGEST = 1e140  # entries of embeddings up to which products are finite
 _N_COMPONENTS = 256  # of the default features
@@ -268,10 +276,13 @@ class Maps:
         Fitted.
     sides : tuple of FeatureMap
         Maps of the left and of the right side; empty for "exact".
+    sigma : float, default=1.0
+        Features are those of exp(sigma^2 u.v).
     """
 
     mechanism: object
     sides: tuple
+    sigma: float = 1.0
 
 
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
@@ -280,8 +291,9 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     Parameters
     ----------
     feature_map : mechanism, "exact" or None
-        Unfitted; None means "exact" if products with the matrices of all pairs cost no more than
-        those with features, otherwise ``AdaptiveRF(256)``.
+        A FrozenEstimator stays as it was fitted, with its sigma. None means "exact" if products
+        with the matrices of all pairs cost no more than those with features, otherwise
+        ``AdaptiveRF(256)``.
     left, right : ndarray of shape (n, d)
         Embeddings of the two sides.
     random_state : int, RandomState instance or None
@@ -299,24 +311,37 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
         return Maps("exact", ())
-    own = prepared(
-        feature_map,
-        owner="a graphical model",
-        reserved=("sigma", "kernel"),
-        hint="Scale the embeddings, and use a positive mechanism of skrf",
-        is_deep=True,
-        seed=lambda own: draw_seed(rng) if own is None else own,
-        sigma=1.0,
-        kernel="softmax",
-    )
+    frozen, settings = frozen_kernel(feature_map), {}
+    if frozen is None:
+        settings = {
+            "reserved": ("sigma", "kernel"),
+            "hint": "Scale the embeddings, and use a positive mechanism of skrf",
+            "seed": lambda own: draw_seed(rng) if own is None else own,
+            "sigma": 1.0,
+            "kernel": "softmax",
+        }
+    own = prepared(feature_map, owner="a graphical model", is_deep=True, **settings)
     fit_to(own, left, right)
-    maps = Maps(own, tuple(as_feature_map(own, keys=keys) for keys in (False, True)))
-    if not maps.sides[0].is_positive:
+    sides = tuple(as_feature_map(own, keys=keys) for keys in (False, True))
+    if not sides[0].is_positive:
         raise ValueError(
             f"feature_map={feature_map!r} is not positive: potentials must be. Use a positive "
             "mechanism, such as OptimalPositiveRF or AdaptiveRF."
         )
-    return maps
+    if frozen is None:
+        return Maps(own, sides)
+    kernel, sigma = frozen
+    if kernel != "softmax":
+        raise ValueError(
+            f"feature_map={feature_map!r} was fitted with kernel={kernel!r}; a graphical model "
+            "needs kernel='softmax'."
+        )
+    if own.n_features_in_ != left.shape[1]:
+        raise ValueError(
+            f"feature_map={feature_map!r} was fitted with {own.n_features_in_} features, but the "
+            f"embeddings have width {left.shape[1]}."
+        )
+    return Maps(own, sides, sigma)
 
 
 def log_features(feature_map, embeddings):

@@ -34,7 +34,9 @@ class ChainMRF(FieldModel):
         Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
+        to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
+        was fitted, with its sigma: potentials are then those of sigma times the embeddings.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
@@ -251,8 +253,9 @@ class ChainMRF(FieldModel):
         True
         """
         length, n_products = self._length(length), check_integer("n_products", n_products)
-        tables = self._model.tables
-        left, right = tables["embeddings"], tables.get("later", tables["embeddings"])
+        tables, sigma = self._model.tables, self._model.maps.sigma
+        left = [sigma * X for X in tables["embeddings"]]
+        right = [sigma * X for X in tables.get("later", tables["embeddings"])]
         sides = (left[0], right[0]) if len(left) == 1 else (left[:-1], right[1:])
         unary = None
         if getattr(self, "unary_", self.unary) is not None:
@@ -358,7 +361,10 @@ class ChainMRF(FieldModel):
     # ---------------------------------------------------------------- learning
 
     def log_partition_gradient(self, length: int | None = None) -> dict[str, Any]:
-        """Return the gradient of `log_partition` with fixed feature maps.
+        """Return the gradient of `log_partition` with the feature map as fitted.
+
+        Other embeddings in the parameter would have another map, if it learns from them. To
+        compare, hold it: ``feature_map=FrozenEstimator(model.feature_map_)``.
 
         Parameters
         ----------
@@ -374,7 +380,7 @@ class ChainMRF(FieldModel):
         return self._log_partition_gradient(self._field(self._length(length)))
 
     def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
-        """Return the gradient of the sum of `log_prob` over paths with fixed feature maps.
+        """Return the gradient of the sum of `log_prob` over paths, with the map as fitted.
 
         Parameters
         ----------
@@ -392,9 +398,11 @@ class ChainMRF(FieldModel):
         return self._log_prob_gradient(paths)
 
     def fit(self, paths: Array | Sequence[Array], *, learn_unary: bool = False) -> Self:
-        """Learn the embeddings from paths by maximum likelihood, keeping the features' draw.
+        """Learn the embeddings from paths by maximum likelihood, with the map as it is.
 
-        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings.
+        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings. A map
+        that learns from them is fitted once, before the first step, so the objective does not
+        change on the way: `log_prob` afterwards adds up to its last value, ``history_[-1]``.
 
         Parameters
         ----------

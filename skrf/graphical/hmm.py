@@ -83,7 +83,9 @@ class KernelHMM(Climber):
         Distribution of the first state, in place of `start_embedding`; uniform if both are None.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
+        to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
+        was fitted, with its sigma: potentials are then those of sigma times the embeddings.
     normalization : {"local", "global"}, default="local"
         Whether every transition and emission is normalised, or only the product over a sequence of
         a given length: its symbols and states then have no conditional distributions of their own.
@@ -641,7 +643,7 @@ class KernelHMM(Climber):
         rows = np.sort(rows[: check_integer("n_states", n_states)])
         found = {}
         for name, channel in (("transition", model.transition), ("emission", model.emission)):
-            left, right = (model.embeddings[role] for role in channel.roles)
+            left, right = (channel.maps.sigma * model.embeddings[role] for role in channel.roles)
             exact = softmax(left[rows] @ right.T, axis=1)
             shares = channel.spread(softmax(channel.log_R[rows], axis=1))
             found[name] = np.abs(exact - shares).sum(axis=1) / 2
@@ -653,8 +655,9 @@ class KernelHMM(Climber):
         """Learn the embeddings by gradient ascent on the exact likelihood of the low-rank model.
 
         The features are drawn and fitted once, at the given embeddings, and kept while L-BFGS moves
-        the embeddings. Missing symbols are summed out, and with ``normalization="global"`` the
-        normalisers of the sequences' lengths are part of the likelihood.
+        the embeddings, so the objective does not change on the way: `score` afterwards is its last
+        value, ``history_[-1]``. Missing symbols are summed out, and with ``normalization="global"``
+        the normalisers of the sequences' lengths are part of the likelihood.
 
         Parameters
         ----------

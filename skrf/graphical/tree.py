@@ -32,7 +32,9 @@ class TreeMRF(FieldModel):
         Embeddings y of the states of the second variable of an edge; None means `embeddings`.
     feature_map : mechanism, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``.
+        where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
+        to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
+        was fitted, with its sigma: potentials are then those of sigma times the embeddings.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6
@@ -248,7 +250,10 @@ class TreeMRF(FieldModel):
     # ---------------------------------------------------------------- learning
 
     def log_partition_gradient(self) -> dict[str, Any]:
-        """Return the gradient of `log_partition` with fixed feature maps.
+        """Return the gradient of `log_partition` with the feature map as fitted.
+
+        Other embeddings in the parameter would have another map, if it learns from them. To
+        compare, hold it: ``feature_map=FrozenEstimator(model.feature_map_)``.
 
         Returns
         -------
@@ -259,7 +264,7 @@ class TreeMRF(FieldModel):
         return self._log_partition_gradient(self._field())
 
     def log_prob_gradient(self, assignments: Array) -> dict[str, Any]:
-        """Return the gradient of the sum of `log_prob` over assignments with fixed feature maps.
+        """Return the gradient of the sum of `log_prob` over assignments, with the map as fitted.
 
         Parameters
         ----------
@@ -274,9 +279,11 @@ class TreeMRF(FieldModel):
         return self._log_prob_gradient(self._check_states(assignments))
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
-        """Learn the embeddings from assignments by maximum likelihood, keeping the features' draw.
+        """Learn the embeddings from assignments by maximum likelihood, with the map as it is.
 
-        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings.
+        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings. A map
+        that learns from them is fitted once, before the first step, so the objective does not
+        change on the way: `log_prob` afterwards adds up to its last value, ``history_[-1]``.
 
         Parameters
         ----------
