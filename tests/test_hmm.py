@@ -351,6 +351,14 @@ def test_global_normalisers_of_large_embeddings_go_through_log_space(dtype):
     assert np.isfinite(model.report()["transition"]).all()
 
 
+def test_emissions_beyond_the_range_of_float32_are_0():
+    """Without a warning: their logarithms are e38 and more below the others'."""
+    states, symbols = np.float32([[1e20], [1.0]]), np.float32([[1e20], [-1e20]])
+    model = KernelHMM(states, symbols, feature_map="exact")
+    assert_allclose(model.score([0, 0, 0]), 0, atol=1e-6)
+    assert_allclose(model.predict_proba([1, 0]), [[0, 1], [1, 0]], atol=1e-6)
+
+
 def test_float32_starts_keep_their_range():
     """A start of 1e-60 is 0 in float32; only that state emits what is seen."""
     model = emitters_that_differ(-200, -200, np.float32).set_params(start_prob=[1e-60, 1.0])

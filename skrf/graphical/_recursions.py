@@ -218,7 +218,8 @@ class Model:
         """Return exp(logs - top) in the dtype of probabilities, and the row maxima top."""
         top = logs.max(axis=1)
         weights = np.empty(logs.shape, dtype=self.dtype)
-        np.subtract(logs, top[:, None], out=weights, casting="same_kind")
+        with np.errstate(over="ignore"):  # of float32, to -inf: e to the power of that is 0
+            np.subtract(logs, top[:, None], out=weights, casting="same_kind")
         return np.exp(weights, out=weights), top
 
     # ---------------------------------------------------------------- recursions
