@@ -960,6 +960,7 @@ def test_tables_that_do_not_exist_are_missing_attributes(monkeypatch):
     """So that `hasattr`, `inspect` and debuggers can ask for them; nothing is drawn to tell."""
     model = hmm(normalization="global")
     monkeypatch.setattr(KernelHMM, "_make_model", lambda self: pytest.fail("made a model"))
+    assert "transmat_" in dir(hmm()) and "transmat_" in dir(model)
     for name in ("startprob_", "transmat_", "emissionprob_"):
         assert not hasattr(model, name)
         with pytest.raises(AttributeError, match=f"{name} needs normalization='local'"):

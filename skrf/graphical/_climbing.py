@@ -34,6 +34,9 @@ class Climber(EstimatorBase):
         "verbose": ["verbose"],
     }
 
+    # scikit-learn asks for every attribute, and some are tables that are computed when asked for.
+    __dir__ = object.__dir__
+
     @property
     def _model(self):
         """What was learned, or the model of the current parameters and array contents."""
