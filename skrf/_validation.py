@@ -328,13 +328,16 @@ def _state(value):
     if isinstance(value, (list, tuple)):
         return [_state(part) for part in value]
     if hasattr(value, "get_params") and not isinstance(value, type):
-        return type(value), {name: _state(part) for name, part in vars(value).items()}
+        held = vars(value)
+        if held.get(_STATE) is not None:  # which every fit of ours replaces
+            return type(value), _Itself(held[_STATE])
+        return type(value), {name: _state(part) for name, part in held.items()}
     is_read = type(value) in _PLAIN or hasattr(value, "__array__")
     return _content(value) if is_read else _Itself(value)
 
 
 class _Itself:
-    """A value that equals only itself."""
+    """A value that equals nothing but itself."""
 
     def __init__(self, value):
         self.value = value
