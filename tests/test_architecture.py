@@ -72,6 +72,7 @@ EVERYWHERE = {"numpy", "scipy", "sklearn", "joblib", "array_api_compat"}
 OPTIONAL = ("dask", "torch")  # parts that bear the name of what they need
 SOMEWHERE = {
     "numba": ("_kernels/cpu.py",),
+    "llvmlite": ("_kernels/cpu.py",),
     "cupy": ("_kernels/gpu.py",),
     "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),

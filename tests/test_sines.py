@@ -99,8 +99,8 @@ def test_other_layouts_of_the_output(place):
 def test_the_compiled_loop_is_vectorised(dtype):
     """Its instructions work on full vectors, except for a copy of the loop for the last columns."""
     own = cpu._sine_cosine if dtype == np.float64 else cpu._sine_cosine_single
-    kernel = njit(fastmath={"contract", "nsz"}, nogil=True, error_model="numpy")(own.py_func)
-    kernel(np.ones((2, 8), dtype), np.ones(2, dtype), np.empty((2, 16), dtype))
+    kernel = njit(fastmath={"contract", "nsz"}, nogil=True, error_model="numpy")(own.function)
+    kernel(cpu._read_only(np.ones((2, 8), dtype)), np.ones(2, dtype), np.empty((2, 16), dtype))
     [assembly] = kernel.inspect_asm().values()
     suffix = "pd" if dtype == np.float64 else "ps"
     if f"mul{suffix}" not in assembly:

@@ -1,7 +1,7 @@
 """Compiled twins of `plain` for NumPy arrays of float32 and float64.
 
 Only `skrf._kernels.choose` loads it, because it imports numba. The kernels are serial and release
-the GIL; numba compiles each one per dtype at its first call and caches it on disk.
+the GIL; numba compiles each one per dtype at its first call and, where it can, caches it on disk.
 
 The fast transform has constant geometry (Pease): every pass joins neighbours x_{4g}, ..., x_{4g+3}
 and writes the four results a quarter of the row apart. After all passes every index is back in
@@ -10,13 +10,72 @@ arrays, which the compiler turns into full vectors; butterflies in place at stri
 not vectorised.
 """
 
+import threading
+from functools import partial
+from types import FunctionType
+
+import llvmlite.binding
+import numba
 import numpy as np
 from numba import njit
 from numpy.lib.stride_tricks import as_strided
 
 from . import plain
 
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+_OPTIONS = {"nogil": True, "error_model": "numpy"}
+_CPU = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+
+
+class _Kernel:
+    """A function that is compiled for a dtype at its first call with it, and cached if possible.
+
+    numba's cache fails where no folder for it can be written (a package installed by another user
+    who has no home, a full disk), and where its files are damaged; the call then compiles without.
+
+    Every dtype and processor has files of its own. In a common one, numba numbers the compiled
+    versions, and two processes that add one at the same time give both the same number: from then
+    on a call finds the code of the other.
+
+    Parameters
+    ----------
+    function : function
+        The function; those it calls are compiled into it.
+    **options : dict
+        Further options of `numba.njit`.
+    """
+
+    def __init__(self, function, **options):
+        self.function, self.options = function, {**_OPTIONS, **options}
+        self._compiled, self._lock = {}, threading.Lock()
+
+    def __call__(self, first, *others):
+        compiled = self._compiled.get(first.dtype)
+        if compiled is not None:
+            return compiled(first, *others)
+        with self._lock:  # else every thread of a first call would compile
+            return self._first_call(first, *others)
+
+    def _first_call(self, *args):
+        dtype = args[0].dtype
+        if dtype in self._compiled:
+            return self._compiled[dtype](*args)
+        own = FunctionType(self.function.__code__, self.function.__globals__)
+        own.__qualname__ = f"{self.function.__name__}-{dtype}-{_CPU}"  # names the files
+        try:
+            compiled = njit(cache=True, **self.options)(own)
+            result = compiled(*args)  # before it runs, it is read from the cache or written there
+        except Exception:  # whatever reading and writing of files and pickles raise
+            compiled = njit(**self.options)(own)
+            result = compiled(*args)
+        self._compiled[dtype] = compiled
+        return result
+
+
+def _read_only(array):
+    """Return a contiguous array that numba compiles only one version for, as it may be of users."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 @njit(**_OPTIONS)
@@ -110,7 +169,7 @@ def _simplex_adjoint(x, a, b, c):
     x[last] = 0
 
 
-@njit(**_OPTIONS)
+@_Kernel
 def _project_rows(X, diagonals, lengths, base, weights, out):
     # Both arrays of a row stay in the L1 cache through all layers.
     n_blocks, n_layers, order = diagonals.shape
@@ -135,7 +194,7 @@ def _project_rows(X, diagonals, lengths, base, weights, out):
                 target[j] = cut[j] * row[j]
 
 
-@njit(**_OPTIONS)
+@_Kernel
 def _pull_back_rows(G, diagonals, lengths, base, weights, out):
     n_blocks, n_layers, order = diagonals.shape
     row = np.empty(order, G.dtype)
@@ -169,7 +228,7 @@ def _base(order, dtype, transposed=False):
 def project(X, diagonals, lengths, simplices, out):
     """Write products with the rows of structured blocks into `out`; see `plain.project`."""
     base, weights = _base(diagonals.shape[2], X.dtype), _weights(diagonals, lengths, simplices)
-    _project_rows(np.ascontiguousarray(X), diagonals, lengths, base, weights, out)
+    _project_rows(_read_only(X), diagonals, lengths, base, weights, out)
     return out
 
 
@@ -177,7 +236,7 @@ def pull_back(G, diagonals, lengths, simplices, out):
     """Add products of G with structured blocks to `out`; see `plain.pull_back`."""
     base = _base(diagonals.shape[2], G.dtype, transposed=True)
     weights = _weights(diagonals, lengths, simplices)
-    _pull_back_rows(np.ascontiguousarray(G), diagonals, lengths, base, weights, out)
+    _pull_back_rows(_read_only(G), diagonals, lengths, base, weights, out)
     return out
 
 
@@ -227,7 +286,7 @@ _F_C1, _F_C2, _F_C3 = (
 )
 
 
-@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+@partial(_Kernel, fastmath={"contract", "nsz"})
 def _sine_cosine_single(products, amplitude, out):
     n, m = products.shape
     is_far = np.int32(0)  # as wide as the rows: a wider type would halve the vectors
@@ -252,7 +311,7 @@ def _sine_cosine_single(products, amplitude, out):
     return is_far
 
 
-@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+@partial(_Kernel, fastmath={"contract", "nsz"})
 def _sine_cosine(products, amplitude, out):
     n, m = products.shape
     is_far = 0
@@ -283,11 +342,13 @@ def _sine_cosine(products, amplitude, out):
 def sine_cosine(products, amplitude, out):
     """Write [cos P * a, sin P * a] side by side into `out`, one amplitude a per row."""
     # The loop is vectorised for whole arrays, whose strides it knows, not for slices of columns:
-    # it gets whole rows, of which it writes only these columns.
-    (to_next, step), width = out.strides, out.strides[0] // out.itemsize
-    is_whole = step == out.itemsize and to_next == width * step and width >= out.shape[1]
+    # it gets whole rows, of which it writes only these columns. The stride of an axis of length 1
+    # is arbitrary.
+    to_next, step = out.strides
+    width, rest = divmod(to_next, out.itemsize) if len(out) > 1 else (out.shape[1], 0)
+    is_whole = step == out.itemsize and rest == 0 and width >= out.shape[1]
     is_ready = products.flags.c_contiguous and is_whole
     kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
     sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
-    if not is_ready or kernel(products, sizes, as_strided(out, (len(out), width))):
+    if not is_ready or kernel(_read_only(products), sizes, as_strided(out, (len(out), width))):
         plain.sine_cosine(products, amplitude, out)
