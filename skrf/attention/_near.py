@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import device, is_torch_array
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .._arrays import (
     arithmetic,
@@ -170,10 +171,11 @@ class Layout:
         own = array(present)
         if n == 1:
             return own[..., None, :, :]
-        own = as_blocks(filled(own, present.start - begin, end - present.stop, fill), n + sides)
+        own = filled(own, present.start - begin, end - present.stop, fill)
         if isinstance(own, np.ndarray):  # a view: neighbouring windows overlap in memory
-            shape = (*own.shape[:-3], n, (sides + 1) * self.block, own.shape[-1])
-            return np.lib.stride_tricks.as_strided(own, shape, own.strides, writeable=False)
+            seen = sliding_window_view(own, (sides + 1) * self.block, axis=-2)
+            return seen[..., :: self.block, :, :].swapaxes(-1, -2)
+        own = as_blocks(own, n + sides)
         parts = [own[..., i : i + n, :, :] for i in range(sides + 1)]
         return namespace(own).concat(parts, axis=-2)
 

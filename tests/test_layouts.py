@@ -1,0 +1,333 @@
+"""Arrays of every layout in memory give what their contiguous copies give, and stay as they are."""
+
+import tempfile
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from instances import MECHANISMS, make
+from numpy.testing import assert_allclose
+from sklearn.frozen import FrozenEstimator
+
+import skrf
+import skrf._kernels.cpu  # noqa: F401 (compiled code reads memory without checks)
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    KernelOperator,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressor,
+    KernelRegressorCV,
+    OptimalPositiveRF,
+    RelevanceScaler,
+    RFFSampler,
+    exact_attention,
+    theory,
+)
+from skrf.attention import ApproxKernelAttention, NearField, ToeplitzMask
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+from skrf.statistics import PairStatistics
+
+# ------------------------------------------------------------------ layouts
+
+
+def _reversed(values):
+    back = (slice(None, None, -1),) * values.ndim
+    return np.ascontiguousarray(values[back])[back]
+
+
+def _sliced(values):
+    # What lies between the entries would be noticed.
+    wide = np.full([2 * n + 1 for n in values.shape], np.nan if values.dtype.kind == "f" else 1)
+    wide = wide.astype(values.dtype)
+    own = wide[(slice(1, None, 2),) * values.ndim]
+    own[...] = values
+    return own
+
+
+def _turned(values):
+    """Axes of memory in another order, as after a swap of heads and positions."""
+    order = np.roll(np.arange(values.ndim), 1)
+    return np.ascontiguousarray(values.transpose(order)).transpose(np.argsort(order))
+
+
+def _odd_strides(values):
+    """Strides of axes of length 1 are arbitrary; here they lead out of the array."""
+    strides = [own if n > 1 else 10**6 for own, n in zip(values.strides, values.shape, strict=True)]
+    return np.lib.stride_tricks.as_strided(values, values.shape, strides)
+
+
+def _unaligned(values):
+    memory = np.empty(values.nbytes + 1, np.uint8)
+    own = memory[1:].view(values.dtype).reshape(values.shape)
+    own[...] = values
+    return own
+
+
+def _read_only(values):
+    own = values.copy()
+    own.flags.writeable = False
+    return own
+
+
+def _mapped(values):
+    with tempfile.TemporaryFile() as file:
+        file.write(values.tobytes())
+        file.flush()
+        return np.memmap(file, values.dtype, "r", shape=values.shape)
+
+
+def _broadcast(values, axis=0):
+    return np.broadcast_to(values.take([0], axis), values.shape)
+
+
+LAYOUTS = {
+    "Fortran": np.asfortranarray,
+    "reversed": _reversed,
+    "sliced": _sliced,
+    "turned": _turned,
+    "odd strides": _odd_strides,
+    "unaligned": _unaligned,
+    "swapped bytes": lambda values: values.astype(values.dtype.newbyteorder()),
+    "read-only": _read_only,
+    "memory-mapped": _mapped,
+}
+BROADCAST = {"one row for all": _broadcast, "one column for all": partial(_broadcast, axis=-1)}
+
+
+class Arrays:
+    """Hands out random arrays of one layout, and checks later that they were not written to."""
+
+    def __init__(self, layout, dtype):
+        self._rng, self._layout, self._dtype = np.random.default_rng(0), layout, dtype
+        self._given = []
+
+    def __call__(self, *shape):
+        return self._noted(self._layout(self._rng.normal(size=shape).astype(self._dtype)))
+
+    def laid(self, values):
+        """Return given values in the layout, unless it would change them."""
+        own = self._layout(values)
+        return self._noted(own if np.array_equal(own, values) else values)
+
+    def _noted(self, given):
+        self._given.append((given, given.tobytes(), given.strides))
+        return given
+
+    def labels(self, n):
+        """Return three classes."""
+        return self.laid(np.arange(n) % 3)
+
+    def check(self):
+        """Raise if an array has changed."""
+        for given, content, strides in self._given:
+            assert given.tobytes() == content and given.strides == strides
+
+
+def flat(results):
+    """Return the arrays of nested results."""
+    if isinstance(results, dict):
+        results = list(results.values())
+    if isinstance(results, (list, tuple)):
+        return [array for part in results if part is not None for array in flat(part)]
+    return [results.toarray() if sp.issparse(results) else np.asarray(results)]
+
+
+# ------------------------------------------------------------------ consumers
+
+
+def mechanism(name, arrays):
+    X, Y, new = arrays(12, 3), arrays(9, 3), arrays(1, 3)
+    weights = np.abs(arrays(12)) + 1
+    fitted = make(name, n_components=24, sigma="scale", random_state=0)
+    fitted.fit(X, sample_weight=arrays.laid(weights), keys=Y)
+    yield fitted.transform(X), fitted.transform(new), fitted.transform_keys(Y)
+    yield fitted.approximate_kernel(X, Y), fitted.exact_kernel(X, Y)
+    if fitted.is_positive:
+        yield fitted.log_transform(X), fitted.log_transform_keys(new)
+    yield make(name, n_components=24, random_state=0).fit_transform(X)
+
+
+def merged(arrays):
+    batches = [(arrays(20, 3), arrays.labels(20)) for _ in range(2)]
+    parts = [FrozenEstimator(OptimalPositiveRF(16, random_state=0).fit(batches[0][0]))]
+    for kind in (KernelRegressor, KernelRegressionClassifier):
+        one, other = (kind(parts[0]).fit(*batch) for batch in batches)
+        yield one.merge(other).predict(batches[1][0])
+        yield kind(OptimalPositiveRF(16), random_state=0).fit_batches(batches).predict(arrays(4, 3))
+    statistics = OptimalPositiveRF(16, random_state=0).fit_batches([batch[0] for batch in batches])
+    yield statistics.partial_fit(arrays(5, 3)).transform(arrays(4, 3))
+
+
+def wide(arrays):
+    X = arrays(30, 144)
+    fitted = RFFSampler(160, projection="hadamard", sigma="scale", random_state=0).fit(X)
+    return fitted.transform(X), fitted.transform(arrays(1, 144))
+
+
+def statistics(arrays):
+    found = PairStatistics.of(arrays(30, 3), arrays(20, 3), np.abs(arrays(30)), full=True)
+    return [found.queries.mean, found.queries.covariance, found.keys.mean, found.keys.covariance]
+
+
+def operator(arrays):
+    X, Y = arrays(20, 3), arrays(15, 3)
+    kernel = KernelOperator(OptimalPositiveRF(16, random_state=0).fit(X), X, Y)
+    return kernel @ arrays(15, 4), kernel.T @ arrays(20), kernel.diagonal()
+
+
+def regression(model, arrays):
+    X, is_classifier = arrays(36, 3), hasattr(model, "predict_proba") or "Classifier" in repr(model)
+    y = arrays.labels(36) if is_classifier else arrays(36, 2)
+    weights = arrays.laid(np.arange(36.0) % 4 + 1)
+    model.fit(X, y, sample_weight=weights)
+    yield model.predict(X), model.predict(arrays(1, 3))
+    if hasattr(model, "predict_proba"):
+        yield model.predict_proba(X)
+
+
+def attention(options, arrays):
+    for lead, keys in (((), ()), ((2, 4), (2, 2))):
+        q, k, v = arrays(*lead, 13, 3), arrays(*keys, 13, 3), arrays(*keys, 13, 2)
+        padding = arrays.laid(np.arange(13) % 5 == 4)
+        given = {"feature_map": MAP(), **options(arrays)}
+        call = ApproxKernelAttention(**given)
+        yield call(q, k, v), call(q, k, v, key_padding_mask=padding)
+        if given["feature_map"] != "none":
+            yield call.fit(q, k)(q, k, v)
+        if call.causal and call.mask is None:
+            out, state = call.step(q[..., :5, :], k[..., :5, :], v[..., :5, :], call.init_state())
+            yield out
+            for i in range(5, 13):
+                one = [part[..., i : i + 1, :] for part in (q, k, v)]
+                out, state = call.step(*one, state)
+                yield out
+
+
+def exactly(arrays):
+    q, k, v = arrays(2, 9, 3), arrays(2, 9, 3), arrays(2, 9, 2)
+    mask = arrays.laid(np.abs(np.random.default_rng(1).normal(size=(9, 9))))
+    return exact_attention(q, k, v), exact_attention(q, k, v, causal=True, mask=mask)
+
+
+def chain(arrays):
+    model = ChainMRF(
+        arrays(9, 3),
+        arrays(9, 3),
+        unary=arrays(7, 9),
+        feature_map=OptimalPositiveRF(16, random_state=0),
+    )
+    paths = arrays.laid(np.random.default_rng(1).integers(0, 9, size=(4, 7)))
+    yield model.log_partition(), model.marginals(), model.log_prob(paths), model.decode()
+    yield model.log_prob_gradient(paths)
+
+
+def tree(arrays):
+    edges = arrays.laid(np.array([[0, 1], [0, 2], [2, 3]]))
+    feature_map = OptimalPositiveRF(16, random_state=0)
+    model = TreeMRF(edges, arrays(9, 3), arrays(4, 9), feature_map=feature_map)
+    states = arrays.laid(np.random.default_rng(1).integers(0, 9, size=(5, 4)))
+    yield model.log_partition(), model.marginals(), model.log_prob(states), model.max_marginals()
+    yield model.log_prob_gradient(states)
+
+
+def hidden_markov(arrays):
+    model = KernelHMM(
+        arrays(9, 3),
+        arrays(5, 3),
+        targets=arrays(9, 3),
+        emitters=arrays(9, 3),
+        start_embedding=arrays(3),
+        feature_map=OptimalPositiveRF(16, random_state=0),
+    )
+    symbols, lengths = arrays.laid(np.arange(20) % 5), arrays.laid(np.array([13, 7]))
+    yield model.score(symbols, lengths), model.predict_proba(symbols, lengths)
+    yield model.filter_step(2).posterior, model.decode(symbols, lengths, algorithm="viterbi")
+    model.set_params(max_iter=2, tol=1e-300)
+    yield model.fit(symbols, lengths).states_
+
+
+def advice(arrays):
+    X, Y = arrays(20, 3) / 3, arrays(15, 3) / 3
+    table = theory.compare(X, Y, mechanisms={"positive": MAP()}, random_state=0)
+    yield [[row.predicted, row.measured, row.log_error, row.sum_error] for row in table]
+
+
+MAP = partial(OptimalPositiveRF, 16, random_state=0)
+SIGNED = partial(RFFSampler, 64, random_state=0)
+MODELS = {
+    "classifier": lambda: KernelRegressionClassifier(MAP()),
+    "regressor": lambda: KernelRegressor(SIGNED()),
+    "exact regressor": lambda: KernelRegressor("exact"),
+    "exact classifier": lambda: KernelRegressionClassifier("exact", sigma=0.8),
+    "classifier search": lambda: KernelRegressionClassifierCV(MAP(), sigmas=[0.5, 1.0], cv=3),
+    "regressor search": lambda: KernelRegressorCV(MAP(), sigmas=[0.5, 1.0], cv=3),
+    "ridge": lambda: ApproxKernelRidge(SIGNED()),
+    "positive ridge": lambda: ApproxKernelRidge(MAP()),
+    "ridge classifier": lambda: ApproxKernelRidgeClassifier(SIGNED()),
+    "ridge search": lambda: ApproxKernelRidgeCV(SIGNED(), sigmas=[0.5, 1.0], alphas=[0.1, 1.0]),
+    "ridge classifier search": lambda: ApproxKernelRidgeClassifierCV(
+        SIGNED(), sigmas=[0.5, 1.0], alphas=[0.1, 1.0], cv=3
+    ),
+    "landmarks": lambda: ApproxKernelRidge(skrf.ClusterNystroem(8, random_state=0)),
+}
+ATTENTION = {
+    "bidirectional": lambda arrays: {},
+    "causal": lambda arrays: {"causal": True},
+    "signed": lambda arrays: {"feature_map": SIGNED(), "causal": True},
+    "masked": lambda arrays: {"mask": arrays.laid(np.ones((13, 13)) + np.eye(13))},
+    "Toeplitz": lambda arrays: {"mask": ToeplitzMask(np.abs(arrays(25)) + 0.1), "causal": True},
+    "near": lambda arrays: {"near": NearField(1, anchors=0), "feature_map": "none"},
+    "near, causal": lambda arrays: {"near": NearField(1, anchors=2), "causal": True},
+    "near, blocks": lambda arrays: {"near": NearField(3, anchors=1)},
+}
+CONSUMERS = {
+    **{name: partial(mechanism, name) for name in MECHANISMS},
+    **{name: lambda arrays, make=make: regression(make(), arrays) for name, make in MODELS.items()},
+    **{f"attention, {name}": partial(attention, own) for name, own in ATTENTION.items()},
+    "exact attention": exactly,
+    "merge and batches": merged,
+    "compiled projection": wide,
+    "statistics": statistics,
+    "operator": operator,
+    "relevance": lambda arrays: (
+        RelevanceScaler(random_state=0)
+        .fit(arrays(40, 3), arrays.labels(40))
+        .transform(arrays(5, 3))
+    ),
+    "chain": chain,
+    "tree": tree,
+    "hidden Markov model": hidden_markov,
+    "advice": advice,
+}
+
+
+def results(consumer, layout, dtype):
+    arrays = Arrays(layout, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = flat(list(consumer(arrays)))
+    arrays.check()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_layouts_change_nothing(name, dtype):
+    run, close, layouts = partial(results, CONSUMERS[name]), 1e-9, {**LAYOUTS, **BROADCAST}
+    if dtype == np.float32:  # fewer, for the time
+        close, layouts = 1e-3, {name: LAYOUTS[name] for name in ("turned", "sliced", "unaligned")}
+    plain = run(np.array, dtype)
+    for layout, make_layout in layouts.items():
+        expected, found = plain, run(make_layout, dtype)
+        if layout in BROADCAST:
+            expected = run(lambda values, lay=make_layout: np.array(lay(values), order="C"), dtype)
+        assert len(found) == len(expected) > 0
+        for own, wanted in zip(found, expected, strict=True):
+            largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
+            assert_allclose(own, wanted, rtol=close, atol=close * largest, err_msg=layout)
