@@ -15,6 +15,7 @@ from skrf import OptimalPositiveRF
 from skrf._sums import Rows
 from skrf.attention import (
     ApproxKernelAttention,
+    GeneralizedMap,
     ToeplitzMask,
     _masked,
     _products,
@@ -596,6 +597,51 @@ def test_gradients(name, causal, is_log, growth, monkeypatch):
             assert abs(grads[0].sum(axis=1)).max() <= 1e-10 * abs(grads[0]).max()
 
 
+def log_gradients(queries, keys, values, matrix, grad_out):
+    """Return the gradients for log features, values and entries of the mask, and the kernel.
+
+    Everything is on a log scale, so that no size is too large; rows that see no key are left out.
+    """
+    terms = queries[:, None] + keys
+    with np.errstate(divide="ignore"):
+        logs = np.logaddexp.reduce(terms, axis=2)
+        weighted = logs + np.log(matrix)
+        totals = np.logaddexp.reduce(weighted, axis=1, keepdims=True)
+    shares = np.exp(weighted - totals)
+    by_weights = grad_out @ values.T - np.sum(grad_out * (shares @ values), axis=1, keepdims=True)
+    by_terms = (shares * by_weights)[..., None] * np.exp(terms - logs[..., None])
+    with np.errstate(over="ignore"):
+        kernel = np.exp(logs - totals)
+    by_inputs = by_terms.sum(axis=1), by_terms.sum(axis=0), shares.T @ grad_out
+    return by_inputs, np.minimum(kernel, 1e250) * by_weights, kernel
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_rows_on_scales_of_their_own(causal):
+    """Keys of weight 0 may be e^1000 times as large as those that a row sees."""
+    matrix = KINDS["array"][1] + np.eye(N)  # every row sees a key
+    mask, matrix = internal(matrix, causal), np.tril(matrix) if causal else matrix
+    rng = np.random.default_rng(1)
+    queries, keys = rng.normal(size=(2, N, M)) * rng.choice([1, 500], size=(2, N, 1))
+    values, grad_out = rng.normal(size=(2, N, E))
+    _, saved = attend(queries, keys, values, mask, True)
+    sizes = {is_alone: [] for is_alone in (False, True)}
+    for piece in saved:
+        sizes[piece.way.args[3]].append(len(piece.rows))
+    assert sizes[True] and max(sizes[False]) > 1
+    by_mask = mask.no_gradient(grad_out)
+    grads = backward(queries, keys, values, mask, True, saved, grad_out, by_mask)
+    right, by_matrix, kernel = log_gradients(queries, keys, values, matrix, grad_out)
+    for grad, truth in zip(grads, right, strict=True):
+        assert abs(grad - truth).max() <= 1e-10 * max(1, abs(truth).max())
+    is_told = kernel < 1e250
+    if causal:
+        by_matrix, is_told = np.tril(by_matrix), np.tri(N, dtype=bool) & is_told
+    assert np.count_nonzero((matrix == 0) & is_told & (kernel > 1)) > 5
+    # Terms that underflow beside the largest of a row are 0.
+    assert np.all(abs(by_mask - by_matrix)[is_told] <= 1e-10 * kernel[is_told] + 1e-30)
+
+
 # ------------------------------------------------------------------ float32
 
 
@@ -880,6 +926,87 @@ def test_torch_differentiates_masks(kind, causal, way, monkeypatch):
     if kind == "boolean":
         weights.requires_grad_(False)
     assert torch.autograd.gradcheck(attend, (*parts, weights), fast_mode=True)
+
+
+def defined(attention, q, k, v, matrix):
+    """Return masked attention by its definition, from the features of a fitted operator in torch.
+
+    Also where no weight is 0 in any group, so that outputs are continuous.
+    """
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    out, totals, n_shared = [], [], q.shape[1] // k.shape[1]
+    for b, h in np.ndindex(*q.shape[:2]):
+        own, parts = matrix[h] if matrix.ndim == 3 else matrix, []
+        for (head,) in attention._fitted_sets[h // n_shared].groups:
+            queries = head.queries(q[b, h]).plain()
+            kernel = own * (queries @ head.keys(k[b, h // n_shared]).plain().T)
+            totals.append(kernel.sum(dim=1, keepdim=True))
+            parts.append(kernel @ v[b, h // n_shared] / totals[-1].where(totals[-1] > 0, torch.inf))
+        out.append(sum(parts) / len(parts))
+    totals = torch.stack(totals).unflatten(0, (len(out), -1)).amin(dim=1)
+    return (part.unflatten(0, q.shape[:2]) for part in (torch.stack(out), totals > 0))
+
+
+MAPS_OF_FEW = {
+    "relu": GeneralizedMap(4, random_state=0),
+    "square": GeneralizedMap(4, nonlinearity="square", random_state=0),
+    "positive": OptimalPositiveRF(8, random_state=0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Some outputs are 0")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["grid", "array", "heads"])
+@pytest.mark.parametrize("name", MAPS_OF_FEW)
+def test_torch_differentiates_weights_of_zero(name, kind, causal):
+    """Also where some queries of relu have no weight, in one or several sets and groups."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    n, rng = 6, np.random.default_rng(2)
+    for n_heads, n_key_heads, n_groups in ((1, 1, 1), (4, 2, 1), (2, 2, 2)):
+        q, k, v = (
+            torch.tensor(rng.normal(size=(2, heads, n, 3)) / 2, requires_grad=True)
+            for heads in (n_heads, n_key_heads, n_key_heads)
+        )
+        shape = {"grid": (2 * n - 1,), "array": (n, n), "heads": (n_heads, n, n)}[kind]
+        weights = rng.exponential(size=shape) * (rng.random(shape) < 0.6)
+        if kind == "grid":
+            weights[n - 1] = 1
+        else:
+            weights[..., range(n), range(n)] = 1
+        weights = torch.tensor(weights, requires_grad=True)
+        offsets = n - 1 + torch.arange(n)[:, None] - torch.arange(n)
+        attention = ApproxKernelAttention(MAPS_OF_FEW[name], causal=causal, n_groups=n_groups)
+        attention.fit(q, k)
+
+        def attend(weights, attention=attention, parts=(q, k, v)):
+            mask = ToeplitzMask(weights) if kind == "grid" else weights
+            return attention.set_params(mask=mask)(*parts)
+
+        matrix = weights[offsets] if kind == "grid" else weights
+        matrix = matrix.tril() if causal else matrix
+        right, is_continuous = defined(attention, q, k, v, matrix)
+        found = attend(weights)
+        gradient = torch.tensor(rng.normal(size=found.shape))
+        torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+        inputs = weights, q, k, v
+        found, right = (
+            torch.autograd.grad((own * gradient).sum(), inputs) for own in (found, right)
+        )
+        for own, truth in zip(found, right, strict=True):
+            assert (own - truth).abs().max() <= 1e-10 * max(1, truth.abs().max())
+        assert (found[0] * (weights == 0)).any()
+        # Weights of 0 may only rise; three values leave a third order.
+        gradient = gradient * is_continuous
+        (slopes,) = torch.autograd.grad((gradient * attend(weights)).sum(), weights)
+        direction, step = torch.tensor(rng.exponential(size=shape)), 1e-7
+        with torch.no_grad():
+            low, middle, high = (
+                float((gradient * attend(weights + steps * step * direction)).sum())
+                for steps in range(3)
+            )
+        expected = (4 * middle - high - 3 * low) / (2 * step)
+        products = slopes * direction
+        assert abs(float(products.sum()) - expected) < 1e-6 * float(products.abs().sum())
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

@@ -16,6 +16,7 @@ taken in float64, then cut in two, down to single rows: there the maximum is tha
 keys, and the denominator of a positive map is at least 1. So no epsilon is ever needed.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -441,7 +442,8 @@ def _by_rows(rows, inputs, mask):
         sums, is_done = block.sums()
         done, rest = np.flatnonzero(is_done), rows[~is_done]
         if len(done):
-            way = partial(_Block, own, mask, rows[done], is_alone)
+            # The scale of the sums depends on the other rows, too.
+            way = partial(_Block, own, mask, rows[done], is_alone, block.top)
             sums = sums if len(done) == len(rows) else rows_of(sums, done)
             pieces.append(Piece(rows[done], way, sums))
         if len(rest) and own.doubled is not own:
@@ -456,42 +458,77 @@ def _by_rows(rows, inputs, mask):
 class _Block:
     """Some rows of the masked kernel, formed in parts of the keys that they see."""
 
-    def __init__(self, inputs, mask, rows, is_alone=False):
+    def __init__(self, inputs, mask, rows, is_alone=False, top=None):
         self.inputs, self.mask, self.rows, self.is_alone = inputs, mask, rows, is_alone
-        keys, xp = inputs.keys, namespace(inputs.values)
-        longest = max(keys.values.shape[-1], len(rows))
+        longest = max(inputs.keys.values.shape[-1], len(rows))
         self.parts = parts_of(mask.seen(rows), max(1, BLOCK_BYTES // (8 * longest)))
-        top = xp.full_like(constant(keys.exponents[..., 0, :]), -np.inf)
-        for part in self.parts:
-            top = xp.maximum(top, constant(xp.max(self._keys(part).exponents, axis=-2)))
-        self.top = top
         own = inputs.queries.map(lambda part: rows_of(part, rows))
-        self.factors, self.slopes = lifted(_copied(own), top[..., None, :])
+        self.top = self._top_of(constant(own.exponents)) if top is None else top
+        self.factors, self.slopes = lifted(_copied(own), self.top[..., None, :])
+
+    def _top_of(self, queries):
+        """Return exponents that scale the factors, given those of queries (..., G, n, M).
+
+        They are the largest of all keys. For a single row they are lower where keys of weight 0
+        exceed the level of its sums, so that neither the sums nor the gradients of weights of 0
+        underflow.
+        """
+        exponents = constant(self.inputs.keys.exponents)
+        xp = namespace(exponents)
+        top = needed = xp.full_like(exponents[..., 0, :], -np.inf)
+        for part in self.parts:
+            keys, weights = self._weighted(part) if self.is_alone else (self._keys(part), None)
+            exponents = constant(keys.exponents)
+            top = xp.maximum(top, xp.max(exponents, axis=-2))
+            if self.is_alone:
+                is_used = constant(weights)[0, :, None] > 0
+                exponents = xp.where(is_used, exponents, like(-np.inf, exponents))
+                needed = xp.maximum(needed, xp.max(exponents, axis=-2))
+        if self.is_alone:
+            level = xp.max(queries + needed[..., None, None, :], axis=-1, keepdims=True)
+            top = xp.minimum(top, xp.min(finite(level) - queries, axis=-3)[..., 0, :])
+        return top
 
     def _keys(self, part):
-        """Return the features of some keys, times the weights if there is a single row."""
-        rows = self.inputs.keys.map(lambda array: rows_of(array, part))
-        if not self.is_alone:
-            return rows
-        # The weights are added to the logarithms, so that the maximum is that of the products.
-        values, scale = rows
-        logs = self._log_weights(part)[:, None]
-        return Rows(values + logs) if scale is None else Rows(values, scale + logs)
+        return self.inputs.keys.map(lambda array: rows_of(array, part))
 
-    def _log_weights(self, part):
-        xp = namespace(self.inputs.values)
-        weights = self.mask.entries(self.rows, part, self.inputs.values)[0, ...]
-        some = weights > 0
-        logs = xp.log(xp.where(some, weights, like(1.0, weights)))
-        return xp.where(some, logs, like(-np.inf, weights))
+    def _weighted(self, part):
+        """Return the features of some keys times the weights of a single row, and 1 as weights.
+
+        Weights are added to the logarithms, so that the largest exponents are those of products.
+        Weights of 0 stay 0 instead, because the logarithm has no gradient there.
+        """
+        weights, (values, scale) = self._weights(part), self._keys(part)
+        sizes = self._sizes(weights)
+        logs = namespace(sizes).log(sizes)[0, :, None]
+        keys = Rows(values + logs) if scale is None else Rows(values, scale + logs)
+        return keys, weights / sizes
+
+    def _weights(self, part):
+        return self.mask.entries(self.rows, part, self.inputs.values)
+
+    def _sizes(self, weights):
+        """Return weights, and 1 in place of 0, as constants."""
+        weights = constant(weights)
+        return namespace(weights).where(weights > 0, weights, like(1.0, weights))
 
     def _kernel(self):
         """Yield keys, their weights, and factors and slopes of keys."""
         for part in self.parts:
-            weights = 1.0
-            if not self.is_alone:
-                weights = self.mask.entries(self.rows, part, self.inputs.values)
-            yield part, weights, *lowered(_copied(self._keys(part)), self.top)
+            if self.is_alone:
+                keys, weights = self._weighted(part)
+                keys = self._limited(keys)
+            else:
+                keys, weights = self._keys(part), self._weights(part)
+            yield part, weights, *lowered(_copied(keys), self.top)
+
+    def _limited(self, keys):
+        """Return keys whose factors are finite: those of weight 0 may be far above the others."""
+        values, scale = keys
+        xp, most = namespace(values), finite(self.top)[..., None, :] - math.log(_LEAST["float64"])
+        if scale is None:
+            return Rows(xp.minimum(values, most))
+        return Rows(values, xp.minimum(scale, most))
 
     def sums(self):
         """Return the sums (..., G, n, e + 1), and on the host which rows are accurate."""
@@ -527,7 +564,7 @@ class _Block:
             if found.by_mask is not None:
                 by_entries = np.einsum("gij,gij->ij", kernel, by_kernel)
                 if self.is_alone:
-                    by_entries *= np.exp(-finite(self._log_weights(part)))
+                    by_entries /= self._sizes(self._weights(part))
                 self.mask.add_gradient(found.by_mask, rows, part, by_entries)
             kernel *= weights
             by_kernel *= weights
