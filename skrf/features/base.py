@@ -308,6 +308,9 @@ class BaseRandomFeatures(
     def _log_variance(self, fitted, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
+    def _check_variance(self, learned):
+        """Raise NotImplementedError if `_log_variance` is unknown, without computing anything."""
+
     def _log_term_range(self, fitted, X, Y, upper):
         """Return the log range of the terms that the estimate averages, or raise."""
         raise ValueError(

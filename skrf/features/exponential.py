@@ -287,15 +287,19 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
     def _quadratic_form(self, learned):
         return np.sqrt(learned.rho_)[:, None] * learned.rotation_
 
-    def _log_variance(self, fitted, X, Y):
+    def _check_variance(self, learned):
         if self.coupling not in ("iid", "orthogonal"):
             what, couplings = self._known_errors
             raise NotImplementedError(
                 f"No {what} is known for {type(self).__name__} with coupling={self.coupling!r}. "
                 f"Known: {couplings}."
             )
-        # The error of orthogonal projections does not exceed that of independent ones.
+        self._check_is_dense()
+
+    def _log_variance(self, fitted, X, Y):
         learned = fitted.learned
+        self._check_variance(learned)
+        # The error of orthogonal projections does not exceed that of independent ones.
         return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 

@@ -331,9 +331,9 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return queries, queries
         return queries, replace(queries, coordinates=keys, is_keys=True)
 
-    def _log_variance(self, fitted, X, Y):
+    def _check_variance(self, learned):
         self._check_is_dense()
-        coupling, learned = self._joint, fitted.learned
+        coupling = self._joint
         blocks = coupling.blocks(learned.n_projections, learned.n_features)
         if any(coupling.pair_cosine(rows) is None for rows in blocks):
             known = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
@@ -341,6 +341,11 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 f"No closed form is known for coupling={self.coupling!r}. "
                 f"Known: {', '.join(map(repr, known))}."
             )
+
+    def _log_variance(self, fitted, X, Y):
+        self._check_variance(fitted.learned)
+        coupling, learned = self._joint, fitted.learned
+        blocks = coupling.blocks(learned.n_projections, learned.n_features)
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
     def _terms(self, fitted):

@@ -552,11 +552,29 @@ class HybridRF(CenteredRandomFeatures):
 
     # ---------------------------------------------------------------- error
 
-    def _log_variance(self, fitted, X, Y):
-        learned = fitted.learned
+    def _check_variance(self, learned):
         if self._is_clustered:
             self._check_is_dense()
             self._check_is_iid()
+        sharing = self._sharing(learned)
+        if len(sharing) > 1:
+            self._check_is_dense()
+            self._check_is_iid(", and with shared=False every coupling that the bases know")
+        for (_, one, part), (_, other, other_part) in combinations(sharing, 2):
+            if not variances.is_covariance_known(one._law(part), other._law(other_part)):
+                raise NotImplementedError(
+                    f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
+                    "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
+                    "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
+                    "variance in closed form."
+                )
+        for own, part in self._parts(learned):
+            own._check_variance(part)
+
+    def _log_variance(self, fitted, X, Y):
+        learned = fitted.learned
+        self._check_variance(learned)
+        if self._is_clustered:
             logs = _clustered.log_variance(self, learned, *self._dense_sides(learned, X, Y))
             return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
         covariances = self._covariances(learned, X, Y)
@@ -575,30 +593,25 @@ class HybridRF(CenteredRandomFeatures):
                 f"Known: 'iid'{hint}."
             )
 
-    def _covariances(self, learned, X, Y):
-        """Return covariances of bases that share projections, in the form the law expects."""
-        sharing = [
+    def _sharing(self, learned):
+        """Return the bases that share projections: their numbers, copies and what they learned."""
+        return [
             (k, own, part)
             for k, (own, part) in enumerate(self._parts(learned))
             if self.shared and isinstance(own, GaussianRandomFeatures)
         ]
+
+    def _covariances(self, learned, X, Y):
+        """Return covariances of bases that share projections, in the form the law expects."""
+        sharing = self._sharing(learned)
         if len(sharing) < 2:
             return {}
-        self._check_is_dense()
-        self._check_is_iid(", and with shared=False every coupling that the bases know")
         sides = self._dense_sides(learned, X, Y)
         gap = np.subtract.outer(*(np.sum(Z**2, axis=1) for Z in sides))
         scale = self._log_outer_factor(learned, X, Y) - np.log(learned.n_projections)
         found, geometry = {}, variances.PairGeometry.of(*sides)
         for (k, one, part), (j, other, other_part) in combinations(sharing, 2):
             laws = one._law(part), other._law(other_part)
-            covariance = variances.shared_covariance(laws, geometry, gap)
-            if covariance is None:
-                raise NotImplementedError(
-                    f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
-                    "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
-                    "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
-                    "variance in closed form."
-                )
-            found[k, j] = covariance[0], covariance[1] + scale
+            value, unit = variances.shared_covariance(laws, geometry, gap)
+            found[k, j] = value, unit + scale
         return found

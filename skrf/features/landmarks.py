@@ -199,8 +199,11 @@ class ClusterNystroem(BaseRandomFeatures):
         feature_map = LandmarkMap(coordinates, projection, root)
         return feature_map, feature_map
 
-    def _log_variance(self, fitted, X, Y):
+    def _check_variance(self, learned):
         raise NotImplementedError(
             "ClusterNystroem has no variance: given its landmarks nothing is random, and what its "
             "estimate lacks is bias. Compare approximate_kernel with exact_kernel on some rows."
         )
+
+    def _log_variance(self, fitted, X, Y):
+        self._check_variance(fitted.learned)

@@ -132,14 +132,19 @@ class RFFSampler(GaussianRandomFeatures):
     def _dense_sides(self, learned, X, Y):
         return _about_a_row(learned.sigma, X, Y)
 
-    def _log_variance(self, fitted, X, Y):
+    def _check_variance(self, learned):
         if self.kernel not in SPECTRA:
-            return super()._log_variance(fitted, X, Y)
-        if self.coupling != "iid":
+            super()._check_variance(learned)
+        elif self.coupling != "iid":
             raise NotImplementedError(
                 f"No closed form is known for kernel={self.kernel!r} with "
                 f"coupling={self.coupling!r}. Known: 'iid'."
             )
+
+    def _log_variance(self, fitted, X, Y):
+        if self.kernel not in SPECTRA:
+            return super()._log_variance(fitted, X, Y)
+        self._check_variance(fitted.learned)
         X, Y = self._dense_sides(fitted.learned, X, Y)
         spectrum = SPECTRA[self.kernel]
         return variances.log_trigonometric_variance(

@@ -217,10 +217,7 @@ def _source(mechanism, X, Y):
 
 
 def _has_closed_form(mechanism):
-    try:
-        return mechanism.kernel_variance_is_exact_
-    except NotImplementedError:
-        return False
+    return getattr(mechanism, "kernel_variance_is_exact_", False)
 
 
 def _chosen(n_queries, n_keys, most):

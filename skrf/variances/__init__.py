@@ -18,7 +18,7 @@ from .gaussian import (
     log_expm1,
     log_trigonometric_variance,
 )
-from .hybrid import hybrid_log_variance, shared_covariance
+from .hybrid import hybrid_log_variance, is_covariance_known, shared_covariance
 
 __all__ = [
     "AxisExponential",
@@ -33,6 +33,7 @@ __all__ = [
     "Tabulated",
     "Trigonometric",
     "hybrid_log_variance",
+    "is_covariance_known",
     "log_expm1",
     "log_mean_squared_error",
     "log_relative_second_moment",

@@ -35,6 +35,11 @@ def hybrid_log_variance(moments, log_variances, covariances):
     return np.where(sign > 0, total, -np.inf)
 
 
+def is_covariance_known(*laws):
+    """Return whether `shared_covariance` knows these laws."""
+    return all(type(law) in (Exponential, Hyperbolic, Trigonometric) for law in laws)
+
+
 def shared_covariance(laws, geometry, norm_gap):
     """Return the covariance of two estimates that share a projection, over a unit, and its log.
 
@@ -52,11 +57,9 @@ def shared_covariance(laws, geometry, norm_gap):
 
     Returns
     -------
-    tuple of ndarray, or None
-        None where no closed form is known.
+    tuple of ndarray
+        The covariance of all pairs over its unit, and the log of the unit.
     """
-    if not all(type(law) in (Exponential, Hyperbolic, Trigonometric) for law in laws):
-        return None
     if laws[0] == laws[1]:  # one estimate twice
         unit = laws[0].log_scale(geometry) + laws[0].log_own(geometry)
         return np.ones_like(unit), unit
