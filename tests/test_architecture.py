@@ -73,7 +73,6 @@ OPTIONAL = ("dask", "torch")  # parts that bear the name of what they need
 SOMEWHERE = {
     "numba": ("_kernels/cpu.py",),
     "llvmlite": ("_kernels/cpu.py",),
-    "cupy": ("_kernels/gpu.py",),
     "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),

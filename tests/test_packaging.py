@@ -30,6 +30,34 @@ def test_what_the_source_distribution_names_exists():
     assert [name for name in included if not (ROOT / name.removeprefix("/")).exists()] == []
 
 
+def test_files_that_are_named_exist():
+    """In comments and prose too; pages are also named relative to docs, and some are built."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    built = [line.strip("/") for line in ignored if "/" in line.strip("/")]
+    texts = [
+        path
+        for folder in ("skrf", "tests", "docs", "benchmarks", "examples", ".github")
+        for path in (ROOT / folder).glob("**/*")
+        if path.suffix in (".py", ".rst", ".yml")
+        and not {"_build", "auto_examples", "generated"} & set(path.parts)
+    ]
+    texts += [
+        ROOT / name for name in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")
+    ]
+    named = re.compile(
+        r"(?<![\w/.])((?:skrf|tests|docs|benchmarks|examples)/[\w/.-]*\.[a-z]{2,4})\b"
+    )
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in texts
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists()
+        and not (ROOT / "docs" / name).exists()
+        and not any(name.startswith(folder) for folder in built)
+    }
+    assert found == set()
+
+
 def test_type_checkers_find_the_hints_in_what_is_installed():
     """Both files lie in the folder that the wheel holds, and git keeps them: so does hatchling."""
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["skrf"]}
