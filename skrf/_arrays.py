@@ -284,8 +284,11 @@ def arithmetic(X):
     return Recorded if array_api_compat.is_torch_array(X) else Pure
 
 
-class Kept(dict):
-    """Values computed once per dtype, library and device; copies and pickles start empty."""
+class Kept:
+    """Values computed once per dtype, library and device; copies and saved models start empty."""
+
+    def __init__(self):
+        self._values = {}
 
     def like(self, X, make):
         """Return the host result of `make()` in the library, device and dtype of X."""
@@ -295,9 +298,9 @@ class Kept(dict):
             return like(make(), X)  # such tensors cannot be used where gradients are needed
         else:
             key = namespace(X).__name__, str(X.dtype), str(array_api_compat.device(X))
-        if key not in self:
-            self[key] = like(make(), X)
-        return self[key]
+        if key not in self._values:
+            self._values[key] = like(make(), X)
+        return self._values[key]
 
     def __reduce__(self):
         return Kept, ()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide"
 
-# Source distributions hold the README and no docs.
+# The wheel is tested with the README alone.
 needs_docs = pytest.mark.skipif(not GUIDE.is_dir(), reason="no docs/ in this copy")
 
 _MARKDOWN = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

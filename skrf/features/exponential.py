@@ -154,8 +154,8 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
     real = np.array([point[0], 0.0])
     if objective(real, s) <= value + 1e-9 * (1 + abs(value)):
         # Drop an imaginary part that gains nothing: it would only cost columns.
-        return complex(complex(curve(real)).real, 0.0), s
-    return complex(curve(point)), s
+        return np.complex128(curve(real).real), s
+    return np.complex128(curve(point)), s
 
 
 @document
