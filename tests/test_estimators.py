@@ -1,4 +1,6 @@
-"""What every exported estimator keeps to: it can be looked at, and saved."""
+"""What every exported estimator keeps to: it can be looked at and saved, and its predictions have
+the dtype of the rows.
+"""
 
 import inspect
 import io
@@ -8,13 +10,18 @@ import cloudpickle
 import joblib
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import skops.io
-from estimators import ESTIMATORS, exported_estimators
-from sklearn.base import clone
+from estimators import ESTIMATORS, PREDICTIONS, TARGETS, exported_estimators
+from samples import X
+from sklearn.base import clone, is_regressor
 
 from skrf.graphical import KernelHMM
 
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
+every_predictor = pytest.mark.parametrize(
+    "name", [name for name in ESTIMATORS if name.startswith(("KernelReg", "ApproxKernelRidge"))]
+)
 
 
 def test_every_exported_estimator_is_listed():
@@ -85,3 +92,47 @@ def test_a_saved_estimator_answers_bit_for_bit(name):
             found = getattr(loaded, method)(*arguments)
             assert np.asarray(found).dtype == np.asarray(value).dtype, (saver, method)
             np.testing.assert_array_equal(found, value, err_msg=f"{method} after {saver}")
+
+
+# ------------------------------------------------------------------ predictions
+
+
+def predictions(estimator, rows):
+    """Yield the names and the results of everything that is predicted but labels."""
+    for method in PREDICTIONS:
+        if hasattr(estimator, method) and (method != "predict" or is_regressor(estimator)):
+            yield method, getattr(estimator, method)(rows)
+    if hasattr(estimator, "noise_variance_"):
+        yield from zip(("mean", "std"), estimator.predict(rows, return_std=True), strict=True)
+
+
+SCALES = 1, 100  # features of large rows are computed in float64
+
+
+@every_predictor
+def test_predictions_have_the_dtype_of_the_rows(name):
+    pandas = pytest.importorskip("pandas")
+    models = [ESTIMATORS[name]()[0]]
+    if is_regressor(models[0]):
+        models.append(clone(models[0]).fit(X, np.column_stack([TARGETS, TARGETS**2])))
+    for scale in SCALES:
+        rows = scale * np.round(4 * X)
+        single = rows.astype(np.float32)
+        narrow = [single, sp.csr_array(single), pandas.DataFrame(single)]
+        wide = [rows, rows.tolist(), rows.astype(int), sp.csr_array(rows), pandas.DataFrame(rows)]
+        for model in models:
+            for dtype, forms in ((np.float32, narrow), (np.float64, wide)):
+                for form in forms:
+                    for what, values in predictions(model, form):
+                        assert values.dtype == dtype, (what, scale, type(form))
+
+
+@every_predictor
+def test_predictions_have_the_dtype_of_the_rows_of_a_library(name, library):
+    fitted, _ = ESTIMATORS[name]()
+    for dtype, tolerance in (("float32", 1e-3), ("float64", 1e-9)):
+        for scale in SCALES:
+            rows = (scale * X).astype(dtype)
+            arrays, expected = library.array(rows), dict(predictions(fitted, rows))
+            for what, values in predictions(fitted, arrays):
+                library.assert_same(values, expected[what], arrays, rtol=tolerance, atol=tolerance)

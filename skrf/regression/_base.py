@@ -575,7 +575,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         return self._hold(freeze(sums))
 
     def _query(self, X, function):
-        """Return `KeySums.query` for rows that the user passes to a public method."""
+        """Return `KeySums.query` for rows that the user passes to a public method, and a dtype.
+
+        The dtype is that of the rows, which predictions have, too.
+        """
         check_is_fitted(self)
         lost = []
 
@@ -585,7 +588,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             lost.append(some and bool(xp.any(xp.all(weights == 0, axis=1))))
             return function(sums, block)
 
-        found = self._fitted.query(validate_rows(self, X, reset=False), noted)
+        X = validate_rows(self, X, reset=False)
+        found = self._fitted.query(X, noted)
         if any(lost) and self._warns:
             warnings.warn(
                 "Some rows of X are predicted by the class shares or the mean target alone: the "
@@ -594,7 +598,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
                 FeatureCollapseWarning,
                 stacklevel=3,
             )
-        return found
+        return found, X.dtype
 
     def __sklearn_is_fitted__(self):
         return self._fitted is not None

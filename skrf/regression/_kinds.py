@@ -7,9 +7,15 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils.metaestimators import available_if
 
-from .._arrays import beside, to_host
+from .._arrays import beside, cast, constant, namespace, to_host
 from .._typing import Array
-from .._validation import check_classes, check_labels, check_targets, naming
+from .._validation import (
+    check_classes,
+    check_labels,
+    check_targets,
+    naming,
+    warn_once_a_place,
+)
 
 
 def sorted_classes(classes):
@@ -27,6 +33,27 @@ def _check_known(y, classes, codes):
     if is_unknown.any():
         unknown = np.unique(y[is_unknown])
         raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+
+
+def in_dtype(values, dtype):
+    """Return values in the dtype of the rows; probabilities may vanish there."""
+    with np.errstate(over="ignore"):
+        return cast(values, dtype)
+
+
+def predictions_in(values, dtype):
+    """Return predictions of targets, (n, T), in the dtype of the rows; warn if it cannot."""
+    found = in_dtype(values, dtype)
+    if found.dtype != values.dtype:
+        xp = namespace(values)
+        sizes, limits = xp.max(xp.abs(constant(values)), axis=0), xp.finfo(dtype)
+        is_beyond = (sizes > limits.max) | ((sizes > 0) & (sizes < limits.smallest_normal))
+        if bool(xp.any(is_beyond)):
+            warn_once_a_place(
+                "Predictions overflow or vanish in float32, the dtype of X: pass X in float64, or "
+                "divide y by a number."
+            )
+    return found
 
 
 class _Scored:

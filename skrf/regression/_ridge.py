@@ -296,7 +296,7 @@ class Ridge:
     def means(self, features):
         """Return the predictions for features, (n, T)."""
         found = features @ like(self.coef, features)
-        found = found if is_array_api(found) else found.astype(np.float64)
+        found = cast(found, namespace(found).float64)
         return found * like(self.unit, found) + like(self.intercept, found)
 
     def deviations(self, features):
@@ -335,13 +335,11 @@ class Discriminants(Ridge):
 
     def means(self, features):
         """Return the logarithms of the probabilities for features, (n, T)."""
-        regressions = super().means(features)
-        xp = namespace(regressions)
-        wide = cast(regressions, xp.float64)
-        found = wide @ like(self.turn, wide) + like(self.levels, wide)
+        found = super().means(features)
+        xp = namespace(found)
+        found = found @ like(self.turn, found) + like(self.levels, found)
         found = found - xp.max(found, axis=1, keepdims=True)
-        found = found - xp.log(xp.sum(xp.exp(found), axis=1, keepdims=True))
-        return cast(found, regressions.dtype)
+        return found - xp.log(xp.sum(xp.exp(found), axis=1, keepdims=True))
 
 
 def solved(moments, alpha, noise=None):

@@ -6,7 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array
 from ._base import BaseKernelRegression
-from ._kinds import Classification
+from ._kinds import Classification, in_dtype
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
@@ -134,7 +134,8 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
             As in `predict_proba`.
         """
         check_is_fitted(self)
-        return self._labels_at(self._query(X, self._best))
+        places, _ = self._query(X, self._best)
+        return self._labels_at(places)
 
     def _best(self, sums, block):
         """Return the first class of the largest score, or the most frequent if none is positive."""
@@ -170,7 +171,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
             If all scores of a row are 0, because its features are 0, or because another
             package's features for it are infinite or NaN.
         """
-        return self._query(X, lambda sums, _: self._probabilities(sums))
+        return in_dtype(*self._query(X, lambda sums, _: self._probabilities(sums)))
 
     def _probabilities(self, sums):
         xp = namespace(sums)
@@ -203,7 +204,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
                 logs = namespace(sums).log(self._probabilities(sums))
             return self._refined(logs, block) if self._fitted.maps[0].is_positive else logs
 
-        return self._query(X, logs_of)
+        return in_dtype(*self._query(X, logs_of))
 
     def _refined(self, logs, block):
         """Recompute logs of probabilities that are too small for the common scale of their row.

@@ -9,7 +9,7 @@ from .._arrays import cast, like, namespace
 from .._typing import Array
 from .._validation import warn_once_a_place
 from ._base import BaseKernelRegression, exponents_of
-from ._kinds import Regression
+from ._kinds import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
@@ -137,7 +137,7 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     def _outcomes(self, data, exponent=0):
         """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
-        errors = self.predict(data.X).reshape(data.values.shape) - data.values
+        errors = self._fitted.query(data.X, self._means_of()) - data.values
         return np.ldexp(errors, -exponent) ** 2
 
     def _score_of(self, sums, moments):
@@ -150,7 +150,7 @@ class KernelRegressor(Regression, BaseKernelRegression):
         """Return the result of `score`, computed in units in which squares are finite."""
         from sklearn.metrics import r2_score  # imported here because it uses megabytes
 
-        both = np.stack([data.values, self.predict(data.X).reshape(data.values.shape)])
+        both = np.stack([data.values, self._fitted.query(data.X, self._means_of())])
         both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
         return r2_score(*both, sample_weight=data.score_weights)
 
@@ -174,16 +174,22 @@ class KernelRegressor(Regression, BaseKernelRegression):
         -------
         array of shape (n_samples,) or (n_samples, n_outputs)
             Predictions; the plain mean of the targets if the estimated weights do not have a
-            positive sum. For other libraries they have the dtype of X, or float64 if targets are
-            beyond 2^100 or below its inverse.
+            positive sum.
 
         Warns
         -----
         FeatureCollapseWarning
             If all weights of a row are 0, because its features are 0, or because another
             package's features for it are infinite or NaN.
+        RuntimeWarning
+            If predictions overflow or vanish in float32, for rows of float32.
         """
         check_is_fitted(self)
+        means, shape = predictions_in(*self._query(X, self._means_of())), self._outputs
+        return namespace(means).reshape(means, (means.shape[0], *shape))
+
+    def _means_of(self):
+        """Return a function of the sums of a block that returns its means of the targets."""
         targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
         is_double = max(np.abs(exponents).max(), targets.most.max()) > _SINGLE_BITS
 
@@ -197,8 +203,7 @@ class KernelRegressor(Regression, BaseKernelRegression):
             means = xp.clip(means, like(targets.low, means), like(targets.high, means))
             return xp.where(weight > 0, means, like(targets.mean, means))
 
-        means = self._query(X, means_of)
-        return namespace(means).reshape(means, (means.shape[0], *targets.shape))
+        return means_of
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

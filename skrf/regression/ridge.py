@@ -18,7 +18,7 @@ from ..features import RFFSampler
 from ._base import BaseKernelRegression
 from ._blocks import beside_threads, blocks_of
 from ._cv import Search
-from ._kinds import Classification, Regression
+from ._kinds import Classification, Regression, in_dtype, predictions_in
 from ._ridge import (
     Moments,
     Ridge,
@@ -159,7 +159,7 @@ class _BaseRidge(BaseKernelRegression):
         return super()._hold(fitted)
 
     def _of_features(self, X, function):
-        """Return the concatenated results of function(features) for blocks of rows."""
+        """Return the concatenated results of function(features) for blocks, and the rows' dtype."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         memory, feature_map = Memory(), self._fitted.maps[0]
@@ -172,7 +172,7 @@ class _BaseRidge(BaseKernelRegression):
         parts = map_blocks(answer, X.shape[0], size)
         found = namespace(parts[0]).concat(parts, axis=0)
         check_range(found)
-        return found
+        return found, X.dtype
 
 
 # ---------------------------------------------------------------- how alpha is found
@@ -316,6 +316,11 @@ class _Regression(Regression):
         ------
         ValueError
             If there were too few rows to estimate the noise.
+
+        Warns
+        -----
+        RuntimeWarning
+            If predictions overflow or vanish in float32, for rows of float32.
         """
         check_is_fitted(self)
         ridge, shape = self._fitted.ridge, self._fitted.shape
@@ -330,7 +335,7 @@ class _Regression(Regression):
         def both(features):
             return namespace(features).concat([part(features) for part in functions], axis=1)
 
-        found, size = self._of_features(X, both), len(ridge.intercept)
+        found, size = predictions_in(*self._of_features(X, both)), len(ridge.intercept)
         xp, starts = namespace(found), range(0, found.shape[1], size)
         parts = [xp.reshape(found[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
@@ -365,7 +370,7 @@ class _Classification(Classification):
             covariance.
         """
         check_is_fitted(self)
-        found = self._of_features(X, self._fitted.ridge.means)
+        found = in_dtype(*self._of_features(X, self._fitted.ridge.means))
         return found if len(self.classes_) > 2 else found[:, 0]
 
     def predict(self, X: Array) -> Array:
