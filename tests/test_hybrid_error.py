@@ -67,8 +67,9 @@ def test_largest_errors_of_hybrids_leave_the_range_of_floats_in_order():
         hybrid_max_error(r, n_projections=4, n_coefficients=1, log=True) for r in (1e4, 2e4, 4e4)
     ]
     assert np.allclose(np.divide(logs, [2e8, 8e8, 32e8]), 1, rtol=1e-6)
-    tiny = hybrid_max_error(1e-100, n_projections=1, n_coefficients=1, log=True)
-    assert np.isclose(tiny, np.log(2) / 2 - 200 * np.log(10), rtol=1e-12)
+    for power in (5, 100, 300):  # the square of the last one is 0
+        tiny = hybrid_max_error(10.0**-power, n_projections=1, n_coefficients=1, log=True)
+        assert np.isclose(tiny, np.log(2) / 2 - 2 * power * np.log(10), rtol=1e-12)
     for wrong in ({"radius": 0.0}, {"radius": 1e7}, {"n_projections": 0}, {"n_coefficients": 0}):
         (name,) = wrong
         given = {"radius": 1.0, "n_projections": 1, "n_coefficients": 1, **wrong}

@@ -184,6 +184,31 @@ def test_norms_of_a_simplex_block_are_independent(draws):
         assert_mean(deviations[:, i] * deviations[:, j], 0.0)
 
 
+BLOCKS = "orthogonal", "simplex", "simplex+", "norm-coupled"
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_are_drawn_many_at_once(name, monkeypatch):
+    decomposed, qr = [], np.linalg.qr
+    monkeypatch.setattr(np.linalg, "qr", lambda X: decomposed.append(X.shape) or qr(X))
+    assert draw(name, 1001, 2, 0).shape == (1001, 2)
+    assert decomposed == [(500, 2, 2), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_at_once_are_those_drawn_one_by_one(name, monkeypatch):
+    rows, rng = draw(name, 23, 3, 0), np.random.default_rng(0)
+    for start in range(0, 23, 3):
+        b = min(3, 23 - start)
+        norms = (paired_norms if name == "norm-coupled" else chi_norms)(b, 3, rng)
+        directions = COUPLINGS[name].directions(norms)
+        rotation = haar_rows(b, 3, rng)
+        expected = rotation if directions is None else directions @ rotation
+        np.testing.assert_allclose(rows[start : start + b], norms[:, None] * expected, rtol=1e-12)
+    monkeypatch.setattr("skrf.projections.blocks._NUMBERS", 20)  # two blocks
+    np.testing.assert_array_equal(draw(name, 23, 3, 0), rows)
+
+
 @pytest.mark.parametrize("n_rows", [2, 3, 8])
 def test_simplex_plus_shortens_the_sum_with_every_sweep(n_rows):
     for seed in range(50):

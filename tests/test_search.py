@@ -764,6 +764,22 @@ def test_the_exact_kernel_is_brute_force(sigma, dtype):
     assert not hasattr(model, "partial_fit") and not hasattr(model, "feature_map_")
 
 
+@pytest.mark.parametrize("given", [["1", 10.0], [True, 10.0], [np.True_, 10.0], [[1.0], [2.0]], []])
+@pytest.mark.parametrize("search", [KernelRegressorCV, ApproxKernelRidgeCV])
+def test_grids_hold_numbers_and_nothing_that_could_be_read_as_one(search, given):
+    model = search(RFFSampler(8), sigmas=given)
+    if search is ApproxKernelRidgeCV:
+        model = ApproxKernelRidgeCV(RFFSampler(8), sigmas=[1.0], alphas=given)
+    name = "alphas" if search is ApproxKernelRidgeCV else "sigmas"
+    with pytest.raises(
+        (TypeError, ValueError), match=f"{name}.* must be .*finite number.* > 0, got"
+    ):
+        model.fit(X, T)
+    for good in ([1, np.float32(2.0)], np.array([1, 2]), (0.5,)):
+        own = {name: good}
+        assert np.isfinite(clone(model).set_params(**own).fit(X, T).best_score_)
+
+
 def test_the_exact_kernel_far_from_the_data():
     model = KernelRegressionClassifier("exact", sigma=50.0).fit(X, y)
     far = X + 100

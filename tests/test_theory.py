@@ -292,6 +292,16 @@ def test_log_error_needs_no_representable_kernel():
     assert row.log_error < 5 and np.isfinite(row.measured)
 
 
+def test_enormous_mechanisms_are_compared_by_fewer_draws(monkeypatch):
+    drawn, redraw = [], RFFSampler.redraw
+    monkeypatch.setattr(RFFSampler, "redraw", lambda *args: drawn.append(args[1]) or redraw(*args))
+    for projections, n_draws in ((2**22, 50), (64 * 10, 10), (64, 3)):
+        monkeypatch.setattr("skrf.theory.choice._PROJECTIONS", projections)
+        [row] = theory.compare(X, mechanisms={"": RFFSampler(128)})
+        assert drawn == list(range(n_draws)) and 0 < row.measured < 1
+        drawn.clear()
+
+
 @pytest.mark.parametrize("sigma", [30.0, 60.0, 300.0])
 def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
     """Most pairs lie beyond exp(-745); positive maps know their logarithms, and are chosen."""

@@ -3,7 +3,9 @@
 import numpy as np
 
 from .base import Coupling, DenseProjection
-from .norms import chi_norms, paired_norms
+from .norms import mirrored
+
+_NUMBERS = 2**18  # of rotations drawn at once, because there may be a block for every few rows
 
 
 def haar_rows(n_rows, n_features, rng):
@@ -12,8 +14,14 @@ def haar_rows(n_rows, n_features, rng):
     The signs of R's diagonal are folded into Q, because LAPACK's Q alone is not Haar distributed
     and would bias one-sided exponential features.
     """
-    q, r = np.linalg.qr(rng.standard_normal((n_features, n_rows)))
-    return (q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T
+    return _haar(rng.standard_normal((n_features, n_rows)))
+
+
+def _haar(normals):
+    """Return the rows of `haar_rows` for normal matrices (..., n_features, n_rows)."""
+    q, r = np.linalg.qr(normals)
+    signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
+    return (q * signs[..., None, :]).swapaxes(-1, -2)
 
 
 class BlockCoupling(Coupling):
@@ -22,21 +30,32 @@ class BlockCoupling(Coupling):
     Subclasses define the lengths of the rows and their directions before the rotation.
     """
 
-    norms = staticmethod(chi_norms)
+    def lengths(self, norms, n_features):
+        """Return the lengths of the rows of blocks (..., b), given independent ones."""
+        return norms
 
     def directions(self, norms):
-        """Return unit rows (b, b) for a block with these norms; None means the identity."""
+        """Return unit rows (..., b, b) for blocks with these norms; None means the identity."""
         return None
 
     def draw(self, n_projections, n_features, rng):
         """Return a dense projection drawn with `rng`."""
-        blocks = []
-        for start in range(0, n_projections, n_features):
-            norms = self.norms(min(n_features, n_projections - start), n_features, rng)
-            rotation, directions = haar_rows(len(norms), n_features, rng), self.directions(norms)
-            unit_rows = rotation if directions is None else directions @ rotation
-            blocks.append(norms[:, None] * unit_rows)
-        return DenseProjection(np.concatenate(blocks))
+        rows, start = np.empty((n_projections, n_features)), 0
+        most = max(_NUMBERS // n_features**2, 1)
+        while start < n_projections:
+            left = n_projections - start
+            count, b = max(min(left // n_features, most), 1), min(left, n_features)
+            norms, normals = np.empty((count, b)), np.empty((count, n_features, b))
+            for k in range(count):
+                norms[k] = rng.chisquare(n_features, size=b)
+                rng.standard_normal(out=normals[k])
+            norms = self.lengths(np.sqrt(norms), n_features)
+            unit_rows, directions = _haar(normals), self.directions(norms)
+            unit_rows = unit_rows if directions is None else directions @ unit_rows
+            own = rows[start : start + count * b].reshape(count, b, n_features)
+            np.multiply(norms[..., None], unit_rows, out=own)
+            start += count * b
+        return DenseProjection(rows)
 
     def blocks(self, n_projections, n_features):
         """Return {rows in a block: number of such blocks}."""
@@ -51,7 +70,9 @@ class Orthogonal(BlockCoupling):
 class NormCoupled(BlockCoupling):
     """Orthogonal directions, norms coupled in pairs."""
 
-    norms = staticmethod(paired_norms)
+    def lengths(self, norms, n_features):
+        """Return the lengths with each pair coupled."""
+        return mirrored(norms, n_features)
 
     def pair_cosine(self, block_rows):
         """Return None: the norms of a pair are not independent (a lone row has no pair)."""

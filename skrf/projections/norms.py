@@ -15,15 +15,21 @@ def paired_norms(n_rows, n_features, rng):
     An odd last row keeps an independent norm. Source: Reid et al., Variance-reducing couplings
     for random features (pairwise norm coupling).
     """
-    norms = chi_norms(n_rows, n_features, rng)
-    half, shape = n_rows // 2, n_features / 2
-    first = norms[: 2 * half : 2] ** 2 / 2
+    return mirrored(chi_norms(n_rows, n_features, rng), n_features)
+
+
+def mirrored(norms, n_features):
+    """Return norms (..., b) of which the second of each pair is the first one's mirror quantile."""
+    norms, half, shape = norms.copy(), norms.shape[-1] // 2, n_features / 2
+    first = norms[..., : 2 * half : 2] ** 2 / 2
     # Invert each half of the distribution from its small tail: probabilities near 1 lose all
     # digits.
-    mirrored = np.where(
-        first > shape,
-        gammaincinv(shape, gammaincc(shape, first)),
-        gammainccinv(shape, gammainc(shape, first)),
+    norms[..., 1 : 2 * half : 2] = np.sqrt(
+        2
+        * np.where(
+            first > shape,
+            gammaincinv(shape, gammaincc(shape, first)),
+            gammainccinv(shape, gammainc(shape, first)),
+        )
     )
-    norms[1 : 2 * half : 2] = np.sqrt(2 * mirrored)
     return norms

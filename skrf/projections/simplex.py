@@ -19,7 +19,7 @@ class Simplex(BlockCoupling):
 
     def directions(self, norms):
         """Return the simplex of as many rows as there are norms."""
-        return simplex_rows(len(norms))
+        return simplex_rows(norms.shape[-1])
 
     def pair_cosine(self, block_rows):
         """Return -1/(b - 1)."""
@@ -33,15 +33,17 @@ class SimplexPlus(BlockCoupling):
 
     def directions(self, norms):
         """Return the directions after the sweeps."""
-        rows = simplex_rows(len(norms))
-        if len(norms) == 1:
+        b = norms.shape[-1]
+        rows = np.broadcast_to(simplex_rows(b), (*norms.shape, b)).copy()
+        if b == 1:
             return rows
-        total = norms @ rows
+        total = np.einsum("...i,...ij->...j", norms, rows)
         for _ in range(self.n_sweeps):
-            for i, norm in enumerate(norms):
-                rest = total - norm * rows[i]
-                rows[i] = -rest / np.linalg.norm(rest)
-                total = rest + norm * rows[i]
+            for i in range(b):
+                norm = norms[..., i, None]
+                rest = total - norm * rows[..., i, :]
+                rows[..., i, :] = -rest / np.linalg.norm(rest, axis=-1, keepdims=True)
+                total = rest + norm * rows[..., i, :]
         return rows
 
     def pair_cosine(self, block_rows):

@@ -14,6 +14,7 @@ from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows, Sums
 from .._threads import Scratch, block_rows, run_rows
+from .._validation import check_positive
 from ..features import (
     FeatureMap,
     OptimalPositiveRF,
@@ -370,13 +371,10 @@ def told(runs, sigmas, verbose, unit):
 
 def positive_array(name, values):
     """Return a sequence of positive numbers as an array, or raise and name it."""
-    try:
-        found = np.array(values, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must hold numbers > 0, got {values!r}.") from error
-    if not (found.ndim == 1 and len(found) and (found > 0).all() and np.isfinite(found).all()):
+    given = np.array(values, dtype=object)  # of text beside numbers NumPy would make numbers
+    if given.ndim != 1 or len(given) == 0:
         raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
-    return found
+    return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(given)])
 
 
 def tests_of(cv, y, data):

@@ -562,7 +562,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     over the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the
     sums of the other folds are merged for its training set, and the final fit merges all of them.
     With ``sigmas=None`` the map keeps its sigma, and alpha is chosen by generalised
-    cross-validation, as in scikit-learn's RidgeCV.
+    cross-validation. scikit-learn's RidgeCV leaves out each row in turn instead of giving all rows
+    the mean leverage, so its scores, and now and then its alpha, are others.
 
     Parameters
     ----------
@@ -618,7 +619,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
 
     References
     ----------
-    The model is that of `ApproxKernelRidge`; that folds are scored from merged sums is ours.
+    The model is that of `ApproxKernelRidge`; generalised cross-validation: Golub, Heath and Wahba
+    (1979). That folds are scored from merged sums is ours.
 
     Examples
     --------

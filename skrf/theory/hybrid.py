@@ -9,6 +9,7 @@ from .. import variances
 from .._validation import check_integer, check_positive
 
 _LONGEST = 1e6  # a radius whose fourth power still has all digits
+_SHORTEST = 1e-10  # up to which the error is proportional to the squared radius, to all digits
 _N_ANGLES = 2000
 
 
@@ -64,12 +65,13 @@ def hybrid_max_error(
         raise ValueError(f"radius must be at most {_LONGEST:g}, got {radius!r}.")
     n_projections = check_integer("n_projections", n_projections)
     n_coefficients = check_integer("n_coefficients", n_coefficients)
+    length = max(radius, _SHORTEST)  # the squares of shorter ones may vanish
 
     def log_square(angle):
-        return _log_relative_variance(radius, angle, n_coefficients)
+        return _log_relative_variance(length, angle, n_coefficients)
 
     # An angle and its supplement have the same error. For long rows the maximum is near 1 / radius.
-    angles = np.geomspace(1e-2 / max(radius, 1.0), np.pi / 2, _N_ANGLES)
+    angles = np.geomspace(1e-2 / max(length, 1.0), np.pi / 2, _N_ANGLES)
     values = log_square(angles)
     best = int(np.argmax(values))
     ends = angles[max(best - 1, 0)], angles[min(best + 1, _N_ANGLES - 1)]
@@ -77,6 +79,7 @@ def hybrid_max_error(
         lambda angle: -log_square(angle), bounds=ends, method="bounded", options={"xatol": 1e-12}
     )
     result = (max(float(values[best]), -float(found.fun)) - math.log(n_projections)) / 2
+    result += 2 * math.log(radius / length)
     if log:
         return result
     with np.errstate(over="ignore"):
