@@ -49,6 +49,7 @@ CONTRACT = {
     "scope_of",
     "Survey",
     "as_feature_map",
+    "by_first",
     "difference",
     "fit_to",
     "fitted_at",
