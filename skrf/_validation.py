@@ -78,16 +78,18 @@ def validate_rows(estimator, X, *, reset, name="X"):
         )
     if is_array_api(X):
         return _validate_array_api(estimator, X, reset=reset, name=name)
-    if not reset and _is_plain(estimator, X):
-        # The checks of check_array that apply to such an array.
-        assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
-        return X
-    if name == "X":
+    # scikit-learn looks at single entries only if their sum is not finite, which may be inf - inf.
+    with np.errstate(invalid="ignore"):
+        if not reset and _is_plain(estimator, X):
+            # The checks of check_array that apply to such an array.
+            assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
+            return X
+        if name == "X":
+            with naming(name):
+                return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
+        _check_feature_names(estimator, X, reset=False)
         with naming(name):
-            return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
-    _check_feature_names(estimator, X, reset=False)
-    with naming(name):
-        rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
+            rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
     _same_width(estimator, rows, name)
     return _canonical(rows)
 

@@ -11,6 +11,7 @@ from sklearn.utils import gen_batches
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
 from ._threads import WIDE, Scratch, map_rows, narrow_blas
 from ._typing import Array
+from ._validation import check_range
 
 _ENTRIES, _PARTS = 2**17, 16  # a float64 copy of a block fits in the cache
 _BLOCK_ROWS = 1024  # of sparse matrices, of other libraries, and of products of wide rows
@@ -268,6 +269,9 @@ class PairStatistics:
         **options: bool,
     ) -> Self:
         """Return the weighted statistics of queries X and keys (by default X itself)."""
+        for name, rows in (("X", X), ("keys", keys)):
+            if rows is not None and not is_array_api(rows):  # their sums do not warn
+                check_range(name, rows)
         queries = Moments.of(X, sample_weight, **options)
         return cls(queries, queries if keys is None else Moments.of(keys, key_weight, **options))
 

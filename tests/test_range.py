@@ -1,6 +1,7 @@
 """Features that vanish or overflow: one warning each, logarithms instead."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from contract import POSITIVE, X, Y, every_mechanism, every_positive, mechanism, one_warning
-from instances import KERNELS, couplings, make
+from instances import KERNELS, MECHANISMS, accepts, couplings, make
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skrf import SimplexRF
@@ -151,3 +153,105 @@ def test_float32_rows_far_from_zero_have_the_features_of_float64(name, offset):
     fitted = make(name, sigma=0.5, random_state=0).fit(rows)
     method = fitted.log_transform if fitted.is_positive else fitted.transform
     assert_allclose(method(rows), method(rows.astype(np.float64)), rtol=1e-5, atol=2e-5)
+
+
+# ------------------------------------------------------------------ extreme numbers
+
+OWN_WORDS = (
+    "Rows of features of [XY] vanished",
+    "Features of [XY] overflowed",
+    "Kernel (values|estimates) overflowed",
+    "Variances overflowed",
+)
+# Powers of 10 of sigma and of the rows, and which rows have that size.
+EXTREMES = [
+    (30, 149, "all"),
+    (100, 76, "all"),
+    (149, 20, "all"),
+    (149, 0, "all"),
+    (141, 0, "equal"),
+    (150, 0, "equal"),
+    (20, 122, "equal"),
+    (1, 37, "one row"),
+    (30, 20, "one row"),
+    (-8, -300, "all"),
+    (-160, 150, "one row"),
+    (-300, 149, "one column"),
+    (-300, -323, "one row"),
+    (-323, 0, "all"),
+    (0, -323, "one column"),
+]
+
+
+def extreme_rows(power, which, dtype):
+    rows = np.random.default_rng(0).normal(0.3, 0.5, size=(12, 3))
+    size = 10.0**power
+    if which == "equal":
+        rows = np.full_like(rows, size)
+    else:
+        part = {"all": np.s_[:], "one row": np.s_[3], "one column": np.s_[:, 1]}[which]
+        rows[part] *= size / np.abs(rows[part]).max()
+    return rows.astype(dtype)
+
+
+def says_what_is_wrong(call, *arguments, **options):
+    """Return the result, or None after a refusal that names X or sigma.
+
+    Warnings must be those of the library, and results without one must be finite.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call(*arguments, **options)
+        except ValueError as error:
+            assert re.search(r"\b(X|Y|keys|sigma)\b", str(error)), error
+            return None
+    for warning in caught:
+        assert warning.category is RuntimeWarning, warning
+        assert re.match("|".join(OWN_WORDS), str(warning.message)), warning
+    if isinstance(result, np.ndarray):
+        assert not np.isnan(result).any() or caught
+        assert np.isfinite(result).all() or caught or options.get("log")
+    return result
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name, dtype):
+    options = {"n_components": 24, "random_state": 0}
+    options |= {"coupling": "iid"} if accepts(name, "coupling") else {}
+    plain = extreme_rows(0, "all", np.float64)
+    for sigma, power, which in EXTREMES:
+        if dtype is np.float32 and power > 37:
+            continue
+        rows = extreme_rows(power, which, dtype)
+        for kernel in KERNELS:
+            own = make(name, sigma=10.0**sigma, kernel=kernel, **options)
+            fits = [says_what_is_wrong(own.fit, rows)]
+            other = says_what_is_wrong(clone(own).fit, plain)
+            if other is not None:
+                fits += [other, says_what_is_wrong(other.adapted, rows)]
+            for fitted in filter(None, fits):
+                says_what_is_wrong(fitted.transform, rows)
+                says_what_is_wrong(fitted.approximate_kernel, rows, plain)
+                says_what_is_wrong(fitted.exact_kernel, rows, plain)
+                if name != "SimplexRFPlus":
+                    says_what_is_wrong(fitted.kernel_variance, rows, plain)
+                    says_what_is_wrong(fitted.kernel_variance, rows, plain, log=True)
+
+
+@pytest.mark.parametrize("side", ["X", "keys"])
+def test_rows_that_sigma_makes_too_large_are_refused_at_fit(side):
+    rows = extreme_rows(0, "all", np.float64)
+    sides = {"X": rows, "keys": rows, side: 1e60 * rows}
+    text = rf"^{side} is too large at sigma=1e\+100: .* at most 1e\+150\. The largest entry of "
+    for name in ("RFFSampler", "OptimalPositiveRF", "DiscreteRF"):
+        with pytest.raises(ValueError, match=text):
+            make(name, sigma=1e100).fit(**sides)
+
+
+def test_rows_that_vanish_do_not_hide_features_that_overflow():
+    fitted = make("PositiveRF", n_components=4, kernel="softmax", random_state=0).fit([[30.0]])
+    with one_warning("Rows of features of X vanished and others overflowed in float64"):
+        features = fitted.transform([[60.0], [-300.0], [30.0]])
+    assert np.isinf(features[0]).all() and not features[1].any() and features[2].all()

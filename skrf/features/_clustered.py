@@ -214,6 +214,11 @@ class StretchedMap(ClusteredMap):
         shape = X.shape[0], self.n_columns
         return signed_rows(xp.reshape(values, shape), xp.reshape(logs, shape))
 
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of the rows, stretched or not."""
+        reach = float(np.abs(self.stretches[self.is_keys]).max(initial=1.0))
+        return super().exponent_bound(X) * reach * reach
+
     def _products(self, rows, stretches):
         """Return products with the projections, stretched for every pair, (n, n_pairs, m)."""
         stretched = self.projection.dense() * stretches[:, None]
@@ -314,7 +319,7 @@ def _stretches(queries, others, *centers):
         shares = _shares(points, weights, own)
         means.append(np.expand_dims(shares @ points, axis))
         squares.append(np.expand_dims(np.maximum(shares @ points**2, _FLOOR), axis))
-    size = (squares[1] / squares[0]) ** 0.25
+    size = squares[1] ** 0.25 / squares[0] ** 0.25
     # Means that are only rounding have no sign, so they count as equal.
     is_imaginary = means[0] * means[1] >= -_FLOOR * np.sqrt(squares[0]) * np.sqrt(squares[1])
     shown = np.stack([~is_imaginary, is_imaginary], axis=2)
@@ -326,4 +331,6 @@ def _stretches(queries, others, *centers):
 def _shares(points, weights, centers):
     """Return the share of every row in the weight of every cluster, (C, n); 0 in the others."""
     shares = weights * (nearest(points, centers) == np.arange(len(centers))[:, None])
-    return shares / shares.sum(axis=1, keepdims=True)
+    sums = shares.sum(axis=1, keepdims=True)
+    # No row is nearest to a centre whose distance from another one vanishes when squared.
+    return shares / np.where(sums > 0, sums, 1.0)

@@ -13,7 +13,7 @@ import numpy as np
 from .. import variances
 from .._arrays import columns, like, namespace
 
-_FAR = 1e4  # exponents whose exponentials vanish
+_FAR = 150.0  # standard deviations at which a Gaussian vanishes
 
 
 class Angular:
@@ -109,7 +109,8 @@ class Gaussian:
             found = np.zeros((n_bases, n_bases, *difference2.shape))
             found[0, 0] = 1.0
             return found
-        exponents = [np.minimum(difference2 / (2 * w**2), _FAR) for w in np.atleast_1d(width)]
+        distances = np.sqrt(difference2)
+        exponents = [(np.minimum(distances, _FAR * w) / w) ** 2 / 2 for w in np.atleast_1d(width)]
         # Subtract Gaussians without cancellation; the wider one has the smaller exponent.
         pairs = pairwise([np.zeros_like(difference2), *exponents])
         means = [-np.exp(-a) * np.expm1(a - b) for a, b in pairs]

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from .._arrays import (
     LARGEST,
+    cast,
     largest_entry,
     largest_norm2,
     less_offset,
@@ -115,9 +116,19 @@ class Coordinates:
         bound = max(self._with_shift(norm2), self._least_bound)
         if bound <= LARGEST**2 or sp.issparse(X):
             return bound
+        X = cast(X, namespace(X).float64)
         if self.is_softmax:
-            return self._with_shift(largest_norm2(X) * self.sigma * self.sigma)
-        return largest_norm2(ScaledRows(X, self.sigma, self.offset).values)
+            return self._with_shift(self._scaled_norm2(X))
+        X = X - like(self.offset, X) if self.is_shifted else X
+        return max(self._scaled_norm2(X), self._least_bound)
+
+    def _scaled_norm2(self, X):
+        """Return the largest squared norm of dense rows times sigma, inf if it leaves floats."""
+        largest = largest_entry(X)
+        if not 0.0 < largest < math.inf:
+            return largest
+        scale = largest * self.sigma
+        return largest_norm2(X / largest) * scale * scale
 
     @cached_property
     def _least_bound(self):
@@ -190,16 +201,17 @@ class ScaledRows:
         if not self.is_sparse:
             return squared_norms(self.values)
         entries = self.values.tocsr()
-        data = entries.data.astype(np.float64)
+        data = entries.data.astype(np.float64) * self.scale
         if self.offset is None:
             terms, constant = data**2, 0.0
         else:
             # (x - c)^2 - c^2 = x (x - 2c) at the stored entries; |c|^2 everywhere.
-            terms = data * (data - 2 * self.offset[entries.indices])
-            constant = float(self.offset @ self.offset)
+            offset = self.offset * self.scale
+            terms = data * (data - 2 * offset[entries.indices])
+            constant = float(offset @ offset)
         rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
         norms = np.bincount(rows, weights=terms, minlength=entries.shape[0]) + constant
-        return (norms * self.scale**2).astype(self.values.dtype)
+        return norms.astype(self.values.dtype)
 
     def on_host(self):
         """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""

@@ -35,7 +35,28 @@ def resolve_sigma(mechanism, statistics, sample):
             f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
             f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
         )
-    return float(sigma)
+    sigma = float(sigma)
+    _check_scaled("X", sigma, statistics.queries, sample.queries)
+    if statistics.keys is not statistics.queries:
+        _check_scaled("keys", sigma, statistics.keys, sample.keys)
+    return sigma
+
+
+def _check_scaled(name, sigma, moments, rows):
+    """Raise unless squares of the rows, scaled or not, are floats."""
+    largest = _least_largest(moments)
+    if rows is not None and sigma > 1:
+        largest = max(largest, largest_entry(rows))
+    if not max(sigma, 1.0) * largest <= LARGEST:
+        raise ValueError(
+            f"{name} is too large at sigma={sigma:.4g}: its entries, and sigma times these, must "
+            f"be at most {LARGEST:g}. The largest entry of {name} is {largest:.4g}."
+        )
+
+
+def _least_largest(moments):
+    """Return the least that the largest entry of rows with these moments can be."""
+    return float(np.hypot(moments.mean, np.sqrt(moments.variances)).max())
 
 
 def _of_data(rule, queries, sample):
@@ -48,10 +69,8 @@ def _of_data(rule, queries, sample):
     else:
         spread = median_distance(sample)
         is_constant = spread == 0
-    if sample.queries is None:
-        largest = math.sqrt((queries.mean**2 + queries.variances).max())  # at most the largest
-    else:
-        largest = largest_entry(sample.queries)
+    rows = sample.queries
+    largest = _least_largest(queries) if rows is None else largest_entry(rows)
     if 0 < largest < _SMALLEST or not (is_constant or 1 / LARGEST <= spread < np.inf):
         raise ValueError(
             f"X is out of the range of sigma={rule!r}: entries of X must not all be below "

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
 from .._batches import Pass, Scope
-from .._validation import check_range, draft_of, drop_zero_weights, validate_rows
+from .._validation import draft_of, drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 from ._entry import fitted_to, learns_from_sums
 
@@ -140,7 +140,6 @@ class Survey:
         """
         X, y, weights = rows
         X = to_host(X)
-        check_range("X", X)
         keys = np.random.default_rng([scope.seed, _STREAM, number]).random(places[-1] + 1)[places]
         ranks = places if ranks is None else ranks
         sample = Sample(keys, X, y, weights, np.full(len(keys), number), ranks)

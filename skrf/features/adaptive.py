@@ -50,6 +50,7 @@ _ALONE = 1e-10  # share of a row's sum below which its neighbours are lost in ro
 # rows are far from every bump.
 _SHARE_BALANCED, _SHARE_BALANCED_RANDOM = 0.3, 0.2
 _PILOT_DRAWS_BALANCED = 4
+_FARTHEST = 1e50  # a sigma whose square and its inverse, times squares of rows, stay floats
 _SUM_ROWS = 32  # queries whose distances to all keys are held at once
 
 
@@ -299,8 +300,10 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             scale = learned.sigma**power
             return scale * sample.once(name, rng, lambda: make() / scale)
 
-        # Under the softmax kernel, sigma may change more than the scale.
+        # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
+        # other sigmas may leave the range of floats.
         is_shared = self.kernel == "gaussian" and sample.keys is sample.queries
+        is_shared &= 1 / _FARTHEST < learned.sigma < _FARTHEST
         return once if is_shared else _made
 
     def _candidates(self, learned, queries, others, rng, sample):
@@ -500,8 +503,9 @@ class _RowSumScore:
             sums = queries.product(keys.turned_product(multipliers))
             if self.is_self:
                 itself = 2 * queries.top + multipliers + np.log(squared_norms(queries.values))
+                # Rounding may make the part larger than the sum.
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    sums += np.log(np.maximum(-np.expm1(itself - sums), 0.0))
+                    sums += np.log(-np.expm1(np.minimum(itself - sums, 0.0)))
             found.append(sums)
         weights = self.queries.weights
         if weights[self.says].sum() < weights.sum() / 2:

@@ -30,7 +30,6 @@ from .._typing import Array, RandomState
 from .._validation import (
     Interval,
     StrOptions,
-    check_range,
     check_unchanged,
     commit,
     draft_of,
@@ -592,10 +591,8 @@ class BaseRandomFeatures(
         if self._reads_labels and y is not None and keys is None:
             check_consistent_length(X, y)
         sample_weight, X, kept = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
-        check_range("X", X)
         if keys is not None:
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
-            check_range("keys", keys)
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
@@ -869,7 +866,8 @@ class BaseRandomFeatures(
                 look(features)
         has_vanished, has_overflowed = (any(flaw) for flaw in zip(*found, strict=True))
         if has_vanished:
-            self._warn_of_range(f"Rows of features of {name} vanished", dtype)
+            others = " and others overflowed" if has_overflowed else ""
+            self._warn_of_range(f"Rows of features of {name} vanished{others}", dtype)
         elif has_overflowed:
             self._warn_of_range(f"Features of {name} overflowed", dtype)
         return features

@@ -552,8 +552,9 @@ def _best_table(queries, keys, per_feature):
     """
     sides = [queries] if keys is queries else [queries, keys]
     tops = [sides[0][0].max(axis=0), sides[-1][0].max(axis=0)]
-    with np.errstate(divide="ignore"):
-        cut = np.minimum(math.sqrt(_LARGEST_PRODUCT) / np.sqrt(tops[0]) / np.sqrt(tops[1]), 1.0)
+    # Divisors so small that the quotient is above 1, but not infinite.
+    roots = [np.maximum(np.sqrt(top), 1e-100) for top in tops]
+    cut = np.minimum(math.sqrt(_LARGEST_PRODUCT) / roots[0] / roots[1], 1.0)
     # Beyond the largest product, neighbours' ratio is at most that of its Poisson law.
     products = (cut * tops[0]) * (cut * tops[1])
     n_counts = np.ceil(products + 10 * np.sqrt(products) + 40).astype(int)

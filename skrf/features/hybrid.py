@@ -41,6 +41,7 @@ _NAMED = {
 }
 _COEFFICIENTS = {"angular": Angular(), "gaussian": Gaussian()}
 _MAX_DEFAULT_COEFFICIENTS = 8
+_LEAST_WIDTH = 1e-300  # by which normal numbers can be divided
 
 
 def _products(multipliers, values):
@@ -485,6 +486,7 @@ class HybridRF(CenteredRandomFeatures):
             is_median = self.tau == "median"
             first = learned.sigma * median_distance(sample) or 1.0 if is_median else self.tau
             widths = first / 2.0 ** np.arange(len(self.base) - 1)
+        widths = np.maximum(widths, _LEAST_WIDTH)
         return widths if len(widths) > 1 else float(widths[0])
 
     def _learn(self, learned, statistics):

@@ -138,5 +138,6 @@ def log_relative_second_moment(law, X, Y):
     step = max(1, _BLOCK_ENTRIES // Y.size)
     for start in range(0, len(X), step):
         products = X[start : start + step, None, :] * Y[None, :, :]
-        out[start : start + step] = law.coordinate_delta(products).sum(axis=2)
+        with np.errstate(over="ignore"):  # a sum may be infinite, too
+            out[start : start + step] = law.coordinate_delta(products).sum(axis=2)
     return np.maximum(out, 0.0)
