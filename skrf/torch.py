@@ -1,5 +1,6 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
+import copy
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -18,6 +19,7 @@ __all__ = ["RandomFeatureAttention"]
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
+_KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
 
 class RandomFeatureAttention(nn.Module):
@@ -45,7 +47,7 @@ class RandomFeatureAttention(nn.Module):
     dropout : float, default=0.0
         Share of the entries of values that are dropped during training.
     redraw_every : int, default=None
-        Number of training calls after which random numbers are redrawn.
+        Number of training calls after which the next one redraws the random numbers.
     random_state : int, RandomState instance or None, default=None
         Source of the seed; None uses that of `feature_map`, or else torch's generator.
 
@@ -69,6 +71,11 @@ class RandomFeatureAttention(nn.Module):
     keep their dtype in ``half()`` and the like; they are a record that calls do not read.
 
     Sums are in float32 or better, also under autocast. Compiled graphs do not include calls.
+
+    Activation checkpointing calls a module again in the backward pass. With `redraw_every`, such a
+    call repeats the draw of its first one, which it finds by a number that training calls take from
+    torch's generator on the CPU. This needs ``preserve_rng_state=True``, the default of
+    ``torch.utils.checkpoint``.
 
     References
     ----------
@@ -122,6 +129,7 @@ class RandomFeatureAttention(nn.Module):
         if random_state is None:
             random_state = torch.randint(2**31 - 1, (), device="cpu").item()
         self.seed, self.n_calls = draw_seed(random_state), 0
+        self._seeds_of_calls = {}
         self._forget()
 
     # ---------------------------------------------------------------- operators
@@ -136,11 +144,24 @@ class RandomFeatureAttention(nn.Module):
             n_groups=self.n_groups,
         ).redraw(seed)
 
+    def _drawn(self, is_causal, seed):
+        """Return the operator of a direction with the random numbers of a seed."""
+        if is_causal not in self._fitted:
+            return self._operator(is_causal, seed)
+        operator, fitted_seed = self._fitted[is_causal]
+        return operator if seed == fitted_seed else copy.copy(operator).redraw(seed)
+
     def _forget(self):
         """Reset the operators of both directions to unfitted ones."""
         self._operators = {own: self._operator(own, self.seed) for own in _DIRECTIONS}
-        self._records = {}
+        self._fitted, self._records = {}, {}
         self._register()
+
+    def _keep(self, is_causal, operator, record):
+        """Keep an operator as it was fitted, and use its statistics from now on."""
+        self._fitted[is_causal] = operator, int(record[_FITTED_SEED])
+        self._records[is_causal] = record
+        self._operators[is_causal] = self._drawn(is_causal, self.seed)
 
     @contextmanager
     def _masked(self, operator):
@@ -188,7 +209,7 @@ class RandomFeatureAttention(nn.Module):
         with self._masked(self._operator(is_causal, self.seed)) as operator:
             operator.fit(*parts, key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
-        self._operators[is_causal], self._records[is_causal] = operator, record
+        self._keep(is_causal, operator, record)
         self._register()
         return self
 
@@ -209,8 +230,7 @@ class RandomFeatureAttention(nn.Module):
             self.seed = int(np.random.default_rng(self.seed).integers(2**31 - 1))
         else:
             self.seed = draw_seed(random_state)
-        for operator in self._operators.values():
-            operator.redraw(self.seed)
+        self._operators = {own: self._drawn(own, self.seed) for own in _DIRECTIONS}
         self.n_calls = 0
         self._register()
         return self
@@ -253,17 +273,44 @@ class RandomFeatureAttention(nn.Module):
 
     @torch.compiler.disable
     def _attend(self, query, key, value, key_padding_mask, is_causal):
-        with (
-            torch.autocast(query.device.type, enabled=False),
-            self._masked(self._operators[is_causal]) as operator,
-        ):
-            out = operator(query, key, value, key_padding_mask=key_padding_mask)
-        if self.training and self.redraw_every is not None:
-            self.n_calls += 1
-            if self.n_calls >= self.redraw_every:
-                self.redraw()
-            self._buffers[f"{_RECORD}n_calls"].fill_(self.n_calls)
-        return out
+        is_counted = self.training and self.redraw_every is not None
+        seed = self._count() if is_counted else self.seed
+        operator = self._operators[is_causal]
+        if seed != self.seed:
+            operator = self._drawn(is_causal, seed)
+        with torch.autocast(query.device.type, enabled=False), self._masked(operator):
+            return operator(query, key, value, key_padding_mask=key_padding_mask)
+
+    def _count(self):
+        """Count a training call, redraw if it is time to, and return the seed of the call.
+
+        A call in a backward pass repeats an earlier one: activation checkpointing. Its seed is that
+        of the call with the same number from torch's generator, whose state is restored for it.
+        """
+        if getattr(self, "_is_replica", False):
+            raise RuntimeError(
+                f"redraw_every={self.redraw_every!r} counts calls, which copies that DataParallel "
+                "makes for a single call forget. Use DistributedDataParallel, or redraw_every=None."
+            )
+        number = torch.randint(2**63 - 1, (), device="cpu").item()
+        if torch._C._current_graph_task_id() != -1:  # in a backward pass
+            if number not in self._seeds_of_calls:
+                raise RuntimeError(
+                    f"redraw_every={self.redraw_every!r}: the backward pass repeats a call, but "
+                    "torch's random state is that of none of the last "
+                    f"{len(self._seeds_of_calls)} training calls, so its random numbers are not "
+                    "known. Checkpoint with preserve_rng_state=True, or pass redraw_every=None."
+                )
+            return self._seeds_of_calls[number]
+        if self.n_calls >= self.redraw_every:
+            self.redraw()
+        self.n_calls += 1
+        self._buffers[f"{_RECORD}n_calls"].fill_(self.n_calls)
+        self._seeds_of_calls.pop(number, None)  # the newest come last
+        self._seeds_of_calls[number] = self.seed
+        if len(self._seeds_of_calls) > _KEPT_CALLS:
+            del self._seeds_of_calls[next(iter(self._seeds_of_calls))]
+        return self.seed
 
     def _checked(self, query, key, value, is_causal):
         """Return the direction of a call and its inputs."""
@@ -330,7 +377,5 @@ class RandomFeatureAttention(nn.Module):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
                 with self._masked(operator):
                     restore_fit(operator, record)
-                if int(record[_FITTED_SEED]) != self.seed:
-                    operator.redraw(self.seed)
-                self._operators[is_causal], self._records[is_causal] = operator, record
+                self._keep(is_causal, operator, record)
         self._register()

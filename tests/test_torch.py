@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, Toe
 from skrf.features import record_of, restored
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402 (needs torch)
 
 from skrf.torch import RandomFeatureAttention  # noqa: E402 (needs torch)
 
@@ -192,6 +195,110 @@ def test_redraws_come_after_calls_while_training():
     attend.eval()
     outputs = [attend(q, k, v) for _ in range(5)]
     assert all(torch.equal(outputs[0], own) for own in outputs)
+
+
+class Layer(torch.nn.Module):
+    """A layer that calls its attention twice."""
+
+    def __init__(self, **params):
+        super().__init__()
+        self.project = torch.nn.Linear(6, 18, dtype=torch.float64)
+        self.attend = RandomFeatureAttention(near=NearField(4, anchors=2), dropout=0.2, **params)
+
+    def forward(self, X):
+        for _ in range(2):
+            parts = self.project(X).unflatten(-1, (3, 2, 3)).movedim(-3, 0).transpose(-2, -3)
+            X = X + self.attend(*parts).transpose(-2, -3).flatten(-2)
+        return X
+
+
+def nested(layer, X):
+    """Return what a layer does, checkpointed twice."""
+    inner = partial(checkpoint, layer, use_reentrant=False)
+    return checkpoint(inner, X, use_reentrant=False)
+
+
+CHECKPOINTS = {
+    "reentrant": partial(checkpoint, use_reentrant=True),
+    "not reentrant": partial(checkpoint, use_reentrant=False),
+    "nested": nested,
+}
+
+
+def trained(call, **params):
+    """Return the gradients and seeds of some steps, each of two batches, and a last number."""
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(Layer(random_state=seed, **params) for seed in range(2))
+    parameters, found, seeds = list(layers.parameters()), [], []
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    for _ in range(3):
+        outputs = torch.randn(2, 2, 20, 6, dtype=torch.float64).requires_grad_()
+        for layer in layers:
+            outputs = [call(layer, own) for own in outputs]
+        optimizer.zero_grad()
+        for own in outputs:
+            own.square().mean().backward()
+        found += [part.grad.clone() for part in parameters]
+        seeds += [layer.attend.seed for layer in layers]
+        optimizer.step()
+    return found, seeds, torch.rand(())
+
+
+@pytest.mark.parametrize(
+    ("redraw_every", "is_causal"), [(1, True), (2, True), (3, True), (None, True), (2, False)]
+)
+def test_checkpointing_changes_nothing(redraw_every, is_causal):
+    params = {"redraw_every": redraw_every, "is_causal": is_causal}
+    right, seeds, number = trained(lambda layer, X: layer(X), **params)
+    assert len(set(seeds)) == (2 if redraw_every is None else 6)  # of 2 layers after 3 steps
+    for call in CHECKPOINTS.values():
+        found, *others = trained(call, **params)
+        assert others == [seeds, number]
+        for own, truth in zip(found, right, strict=True):
+            torch.testing.assert_close(own, truth, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("is_fitted", [False, True])
+def test_calls_keep_their_draw_until_the_backward_pass(is_fitted):
+    def gradient(call):
+        torch.manual_seed(0)
+        layer = Layer(random_state=0, redraw_every=1)
+        if is_fitted:
+            layer.attend.fit(*inputs(2, 2, 20, 3, dtype=torch.float64))
+        X = torch.randn(2, 20, 6, dtype=torch.float64).requires_grad_()
+        first, _, last = (call(layer, X) for _ in range(3))
+        layer.attend.redraw()
+        state = layer.attend.state_dict()
+        (first + last).square().sum().backward()
+        assert all(torch.equal(own, state[name]) for name, own in layer.attend.state_dict().items())
+        return X.grad
+
+    right = gradient(lambda layer, X: layer(X))
+    for call in CHECKPOINTS.values():
+        torch.testing.assert_close(gradient(call), right, rtol=1e-12, atol=1e-14)
+
+
+def test_unknown_draws_raise(monkeypatch):
+    monkeypatch.setattr("skrf.torch._KEPT_CALLS", 2)
+    X = torch.randn(2, 20, 6, dtype=torch.float64).requires_grad_()
+    for is_reentrant in (True, False):
+        layer = Layer(random_state=0, redraw_every=4)
+        out = checkpoint(layer, X, use_reentrant=is_reentrant, preserve_rng_state=False)
+        with pytest.raises(RuntimeError, match="redraw_every=4: .* preserve_rng_state=True"):
+            out.sum().backward()
+        first, second = (checkpoint(layer, X, use_reentrant=is_reentrant) for _ in range(2))
+        second.sum().backward()
+        with pytest.raises(RuntimeError, match="none of the last 2 training calls"):
+            first.sum().backward()
+
+
+def test_copies_of_data_parallel_do_not_count():
+    parts = inputs()
+    replica = made("causal", redraw_every=2)._replicate_for_data_parallel()
+    with pytest.raises(RuntimeError, match="redraw_every=2 counts calls.*DistributedDataParallel"):
+        replica(*parts)
+    replica.redraw_every = None
+    assert torch.equal(replica(*parts), made("causal")(*parts))
 
 
 def test_statistics_stay_in_redraws():
