@@ -1,12 +1,20 @@
 """The base of all estimators: constructors that explain themselves, links to the documentation."""
 
-from functools import cache, wraps
+from functools import cache, update_wrapper, wraps
 from importlib import metadata
 from inspect import isfunction, signature
+from types import MethodType
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
+# Values of sigma that only some estimators take.
+_SEARCHED = {
+    "auto": "KernelRegressor and KernelRegressionClassifier search sigma='auto', with any map; "
+    "KernelRegressorCV, ApproxKernelRidgeCV and their classifiers search grids of sigmas.",
+    "loo": "KernelRegressor and KernelRegressionClassifier take sigma='loo' with "
+    "feature_map='exact'.",
+}
 GAMMA = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}  # of scikit-learn's kernels
 _AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
 
@@ -42,6 +50,31 @@ def naming_parameters(init):
         init(self, *args, **params)
 
     return checked
+
+
+class Unless:
+    """A method that exists unless there is an obstacle, which its error names.
+
+    Parameters
+    ----------
+    obstacle : callable
+        Takes the estimator, and returns what is in the way and what to do instead, or None.
+    method : callable
+        The method.
+    """
+
+    def __init__(self, obstacle, method):
+        self.obstacle, self.fn = obstacle, method
+        update_wrapper(self, method)
+
+    def __get__(self, estimator, owner=None):
+        if estimator is None:
+            return self.fn
+        obstacle = self.obstacle(estimator)
+        if obstacle is not None:
+            name = type(estimator).__name__
+            raise AttributeError(f"{name} has no {self.fn.__name__} here: {obstacle}")
+        return MethodType(self.fn, estimator)
 
 
 class EstimatorBase(BaseEstimator):
@@ -81,6 +114,16 @@ class EstimatorBase(BaseEstimator):
         for name in (params.keys() & hints.keys()) - set(self._get_param_names()):
             raise ValueError(f"Invalid parameter {name!r} for estimator {self}. {hints[name]}")
         return super().set_params(**params)
+
+    def _validate_params(self):
+        try:
+            super()._validate_params()
+        except ValueError as error:
+            sigma = getattr(self, "sigma", None)
+            hint = _SEARCHED.get(sigma) if isinstance(sigma, str) else None
+            if hint is None or "'sigma'" not in str(error):
+                raise
+            raise type(error)(f"{error} {hint}") from None
 
     @property
     def _doc_link_template(self):

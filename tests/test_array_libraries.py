@@ -200,6 +200,12 @@ def test_attention_takes_arrays_of_one_library(library):
                 function(*inputs)
 
 
+def test_attention_names_shapes_that_do_not_fit(library):
+    own = library.array(ROWS)
+    with pytest.raises(ValueError, match=r"q of shape \(150, 5\) and 4 in k of shape \(150, 4\)"):
+        ApproxKernelAttention()(own, own[:, :4], own)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_has_no_units_of_values(library, causal):
     attention = ApproxKernelAttention(OptimalPositiveRF(16, random_state=0), causal=causal)

@@ -352,6 +352,11 @@ def with_entry(shape, value):
         ({"k": np.ones((2, 4, 2))}, ValueError, "q and k must have the same width d, got 3 .* 2"),
         ({"v": np.ones((2, 3, 5))}, ValueError, "k and v must agree in all axes but the last"),
         ({"v": np.ones((4, 5))}, ValueError, "k and v must agree"),
+        (
+            {"k": np.ones((2, 3, 3))},
+            ValueError,
+            r"k of shape \(2, 3, 3\) and v of shape \(2, 4, 5\), for q of shape \(2, 4, 3\)",
+        ),
         ({"q": np.ones((3, 4, 3))}, ValueError, r"divisor of q's.*got \(2,\) in k and \(3,\)"),
         ({"q": np.ones((1, 4, 3))}, ValueError, r"divisor of q's.*got \(2,\) in k and \(1,\)"),
         ({"q": np.ones((4, 3))}, ValueError, r"got \(2,\) in k and \(\) in q"),

@@ -16,8 +16,6 @@ from estimators import ESTIMATORS, PREDICTIONS, TARGETS, exported_estimators
 from samples import X
 from sklearn.base import clone, is_regressor
 
-from skrf.graphical import KernelHMM
-
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 every_predictor = pytest.mark.parametrize(
     "name", [name for name in ESTIMATORS if name.startswith(("KernelReg", "ApproxKernelRidge"))]
@@ -44,19 +42,10 @@ def test_attributes_are_read_without_an_error(name):
 def test_attributes_are_listed_without_a_computation(name, monkeypatch):
     fitted, _ = ESTIMATORS[name]()
     unfitted = clone(fitted)
-    for method in ("_log_variance", "_make_model", "_table"):
+    for method in ("_log_variance", "_make_model"):
         if hasattr(type(fitted), method):
             monkeypatch.setattr(type(fitted), method, None)
     assert {"fit", "get_params"} <= set(dir(unfitted)) & set(dir(fitted))
-
-
-def test_tables_that_a_model_lacks_are_no_attributes(monkeypatch):
-    whole = KernelHMM.from_random(3, 4, random_state=0, normalization="global")
-    tables = ("startprob_", "transmat_", "emissionprob_")
-    assert not any(hasattr(whole, table) for table in tables)
-    large = KernelHMM.from_random(3, 4, random_state=0)
-    monkeypatch.setattr("skrf.graphical.hmm._TABLE_ENTRIES", 11)
-    assert [hasattr(large, table) for table in tables] == [True, True, False]
 
 
 # ------------------------------------------------------------------ saved

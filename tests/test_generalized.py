@@ -270,6 +270,18 @@ def test_what_is_refused(params, said):
         ApproxKernelAttention(GeneralizedMap(**params))(*inputs())
 
 
+@pytest.mark.parametrize("name", [*MAPS, "none"])
+@pytest.mark.parametrize("side", ["q", "k", "v"])
+@both_modes
+def test_an_input_that_is_not_finite_is_named(name, side, causal):
+    parts = dict(zip("qkv", inputs(), strict=True))
+    parts[side] = parts[side].copy()
+    parts[side][(-1,) * parts[side].ndim] = np.nan
+    attention = ApproxKernelAttention(MAPS.get(name, "none"), causal=causal)
+    with pytest.raises(ValueError, match=f"^{side} contains NaN or infinity"):
+        attention(**parts)
+
+
 def test_gradients_of_functions_need_their_own():
     parts = inputs()
     map_ = GeneralizedMap(functions=FUNCTIONS["functions"])

@@ -703,7 +703,7 @@ def test_strings_of_sigma(estimator):
         (Nystroem(), "auto", "sigma='auto'.*no parameter 'sigma'"),
         (OptimalPositiveRF(), "loo", "sigma='loo' is for feature_map='exact'"),
         (None, "loo", "sigma='loo'.*sigma='auto'"),
-        (RFFSampler(), "scales", "'sigma' parameter of RFFSampler"),
+        (RFFSampler(), "scales", f"'sigma' parameter of {estimator.__name__}"),
         ("exact", -1.0, "sigma"),
         (RFFSampler(sigma="auto"), None, "'sigma' parameter of RFFSampler"),
     ):
@@ -762,6 +762,24 @@ def test_the_exact_kernel_is_brute_force(sigma, dtype):
     sparse = clone(regressor).fit(sp.csr_array(rows), T, sample_weight=WEIGHTS)
     assert_allclose(sparse.predict(sp.csr_array(queries)), regressor.predict(queries), rtol=1e-6)
     assert not hasattr(model, "partial_fit") and not hasattr(model, "feature_map_")
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "said"),
+    [
+        (KernelRegressor("exact"), "partial_fit", "feature_map='exact' keeps all rows"),
+        (KernelRegressionClassifier("exact"), "partial_fit", "feature_map='exact' keeps all rows"),
+        (KernelRegressor("exact"), "merge", "feature_map='exact' keeps all rows"),
+        (KernelRegressorCV(), "partial_fit", "a search .* fit_batches"),
+        (ApproxKernelRidgeCV(), "merge", "a search .* fit_batches"),
+        (RFFSampler(), "log_transform", "its features have signs"),
+    ],
+)
+def test_a_method_that_is_missing_says_why(model, method, said):
+    with pytest.raises(
+        AttributeError, match=f"^{type(model).__name__} has no {method} here: {said}"
+    ):
+        getattr(model, method)
 
 
 @pytest.mark.parametrize("given", [["1", 10.0], [True, 10.0], [np.True_, 10.0], [[1.0], [2.0]], []])

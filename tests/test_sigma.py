@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from contract import X, Y, data, every_mechanism, mechanism, y
+from instances import MECHANISMS, make
 from numpy.testing import assert_allclose
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.svm import SVC
 
-from skrf import RFFSampler
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeCV,
+    ClusterNystroem,
+    KernelRegressionClassifier,
+    KernelRegressor,
+    KernelRegressorCV,
+    RFFSampler,
+)
 
 
 @every_mechanism
@@ -127,3 +137,39 @@ def test_sigma_looks_at_queries_only(sigma):
     alone = RFFSampler(sigma=sigma, random_state=0).fit(X)
     with_keys = RFFSampler(sigma=sigma, random_state=0).fit(X, keys=100 * Y)
     assert alone.sigma_ == with_keys.sigma_
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("sigma", ["scale", "median"])
+def test_without_data_sigma_must_be_a_number(name, sigma):
+    with pytest.raises(ValueError) as caught:
+        make(name, sigma=sigma).fit_without_data(5)
+    if not make(name).needs_data:
+        assert "sigma must be a number for fit_without_data" in str(caught.value)
+    assert f"sigma={sigma!r}" in str(caught.value)
+    assert make(name).needs_data or make(name, sigma=0.5).fit_without_data(5).sigma_ == 0.5
+
+
+@pytest.mark.parametrize("estimator", [RFFSampler, ClusterNystroem, ApproxKernelRidge])
+def test_values_of_sigma_that_only_others_take_are_told_apart(estimator):
+    for sigma, who in (("auto", "KernelRegressor"), ("loo", "feature_map='exact'")):
+        said = f"'sigma' parameter of {estimator.__name__} must be.* Got '{sigma}' instead.*{who}"
+        with pytest.raises(ValueError, match=said):
+            estimator(sigma=sigma).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [KernelRegressor, KernelRegressionClassifier, ApproxKernelRidge, ApproxKernelRidgeClassifier],
+)
+@pytest.mark.parametrize("sigma", [-1.0, 0, np.inf, 1e200, "scales", "a number"])
+def test_an_estimator_with_a_faulty_sigma_names_itself(estimator, sigma):
+    said = f"'sigma' parameter of {estimator.__name__} must be .*1e\\+150.*{re.escape(repr(sigma))}"
+    with pytest.raises(ValueError, match=said):
+        estimator(sigma=sigma).fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressorCV, ApproxKernelRidgeCV])
+def test_a_search_names_sigmas_that_are_too_large(estimator):
+    with pytest.raises(ValueError, match=r"sigmas must be at most 1e\+150, got \[1.0, 1e\+200\]"):
+        estimator(sigmas=[1.0, 1e200]).fit(X, y)

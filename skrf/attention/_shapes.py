@@ -133,6 +133,8 @@ def check_finite(name, array):
 def check_logits(bound, q, k, scale):
     """Return a bound of all logits, or raise if they may leave the range of float64."""
     if not math.isfinite(bound):
+        check_finite("q", q)
+        check_finite("k", k)
         raise ValueError(
             "q and k are too large: products of theirs may exceed the range of float64; their "
             f"largest entries are {largest_entry(q):.3g} and {largest_entry(k):.3g}, and "
@@ -230,17 +232,19 @@ def as_array(name, values):
         raise ValueError(f"{name} must be an array: {error}") from error
 
 
-def _check_fit(q, k, v):
-    if q.shape[-1] != k.shape[-1]:
+def _check_fit(*qkv):
+    q, k, v = (tuple(part.shape) for part in qkv)
+    if q[-1] != k[-1]:
         raise ValueError(
-            f"q and k must have the same width d, got {q.shape[-1]} in q of shape {q.shape} and "
-            f"{k.shape[-1]} in k of shape {k.shape}."
+            f"q and k must have the same width d, got {q[-1]} in q of shape {q} and {k[-1]} in k "
+            f"of shape {k}."
         )
-    if k.shape[:-1] != v.shape[:-1]:
+    if k[:-1] != v[:-1]:
         raise ValueError(
-            f"k and v must agree in all axes but the last, got shapes {k.shape} and {v.shape}."
+            "k and v must agree in all axes but the last, got k of shape "
+            f"{k} and v of shape {v}, for q of shape {q}."
         )
-    queries, keys = q.shape[:-2], k.shape[:-2]
+    queries, keys = q[:-2], k[:-2]
     if not keys:
         return
     if len(queries) != len(keys) or queries[:-1] != keys[:-1] or queries[-1] % keys[-1]:

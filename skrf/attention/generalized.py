@@ -328,7 +328,7 @@ def _size(values):
 def _bound(X, squared_norm):
     """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
     norm2 = X.shape[-1] * largest_entry(X) ** 2 * squared_norm
-    return norm2 if norm2 > 1e30 else 0.0
+    return 0.0 if norm2 <= 1e30 else norm2  # which may be NaN
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,21 +10,19 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial, update_wrapper
+from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from operator import attrgetter
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
-from .._estimator import GAMMA, EstimatorBase
+from .._estimator import GAMMA, EstimatorBase, Unless
 from .._threads import narrow_blas, serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
@@ -190,34 +188,26 @@ class Fitted:
         return {name: value for name, value in both.items() if name.endswith("_")}
 
 
-class MergeableOnly:
-    """A method that exists only if batches can be merged; its error says why not.
+def _obstacle_to_batches(mechanism):
+    """Return why batches cannot be merged, or None."""
+    obstacle = mechanism._obstacle_to_merging()
+    if obstacle is not None:
+        return (
+            f"it learns {obstacle}, which cannot be computed batch by batch. Call fit on all rows "
+            "or on a sample of them, or use a mechanism that learns from sums alone, such as "
+            "DenseExponentialRF(sigma='scale')."
+        )
 
-    Parameters
-    ----------
-    method : callable
-        The method.
-    goes_on : bool, default=True
-        Whether it continues with the parameters of an earlier fit.
-    """
 
-    def __init__(self, method, *, goes_on=True):
-        self.fn, self.goes_on = method, goes_on
-        update_wrapper(self, method)
+def _obstacle_to_going_on(mechanism):
+    """Return the same at the parameters of an earlier fit, if there was one."""
+    return _obstacle_to_batches(mechanism._spec)
 
-    def __get__(self, mechanism, owner=None):
-        if mechanism is None:
-            return self.fn
-        spec = mechanism._spec if self.goes_on else mechanism
-        obstacle = spec._obstacle_to_merging()
-        if obstacle is not None:
-            name = type(mechanism).__name__
-            raise AttributeError(
-                f"{name} has no {self.fn.__name__} here: it learns {obstacle}, which cannot be "
-                "computed batch by batch. Call fit on all rows or on a sample of them, or use a "
-                "mechanism that learns from sums alone, such as DenseExponentialRF(sigma='scale')."
-            )
-        return MethodType(self.fn, mechanism)
+
+def _obstacle_to_logs(mechanism):
+    """Return why features have no logarithms, or None."""
+    if not mechanism.is_positive:
+        return "its features have signs. Use a mechanism with is_positive=True."
 
 
 class BaseRandomFeatures(
@@ -436,7 +426,7 @@ class BaseRandomFeatures(
         """
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
-    @MergeableOnly
+    @partial(Unless, _obstacle_to_going_on)
     def partial_fit(
         self,
         X: Array,
@@ -476,7 +466,7 @@ class BaseRandomFeatures(
             check_unchanged(self, self._fitted.spec.get_params())
         return self._fit(X, sample_weight, keys, before=self._fitted)
 
-    @partial(MergeableOnly, goes_on=False)
+    @partial(Unless, _obstacle_to_batches)
     def fit_statistics(self, statistics: PairStatistics) -> Self:
         """Fit to statistics of rows instead of the rows; those of parts can be merged.
 
@@ -668,10 +658,15 @@ class BaseRandomFeatures(
         Raises
         ------
         ValueError
-            If there is no such member.
+            If there is no such member, or sigma is not a number.
         """
         if self.needs_data:
             raise ValueError(f"{self!r} needs statistics of data: call fit.")
+        if isinstance(self.sigma, str):
+            raise ValueError(
+                f"sigma must be a number for fit_without_data, because sigma={self.sigma!r} stands "
+                f"for a number that data give; got {self!r}. Pass one, or call fit."
+            )
         fitted = clone(self).fit(np.zeros((1, n_features)))._fitted
         fitted.spec._forget_data(fitted.learned)
         draft = draft_of(self)
@@ -802,7 +797,7 @@ class BaseRandomFeatures(
         """
         return self._features(Y, keys=True, name="Y")
 
-    @available_if(attrgetter("is_positive"))
+    @partial(Unless, _obstacle_to_logs)
     def log_transform(self, X: Array) -> Array:
         """Return the logarithms of the query-side features, finite at every sigma.
 
@@ -821,7 +816,7 @@ class BaseRandomFeatures(
         """
         return self._logs(X, keys=False, name="X")
 
-    @available_if(attrgetter("is_positive"))
+    @partial(Unless, _obstacle_to_logs)
     def log_transform_keys(self, Y: Array) -> Array:
         """Return the logarithms of the key-side features, finite at every sigma.
 

@@ -127,6 +127,11 @@ class ChainMRF(FieldModel):
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""
         own = self._own_length
+        if own is None and length is None:
+            raise ValueError(
+                f"length must be an integer >= {least}, because neither unary=None nor one array "
+                "of embeddings for all variables says how many there are; got length=None."
+            )
         length = check_integer("length", own if length is None else length, least)
         if own not in (None, length):
             raise ValueError(

@@ -3,22 +3,22 @@
 import copy
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from numbers import Number
-from operator import attrgetter
+from functools import cached_property, partial, reduce
+from numbers import Number, Real
+from operator import methodcaller
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import beside, cast, is_array_api, namespace, take, to_host
+from .._arrays import LARGEST, beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
-from .._estimator import GAMMA, EstimatorBase
+from .._estimator import GAMMA, EstimatorBase, Unless
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
+    Interval,
     NestedParameters,
     StrOptions,
     check_unchanged,
@@ -43,6 +43,7 @@ _WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
 _SINGLE_BITS = 64  # and other values in float32 by 2^64
 _LEAST, _MOST = -1074, 1023  # exponents of 2 of floats
 _LOG_2 = float(np.log(2.0))
+SIGMA = Interval(Real, 0, LARGEST, closed="right")
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,6 +378,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     _foreign_parameters = GAMMA
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
+        "sigma": [StrOptions({"scale", "median", "auto", "loo"}), SIGMA, None],
         "random_state": ["random_state"],
     }
     _fitted = None
@@ -386,9 +388,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     _scores_rows = True
     _may_keep = property(lambda self: self._scores_rows)
 
-    @property
-    def _takes_batches(self):
-        return not isinstance(self.feature_map, str)
+    def _obstacle_to_batches(self):
+        """Return why there are no sums of rows that could be added up, or None."""
+        if isinstance(self.feature_map, str):
+            return f"feature_map={self.feature_map!r} keeps all rows and has no sums: call fit."
 
     def __init__(
         self,
@@ -500,7 +503,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         self._validate_params()
         return passes(self, classes, scope)
 
-    @available_if(attrgetter("_takes_batches"))
+    @partial(Unless, methodcaller("_obstacle_to_batches"))
     def merge(self, other: Self) -> Self:
         """Return a model of the rows of both estimators, which must be fitted with the same map.
 

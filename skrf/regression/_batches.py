@@ -34,9 +34,7 @@ def bare(sums):
 def passes(model, classes, scope):
     """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
     if isinstance(model.feature_map, str):
-        raise ValueError(
-            f"feature_map={model.feature_map!r} keeps all rows and has no sums: call fit."
-        )
+        raise ValueError(model._obstacle_to_batches())
     is_searched = model._searches_sigma()
     feature_map = model._prepared(1.0 if is_searched else model.sigma)
     started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)

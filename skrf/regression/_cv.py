@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
-from .._arrays import to_host
+from .._arrays import LARGEST, to_host
 from .._typing import Array
 from .._validation import commit, freeze, naming
 from ._batches import searches
@@ -30,7 +30,6 @@ from ._search import (
 class Search:
     """Mixin of estimators that choose sigma, and their other parameters, by cross-validation."""
 
-    _takes_batches = False
     _foreign_parameters = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}
     _decades = -1, 1  # of a grid, relative to sigma="scale"
     _hint = None
@@ -81,13 +80,19 @@ class Search:
             else searches(self, classes, scope)
         )
 
+    def _obstacle_to_batches(self):
+        return "a search scores folds of all rows. Call fit, or fit_batches for rows in batches."
+
     def _map_at(self, sigma):
         return self._prepared(sigma=sigma, hint=self._hint)
 
     def _grid(self, data):
         if isinstance(self.sigmas, Integral):
             return resolved("scale", data) * np.logspace(*self._decades, self.sigmas)
-        return positive_array("sigmas", self.sigmas)
+        sigmas = positive_array("sigmas", self.sigmas)
+        if sigmas.max() > LARGEST:
+            raise ValueError(f"sigmas must be at most {LARGEST:g}, got {self.sigmas!r}.")
+        return sigmas
 
     def _others(self):
         """Return the values of parameters that a judge scores besides sigma, by name."""

@@ -1,13 +1,14 @@
 """What all classifiers have in common, and what all regressors have in common."""
 
-from operator import attrgetter
+from functools import partial
+from operator import methodcaller
 from typing import Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils.metaestimators import available_if
 
 from .._arrays import beside, cast, constant, namespace, to_host
+from .._estimator import Unless
 from .._typing import Array
 from .._validation import (
     check_classes,
@@ -86,7 +87,7 @@ class _Scored:
 class Classification(_Scored, ClassifierMixin):
     """Labels: how they are read, and returned."""
 
-    @available_if(attrgetter("_takes_batches"))
+    @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(
         self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
     ) -> Self:
@@ -153,7 +154,7 @@ class Classification(_Scored, ClassifierMixin):
 class Regression(_Scored, RegressorMixin):
     """Targets: how they are read."""
 
-    @available_if(attrgetter("_takes_batches"))
+    @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Add a batch; only the first batch sets the feature map's statistics.
 

@@ -13,9 +13,16 @@ from .._arrays import namespace, rounding_of
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
-from .._validation import Interval, StrOptions, check_positive, freeze, validate_rows
+from .._validation import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    check_positive,
+    freeze,
+    validate_rows,
+)
 from ..features import RFFSampler
-from ._base import BaseKernelRegression
+from ._base import SIGMA, BaseKernelRegression
 from ._blocks import beside_threads, blocks_of
 from ._cv import Search
 from ._kinds import Classification, Regression, in_dtype, predictions_in
@@ -33,7 +40,6 @@ from ._ridge import (
 from ._search import ROUNDING, maps_of, positive_array
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
-_ALPHA = [_POSITIVE, StrOptions({"evidence"})]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +116,10 @@ class FittedRidge:
 class _BaseRidge(BaseKernelRegression):
     """Code shared by all ridge estimators."""
 
+    _parameter_constraints = {
+        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "random_state": ["random_state"],
+    }
     _default_map = RFFSampler(512, sigma="scale")
     _scores_rows = False
 
@@ -181,6 +191,11 @@ class _BaseRidge(BaseKernelRegression):
 class _Plain(_BaseRidge):
     """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
 
+    _parameter_constraints = {
+        **_BaseRidge._parameter_constraints,
+        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
+        "alpha": [_POSITIVE, StrOptions({"evidence"})],
+    }
     noise_variance = None
 
     def __init__(
@@ -213,7 +228,7 @@ class _Search(Search, _BaseRidge):
     _hint = "Use sigmas=None"
 
     _parameter_constraints = {
-        **BaseKernelRegression._parameter_constraints,
+        **_BaseRidge._parameter_constraints,
         "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
         "alphas": ["array-like"],
         "cv": ["cv_object"],
@@ -476,8 +491,7 @@ class ApproxKernelRidge(_Regression, _Plain):
     """
 
     _parameter_constraints = {
-        **BaseKernelRegression._parameter_constraints,
-        "alpha": _ALPHA,
+        **_Plain._parameter_constraints,
         "noise_variance": [_POSITIVE, None],
     }
 
@@ -551,8 +565,6 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     >>> bool(model.score(X[1000:], y[1000:]) > 0.95)
     True
     """
-
-    _parameter_constraints = {**BaseKernelRegression._parameter_constraints, "alpha": _ALPHA}
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):
