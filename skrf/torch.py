@@ -19,6 +19,7 @@ __all__ = ["RandomFeatureAttention"]
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
+_OF_OPERATORS = "feature_map", "scale", "near", "n_groups"
 _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
 
@@ -122,8 +123,8 @@ class RandomFeatureAttention(nn.Module):
         self.feature_map, self.near, self.n_groups = feature_map, near, n_groups
         self.is_causal, self.scale, self.mask = is_causal, scale, mask
         self.dropout, self.redraw_every = dropout, redraw_every
-        if isinstance(mask, ToeplitzMask) and isinstance(mask.weights, nn.Parameter):
-            self.mask_weights = mask.weights
+        if modules := _modules_of(feature_map):
+            self.feature_modules = modules
         if random_state is None:
             random_state = getattr(feature_map, "random_state", None)
         if random_state is None:
@@ -131,6 +132,15 @@ class RandomFeatureAttention(nn.Module):
         self.seed, self.n_calls = draw_seed(random_state), 0
         self._seeds_of_calls = {}
         self._forget()
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "mask":
+            weights = value.weights if isinstance(value, ToeplitzMask) else None
+            self.mask_weights = weights if isinstance(weights, nn.Parameter) else None
+        elif name in _OF_OPERATORS and "_operators" in vars(self):
+            for operator in (*self._operators.values(), *(own for own, _ in self._fitted.values())):
+                setattr(operator, name, value)
 
     # ---------------------------------------------------------------- operators
 
@@ -165,14 +175,20 @@ class RandomFeatureAttention(nn.Module):
 
     @contextmanager
     def _masked(self, operator):
-        """Give an operator the mask of a call."""
-        mask = self.mask
-        is_made = callable(mask) and not isinstance(mask, (ToeplitzMask, torch.Tensor))
-        operator.mask = mask() if is_made else mask
+        """Yield an operator with the mask of a call: a copy, as other threads may have another."""
+        mask, own = self.mask, copy.copy(operator)
+        if isinstance(mask, ToeplitzMask) and self.mask_weights is not None:
+            # torch replaces parameters in load_state_dict(assign=True) and functional_call.
+            mask = copy.copy(mask)
+            mask.weights = self.mask_weights
+        elif callable(mask) and not isinstance(mask, (ToeplitzMask, torch.Tensor)):
+            mask = mask()
+        own.mask = mask
         try:
-            yield operator
+            yield own
         finally:
-            operator.mask = None
+            own.mask = None
+            vars(operator).update(vars(own))  # what was drawn is kept
 
     def fit(
         self,
@@ -278,8 +294,8 @@ class RandomFeatureAttention(nn.Module):
         operator = self._operators[is_causal]
         if seed != self.seed:
             operator = self._drawn(is_causal, seed)
-        with torch.autocast(query.device.type, enabled=False), self._masked(operator):
-            return operator(query, key, value, key_padding_mask=key_padding_mask)
+        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as own:
+            return own(query, key, value, key_padding_mask=key_padding_mask)
 
     def _count(self):
         """Count a training call, redraw if it is time to, and return the seed of the call.
@@ -375,7 +391,14 @@ class RandomFeatureAttention(nn.Module):
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
-                with self._masked(operator):
-                    restore_fit(operator, record)
+                with self._masked(operator) as own:
+                    restore_fit(own, record)
                 self._keep(is_causal, operator, record)
         self._register()
+
+
+def _modules_of(feature_map):
+    """Return the modules among the functions of a `GeneralizedMap`."""
+    functions = getattr(feature_map, "functions", None) or ()
+    functions = *functions, getattr(feature_map, "nonlinearity", None)
+    return nn.ModuleList(own for own in functions if isinstance(own, nn.Module))

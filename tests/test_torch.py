@@ -162,6 +162,79 @@ def test_a_mask_may_be_a_module():
     assert torch.equal(other(*parts), attend(*parts))
 
 
+def test_masks_have_the_parameters_of_the_module():
+    parts = inputs(1, 2, 6, 3)
+    one, two = (
+        RandomFeatureAttention(mask=ToeplitzMask(weights), is_causal=True, random_state=0)
+        for weights in torch.rand(2, 11, generator=torch.Generator().manual_seed(0)).unbind()
+    )
+    for attend in one, two:
+        assert not dict(attend.named_parameters())
+        attend.mask = ToeplitzMask(torch.nn.Parameter(attend.mask.weights))
+        assert list(dict(attend.named_parameters())) == ["mask_weights"]
+    right = one(*parts)
+    found = torch.func.functional_call(two, {"mask_weights": one.mask_weights}, tuple(parts))
+    assert torch.equal(found, right)
+    assert not torch.equal(two(*parts), right)
+    two.load_state_dict(one.state_dict(), assign=True)
+    assert torch.equal(two(*parts), right)
+    two(*parts).sum().backward()
+    assert two.mask_weights.grad.any()
+    two.mask = None
+    assert not dict(two.named_parameters())
+
+
+def test_functions_that_are_modules_are_part_of_the_module():
+    parts = inputs(1, 2, 6, 3)
+    torch.manual_seed(0)
+
+    def network():
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Softplus())
+
+    one, two = (
+        RandomFeatureAttention(GeneralizedMap(functions=(network(), network())), random_state=0)
+        for _ in range(2)
+    )
+    assert len(list(one.parameters())) == 4
+    two.load_state_dict(sent(one.state_dict()))
+    assert torch.equal(two(*parts), one(*parts))
+    two.double()(*inputs(1, 2, 6, 3, dtype=torch.float64)).sum().backward()
+    assert all(part.grad.any() for part in two.parameters())
+
+
+def test_calls_at_the_same_time_have_their_own_mask(monkeypatch):
+    parts = inputs(1, 2, 6, 3)
+    attend = RandomFeatureAttention(mask=torch.rand(6, 6), is_causal=True, random_state=0)
+    right, sets, others = attend(*parts), ApproxKernelAttention._sets, []
+
+    def interrupted(*arguments):
+        """Begin and end another call, as another thread may."""
+        if not others:
+            others.append(None)
+            others.append(attend(*parts))
+        return sets(*arguments)
+
+    monkeypatch.setattr(ApproxKernelAttention, "_sets", interrupted)
+    assert torch.equal(attend(*parts), right)
+    assert torch.equal(others[1], right)
+
+
+def test_attributes_may_change():
+    parts = inputs()
+    for change in ({"scale": 2.0}, {"near": NearField(2)}, {"n_groups": 1}):
+        attend = RandomFeatureAttention(near=NearField(8), random_state=0)
+        before = attend(*parts)
+        for name, value in change.items():
+            setattr(attend, name, value)
+        expected = RandomFeatureAttention(**{"near": NearField(8), "random_state": 0, **change})
+        assert torch.equal(attend(*parts), expected(*parts))
+        assert not torch.equal(attend(*parts), before)
+    attend = RandomFeatureAttention(near=NearField(8), random_state=0).fit(*parts)
+    attend.scale = 2.0
+    with pytest.raises(ValueError, match="scale, .* has changed after fit"):
+        attend(*parts)
+
+
 # ------------------------------------------------------------------ training
 
 
