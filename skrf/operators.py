@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
+from ._memory import check_fits
 from ._sums import finite
 from ._typing import Array, Transformer
 from ._validation import check_integer, naming
@@ -237,8 +238,12 @@ def _checked(feature_map, name, X):
 
 def _rows(feature_map, name, X):
     X = in_range(feature_map, X, name)
-    # Transformers of other packages do not state their columns, and split rows themselves.
-    return feature_map(X) if feature_map.n_columns is None else mapped(feature_map, X)
+    if feature_map.n_columns is None:  # transformers of other packages, which split rows themselves
+        return feature_map(X)
+    n, n_columns = X.shape[0], feature_map.n_columns
+    n_bytes = n * n_columns * X.dtype.itemsize
+    check_fits(n_bytes, f"{name} with {n} rows", f"{n_columns} features of each")
+    return mapped(feature_map, X)
 
 
 def _factor(rows, level, dtype):

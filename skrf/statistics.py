@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
+from ._memory import check_fits
 from ._threads import WIDE, Scratch, map_rows, narrow_blas
 from ._typing import Array
 from ._validation import check_range
@@ -67,12 +68,14 @@ class Moments:
 
         With ``sizes=False`` minimum and mean absolute value are not computed but NaN.
         """
-        weights, exponent = sample_weight, 0
+        weights, exponent, d = sample_weight, 0, X.shape[1]
+        if full:
+            check_fits(8 * d * d, f"X with {d} columns", "their covariances")
         if weights is not None:
             # Factor out a power of two to avoid overflow and underflow.
             exponent = np.frexp(weights.max())[1]
             weights = np.ldexp(weights, -exponent)
-        with narrow_blas(X.shape[1]):
+        with narrow_blas(d):
             if sp.issparse(X):
                 found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
             else:

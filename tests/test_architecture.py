@@ -50,6 +50,7 @@ CONTRACT = {
     "Survey",
     "as_feature_map",
     "by_first",
+    "check_columns",
     "difference",
     "fit_to",
     "fitted_at",
@@ -140,7 +141,7 @@ def violations(path):
 
 
 def test_the_layers_of_the_docs_are_read():
-    assert LAYERS[0] == ("_arrays", "_threads") and LAYERS[-1] == ("plotting",)
+    assert LAYERS[0] == ("_arrays", "_threads", "_memory") and LAYERS[-1] == ("plotting",)
     assert (
         LAYERS[-2] == ("theory", "torch", "dask")
         and "attention" in LAYERS[-3]

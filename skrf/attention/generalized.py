@@ -19,6 +19,7 @@ from .._arrays import (
     namespace,
 )
 from .._estimator import EstimatorBase
+from .._memory import check_fits, components
 from .._sums import Rows
 from .._typing import Array, RandomState
 from .._validation import Interval, StrOptions, draw_seed
@@ -265,6 +266,8 @@ class GeneralizedMap(EstimatorBase):
             return DenseProjection(np.eye(self.n_features_in_))
         rng = np.random.default_rng(draw_seed(random_state))
         joint = coupling_of(self.coupling, _HELD_AS[self.projection])
+        n_bytes = joint.n_bytes(self.n_components, self.n_features_in_)
+        check_fits(n_bytes, components(self), "its projections")
         return joint.draw(self.n_components, self.n_features_in_, rng)
 
     def _check_functions(self):

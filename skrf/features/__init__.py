@@ -3,6 +3,7 @@
 from ._clusters import by_first, row_codes, spread_rows
 from ._entry import (
     as_feature_map,
+    check_columns,
     fit_to,
     fitted_at,
     fitted_to,
@@ -42,6 +43,7 @@ __all__ = [
     "SimplexRFPlus",
     "as_feature_map",
     "by_first",
+    "check_columns",
     "difference",
     "fit_to",
     "fitted_at",

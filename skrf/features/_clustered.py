@@ -229,9 +229,21 @@ class StretchedMap(ClusteredMap):
 def sizes(spec):
     """Return the numbers of projections and clusters."""
     width = 1 if is_positive(spec) else 2
-    clusters = min(spec.n_clusters, math.isqrt(spec.n_components // width))
-    n_projections = spec.n_components // (width * clusters**2)
+    clusters = min(int(spec.n_clusters), math.isqrt(spec.n_components // width))
+    n_projections = int(spec.n_components) // (width * clusters**2)
     return SimpleNamespace(n_projections=n_projections, clusters=clusters)
+
+
+def n_columns(spec, n_rows):
+    """Return the number of columns after a fit to this many rows, of which clusters are made."""
+    own = sizes(spec)
+    return (1 if is_positive(spec) else 2) * own.n_projections * min(own.clusters, n_rows) ** 2
+
+
+def n_bytes(spec, learned, n_rows):
+    """Return about how many bytes the parameters of all pairs of clusters hold."""
+    n_pairs = min(learned.clusters, n_rows) ** 2
+    return 8 * n_pairs * (1 if is_positive(spec) else 4 * learned.n_features)
 
 
 def is_positive(spec):

@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import is_array_api, like, to_host
+from .._memory import available, check_fits, components
 from .._sums import Rows
 from .._typing import Transformer
 from .._validation import draw_seed, validate_rows
@@ -105,6 +107,34 @@ def prepared(
     if seed is not None and "random_state" in params:
         held.set_params(random_state=seed(params["random_state"]))
     return own
+
+
+def check_columns(feature_map, n_rows, bytes_of, purpose):
+    """Raise MemoryError, before a map is drawn, if what is kept of its columns cannot be held.
+
+    Maps that are fitted already are left to those who read them, and so are those of other
+    packages, which do not tell their number of columns before `fit`.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted.
+    n_rows : int
+        Number of rows that it will be fitted to.
+    bytes_of : callable
+        Returns about how many bytes are kept, given the number of columns.
+    purpose : str
+        What they are for.
+    """
+    own = _last(feature_map)
+    is_frozen = isinstance(own, FrozenEstimator)
+    if is_frozen or not (hasattr(own, "_n_columns") and isinstance(own.n_components, Integral)):
+        return
+    n_columns = most = int(own.n_components)
+    if bytes_of(most) > available():
+        own._validate_params()
+        n_columns = own._n_columns(n_rows)
+    check_fits(bytes_of(n_columns), components(own), purpose)
 
 
 def learns_from_sums(feature_map):

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from .._arrays import is_array_api, namespace, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
+from .._memory import check_fits, components
 from .._threads import narrow_blas, serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
@@ -36,6 +37,7 @@ from .._validation import (
     freeze,
     validate_rows,
 )
+from ..projections.base import dense_bytes
 from ..statistics import PairStatistics
 from ._clusters import unique_rows
 from ._kernel_matrix import KernelMatrixMixin
@@ -158,6 +160,7 @@ class Fitted:
         """
         learned = spec._sizes()
         learned.n_features = len(statistics.queries.mean)
+        check_fits(spec._n_bytes(learned, sample), components(spec), "its projections or centres")
         with narrow_blas(learned.n_features):
             learned.sigma = resolve_sigma(spec, statistics, sample)
             spec._learn(learned, statistics)
@@ -264,7 +267,7 @@ class BaseRandomFeatures(
         sign, which keeps the estimate unbiased.
         """
         columns = self.columns_per_projection
-        count, rest = divmod(self.n_components, columns)
+        count, rest = divmod(int(self.n_components), columns)
         if rest and self.n_components > 1:
             nearest = [str(max(k * columns, 1)) for k in (count, count + 1)]
             raise ValueError(
@@ -273,6 +276,15 @@ class BaseRandomFeatures(
                 f"allowed: {' and '.join(nearest)}."
             )
         return SimpleNamespace(n_projections=max(count, 1))
+
+    def _n_columns(self, n_rows):
+        """Return the number of output columns after a fit to this many rows."""
+        columns = self._sizes().n_projections * self.columns_per_projection
+        return min(columns, int(self.n_components))
+
+    def _n_bytes(self, learned, sample):
+        """Return about how many bytes a fit of these sizes holds, rather too few than too many."""
+        return dense_bytes(learned.n_projections, learned.n_features)
 
     @abstractmethod
     def _learn(self, learned, statistics):

@@ -309,6 +309,9 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         """The `Coupling` of the projections."""
         return coupling_of(self.coupling, self.projection)
 
+    def _n_bytes(self, learned, sample):
+        return self._joint.n_bytes(learned.n_projections, learned.n_features)
+
     def _draw(self, learned, seed):
         rng = rng_of(seed, OMEGA)
         drawn = self._joint.draw(learned.n_projections, learned.n_features, rng)

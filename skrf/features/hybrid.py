@@ -462,8 +462,27 @@ class HybridRF(CenteredRandomFeatures):
         if is_alone:
             # If not even one product fits, use the first base alone.
             n, smallest = 0, widths[0]
-        n_projections = max(1, self.n_components // smallest)
-        return SimpleNamespace(n_projections=n_projections, n_coefficients_=n, is_alone=is_alone)
+        n_projections = max(1, int(self.n_components) // smallest)
+        return SimpleNamespace(
+            n_projections=n_projections,
+            n_coefficients_=n,
+            is_alone=is_alone,
+            n_columns=min(n_projections * smallest, int(self.n_components)),
+        )
+
+    def _n_columns(self, n_rows):
+        if self._is_clustered:
+            return _clustered.n_columns(self, n_rows)
+        return self._sizes().n_columns
+
+    def _n_bytes(self, learned, sample):
+        n_bytes = super()._n_bytes(learned, sample)
+        if self._is_clustered:
+            n_rows = min(sample.queries.shape[0], sample.keys.shape[0])
+            return n_bytes + _clustered.n_bytes(self, learned, n_rows)
+        n_taus = learned.n_coefficients_ * (len(self.base) - 1)
+        # A few projections make many columns: a row of them must have room as well.
+        return n_bytes + 8 * (n_taus * learned.n_features + learned.n_columns)
 
     def _combination(self, learned):
         """Return the coefficients; signs without any tau give a single base the weight 1."""

@@ -156,6 +156,16 @@ class ClusterNystroem(BaseRandomFeatures):
     def _labels(self, y, kept, keys):
         return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
 
+    def _n_columns(self, n_rows):
+        return min(int(self.n_components), n_rows)
+
+    def _n_bytes(self, learned, sample):
+        n_rows = sample.queries.shape[0]
+        if sample.keys is not sample.queries:
+            n_rows += sample.keys.shape[0]
+        n = self._n_columns(n_rows)
+        return 8 * n * (n + learned.n_features)
+
     def _learn(self, learned, statistics):
         """Learn nothing: there are no parameters."""
 

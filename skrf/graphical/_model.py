@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._memory import check_fits
 from .._sums import LogMatrix
 from .._validation import draft_of, naming
 from ._climbing import Climber, climb
@@ -47,8 +48,11 @@ class Model:
     def sizes(self, length):
         """Return the number of states of every variable."""
         of = self.tables["embeddings"]
+        if len(of) > 1:
+            return [len(X) for X in of]
+        check_fits(8 * length * len(of[0]), f"length={length!r}", "messages of all variables")
         with naming("length"):
-            return np.full(length, len(of[0])) if len(of) == 1 else [len(X) for X in of]
+            return np.full(length, len(of[0]))
 
     def slots(self, i, j):
         """Return the places of the embeddings of an edge's earlier and later variables."""

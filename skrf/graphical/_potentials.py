@@ -14,11 +14,13 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils import check_array, check_random_state, gen_batches
 
+from .._memory import check_fits
 from .._sums import LogMatrix, log_product, log_sum_exp, peaked
 from .._validation import draw_seed, naming
 from ..features import (
     AdaptiveRF,
     as_feature_map,
+    check_columns,
     fit_to,
     frozen_kernel,
     in_range,
@@ -140,6 +142,8 @@ class LowRank(Potential):
     def powers(self):
         """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
         left, right = (side.logs for side in self.sides)
+        n_columns = left.shape[1]
+        check_fits(16 * n_columns**2, f"feature_map with {n_columns} columns", "their products")
         transfer = LogMatrix(log_product(right.T, left))
         return log_sum_exp(left, axis=0), transfer, log_sum_exp(right, axis=0), 2
 
@@ -302,14 +306,16 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
         Numbers of left and right states of every pair of variables; None means one pair.
     """
     rng = as_generator(random_state)
+    sizes = [(len(left), len(right))] if sizes is None else sizes
     if feature_map is None:
-        sizes = [(len(left), len(right))] if sizes is None else sizes
         exact = sum(n * m for n, m in sizes)
         is_cheap = exact <= _N_COMPONENTS * sum(n + m for n, m in sizes)
         feature_map = "exact" if is_cheap else AdaptiveRF(_N_COMPONENTS)
     if isinstance(feature_map, str):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
+        n_pairs = sum(n * m for n, m in sizes)
+        check_fits(16 * n_pairs, f"feature_map='exact' of {n_pairs} pairs of states", "potentials")
         return Maps("exact", ())
     frozen, settings = frozen_kernel(feature_map), {}
     if frozen is None:
@@ -321,6 +327,8 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
             "kernel": "softmax",
         }
     own = prepared(feature_map, owner="a graphical model", is_deep=True, **settings)
+    n_states = len(left) + len(right)
+    check_columns(own, n_states, lambda n_columns: 16 * n_states * n_columns, "features of states")
     fit_to(own, left, right)
     sides = tuple(as_feature_map(own, keys=keys) for keys in (False, True))
     if not sides[0].is_positive:

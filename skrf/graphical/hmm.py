@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from scipy.special import softmax
 
+from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
 from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
 from ._climbing import Climber
@@ -226,6 +227,8 @@ class KernelHMM(Climber):
         scale = scale.item() if isinstance(scale, np.generic) else scale  # 1e130 is not a float32
         if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale <= _LARGEST:
             raise ValueError(f"scale must be a number from 0 to {_LARGEST:g}, got {scale!r}.")
+        asked = f"n_states={n_states!r}, n_symbols={n_symbols!r} and width={width!r}"
+        check_fits(8 * int(width) * (3 * int(n_states) + int(n_symbols)), asked, "embeddings")
         rng = as_generator(random_state)
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
         with naming("n_states, n_symbols or width"):

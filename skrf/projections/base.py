@@ -110,6 +110,11 @@ class DenseProjection(Projection):
         return DenseProjection(factor * self.matrix)
 
 
+def dense_bytes(n_projections: int, n_features: int) -> int:
+    """Return how many bytes a `DenseProjection` holds: its matrix and its squared norms."""
+    return 8 * n_projections * (n_features + 1)
+
+
 class Coupling(ABC):
     """A joint law of the rows of a projection; each row is N(0, I_d).
 
@@ -127,6 +132,10 @@ class Coupling(ABC):
     @abstractmethod
     def draw(self, n_projections: int, n_features: int, rng: np.random.Generator) -> Projection:
         """Return a `Projection` drawn with the NumPy Generator `rng`."""
+
+    def n_bytes(self, n_projections: int, n_features: int) -> int:
+        """Return about how many bytes a drawn projection holds, rather too few than too many."""
+        return 8 * n_projections  # `squared_norms`
 
     def blocks(self, n_projections: int, n_features: int) -> dict[int, int]:
         """Return {rows in a block: number of such blocks}; blocks are independent."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .base import Coupling, DenseProjection
+from .base import Coupling, DenseProjection, dense_bytes
 from .norms import mirrored
 
 _NUMBERS = 2**18  # of rotations drawn at once, because there may be a block for every few rows
@@ -29,6 +29,8 @@ class BlockCoupling(Coupling):
 
     Subclasses define the lengths of the rows and their directions before the rotation.
     """
+
+    n_bytes = staticmethod(dense_bytes)
 
     def lengths(self, norms, n_features):
         """Return the lengths of the rows of blocks (..., b), given independent ones."""

@@ -190,6 +190,10 @@ class Hadamard(Coupling):
             simplices=self.simplices,
         )
 
+    def n_bytes(self, n_projections: int, n_features: int) -> int:
+        """Return about how many bytes a drawn projection holds: signs, lengths, squared norms."""
+        return (_LAYERS + 16) * n_projections
+
     def radii(self, n_blocks, order, rng):
         """Return the sizes that multiply the last diagonal; None means 1."""
         return None

@@ -4,13 +4,15 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from .base import Coupling, DenseProjection
+from .base import Coupling, DenseProjection, dense_bytes
 
 SOBOL_MAX_FEATURES = qmc.Sobol.MAXDIM
 
 
 class Independent(Coupling):
     """Independent standard normal rows (Rahimi and Recht)."""
+
+    n_bytes = staticmethod(dense_bytes)
 
     def draw(self, n_projections, n_features, rng):
         """Return a dense projection drawn with `rng`."""
@@ -19,6 +21,8 @@ class Independent(Coupling):
 
 class Sobol(Coupling):
     """Scrambled Sobol' points mapped by the normal quantile function, so each row is N(0, I)."""
+
+    n_bytes = staticmethod(dense_bytes)
 
     def draw(self, n_projections, n_features, rng):
         """Return a dense projection drawn with `rng`."""

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from .._arrays import LARGEST, beside, cast, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
+from .._memory import check_fits
 from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
@@ -30,7 +31,16 @@ from .._validation import (
     validate_rows,
 )
 from ..exceptions import FeatureCollapseWarning
-from ..features import AdaptiveRF, difference, fitted_at, fitted_to, in_range, lacks_rows, prepared
+from ..features import (
+    AdaptiveRF,
+    check_columns,
+    difference,
+    fitted_at,
+    fitted_to,
+    in_range,
+    lacks_rows,
+    prepared,
+)
 from ._batches import passes
 from ._blocks import BLOCK_ROWS, beside_threads, blocks_of
 from ._exact import ExactMap, exact_sigma
@@ -436,6 +446,19 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         own = prepared(own, owner=owner, sigma=sigma, hint=hint)
         return prepared(own, owner=owner, random_state=self.random_state)
 
+    def _check_size(self, feature_map, data, n_sums=2):
+        """Raise, before a map is drawn, if sums of its features cannot be held at once."""
+
+        def n_bytes(n_columns):
+            return n_sums * self._bytes_of_sums(n_columns, data)
+
+        check_columns(feature_map, data.X.shape[0], n_bytes, f"the sums of {type(self).__name__}")
+        return feature_map
+
+    def _bytes_of_sums(self, n_columns, data):
+        """Return how many bytes the sums of features with so many columns hold."""
+        return 16 * n_columns * data.n_groups * (1 + data.values.shape[1])  # numbers and exponents
+
     def _searches_sigma(self):
         """Return whether sigma is chosen by a search."""
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
@@ -455,15 +478,19 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
             )
         if self._searches_sigma():
             feature_map = self._prepared(sigma="auto").set_params(sigma=1.0)
+            self._check_size(feature_map, data)
             with beside_threads(feature_map):
                 sigma = best_sigma(self, feature_map, data)
-        self.feature_map_ = data.fitted(self._prepared(sigma=sigma))
+        self.feature_map_ = data.fitted(self._check_size(self._prepared(sigma=sigma), data))
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return self._before(maps_of(self.feature_map_), data)
 
     def _before(self, maps, data):
         """Return the empty sums of a pair of maps."""
+        n_columns = maps[1].n_columns or 0
+        n_bytes, of = self._bytes_of_sums(n_columns, data), f"the sums of {type(self).__name__}"
+        check_fits(n_bytes, f"feature_map with {n_columns} columns", of)
         return KeySums.before(self.get_params(), maps, data.n_groups, 1 + data.values.shape[1])
 
     def _added(self, sums, data):

@@ -245,6 +245,7 @@ def searches(model, classes, scope):
     folds, sigmas = Folds.of(cv, survey), model._grid(data)
     feature_map = model._map_at(float(sigmas[0]))
     is_apart = learns_from(feature_map, data)
+    model._check_size(feature_map, data, (2 if is_apart else 4) * folds.n_splits * len(sigmas))
     if is_apart:
         own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
         tests = [np.flatnonzero(own == k) for k in range(folds.n_splits)]

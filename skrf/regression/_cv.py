@@ -62,7 +62,9 @@ class Search:
             tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
         feature_map = self._map_at(float(sigmas[0]))
-        judged = judged_apart if learns_from(feature_map, data) else judged_together
+        is_apart = learns_from(feature_map, data)
+        self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
+        judged = judged_apart if is_apart else judged_together
         with beside_threads(feature_map):
             runs = judged(draft, feature_map, data, tests, sigmas, judge)
             runs = told(runs, sigmas, self.verbose, unit)

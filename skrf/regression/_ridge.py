@@ -19,6 +19,7 @@ from .._arrays import (
     take,
     to_host,
 )
+from .._memory import check_fits
 from .._sums import Memory, peaked, transposed
 from .._threads import Scratch
 from ..features import in_range
@@ -172,6 +173,11 @@ class Moments:
         return np.where(np.isnan(errors), np.inf, errors)
 
 
+def bytes_of_moments(n_columns, n_targets):
+    """Return how many bytes the moments of so many features and targets hold."""
+    return 8 * (n_columns + n_targets) ** 2
+
+
 def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     """Return the moments of rows, computed from products of blocks.
 
@@ -200,11 +206,16 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         # They give the best estimate of the means, and distance from them costs digits.
         first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
         heaviest = weights[first]
+    n_columns = feature_map.n_columns
+    if n_columns is None:  # one row tells
+        n_columns = plain_features(feature_map, take(X, first[:1]), memory).shape[1]
+    n_bytes = bytes_of_moments(n_columns, len(targets.unit))
+    check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
     features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
     check_range(features)
     both = np.column_stack([features, targets(first)])
     shift = np.average(both, axis=0, weights=heaviest)
-    n_columns, total = features.shape[1], np.zeros((len(shift) + 1, len(shift) + 1))
+    total = np.zeros((len(shift) + 1, len(shift) + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
     is_double = least_alpha < _SINGLE * trace / n_columns

@@ -30,6 +30,7 @@ from ._ridge import (
     Moments,
     Ridge,
     Spectrum,
+    bytes_of_moments,
     check_range,
     discriminants,
     moments_of_rows,
@@ -130,8 +131,11 @@ class _BaseRidge(BaseKernelRegression):
 
     def _fit_map(self, data):
         self._least_alpha()  # raise before any work
-        self.feature_map_ = data.fitted(self._prepared(self.sigma))
+        self.feature_map_ = data.fitted(self._check_size(self._prepared(self.sigma), data))
         return self._before(maps_of(self.feature_map_), data)
+
+    def _bytes_of_sums(self, n_columns, data):
+        return bytes_of_moments(n_columns, len(data.values.unit))
 
     def _before(self, maps, data):
         return FittedRidge(self.get_params(), maps, None, None, data.values.shape, data.total)
