@@ -215,6 +215,18 @@ def test_attention_has_no_units_of_values(library, causal):
         assert_allclose(found / unit, plain, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["RFFSampler", "HybridRF"])
+def test_rows_of_one_side_may_need_float64(library, name):
+    """Long float32 rows are computed in float64, also beside short ones."""
+    mechanism = make(name, n_components=60, random_state=0).fit(ROWS)
+    near, far = ROWS.astype("float32"), 300 * ROWS.astype("float32")
+    for sides in ((near, far), (far, near)):
+        values = mechanism.approximate_kernel(*map(library.array, sides))
+        assert str(values.dtype).endswith("float32")
+        expected = mechanism.approximate_kernel(*sides)
+        assert_allclose(library.host(values), expected, rtol=1e-3, atol=1e-3)
+
+
 def test_an_absent_class_is_not_predicted(library):
     y = np.argmax(ROWS[:, :3], axis=1)
     model = KernelRegressionClassifier(RFFSampler(2), sigma=3.0, random_state=0)

@@ -37,7 +37,7 @@ from skrf import (
 )
 from skrf.attention import ApproxKernelAttention, GeneralizedMap
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
-from skrf.projections import COUPLINGS, Coupling
+from skrf.projections import COUPLINGS, Coupling, blocks
 
 HUGE = 2**40
 X = np.random.default_rng(0).normal(size=(40, 3))
@@ -183,7 +183,8 @@ def test_what_can_be_held_is_fitted(small):
 
 
 @pytest.mark.parametrize("coupling", [name for name in COUPLINGS if name not in ("iid", "sobol")])
-def test_draws_hold_little_more_than_their_rows(coupling):
+def test_draws_hold_little_more_than_their_rows(coupling, monkeypatch):
+    monkeypatch.setattr(blocks, "_NUMBERS", 500)  # of 5,000 rows, drawn at once
     rng = np.random.default_rng(0)
     COUPLINGS[coupling].draw(8, 1, rng)
     tracemalloc.start()

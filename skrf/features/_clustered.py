@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import Kept, arithmetic, like, namespace, rounding_of, squared_distances
+from .._arrays import Kept, arithmetic, like, namespace, squared_distances
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
 from ._clusters import cluster_centers, nearest, representatives
@@ -23,6 +23,7 @@ from .exponential import optimal_rho
 
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
+_ALIKE = 1e-5  # share of squared distances that float32 rounds, so that float64 counts it as well
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class ClusteredMap(FeatureMap):
         # Half of the squared distances, less a term of the row.
         distances = like(halves, products)[None, :] - products
         xp = namespace(distances)
-        reach = rounding_of(distances) * (rows.squared_norms() / 2 + float(halves.max()))
+        reach = _ALIKE * (rows.squared_norms() / 2 + float(halves.max()))
         least = xp.min(distances, axis=1) + reach
         return xp.argmax(xp.astype(distances <= least[:, None], xp.int8), axis=1)
 
