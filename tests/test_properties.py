@@ -415,6 +415,7 @@ def test_weights_and_targets_have_no_units(name, kernel, dtype, kind, power, oth
     mean = weights / weights.sum() @ targets
     assert_allclose(regressor.target_mean_ / units, mean, rtol=1e-9, atol=1e-12)
     seen, room = seen_weights(fitted, Q, X, weights, dtype)
+    wide = Q.astype(np.float64)  # whose predictions are not rounded to float32
 
     scores = np.maximum(seen @ np.eye(3)[labels], 0)
     total = scores.sum(axis=1, keepdims=True)
@@ -427,12 +428,12 @@ def test_weights_and_targets_have_no_units(name, kernel, dtype, kind, power, oth
         assert known.all()
         large = scores > 1e-200
         expected = np.log(np.where(large, scores, 1.0) / total)
-        error = np.abs(model.predict_log_proba(Q) - expected)
+        error = np.abs(model.predict_log_proba(wide) - expected)
         assert (error <= room / total * (1 - expected))[large].all()
 
     weight = seen.sum(axis=1, keepdims=True)
     known = (weight > 100 * room).ravel()
-    found = quiet(regressor.predict, Q) / units
+    found = quiet(regressor.predict, wide) / units
     assert np.isfinite(found).all()
     counted = targets[weights > 0]
     means = np.clip(seen @ targets / weight, counted.min(axis=0), counted.max(axis=0))
