@@ -1,14 +1,19 @@
 """Other kernels of RFFSampler."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from instances import accepts, altered
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, data
 
 from skrf import GeneralizedExponentialRF, RFFSampler
 from skrf.features import in_range, side_by_side
+from skrf.features.spectra import SPECTRA
+from skrf.projections import Orthogonal
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "softmax"])
@@ -20,13 +25,69 @@ def test_a_level_is_the_scale_of_all_rows(kernel, n_components):
         assert_allclose(own(X).scale, np.full((len(X), 1), own.level), rtol=1e-15)
 
 
-@pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern12", "matern32", "matern52"])
-def test_other_kernels_refuse_what_is_unknown(kernel):
-    features = RFFSampler(24, kernel=kernel, random_state=0).fit(X)
-    with pytest.raises(NotImplementedError, match=kernel):
+EXACT, BOUNDED = ("matern12", "matern32", "matern52"), ("laplacian", "cauchy")
+every_spectrum = pytest.mark.parametrize("kernel", [*EXACT, *BOUNDED])
+
+
+@every_spectrum
+@pytest.mark.parametrize("coupling", ["simplex", "simplex+", "sobol", "norm-coupled"])
+def test_other_kernels_refuse_what_is_unknown(kernel, coupling):
+    features = RFFSampler(24, kernel=kernel, coupling=coupling, random_state=0).fit(X)
+    known = "'iid', 'orthogonal'" + (" (bound)" if kernel in BOUNDED else "")
+    with pytest.raises(
+        NotImplementedError, match=re.escape(f"{kernel!r} with coupling={coupling!r}")
+    ):
+        features.kernel_variance(X)
+    with pytest.raises(NotImplementedError, match=re.escape(f"Known: {known}.")):
         features.kernel_variance(X)
     assert features.transform(sp.csr_array(X)).shape == (30, 24)
     assert accepts("RFFSampler", "kernel")
+
+
+@every_spectrum
+@pytest.mark.parametrize("d", [2, 3, 5, 20])
+def test_variances_of_other_kernels_in_simulation(kernel, d):
+    """The last block is cut; 4.4 standard errors. Nearer rows differ in rare draws alone."""
+    n, cut, rng = 100_000 // max(d, 5), d // 2, np.random.default_rng(d)
+    directions = rng.normal(size=(5, d))
+    directions[2, 1:] = 0.0  # a single column
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    sides = np.zeros((1, d)), directions * np.array([[0.4], [0.8], [1.0], [2.0], [5.0]])
+    sums = np.zeros((n, 5))
+    for rows in (d, cut):
+        omega = SPECTRA[kernel].frequencies(Orthogonal().draw(n * d, d, rng).dense(), rng)
+        sums += np.cos(omega.reshape(n, d, d)[:, :rows] @ sides[1].T).sum(axis=1)
+    own = RFFSampler(2 * (d + cut), kernel=kernel, random_state=0).fit(sides[1])
+    squares = (sums / (d + cut) - own.exact_kernel(*sides)) ** 2
+    error = 4.4 * squares.std(axis=0) / math.sqrt(n)
+    variance, found = own.kernel_variance(*sides)[0], squares.mean(axis=0)
+    assert own.kernel_variance_is_exact_ == (kernel in EXACT)
+    assert (found < variance + error).all()
+    if kernel in EXACT:
+        assert (found > variance - error).all()
+
+
+@every_spectrum
+@pytest.mark.parametrize(("d", "n_components"), [(1, 24), (5, 2), (5, 1)])
+def test_projections_without_a_partner_have_the_variance_of_independent_ones(
+    kernel, d, n_components
+):
+    rows = X[:, :1] if d == 1 else np.hstack([X, X[:, :1]])
+    orthogonal, iid = (
+        RFFSampler(n_components, kernel=kernel, coupling=coupling, random_state=0).fit(rows)
+        for coupling in ("orthogonal", "iid")
+    )
+    assert orthogonal.kernel_variance_is_exact_
+    assert_array_equal(*(own.kernel_variance(rows, log=True) for own in (orthogonal, iid)))
+
+
+@every_spectrum
+def test_variances_of_other_kernels_are_0_for_equal_rows_alone(kernel):
+    rows = np.random.default_rng(0).normal(size=(60, 4)) * np.geomspace(1e-3, 1e3, 60)[:, None]
+    features = RFFSampler(64, kernel=kernel, random_state=0).fit(rows)
+    variances = features.kernel_variance(rows)
+    assert_array_equal(variances == 0, np.eye(60, dtype=bool))
+    assert (variances >= 0).all() and variances.max() < 0.55 * (1 + 3 / 5) / 32
 
 
 @pytest.mark.parametrize(("A", "s"), [(0.02 + 0.05j, 1), (-0.1 + 0.08j, 1), (0.03 - 0.06j, -1)])

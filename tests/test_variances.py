@@ -12,7 +12,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 from numpy.polynomial.legendre import leggauss
-from scipy.special import hyp0f1
+from numpy.testing import assert_allclose
+from scipy.special import eval_genlaguerre, hyp0f1
 
 from skrf import PositiveRF, variances
 from skrf.projections import COUPLINGS
@@ -463,3 +464,72 @@ def test_measured_squared_error_of_blocks(d, m, coupling):
     error = squares.std(ddof=1) / np.sqrt(2000)
     assert 4.4 * error < 0.2
     assert abs(squares.mean() - 1) < 4.4 * error
+
+
+# ------------------------------------------------------------------- Matern spectra
+
+
+def matern(r, nu):
+    """Return the Matern kernel of a scaled distance."""
+    with mp.workdps(DIGITS):
+        s = mp.sqrt(2 * nu) * mp.mpf(r)
+        return (1 + {0.5: 0, 1.5: s, 2.5: s + s * s / 3}[nu]) * mp.exp(-s)
+
+
+def both_rows_by_scales(r, d, nu):
+    """Return E[cos(omega_i.Delta) cos(omega_j.Delta)], d even, as the mean over the rows' scales.
+
+    Given both scales, it is the mean of 1F1(d; d/2; -x) = e^-x 1F1(-d/2; d/2; x) over the share of
+    the first row, x = |Delta|^2 / 2 times the mean squared scale.
+    """
+    log_x, step = np.arange(-25 / min(nu, 1), 4.6, 0.2), 0.2
+    shares = step * np.exp(nu * log_x - np.exp(log_x) - math.lgamma(nu))
+    squares = nu * r**2 / (2 * np.exp(log_x))
+    nodes, weights = leggauss(24)
+    weights = weights * np.sin(np.pi * (nodes + 1) / 2) ** (d - 1)
+    total, half = 0.0, d // 2
+    unit = math.lgamma(half + 1) + math.lgamma(half) - math.lgamma(2 * half)
+    for share, weight in zip((1 - np.sin(np.pi * nodes / 2)) / 2, weights, strict=True):
+        x = np.minimum(np.add.outer(share * squares, (1 - share) * squares), 700.0)
+        values = np.exp(unit - x) * eval_genlaguerre(half, half - 1, x)
+        total += weight * (shares @ values @ shares)
+    return total / weights.sum()
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("d", [2, 8])
+def test_matern_pair(d, nu):
+    distances = np.array([0.1, 0.7, 2.0, 6.0, 50.0])
+    expected = [both_rows_by_scales(r, d, nu) - float(matern(r, nu)) ** 2 for r in distances]
+    assert_allclose(variances.matern_pair(distances, d, nu), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_matern_variance(nu):
+    for r in (1e-60, 1e-8, 1e-3, 0.3, 2.0, 30.0, 1e150):
+        with mp.workdps(300):
+            s = mp.sqrt(2 * nu) * mp.mpf(r)
+            one, two = (
+                (1 + {0.5: 0, 1.5: z, 2.5: z + z * z / 3}[nu]) * mp.exp(-z) for z in (s, 2 * s)
+            )
+            expected = (1 + two - 2 * one**2) / 2
+            assert abs(variances.matern_variance(np.array(r), nu) / expected - 1) < 1e-13
+
+
+@pytest.mark.parametrize("d", [2, 3, 64, 10_000])
+def test_matern_pairs_of_near_rows_are_those_of_polynomials(d):
+    """1 - cos(w.Delta) is (w.Delta)^2 / 2: E (w.Delta)^2 = r^2 nu / (nu - 1)."""
+    distances = np.array([1e-60, 1e-30, 1e-9, 1e-6, 1e-4])
+    expected = -2 / (d + 2) * (distances**2 / 2 * 2.5 / 1.5) ** 2
+    assert_allclose(variances.matern_pair(distances, d, 2.5), expected, rtol=2e-3)
+    assert_allclose(variances.matern_pair(distances[:4], d, 2.5), expected[:4], rtol=d * 1e-5)
+    assert variances.matern_pair(np.array(0.0), d, 2.5) == 0
+
+
+def test_matern_pairs_of_many_columns_have_a_limit():
+    """Norms of long Gaussian rows are the root of d: the scales are all that is left."""
+    distances = np.geomspace(1e-3, 1e3, 30)
+    for nu in (0.5, 1.5, 2.5):
+        found = variances.matern_pair(distances, 10**6, nu)
+        assert_allclose(found, 0.0, atol=2e-6)
+        assert_allclose(found, variances.matern_pair(distances, 10**5, nu) / 10, atol=1e-9)

@@ -19,7 +19,7 @@ from .._arrays import (
     to_host,
 )
 
-_LARGEST_SINGLE = 1e30  # an exponent too large for float32
+_LARGEST_SINGLE, _FAR_SINGLE = 1e30, 1e25  # an exponent and a factor too large for float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Coordinates:
             with np.errstate(over="ignore"):
                 norm2 = float(self.unshifted(X.astype(np.float64)).squared_norms().max())
         else:
-            X = self._mapped(X)
+            X = self._mapped(cast(X, namespace(X).float64) if self._least_bound else X)
             is_double = X.dtype == namespace(X).float64
             if is_double:
                 largest = largest_entry(X)
@@ -132,8 +132,10 @@ class Coordinates:
 
     @cached_property
     def _least_bound(self):
-        """Bound that forces float64 if sigma or its inverse is far outside the range of float32."""
-        return 0.0 if 1e-25 < self.sigma < 1e25 else _LARGEST_SINGLE
+        """Bound that forces float64 if a factor nearly leaves the range of float32."""
+        stretch = 1.0 if self.matrix is None else float(np.abs(self.matrix).max())
+        is_single = max(self.sigma, 1 / self.sigma, stretch) < _FAR_SINGLE
+        return 0.0 if is_single else _LARGEST_SINGLE
 
     def _with_shift(self, norm2):
         if not self.is_shifted:

@@ -10,9 +10,37 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
+from .. import variances
+
+
+class ProductSpectrum:
+    """Base of the kernels that are products over columns.
+
+    A column of frequencies is a function of one of Gaussian rows, so that their directions are not
+    uniform, and the covariance of two orthogonal rows has no closed form.
+    """
+
+    has_exact_pairs = False
+
+    def variance(self, X, Y):
+        """Return the variance of one sine-cosine pair for all pairs of scaled rows."""
+        logs = self.log_kernel(X, Y), self.log_kernel(2 * X, 2 * Y)
+        return np.exp(variances.log_trigonometric_variance(*logs))
+
+    def pair(self, X, Y):
+        """Return a bound on the covariance of the cosines of two orthogonal rows.
+
+        Let a(u) be the mean cosine of a row with the direction u, and a_k its part of degree k in
+        spherical harmonics. The covariance is sum_k P_k(0) E[a_k(u)^2] over k = 2, 4, ..., with
+        Gegenbauer polynomials P_k, P_k(1) = 1, of which P_4(0) = 3 / (d^2 - 1) is the largest; and
+        sum_k E[a_k(u)^2] is at most the variance of a cosine. Where a(u) is smooth, P_2(0) < 0
+        counts for more.
+        """
+        return 3 / (X.shape[1] ** 2 - 1) * self.variance(X, Y)
+
 
 @dataclass(frozen=True)
-class Laplacian:
+class Laplacian(ProductSpectrum):
     """exp(-|Delta|_1): Cauchy frequencies."""
 
     def frequencies(self, rows, rng):
@@ -25,7 +53,7 @@ class Laplacian:
 
 
 @dataclass(frozen=True)
-class Cauchy:
+class Cauchy(ProductSpectrum):
     """prod_l 1 / (1 + Delta_l^2): Laplace frequencies."""
 
     def frequencies(self, rows, rng):
@@ -52,6 +80,7 @@ class Matern:
     """
 
     nu: float
+    has_exact_pairs = True
 
     def frequencies(self, rows, rng):
         """Return frequencies made from standard normal rows, with one chi square per row."""
@@ -63,6 +92,14 @@ class Matern:
         r = np.sqrt(2 * self.nu) * cdist(X, Y)
         polynomial = {0.5: 0.0, 1.5: r, 2.5: r + r**2 / 3}[self.nu]
         return np.log1p(polynomial) - r
+
+    def variance(self, X, Y):
+        """Return the variance of one sine-cosine pair for all pairs of scaled rows."""
+        return variances.matern_variance(cdist(X, Y), self.nu)
+
+    def pair(self, X, Y):
+        """Return the covariance of the cosines of two orthogonal rows."""
+        return variances.matern_pair(cdist(X, Y), X.shape[1], self.nu)
 
 
 SPECTRA = {

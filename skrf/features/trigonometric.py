@@ -57,6 +57,12 @@ class RFFSampler(GaussianRandomFeatures):
     theory.compare : Errors of mechanisms on data, side by side.
     sklearn.kernel_approximation.RBFSampler : Independent cosines with random phases.
 
+    Notes
+    -----
+    With orthogonal projections the variance of the Matern kernels is exact. That of "laplacian" and
+    "cauchy" is bounded by 1 + 3 (b - 1) / (d^2 - 1) times the variance of independent projections,
+    b being the rows of a block; it is usually smaller than that.
+
     References
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007). Variance: MSE of
@@ -135,21 +141,36 @@ class RFFSampler(GaussianRandomFeatures):
     def _check_variance(self, learned):
         if self.kernel not in SPECTRA:
             super()._check_variance(learned)
-        elif self.coupling != "iid":
+        elif any(self._joint.pair_cosine(rows) != 0 for rows in self._blocks(learned)):
+            is_bound = not SPECTRA[self.kernel].has_exact_pairs
             raise NotImplementedError(
-                f"No closed form is known for kernel={self.kernel!r} with "
-                f"coupling={self.coupling!r}. Known: 'iid'."
+                f"No closed form or bound is known for kernel={self.kernel!r} with "
+                f"coupling={self.coupling!r}. Known: 'iid', 'orthogonal'"
+                f"{' (bound)' if is_bound else ''}."
             )
 
     def _log_variance(self, fitted, X, Y):
         if self.kernel not in SPECTRA:
             return super()._log_variance(fitted, X, Y)
         self._check_variance(fitted.learned)
+        spectrum, blocks = SPECTRA[self.kernel], self._blocks(fitted.learned)
         X, Y = self._dense_sides(fitted.learned, X, Y)
-        spectrum = SPECTRA[self.kernel]
-        return variances.log_trigonometric_variance(
-            spectrum.log_kernel(X, Y), spectrum.log_kernel(2 * X, 2 * Y), self._is_folded
-        ) - np.log(fitted.learned.n_projections)
+        m, value = fitted.learned.n_projections, spectrum.variance(X, Y)
+        if self._is_folded:
+            value = value + 0.5
+        n_pairs = sum(count * rows * (rows - 1) for rows, count in blocks.items())
+        if n_pairs:
+            value = value + n_pairs / m * spectrum.pair(X, Y)
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(value, 0.0)) - np.log(m)
+
+    def _variance_is_exact(self, learned):
+        if self.kernel not in SPECTRA or SPECTRA[self.kernel].has_exact_pairs:
+            return True
+        return max(self._blocks(learned)) == 1
+
+    def _blocks(self, learned):
+        return self._joint.blocks(learned.n_projections, learned.n_features)
 
 
 def _about_a_row(sigma, X, Y):

@@ -19,6 +19,7 @@ from .gaussian import (
     log_trigonometric_variance,
 )
 from .hybrid import hybrid_log_variance, is_covariance_known, shared_covariance
+from .spectral import matern_pair, matern_variance
 
 __all__ = [
     "AxisExponential",
@@ -38,5 +39,7 @@ __all__ = [
     "log_mean_squared_error",
     "log_relative_second_moment",
     "log_trigonometric_variance",
+    "matern_pair",
+    "matern_variance",
     "shared_covariance",
 ]
