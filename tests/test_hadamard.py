@@ -402,9 +402,9 @@ def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():
     X = np.random.default_rng(0).normal(size=(3, 100))
     size = len(pickle.dumps(projection))
     expected = projection.multiply(X)
-    [kept] = projection._kept.values()
+    [kept] = projection._kept._values.values()
     projection.multiply(X)
-    assert next(iter(projection._kept.values())) is kept
+    assert next(iter(projection._kept._values.values())) is kept
     assert len(pickle.dumps(projection)) == size
     again = pickle.loads(pickle.dumps(projection))
     np.testing.assert_array_equal(again.multiply(X), expected)

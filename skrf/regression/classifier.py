@@ -204,7 +204,10 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
                 logs = namespace(sums).log(self._probabilities(sums))
             return self._refined(logs, block) if self._fitted.maps[0].is_positive else logs
 
-        return in_dtype(*self._query(X, logs_of))
+        logs = in_dtype(*self._query(X, logs_of))
+        xp = namespace(logs)
+        # As in `predict_proba`, where probabilities close to 1 are 1.
+        return xp.where(xp.exp(logs) == 1, like(0.0, logs), logs)
 
     def _refined(self, logs, block):
         """Recompute logs of probabilities that are too small for the common scale of their row.
