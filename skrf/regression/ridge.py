@@ -602,9 +602,9 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     Attributes
     ----------
     alpha_ : float
-        The best penalty.
+        The best penalty, the largest of those that are nearly as good.
     sigma_ : float
-        The best sigma, if the map has that attribute.
+        The best sigma, the smallest of those that are nearly as good, if the map has one.
     best_score_ : float
         Its score: the negative mean squared error of held-out rows, averaged over folds and
         outputs, or that of generalised cross-validation.
@@ -679,9 +679,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     alpha_ : float
-        The best penalty.
+        The best penalty, the largest of those that are nearly as good.
     sigma_ : float
-        The best sigma, if the map has that attribute.
+        The best sigma, the smallest of those that are nearly as good, if the map has one.
     best_score_ : float
         Its score.
     cv_results_ : dict of ndarray

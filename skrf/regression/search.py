@@ -122,9 +122,10 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     Attributes
     ----------
     sigma_ : float
-        The best sigma, or the smallest of several.
+        The best sigma, the smallest of those that are nearly as good: their score lacks at most one
+        part in 10,000 more.
     best_score_ : float
-        Its mean score.
+        Its mean score; all that are nearly as good have rank 1 in ``cv_results_``.
     sigmas_ : ndarray of shape (n_sigmas,)
         The values that were tried.
     cv_results_ : dict of ndarray
@@ -201,9 +202,10 @@ class KernelRegressorCV(_Search, KernelRegressor):
     Attributes
     ----------
     sigma_ : float
-        The best sigma, or the smallest of several.
+        The best sigma, the smallest of those that are nearly as good: their score lacks at most one
+        part in 10,000 more.
     best_score_ : float
-        Its mean score.
+        Its mean score; all that are nearly as good have rank 1 in ``cv_results_``.
     sigmas_ : ndarray of shape (n_sigmas,)
         The values that were tried.
     cv_results_ : dict of ndarray
