@@ -132,8 +132,7 @@ def signed_product(queries, keys):
         top = finite(constant(xp.max(scale, axis=1, keepdims=True)))
         sides.append((values * xp.exp(scale - top), top))
     (left, top_x), (right, top_y) = sides
-    dtype = xp.result_type(left, right)  # rows of one side may need float64
-    return cast(left, dtype) @ cast(right, dtype).T, top_x + top_y.T
+    return left @ right.T, top_x + top_y.T
 
 
 def log_estimate(queries, keys, *, is_exact=True):

@@ -68,7 +68,10 @@ class KernelMatrixMixin:
         """
         X, Y = self._pair(X, Y)
         sides = (self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")
-        queries, keys = (mapped(side, in_range(side, Z, name)) for side, Z, name in sides)
+        rows = [in_range(side, Z, name) for side, Z, name in sides]
+        # Libraries other than NumPy do not multiply float32 by float64.
+        dtype = namespace(X).result_type(*(Z.dtype for Z in rows))
+        queries, keys = (mapped(own[0], cast(Z, dtype)) for own, Z in zip(sides, rows, strict=True))
         if is_array_api(X) and not self.is_positive:
             values, scale = signed_product(queries, keys)
             values = values * _exp(scale)
