@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.preprocessing import Normalizer, StandardScaler
 
-from skrf import SimplexRF
+from skrf import DiscreteRF, SimplexRF
 
 
 @every_positive
@@ -238,6 +238,15 @@ def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name, dtype):
                 if name != "SimplexRFPlus":
                     says_what_is_wrong(fitted.kernel_variance, rows, plain)
                     says_what_is_wrong(fitted.kernel_variance, rows, plain, log=True)
+
+
+@pytest.mark.parametrize("sigma", ["scale", "median"])
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+def test_keys_that_a_rule_for_sigma_makes_too_large_are_refused_at_fit(sigma, convert):
+    rows, keys = convert([[8e-132, 0.0], [0.0, 3e-132]]), convert([[1e70, 0.0]])
+    for positive in (False, True):
+        with pytest.raises(ValueError, match=r"^keys is too large at sigma=\S+: .* of keys is 1e"):
+            DiscreteRF(8, sigma=sigma, positive=positive).fit(rows, keys=keys)
 
 
 @pytest.mark.parametrize("side", ["X", "keys"])

@@ -28,9 +28,9 @@ def resolve_sigma(mechanism, statistics, sample):
     """
     sigma = mechanism.sigma
     if isinstance(sigma, str):
-        return _of_data(sigma, statistics.queries, sample)
+        sigma = _of_data(sigma, statistics.queries, sample)
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.
-    if (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
+    elif (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
             f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
             f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
