@@ -353,14 +353,6 @@ def measure_training(rounds):
             judge(what, times[name], times["exact"], 1, at_most=True)
 
 
-def measure_performer(rounds):
-    """Memory and time of a Performer's gradient in small chunks."""
-    from performer import compared
-
-    for own in compared(rounds=max(rounds // 12, 1)):
-        judge(*own, at_most=True)
-
-
 def measure_masks(rounds):
     """Masked attention against the floor of the transforms alone, and against dense masks."""
     import numpy as np
@@ -567,7 +559,6 @@ PARTS = {
     "masks": measure_masks,
     "step": measure_step,
     "training": measure_training,
-    "performer": measure_performer,
     "regression": measure_regression,
     "search": measure_search,
     "start": measure_start,

@@ -20,7 +20,6 @@ from skrf import KernelRegressionClassifier, KernelRegressor
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    Performer,
     ToeplitzMask,
 )
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
@@ -205,12 +204,6 @@ def _attention():
                 yield case, "float64", operator(q, k, v, key_padding_mask=padding)
                 for part, values in zip("qkv", operator.backward(q, k, v, q[..., :3]), strict=True):
                     yield f"{case}: gradient of {part}", "float64", values
-    for own in (None, skrf.PositiveRF(12, random_state=1)):
-        model = Performer(7, n_layers=2, width=12, n_heads=2, feature_map=own, random_state=0)
-        loss, gradients = model.loss_and_grad(np.arange(60) ** 2 % 7, chunk_size=13)
-        yield f"Performer {own}: loss", "float64", loss
-        for name, gradient in gradients.items():
-            yield f"Performer {own}: {name}", "float64", gradient
 
 
 # ------------------------------------------------------------------ graphical models

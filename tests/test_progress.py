@@ -13,7 +13,6 @@ from skrf import (
     KernelRegressorCV,
     OptimalPositiveRF,
 )
-from skrf.attention import Performer
 from skrf.graphical import KernelHMM
 
 X = np.random.default_rng(0).normal(size=(60, 2))
@@ -52,16 +51,3 @@ def test_starts_of_learning_are_told_apart(capsys):
     assert starts == [
         f"[fit, start {start} of 2] iteration {number}" for start in (1, 2) for number in (1, 2)
     ]
-
-
-@pytest.mark.parametrize("method", ["loss", "loss_and_grad"])
-def test_a_performer_prints_a_line_for_a_tenth_of_its_chunks(method, capsys):
-    tokens = np.arange(101) % 5
-    model = Performer(5, n_layers=1, width=8, n_heads=2, verbose=1, random_state=0)
-    getattr(model, method)(tokens, chunk_size=4)
-    lines = capsys.readouterr().out.splitlines()
-    counts = [re.fullmatch(rf"\[{method}\] chunk (\d+) of 25, .* s", line)[1] for line in lines]
-    assert counts == ["3", "5", "8", "10", "13", "15", "18", "20", "23", "25"]
-    model.verbose = 0
-    getattr(model, method)(tokens, chunk_size=4)
-    assert capsys.readouterr().out == ""

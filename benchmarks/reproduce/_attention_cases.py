@@ -181,57 +181,8 @@ def differentiated(attention):
     return prepare
 
 
-def performer(n_layers, width, seed):
-    """Return the model of the thesis: squares of the inputs themselves, heads of width 64."""
-    from skrf.attention import GeneralizedMap, Performer
-
-    return Performer(
-        256,
-        n_layers=n_layers,
-        width=width,
-        n_heads=width // 64,
-        feature_map=GeneralizedMap(nonlinearity="square", projection="identity"),
-        dtype="float32",
-        random_state=seed,
-    )
-
-
-def random_tokens(length, seed):
-    """Return a random text over 256 tokens, one longer than the positions that predict."""
-    import numpy as np
-
-    return np.random.default_rng(seed).integers(256, size=length + 1)
-
-
-def chunk_case(length, n_layers, width, chunk, seed, seconds):
-    """Measure one gradient of a Performer."""
-    model = performer(n_layers, width, seed)
-    tokens = random_tokens(length, seed)
-    model.loss_and_grad(tokens[: WARM_UP_LENGTH + 1])
-    record = measure(lambda: model.loss_and_grad(tokens, chunk), seconds)
-    return record | {"parameters": sum(value.nbytes for value in model.params.values())}
-
-
-def discrepancy_case(length, n_layers, width, chunks, seed):
-    """Return |gradient in chunks - gradient| / |gradient| for sizes of chunks."""
-    import numpy as np
-
-    def gradient(chunk):
-        _, gradients = model.loss_and_grad(tokens, chunk)
-        return np.concatenate([g.ravel() for g in gradients.values()]).astype(np.float64)
-
-    model, tokens = performer(n_layers, width, seed), random_tokens(length, seed)
-    full = gradient(None)
-    norm = np.linalg.norm(full)
-    return {str(chunk): np.linalg.norm(gradient(chunk) - full) / norm for chunk in chunks}
-
-
 if __name__ == "__main__":
-    case = {
-        "attention": attention_case,
-        "chunks": chunk_case,
-        "discrepancy": discrepancy_case,
-    }[sys.argv[1]]
+    case = {"attention": attention_case}[sys.argv[1]]
     # Packages may print while they load; standard output is for the result.
     with contextlib.redirect_stdout(sys.stderr):
         result = case(*json.loads(sys.argv[2]))

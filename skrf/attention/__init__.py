@@ -13,7 +13,6 @@ from .generalized import GeneralizedMap
 from .masks import ToeplitzMask
 from .near import NearField
 from .operator import ApproxKernelAttention
-from .performer import Performer
 
 __all__ = [
     "ApproxKernelAttention",
@@ -24,7 +23,6 @@ __all__ = [
     "AttentionTable",
     "GeneralizedMap",
     "NearField",
-    "Performer",
     "ToeplitzMask",
     "exact_attention",
     "recommend_attention",
