@@ -1,13 +1,10 @@
-"""Measure which random features are best: four regimes of pairs, or the UCI sets.
+"""Measure which random features are best in four regimes of pairs.
 
-python benchmarks/which_features.py [--uci]
+python benchmarks/which_features.py
 
 Writes tables and a plot for the pages "Choosing" and "Mechanisms compared" of the documentation.
-With --uci it checks `recommend` on the eight UCI sets instead (where SKRF_UCI_DIR says they are)
-and prints what it sees.
 """
 
-import argparse
 from pathlib import Path
 
 import matplotlib
@@ -16,12 +13,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skrf import GeometricRF, HybridRF, PoissonRF, theory
-from skrf.datasets import REGIMES, load_uci, make_regime
+from skrf.datasets import REGIMES, make_regime
 
 N_COMPONENTS = 128
 SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -58,9 +52,7 @@ def measure_regimes():
     for regime in REGIMES:
         for sigma in SIGMAS:
             X, Y = make_regime(regime, 200, sigma=sigma, random_state=0)
-            own = random_maps()
-            mechanisms = own | MORE
-            chosen = repr(theory.recommend(X, keys=Y, task="kernel", mechanisms=own))
+            mechanisms = random_maps() | MORE
             rows = theory.compare(X, Y, mechanisms=mechanisms, random_state=MEASURED_SEED)
             measured = {row.name: row.log_error for row in rows}
             for name, mechanism in mechanisms.items():
@@ -71,40 +63,10 @@ def measure_regimes():
                         "mechanism": name,
                         "error": measured[name],
                         "log_variance": mean_log_variance(mechanism, X, Y),
-                        "recommended": repr(mechanism) == chosen,
                     }
                 )
-            print_verdict(f"{regime}, sigma={sigma}", chosen, mechanisms, measured)
+            print(f"{regime}, sigma={sigma}", flush=True)
     return records
-
-
-def check_uci():
-    """Print, for each set, how far the recommended mechanism is from the best of those tried."""
-    for name in UCI:
-        data = load_uci(name)
-        preprocess = make_pipeline(
-            make_column_transformer(
-                (OneHotEncoder(sparse_output=False), list(data.categorical_features)),
-                remainder="passthrough",
-            ),
-            StandardScaler(),
-        )
-        X = np.asarray(preprocess.fit_transform(data.data), dtype=float)
-        for sigma in (0.1, 0.3, 1.0):
-            mechanisms = random_maps(sigma)
-            chosen = repr(theory.recommend(X, task="kernel", mechanisms=mechanisms))
-            rows = theory.compare(X, mechanisms=mechanisms, random_state=MEASURED_SEED)
-            measured = {row.name: row.log_error for row in rows}
-            print_verdict(f"{name}, sigma={sigma}", chosen, mechanisms, measured)
-
-
-def print_verdict(case, chosen, mechanisms, measured):
-    """Print the recommended mechanism and its error over that of the best default one."""
-    own = {key: measured[key] for key in mechanisms if key not in MORE}
-    name = next(key for key in own if repr(mechanisms[key]) == chosen)
-    best = min(own, key=own.get)
-    ratio = own[name] / own[best]
-    print(f"{case:20s} recommended {name}; best {best}; ratio {ratio:.3f}", flush=True)
 
 
 def write_tables(records):
@@ -123,8 +85,7 @@ def write_tables(records):
             lines.append(f"   * - {name}")
             for row in rows:
                 if row["mechanism"] == name:
-                    mark = "**" if row["recommended"] else ""
-                    lines.append(f"     - {mark}{row['error']:.2g}{mark}")
+                    lines.append(f"     - {row['error']:.2g}")
         lines.append("")
     (DOCS / "_which_features.txt").write_text("\n".join(lines))
 
@@ -147,12 +108,7 @@ def plot(records):
 
 
 def main():
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--uci", action="store_true", help="check recommend on the UCI sets")
-    if parser.parse_args().uci:
-        check_uci()
-        return
+    """Measure, and write the tables and the figure."""
     records = measure_regimes()
     write_tables(records)
     plot(records)

@@ -1,10 +1,7 @@
 """Numbers of columns: what is promised is kept, and where it comes from is told."""
 
-import copy
 import math
 import os
-import pickle
-import re
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.datasets import load_uci
-from skrf.theory import ComponentCount, n_components_for
+from skrf.theory import n_components_for
 
 X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
@@ -96,44 +93,27 @@ def measured_error(mechanism, n):
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "how"),
+    "mechanism",
     [
-        (DenseExponentialRF(), "measured against independent projections"),
-        (HybridRF(coupling="orthogonal"), "measured against independent projections"),
-        (RFFSampler(coupling="norm-coupled"), "measured against independent projections"),
-        (AdaptiveRF(), "measured"),
+        DenseExponentialRF(),
+        HybridRF(coupling="orthogonal"),
+        RFFSampler(coupling="norm-coupled"),
+        AdaptiveRF(),
     ],
     ids=repr,
 )
-def test_without_a_closed_form_the_answer_is_measured_and_says_so(mechanism, how):
+def test_without_a_closed_form_the_answer_is_measured(mechanism):
     n = n_components_for(mechanism, X, rel_error=0.15)
-    assert n.how == how
-    assert repr(n) == f"{n:d} ({how})"
+    assert type(n) is int
     assert abs(measured_error(mechanism, n) / 0.15 - 1) < 0.15
 
 
-def test_a_mean_is_the_error_of_the_matrix_and_names_the_rows_that_decide_it():
+def test_a_mean_is_the_error_of_the_matrix():
     rows = np.r_[X, np.full((1, 4), 5.0)]
-    median = n_components_for(PositiveRF(), rows, rel_error=0.1)
-    mean = n_components_for(PositiveRF(), rows, rel_error=0.1, quantile=None)
-    assert median.how == "closed form" and median < 2**14
-    assert mean.how == "closed form; half of the error is in queries [60] and in keys [60]"
-    mixed = n_components_for(PositiveRF(), X, rows, rel_error=0.1, quantile=None)
-    assert mixed.how.endswith("half of the error is in queries [29] and in keys [60]")
-    assert n_components_for(RFFSampler(), X, rel_error=0.1, quantile=None).how == "closed form"
-
-
-@pytest.mark.parametrize(("n_near", "n_far", "n_named"), [(60, 8, 4), (60, 16, 0), (7, 8, 0)])
-def test_rows_that_decide_are_named_if_they_are_few(n_near, n_far, n_named):
-    """About half of the long rows decide: named are at most five, and a quarter of all."""
-    far = np.random.default_rng(2).normal(size=(n_far, 4))
-    far *= 3 / np.linalg.norm(far, axis=1, keepdims=True)
-    rows = np.r_[X[:n_near] / 9, far]
-    n = n_components_for(RFFSampler(kernel="softmax"), rows, rel_error=0.1, quantile=None)
-    for side in ("queries", "keys"):
-        found = re.search(rf"{side} \[(.*?)\]", n.how)
-        named = [int(row) for row in found[1].split(",")] if found else []
-        assert len(named) == n_named and all(row >= n_near for row in named)
+    median, mean = (
+        n_components_for(PositiveRF(), rows, rel_error=0.1, quantile=q) for q in (0.5, None)
+    )
+    assert median < 2**14 < mean
 
 
 def test_enormous_numbers_are_stated():
@@ -143,16 +123,15 @@ def test_enormous_numbers_are_stated():
     logs -= 2 * PositiveRF(1).fit(8 * X).exact_kernel(8 * X, log=True)
     assert n > 2**24
     assert n == pytest.approx(np.exp(np.sort(logs, axis=None)[1800]) * 1e6, rel=1e-6)
-    assert len(repr(n)) < 30
     endless = n_components_for(RFFSampler(), 300 * X, rel_error=0.1)
-    assert endless.how == "closed form; or more" and endless > 10**300
+    assert endless > 10**299
 
 
 def test_errors_beyond_the_range_are_measured():
     rows = 100 * X[:8]
     rows[0] *= 5
     n = n_components_for(RFFSampler(coupling="norm-coupled", kernel="softmax"), rows, rel_error=0.1)
-    assert n.how.startswith("measured") and n > 1e100
+    assert n > 1e100
 
 
 def test_rows_without_errors_need_one_column_each():
@@ -160,18 +139,7 @@ def test_rows_without_errors_need_one_column_each():
     for mechanism in (RFFSampler(), RFFSampler(coupling="norm-coupled")):
         for quantile in (0.5, None):
             n = n_components_for(mechanism, rows, rel_error=0.1, quantile=quantile)
-            assert n <= 2 and "half of the error" not in n.how
-
-
-def test_a_count_is_an_integer_in_every_use():
-    count = ComponentCount(64, "measured")
-    assert repr(count) == str(count) == "64 (measured)"
-    assert f"{count}" == f"{count:d}" == "64"
-    assert count == 64 and type(count + 1) is int
-    for copied in (pickle.loads(pickle.dumps(count)), copy.deepcopy(count)):
-        assert copied == 64 and copied.how == "measured"
-    features = clone(RFFSampler(count, random_state=0)).fit_transform(X)
-    assert features.shape == (60, 64)
+            assert n <= 2
 
 
 def test_size_refuses_what_it_cannot_be_asked():

@@ -1,6 +1,5 @@
 """Errors known in advance: closed forms, tail bounds, sizes, comparison and advice."""
 
-from .advice import recommend
 from .choice import Comparison, ComparisonTable, compare, default_mechanisms, kernel_variance
 from .concentration import (
     bernstein_bound,
@@ -12,12 +11,11 @@ from .concentration import (
 )
 from .conformity import expected_conformity, sample_conformity
 from .hybrid import hybrid_max_error
-from .size import ComponentCount, n_components_for
+from .size import n_components_for
 
 __all__ = [
     "Comparison",
     "ComparisonTable",
-    "ComponentCount",
     "bernstein_bound",
     "chebyshev_bound",
     "compare",
@@ -29,7 +27,6 @@ __all__ = [
     "left_tail_bound",
     "n_components_for",
     "n_components_uniform",
-    "recommend",
     "sample_conformity",
     "uniform_bound",
 ]

@@ -76,7 +76,7 @@ def kernel_variance(
 def default_mechanisms(
     n_components: int = 100, *, sigma: Sigma = 1.0, kernel: Kernel = "gaussian"
 ) -> dict[str, BaseRandomFeatures]:
-    """Return the mechanisms that `compare` and `recommend` try.
+    """Return the mechanisms that `compare` tries.
 
     Parameters
     ----------
@@ -96,11 +96,6 @@ def default_mechanisms(
     See Also
     --------
     compare : Their errors on data.
-    recommend : The best of them for a task.
-
-    References
-    ----------
-    Each class names its own source.
 
     Examples
     --------
@@ -160,10 +155,6 @@ class Comparison:
     --------
     compare : Returns them.
     ComparisonTable : A table of them.
-
-    References
-    ----------
-    The errors are those of `compare`.
     """
 
     name: str
@@ -190,10 +181,6 @@ class ComparisonTable(Table[Comparison]):
     compare : Returns it.
     Comparison : A row.
     skrf.plotting.ComparisonDisplay : Draws it.
-
-    References
-    ----------
-    The errors are those of `compare`.
 
     Examples
     --------
@@ -257,7 +244,6 @@ def compare(
 
     See Also
     --------
-    recommend : The best mechanism alone, also for a task.
     skrf.plotting.ComparisonDisplay : The table as a plot.
     kernel_variance : Predictions for single pairs.
 

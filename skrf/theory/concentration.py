@@ -11,7 +11,6 @@ from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures
 from ._sample import check_mechanism
-from .size import ComponentCount
 
 _SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its maximum
 _LARGEST_EXPONENT = 650.0  # nats of an exponent whose exponential is still a float
@@ -340,7 +339,7 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
 
 def n_components_uniform(
     mechanism: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
-) -> ComponentCount:
+) -> int:
     """Return the number of columns at which `uniform_bound` falls to a probability.
 
     For d = 4, R = 1 and an error of 0.1 it is 5e7, whereas `n_components_for` gives thousands.
@@ -358,7 +357,7 @@ def n_components_uniform(
 
     Returns
     -------
-    ComponentCount
+    int
         The number of columns.
 
     Raises
@@ -403,7 +402,7 @@ def n_components_uniform(
         return (log_net(top - step) - left) / per_projection
 
     found = minimize_scalar(count, bounds=(1e-6, _SMALLEST_NET), method="bounded")
-    return ComponentCount(math.ceil(found.fun), "uniform bound")
+    return math.ceil(found.fun)
 
 
 def _uniform_terms(mechanism, error, radius):

@@ -4,12 +4,10 @@ import math
 from bisect import bisect_left
 from functools import cache
 from numbers import Real
-from typing import Self
 
 import numpy as np
 from sklearn.base import clone
 
-from .._sums import finite, log_sum_exp
 from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures
@@ -19,49 +17,7 @@ _MAX_ROWS, _MAX_PAIRS = 768, 2**14
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
 _CONSTANT = 512  # mechanisms do not change with their size from here on
 _LARGEST_LOG = 690.0  # e^690 is still a float
-_MOST_NAMED = 5
 _INDEPENDENT = {"coupling": "iid", "projection": "dense"}
-
-
-class ComponentCount(int):
-    """An integer number of columns that records how it was found.
-
-    Parameters
-    ----------
-    count : int
-        The number.
-    how : str, default="closed form"
-        The source, and the rows that decide the number if there are few.
-
-    See Also
-    --------
-    n_components_for : Returns one.
-    n_components_uniform : Returns one.
-
-    References
-    ----------
-    Ours.
-
-    Examples
-    --------
-    >>> from skrf.theory import ComponentCount
-    >>> count = ComponentCount(64, "measured")
-    >>> count, 2 * count, f"{count}"
-    (64 (measured), 128, '64')
-    """
-
-    def __new__(cls, count: int, how: str = "closed form") -> Self:
-        """Return the integer."""
-        self = super().__new__(cls, count)
-        self.how = how
-        return self
-
-    def __repr__(self):
-        number = int(self) if self < 2**53 else f"{float(self):.3g}"
-        return f"{number} ({self.how})"
-
-    def __format__(self, spec):
-        return format(int(self), spec)
 
 
 def n_components_for(
@@ -71,7 +27,7 @@ def n_components_for(
     *,
     rel_error: float,
     quantile: float | None = 0.5,
-) -> ComponentCount:
+) -> int:
     """Return the smallest number of columns whose predicted error is small enough.
 
     Parameters
@@ -91,13 +47,12 @@ def n_components_for(
 
     Returns
     -------
-    ComponentCount
-        A number of columns that the mechanism allows, however large. It prints with its source:
-        the closed form of the variance for up to 768 rows per side, or, if none is known, 100
-        draws of 128 columns for 128 rows per side, as a multiple of the closed form of independent
-        projections if there is one. A measured error is assumed to fall with the square root of
-        the number of columns (with Sobol' points it falls faster). For a mean, it also names the
-        rows that decide it if there are few.
+    int
+        A number of columns that the mechanism allows, however large (a Python integer). It comes
+        from the closed form of the variance for up to 768 rows per side, or, if none is known, from
+        100 draws of 128 columns for 128 rows per side, as a multiple of the closed form of
+        independent projections if there is one. A measured error is assumed to fall with the square
+        root of the number of columns (with Sobol' points it falls faster).
 
     Raises
     ------
@@ -111,10 +66,6 @@ def n_components_for(
     compare : Errors at one number of columns.
     n_components_uniform : A number that suffices for all pairs in a ball at once.
     skrf.plotting.KernelErrorDisplay : Errors against numbers of columns.
-
-    References
-    ----------
-    Ours, by the variances of `kernel_variance`.
 
     Examples
     --------
@@ -131,7 +82,7 @@ def n_components_for(
         raise ValueError(f"quantile must be None or a number from 0 to 1, got {quantile!r}.")
     check_mechanism(mechanism)
     X, Y = check_sides(X, Y)
-    how, block, chosen, log_kernel, log_errors = _source(mechanism, X, Y)
+    block, log_kernel, log_errors = _source(mechanism, X, Y)
 
     def errors_of(count):
         """Return the log mean squared errors for `count` projections; blocks are independent."""
@@ -150,24 +101,18 @@ def n_components_for(
             total = np.quantile(logs - 2 * log_kernel, float(quantile), method="higher")
         return float(total) - 2 * math.log(rel_error)
 
-    log_blocks = excess(block)
-    if log_blocks > _LARGEST_LOG:
-        how += "; or more"
-    blocks = math.exp(min(log_blocks, _LARGEST_LOG))
+    blocks = math.exp(min(excess(block), _LARGEST_LOG))
     fewer = max(math.ceil(blocks) - 1, 0) * block
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
-    if quantile is None:
-        how += _deciding(errors_of(count), chosen)
-    return ComponentCount(count * mechanism.columns_per_projection, how)
+    return count * mechanism.columns_per_projection
 
 
 def _source(mechanism, X, Y):
     """Return the best available source of errors.
 
-    Its name, a number of projections whose multiples are independent blocks, lists of queries
-    and keys, the log kernel of their pairs, and the log mean squared errors as a function of at
-    most that number of projections.
+    A number of projections whose multiples are independent blocks, the log kernel of some pairs,
+    and their log mean squared errors as a function of at most that number of projections.
     """
     keys, step = X if Y is None else Y, mechanism.columns_per_projection
     chosen, few = (_chosen(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS))
@@ -189,7 +134,7 @@ def _source(mechanism, X, Y):
         block, one = many.n_components // step, many  # hybrid maps change with their size
     log_kernel = of_pairs(one.exact_kernel, chosen)
     if _has_closed_form(one):
-        return "closed form", block, chosen, log_kernel, closed(mechanism)
+        return block, log_kernel, closed(mechanism)
     n_measured = max(_MEASURED_COLUMNS // step, 1)
     some = fitted(mechanism, n_measured)
 
@@ -205,15 +150,14 @@ def _source(mechanism, X, Y):
         apart = np.isfinite(expected) & np.isfinite(logs)
         gain = np.median(logs[apart] - expected[apart]) if apart.any() else 0.0
         errors = closed(plain)
-        how = "measured against independent projections"
-        return how, block, chosen, log_kernel, lambda n: errors(n) + gain
+        return block, log_kernel, lambda n: errors(n) + gain
     if not mechanism.is_unbiased:
         raise NotImplementedError(
             f"No number of columns can be predicted for {mechanism!r}, whose error is bias: "
             "compare at several n_components shows what is measured."
         )
     logs += math.log(n_measured)
-    return "measured", block, few, of_pairs(some.exact_kernel, few), lambda n: logs - math.log(n)
+    return block, of_pairs(some.exact_kernel, few), lambda n: logs - math.log(n)
 
 
 def _has_closed_form(mechanism):
@@ -226,18 +170,3 @@ def _chosen(n_queries, n_keys, most):
     sides = [rng.permutation(n)[:most] for n in (n_queries, n_keys)]
     n_blocks = -(-len(sides[0]) * len(sides[1]) // _MAX_PAIRS)
     return list(zip(*(np.array_split(rows, n_blocks) for rows in sides), strict=True))
-
-
-def _deciding(logs, chosen):
-    """Return a clause that names the queries and keys behind half of the error, if they are few."""
-    shares = np.exp(logs - finite(log_sum_exp(logs)))  # all 0 if there are no errors
-    pairs = [np.meshgrid(rows, keys, indexing="ij") for rows, keys in chosen]
-    found = []
-    for side, name in enumerate(("queries", "keys")):
-        rows = np.concatenate([pair[side].ravel() for pair in pairs])
-        of_rows = np.bincount(rows, shares)
-        order = np.argsort(-of_rows)
-        n_deciding = 1 + np.searchsorted(np.cumsum(of_rows[order]), 0.5)
-        if n_deciding <= min(_MOST_NAMED, len(np.unique(rows)) // 4):
-            found.append(f"{name} {order[:n_deciding].tolist()}")
-    return f"; half of the error is in {' and in '.join(found)}" if found else ""
