@@ -3,7 +3,7 @@
 import copy
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from numbers import Number, Real
 from operator import methodcaller
 from typing import Any, Literal, Self
@@ -247,12 +247,7 @@ class KeySums:
 
     def alone(self, data):
         """Return the sums over more rows alone, whose blocks are merged in order."""
-        exponents = np.frexp(data.weights)[1] - 1
-        unit = exponents.max()
-        lots = (unit - exponents) // _WEIGHT_BITS
-        if lots.any():
-            parts = [data.part(np.flatnonzero(lots == lot)) for lot in np.unique(lots)]
-            return reduce(KeySums.merge, map(self.alone, parts))
+        unit = np.frexp(data.weights.max())[1] - 1
         X, total = data.X, self.emptied
         units, least = exponents_of(data.values)
         is_wide = (units - least).max(initial=0) > _SINGLE_BITS

@@ -1,5 +1,6 @@
 """What all classifiers have in common, and what all regressors have in common."""
 
+import warnings
 from functools import partial
 from operator import methodcaller
 from typing import Self
@@ -15,7 +16,6 @@ from .._validation import (
     check_labels,
     check_targets,
     naming,
-    warn_once_a_place,
 )
 
 
@@ -50,9 +50,11 @@ def predictions_in(values, dtype):
         sizes, limits = xp.max(xp.abs(constant(values)), axis=0), xp.finfo(dtype)
         is_beyond = (sizes > limits.max) | ((sizes > 0) & (sizes < limits.smallest_normal))
         if bool(xp.any(is_beyond)):
-            warn_once_a_place(
+            warnings.warn(
                 "Predictions overflow or vanish in float32, the dtype of X: pass X in float64, or "
-                "divide y by a number."
+                "divide y by a number.",
+                RuntimeWarning,
+                stacklevel=3,
             )
     return found
 

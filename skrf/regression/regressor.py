@@ -1,5 +1,6 @@
 """Regression on random features, in time linear in the number of rows."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace
 from .._typing import Array
-from .._validation import warn_once_a_place
 from ._base import BaseKernelRegression, exponents_of
 from ._kinds import Regression, predictions_in
 
@@ -119,9 +119,11 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     def _finished(self, sums):
         if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
-            warn_once_a_place(
+            warnings.warn(
                 f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
-                "output may count as 0."
+                "output may count as 0.",
+                RuntimeWarning,
+                stacklevel=4,
             )
         return super()._finished(sums)
 
