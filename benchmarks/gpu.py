@@ -180,12 +180,14 @@ def compare_attention(library, rounds, length, causal):
             "sdpa, both ways": partial(both_ways, exact),
             "sdpa, bfloat16": partial(exact, *(part.to(xp.bfloat16) for part in (q, k, v))),
         }
-    for name, near in (("features", None), ("near field", "auto")):
-        feature_map = OptimalPositiveRF(FEATURES) if near is None else None
-        model = ApproxKernelAttention(feature_map, causal=causal, near=near, random_state=0)
-        methods[name] = partial(model, q, k, v)
-        if isinstance(library, Torch):
-            methods[f"{name}, both ways"] = partial(both_ways, model)
+    features = OptimalPositiveRF(FEATURES, random_state=0)
+    model = ApproxKernelAttention(features, causal=causal)
+    if isinstance(library, Torch):
+        from skrf.torch import RandomFeatureAttention
+
+        model = RandomFeatureAttention(features, is_causal=causal)
+        methods["features, both ways"] = partial(both_ways, model)
+    methods["features"] = partial(model, q, k, v)
     compare(f"{length} positions, causal={causal}", library, methods, rounds)
 
 

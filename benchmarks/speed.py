@@ -227,22 +227,18 @@ def measure_attention(rounds):
 class Recurrence:
     """Causal attention of one position after the other, written down plainly.
 
-    Exponential features; sums on a log scale for every feature; the last keys and the first four
-    exactly, where there is a near field.
+    Exponential features; sums on a log scale for every feature.
     """
 
-    def __init__(self, xp, n_heads, width, n_features, n_near):
+    def __init__(self, xp, n_heads, width, n_features):
         import numpy as np
 
-        self.xp, self.position = xp, 0
+        self.xp = xp
         rng = np.random.default_rng(0)
         self.matrix = xp.asarray(rng.normal(size=(width, n_features)).astype(np.float32))
         self.shift = float(np.log(n_features)) / 2
         self.sums = xp.zeros((n_heads, n_features, width + 1), dtype=xp.float64)
         self.top = xp.full((n_heads, n_features), -np.inf, dtype=xp.float32)
-        # Keys and values of the last positions; those that leave go to the sums.
-        self.n_near, self.first = n_near, 4 if n_near else 0
-        self.rows = xp.zeros((n_heads, self.first + n_near, 2 * width + 1), dtype=xp.float32)
         self.one = xp.ones((n_heads, 1), dtype=xp.float32)
 
     def features(self, rows):
@@ -258,32 +254,18 @@ class Recurrence:
 
     def step(self, q, k, v):
         """Return attention of one position; q, k and v have the shape (heads, width)."""
-        xp, width, n = self.xp, q.shape[-1], self.position
+        xp, width = self.xp, q.shape[-1]
         q, k = q / width**0.25, k / width**0.25
         row = xp.concat([k, self.one, v], axis=-1)
-        if self.n_near:
-            place = n if n < self.first else self.first + (n - self.first) % self.n_near
-            if n >= self.first + self.n_near:
-                old = self.rows[:, place, :]
-                self.absorb(old[:, :width], old[:, width:])
-            self.rows[:, place, :] = row
-        else:
-            self.absorb(k, row[:, width:])
-        self.position += 1
+        self.absorb(k, row[:, width:])
         logs = self.features(q) + self.top
         scale = xp.max(logs, axis=-1, keepdims=True)
-        if self.n_near:
-            seen = self.rows[:, : min(n + 1, self.first + self.n_near), :]
-            near = (seen[:, :, :width] @ q[:, :, None])[:, :, 0]
-            scale = xp.maximum(scale, xp.max(near, axis=-1, keepdims=True))
         found = xp.exp(logs - scale)[:, None, :] @ xp.astype(self.sums, xp.float32)
-        if self.n_near:
-            found = found + xp.exp(near - scale)[:, None, :] @ seen[:, :, width:]
         return found[:, 0, 1:] / found[:, 0, :1]
 
 
 def measure_step(rounds):
-    """One position of a stream against a plain recurrence of the same features and near keys."""
+    """One position of a stream against a plain recurrence of the same features."""
     from importlib import import_module
 
     import numpy as np
@@ -292,10 +274,7 @@ def measure_step(rounds):
 
     n_heads, width, n_steps = 8, 64, 400
     parts = np.random.default_rng(0).normal(size=(3, n_steps, n_heads, width)).astype(np.float32)
-    operators = {
-        "features alone": (ApproxKernelAttention(OptimalPositiveRF(256), causal=True), 256, 0),
-        "default": (ApproxKernelAttention(causal=True), 64, 256),
-    }
+    operator = ApproxKernelAttention(OptimalPositiveRF(256), causal=True)
     for library in ("numpy", "torch"):
         try:
             xp = import_module(f"array_api_compat.{library}")
@@ -303,22 +282,21 @@ def measure_step(rounds):
             note("torch is not installed: nothing of it is measured")
             continue
         q, k, v = (xp.asarray(part) for part in parts)
-        for what, (operator, n_features, n_near) in operators.items():
 
-            def ours(operator=operator, q=q, k=k, v=v):
-                state = operator.init_state()
-                for i in range(n_steps):
-                    now = (part[i, :, None, :] for part in (q, k, v))
-                    _, state = operator.step(*now, state)
+        def ours(q=q, k=k, v=v):
+            state = operator.init_state()
+            for i in range(n_steps):
+                now = (part[i, :, None, :] for part in (q, k, v))
+                _, state = operator.step(*now, state)
 
-            def plain(xp=xp, n_features=n_features, n_near=n_near, q=q, k=k, v=v):
-                own = Recurrence(xp, n_heads, width, n_features, n_near)
-                for i in range(n_steps):
-                    own.step(q[i], k[i], v[i])
+        def plain(xp=xp, q=q, k=k, v=v):
+            own = Recurrence(xp, n_heads, width, 256)
+            for i in range(n_steps):
+                own.step(q[i], k[i], v[i])
 
-            times = alternate({"ours": ours, "plain": plain}, max(rounds // 5, 3))
-            name = f"a step of a stream, {library}, {what}: ours / plain recurrence"
-            judge(name, times["ours"], times["plain"], 4, at_most=True)
+        times = alternate({"ours": ours, "plain": plain}, max(rounds // 5, 3))
+        name = f"a step of a stream, {library}: ours / plain recurrence"
+        judge(name, times["ours"], times["plain"], 4, at_most=True)
 
 
 def measure_training(rounds):
@@ -328,16 +306,16 @@ def measure_training(rounds):
     except ImportError:
         note("torch is not installed: no gradients are measured")
         return
-    from skrf import ApproxKernelAttention, OptimalPositiveRF
+    from skrf import OptimalPositiveRF
     from skrf.exceptions import FeatureCollapseWarning
+    from skrf.torch import RandomFeatureAttention
 
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # of random inputs: time is measured
     exact = torch.nn.functional.scaled_dot_product_attention
     features = OptimalPositiveRF(256, random_state=0)
     calls = {
         "exact": lambda *parts: exact(*parts, is_causal=True),
-        "256 features alone": ApproxKernelAttention(features, causal=True),
-        "default": ApproxKernelAttention(causal=True),
+        "ours": RandomFeatureAttention(features, is_causal=True),
     }
     for length in (2048, 4096):
         parts = [torch.randn(1, 8, length, 64, requires_grad=True) for _ in "qkv"]
@@ -348,9 +326,8 @@ def measure_training(rounds):
 
         methods = {name: partial(both, call) for name, call in calls.items()}
         times = alternate(methods, max(rounds // 3, 3))
-        for name in list(calls)[1:]:
-            what = f"torch forward and backward, causal, L = {length}, {name}: ours / exact"
-            judge(what, times[name], times["exact"], 1, at_most=True)
+        what = f"torch forward and backward, causal, L = {length}: ours / exact"
+        judge(what, times["ours"], times["exact"], 1, at_most=True)
 
 
 def measure_masks(rounds):

@@ -93,7 +93,6 @@ _gallery = [
     "uncertainty",
     "drift",
     "attention_matrices",
-    "near_anchors_features",
     "tree_denoising",
     "filter",
 ]

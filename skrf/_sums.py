@@ -42,7 +42,6 @@ _BLOCK = 2**22  # entries of a temporary array
 # Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
 # whatever has left the range does not matter.
 _ROOM = {"float32": 46.0, "float64": 300.0}
-_PART_ENTRIES = 2**18  # features above which skipping zeros saves more than it costs in Python
 _RISES = {"float32": 40.0, "float64": 300.0}
 
 
@@ -272,19 +271,6 @@ def lifted(rows, top):
     return arithmetic(rows.values).multiply(rows.values, own), own
 
 
-def levelled(rows, top):
-    """Return query features as `lifted` does, and the logs of the divisors of their rows.
-
-    `top` has the axes of the exponents. Where it is -inf throughout, factors are 0 and the log is
-    -inf.
-    """
-    do, top = arithmetic(rows.values), cast(top, rows.values.dtype)
-    logs = do.add(rows.values, top) if rows.scale is None else rows.scale + top
-    highest = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
-    own = do.exp(do.subtract(logs, finite(highest)))
-    return (own if rows.scale is None else do.multiply(rows.values, own)), own, highest
-
-
 def peaked(logs):
     """Return exponentials of logarithms with row maxima of 1; NumPy arrays are overwritten."""
     do = arithmetic(logs)
@@ -338,6 +324,14 @@ class Sums:
         xp = namespace(parts[0].sums)
         sums, tops = (xp.stack([getattr(part, name) for part in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
+
+    def of(self, sets):
+        """Return the sums of one group of a stack, or of a list of groups."""
+        if not isinstance(sets, list):
+            return Sums(self.sums[sets, ...], self.top[sets, ...])
+        if len(sets) == self.top.shape[0]:
+            return self
+        return Sums(take(self.sums, sets), take(self.top, sets))
 
     def groups(self):
         """Return the sums of every group of a stack."""
@@ -508,8 +502,6 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     suits : bool
         Whether the reference was used.
     """
-    if pays_in_parts(feature_map, X.shape[0]):
-        return _sums_of_parts(feature_map, X, values, memory, bounds, reference)
     groups = [slice(*pair) for pair in pairwise(bounds)]
     if reference is not None:
         found = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
@@ -524,36 +516,6 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
         for own in groups
     ]
     return Sums.stack(parts), False
-
-
-def pays_in_parts(feature_map, n_rows):
-    """Return whether features of that many rows have enough zeros to be worth skipping."""
-    return feature_map.n_parts > 1 and n_rows * feature_map.n_columns >= _PART_ENTRIES
-
-
-def _sums_of_parts(feature_map, X, values, memory, bounds, reference):
-    """Do the same as `sums_of_block`, using for each part of the rows only its columns."""
-    sums, tops, suits = [], [], reference is not None
-    for rows, columns, part in feature_map.parts(X):
-        own = None if reference is None else reference[columns]
-        inside = np.searchsorted(to_host(rows), bounds).tolist()
-        some = take(X, rows), take(values, rows)
-        found, suited = sums_of_block(part, *some, memory, inside, own)
-        sums.append((columns, found.sums))
-        tops.append((columns, found.top))
-        suits = suits and (suited or not len(rows))
-    return Sums(in_order(sums), in_order(tops, axis=-1)), suits
-
-
-def in_order(parts, axis=-2):
-    """Return arrays of several places along an axis as one array."""
-    if len(parts) == 1:
-        return parts[0][1]
-    places, arrays = zip(*parts, strict=True)
-    xp = array_api_compat.array_namespace(places[0])
-    # Places of a part rise, and merging runs is what a stable sort, the standard's, is fast at.
-    order = xp.argsort(xp.concat(places))
-    return take(namespace(arrays[0]).concat(arrays, axis=axis), order, axis)
 
 
 def _lowered_sums(rows, values, groups, reference):
@@ -609,7 +571,7 @@ class Readout:
         self.sums, self.is_positive = sums, is_positive
         # Values outside the safe range of float32 would overflow.
         self._is_level = is_positive and largest_entry(sums.sums) < 1e15
-        self._kept, self._by_part = Kept(), {}
+        self._kept = Kept()
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (..., n, d), up to factors of rows.
@@ -617,8 +579,6 @@ class Readout:
         Positive maps first try the exponents as they are, which saves two passes and is correct if
         all totals are far inside the range of the dtype.
         """
-        if self.sums.top.ndim == 1 and pays_in_parts(feature_map, X.shape[-2]):
-            return self._read_parts(feature_map, X, memory)
         if not self.is_positive or is_array_api(X):
             return self.sums.weigh(memory.rows(feature_map, X))
         matrix = self._kept.like(X, lambda: self.sums.sums)
@@ -631,18 +591,6 @@ class Readout:
                 return found
             self._is_level = False
         return peaked(self._raised(feature_map, X, memory)) @ matrix
-
-    def _read_parts(self, feature_map, X, memory):
-        """Return the same, using for each part of the rows only its columns."""
-        xp, found = namespace(X), []
-        flat = xp.reshape(X, (-1, X.shape[-1])) if X.ndim > 2 else X
-        for rows, columns, part in feature_map.parts(flat):
-            if part not in self._by_part:
-                own = Sums(take(self.sums.sums, columns), take(self.sums.top, columns))
-                self._by_part[part] = Readout(own, True, self.weights.step)
-            if rows.shape[0]:
-                found.append((rows, self._by_part[part](part, take(flat, rows), memory)))
-        return xp.reshape(in_order(found), (*X.shape[:-1], -1))
 
     def _raised(self, feature_map, X, memory):
         return memory.rows(feature_map, X, -self.sums.top).values

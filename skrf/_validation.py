@@ -4,8 +4,6 @@ import copy
 import math
 import pickle
 import re
-import sys
-import warnings
 from contextlib import contextmanager
 from numbers import Integral, Real
 from operator import attrgetter
@@ -199,45 +197,6 @@ def draw_seed(random_state):
         return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-_SHOWN = set()  # texts and places
-
-
-def warn_once_a_place(text):
-    """Issue a RuntimeWarning for the line that called skrf, directly or through scikit-learn.
-
-    If the active filter is "default", a text is shown once per line. Python does that itself, but
-    forgets what it has shown whenever `warnings.catch_warnings` is entered, as scikit-learn does in
-    every validation, so a search would repeat the text for every fit.
-    """
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _package(frame) in ("skrf", "sklearn", "joblib"):
-        level, frame = level + 1, frame.f_back
-    if _action(text, frame) == "default":
-        place = text, frame.f_code.co_filename, frame.f_lineno
-        if place in _SHOWN:
-            return
-        _SHOWN.add(place)
-    warnings.warn(text, RuntimeWarning, level + 1)
-
-
-def _package(frame):
-    return frame.f_globals.get("__name__", "").partition(".")[0]
-
-
-def _action(text, frame):
-    """Return the action of the active filters for a RuntimeWarning that points at a frame."""
-    name = frame.f_globals.get("__name__", "")
-    for action, message, category, module, line in warnings.filters:
-        if (
-            (message is None or message.match(text))
-            and issubclass(RuntimeWarning, category)
-            and (module is None or module.match(name))
-            and line in (0, frame.f_lineno)
-        ):
-            return action
-    return "default"
-
-
 # ---------------------------------------------------------------- fitting, all or nothing
 
 _STATE = "_fitted"  # name of the estimators' private fitted state
@@ -272,35 +231,13 @@ def check_unchanged(estimator, before, what="partial_fit goes on where it began"
     changed = ", ".join(
         f"{name}={value!r} was {before.get(name)!r}"
         for name, value in estimator.get_params().items()
-        if _content(value) != _content(before.get(name))
+        if snapshot(value) != snapshot(before.get(name))
     )
     if changed:
         raise ValueError(f"{what}, but {changed}: call fit.")
 
 
-def remembered(owner, slot, given, make):
-    """Return make(), or its earlier result for the same parameters and array contents.
-
-    Parameters
-    ----------
-    owner : object
-        Object that keeps the value.
-    slot : str
-        Name of the private attribute that keeps it.
-    given : tuple
-        Everything that the value depends on: numbers, texts, arrays, estimators, and sequences of
-        them.
-    make : callable
-        Computes the value.
-    """
-    content, (earlier, value) = _content(given), vars(owner).get(slot, (None, None))
-    if earlier != content:
-        value = make()
-        setattr(owner, slot, (content, value))
-    return value
-
-
-def _content(value):
+def snapshot(value):
     """Return a snapshot that later equals another one only if the value is the same bit for bit."""
     kind = type(value)
     if kind in _PLAIN:
@@ -308,20 +245,20 @@ def _content(value):
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.shape, value.dtype.char, value.tobytes()
     if kind in (list, tuple):
-        return [part if type(part) in _PLAIN else _content(part) for part in value]
+        return [part if type(part) in _PLAIN else snapshot(part) for part in value]
     if kind in _PARAMETERS:
-        return kind, _content(_PARAMETERS[kind](value))
+        return kind, snapshot(_PARAMETERS[kind](value))
     if kind is FrozenEstimator:
         return kind, _state(value.estimator)
     if hasattr(value, "get_params") and not isinstance(value, type):
         names = tuple(value.get_params(deep=False))
         if len(names) < 2:
-            return kind, _content([getattr(value, name) for name in names])
+            return kind, snapshot([getattr(value, name) for name in names])
         _PARAMETERS[kind] = attrgetter(*names)  # reading a signature is slow
-        return _content(value)
+        return snapshot(value)
     if hasattr(value, "__array__"):
         value = np.asarray(value)
-        return _content(value) if not value.dtype.hasobject else value.tolist()
+        return snapshot(value) if not value.dtype.hasobject else value.tolist()
     return value if callable(value) else (kind, value)  # pickles hold functions, not their type
 
 
@@ -335,7 +272,7 @@ def _state(value):
             return type(value), _Itself(held[_STATE])
         return type(value), {name: _state(part) for name, part in held.items()}
     is_read = type(value) in _PLAIN or hasattr(value, "__array__")
-    return _content(value) if is_read else _Itself(value)
+    return snapshot(value) if is_read else _Itself(value)
 
 
 class _Itself:

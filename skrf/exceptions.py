@@ -18,10 +18,6 @@ class FeatureCollapseWarning(UserWarning):
     warnings.simplefilter : Turn the warning into an error, or silence it.
     skrf.attention.ApproxKernelAttention.diagnose : How far an output can be trusted.
 
-    References
-    ----------
-    Ours.
-
     Examples
     --------
     Treat a collapse as an error in one part of a program:

@@ -47,10 +47,6 @@ class Moments:
     --------
     PairStatistics : Moments of queries and keys.
     skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
-
-    References
-    ----------
-    Ours: weighted means about an origin, which merge without loss.
     """
 
     weight: float

@@ -30,14 +30,4 @@ def of_keys(X):
     return xp.concat([xp.exp(-X / 2), 2 + xp.sin(X)], axis=1)
 
 
-def back_to_queries(X, by_features):
-    by_exp, by_square = np.split(by_features, 2, axis=1)
-    return by_exp * np.exp(X) + by_square * 2 * X
-
-
-def back_to_keys(X, by_features):
-    by_exp, by_sine = np.split(by_features, 2, axis=1)
-    return -by_exp * np.exp(-X / 2) / 2 + by_sine * np.cos(X)
-
-
-FUNCTIONS = {"functions": (of_queries, of_keys), "derivative": (back_to_queries, back_to_keys)}
+FUNCTIONS = {"functions": (of_queries, of_keys)}

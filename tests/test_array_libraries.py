@@ -5,7 +5,6 @@ compared with the NumPy path's own, or with finite differences (torch.autograd.g
 """
 
 import math
-import weakref
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 import skrf
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
 from skrf._arrays import to_host
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, NearField, exact_attention
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, exact_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 
@@ -54,8 +53,7 @@ def mechanism(name, params):
 def like_a_gpu(request, monkeypatch):
     """Take torch's arrays as they are, or as if they were in the memory of a GPU."""
     if request.param:
-        for module in ("_arrays", "attention._linear", "attention._far"):
-            monkeypatch.setattr(f"skrf.{module}.is_on_gpu", is_torch_array)
+        monkeypatch.setattr("skrf._arrays.is_on_gpu", is_torch_array)
 
 
 # ------------------------------------------------------------------ mechanisms
@@ -344,31 +342,6 @@ def test_attention(library, name, causal, dtype="float64"):
     compare(library, attention, parts, padding, dtype)
 
 
-@pytest.mark.parametrize("name", ["OptimalPositiveRF", "PoissonRF", "RFFSampler", "none"])
-@every_direction
-def test_attention_with_a_near_field(library, name, causal):
-    *parts, padding = inputs(0.5)
-    attention = ApproxKernelAttention(
-        ATTENTION_MAPS.get(name, name),
-        near=NearField(9, 3),
-        n_groups=2,
-        causal=causal,
-        block_size=50,
-    )
-    compare(library, attention, parts, padding, "float64")
-    # Every query head has its own features then.
-    attention.fit(*map(library.array, parts))
-    compare(library, attention, parts, padding, "float64")
-    if causal:
-        expected = attention(*parts, key_padding_mask=padding)
-        state = attention.init_state()
-        for start, stop in ((0, 1), (1, 64), (64, 150)):
-            now = slice(start, stop)
-            chunk = [library.array(part[:, :, now]) for part in parts]
-            out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
-            library.assert_same(out, expected[:, :, now], chunk[0], **TOLERANCE["float64"])
-
-
 @pytest.mark.parametrize("name", SAFE)
 @every_direction
 @every_dtype
@@ -396,8 +369,6 @@ def test_what_else_attention_does(library, causal):
     flat = [library.array(part[0, 0]) for part in parts]
     expected = attention(*(part[0, 0] for part in parts))
     library.assert_same(attention(*flat), expected, flat[0], **TOLERANCE["float64"])
-    with pytest.raises(TypeError, match="backward takes NumPy arrays"):
-        attention.backward(*arrays, arrays[2])
     with pytest.raises(TypeError, match="a LinearOperator works on NumPy arrays, got q of"):
         ApproxKernelAttention(mask=aslinearoperator(np.ones((150, 150))))(*arrays)
     with pytest.raises(TypeError, match="q, k and v must be arrays of one library"):
@@ -425,9 +396,9 @@ def test_streams(library, name, is_fitted, dtype):
         chunk = [part[:, :, now, :] for part in arrays]
         out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
         library.assert_same(out, expected[:, :, now], arrays[0], **TOLERANCE[dtype])
-    with pytest.raises(ValueError, match="state was made by another library than NumPy"):
+    with pytest.raises(ValueError, match="state must come from .* these need .* of numpy"):
         attention.step(q, k, v, state)
-    with pytest.raises(ValueError, match="for 4 sets of keys"):
+    with pytest.raises(ValueError, match=r"it holds sums of shape \(2, 2, 32, 4\)"):
         attention.step(*(part[:1, ...] for part in arrays), state)
 
 
@@ -452,40 +423,22 @@ def test_exact_attention(library, causal, dtype, scale):
 )
 @every_direction
 @pytest.mark.parametrize("scale", [0.5, 5.0])
-@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
-def test_gradients_of_attention_are_those_of_backward(name, causal, scale, near, like_a_gpu):
-    if near is not None and isinstance(ATTENTION_MAPS[name], GeneralizedMap):
-        pytest.skip("Generalised attention has no near field.")
+def test_gradients_of_attention_are_those_of_the_module(name, causal, scale, like_a_gpu):
+    """The module has a closed form for causal attention; autograd differentiates the operator."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
+    from skrf.torch.module import _Operator
+
     *parts, padding = inputs(scale)
-    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, near=near)
-    attention.fit(*parts)
-    gradient = np.random.default_rng(1).normal(size=(2, 4, 150, 3))
-    expected = attention.backward(*parts, gradient, key_padding_mask=padding)
-    tensors = [torch.tensor(part, requires_grad=True) for part in parts]
-    out = attention(*tensors, key_padding_mask=padding)
-    out.backward(torch.asarray(gradient))
-    for tensor, own in zip(tensors, expected, strict=True):
-        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-11 * abs(own).max())
-
-
-@every_direction
-@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
-@pytest.mark.parametrize("size", [1e-120, 1e120])
-def test_gradients_in_several_blocks_of_values_of_any_size(causal, near, size):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    *parts, padding = inputs(0.5)
-    parts[2] = parts[2] * size
-    attention = ApproxKernelAttention(
-        OptimalPositiveRF(16, random_state=0), causal=causal, near=near, block_size=40
-    ).fit(*parts)
-    gradient = np.random.default_rng(1).normal(size=(2, 4, 150, 3))
-    expected = attention.backward(*parts, gradient, key_padding_mask=padding)
-    tensors = [torch.tensor(part, requires_grad=True) for part in parts]
-    attention(*tensors, key_padding_mask=padding).backward(torch.asarray(gradient))
-    for tensor, own in zip(tensors, expected, strict=True):
-        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-11 * abs(own).max())
+    gradient = torch.asarray(np.random.default_rng(1).normal(size=(2, 4, 150, 3)))
+    found = []
+    for kind in (ApproxKernelAttention, _Operator):
+        attention = kind(ATTENTION_MAPS[name], causal=causal, block_size=40).fit(*parts[:2])
+        tensors = [torch.tensor(part, requires_grad=True) for part in parts]
+        out = attention(*tensors, key_padding_mask=padding)
+        found.append([out, *torch.autograd.grad(out, tensors, gradient)])
+    for own, expected in zip(*found, strict=True):
+        assert (own - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF", "DenseExponentialRF"])
@@ -499,7 +452,7 @@ def test_statistics_of_a_call_copy_sums_alone_to_the_host(library, name, monkeyp
         return to_host(X)
 
     monkeypatch.setattr("skrf.statistics.to_host", noted)
-    monkeypatch.setattr("skrf.attention._plan.to_host", noted)
+    monkeypatch.setattr("skrf.attention._feature_maps.to_host", noted)
     monkeypatch.setattr("skrf.features.base.to_host", noted)
     attention = ApproxKernelAttention(make(name, n_components=8, random_state=0))
     out = attention(*map(library.array, parts), key_padding_mask=library.array(padding))
@@ -512,21 +465,21 @@ def test_statistics_of_a_call_copy_sums_alone_to_the_host(library, name, monkeyp
     assert max(sizes) <= parts[0].shape[-1] ** 2
 
 
-@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
-def test_causal_attention_of_torch_refuses_second_derivatives(near):
+def test_causal_attention_of_the_module_refuses_second_derivatives():
     torch = pytest.importorskip("torch", reason="torch is not installed")
+    from skrf.torch import RandomFeatureAttention
+
     parts = [torch.tensor(part, requires_grad=True) for part in inputs(0.5)[:3]]
-    attention = ApproxKernelAttention(
-        OptimalPositiveRF(16, random_state=0), causal=True, near=near, n_groups=1
-    )
+    attention = RandomFeatureAttention(OptimalPositiveRF(16, random_state=0), is_causal=True)
     with pytest.raises(NotImplementedError, match="Second derivatives"):
         torch.autograd.grad(attention(*parts).sum(), parts, create_graph=True)
 
 
-@pytest.mark.parametrize("near", [None, NearField(9, 3)], ids=["far", "near"])
-def test_features_and_inputs_of_torch_are_not_overwritten(near):
+def test_features_and_inputs_of_torch_are_not_overwritten():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     parts = [torch.tensor(part, requires_grad=True) for part in inputs(0.5)[:3]]
+    from skrf.torch import RandomFeatureAttention
+
     before = [part.detach().clone() for part in parts]
     kept = []
 
@@ -536,10 +489,9 @@ def test_features_and_inputs_of_torch_are_not_overwritten(near):
 
     generalized = GeneralizedMap(functions=(own, own))
     for feature_map in (generalized, OptimalPositiveRF(16, random_state=0)):
-        if near is not None and feature_map is generalized:
-            continue
-        attention = ApproxKernelAttention(feature_map, causal=True, near=near, n_groups=1)
-        attention(*parts).sum().backward()
+        for kind in (ApproxKernelAttention, RandomFeatureAttention):
+            direction = {"causal" if kind is ApproxKernelAttention else "is_causal": True}
+            kind(feature_map, **direction)(*parts).sum().backward()
     for part, same in zip(parts, before, strict=True):
         assert torch.equal(part.detach(), same)
     for rows in kept:
@@ -563,32 +515,13 @@ class Unchanged(TransformerMixin, BaseEstimator):
 def test_inputs_of_torch_are_not_overwritten_in_inference_mode(causal):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     parts = [abs(part) for part in np.random.default_rng(0).normal(size=(3, 12, 3))]
-    attention = ApproxKernelAttention(Unchanged(), causal=causal, near=NearField(4, 1), n_groups=1)
-    attention.fit(*parts)
+    attention = ApproxKernelAttention(Unchanged(), causal=causal)
+    attention.fit(*parts[:2])
     tensors = [torch.tensor(part) for part in parts]
     with torch.inference_mode():
         attention(*tensors)
     for tensor, part in zip(tensors, parts, strict=True):
         assert_array_equal(tensor, part)
-
-
-def test_near_fields_leave_memory_to_checkpoints():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from torch.utils.checkpoint import checkpoint
-
-    attention = ApproxKernelAttention(causal=True, near=NearField(8, 2))
-    x = torch.randn(2, 64, 8, requires_grad=True)
-    alive = []
-
-    def layer(x):
-        parts = x * 1, x * 2, x * 3
-        alive.extend(map(weakref.ref, parts))
-        return attention(*parts)
-
-    out = checkpoint(layer, x, use_reentrant=False)
-    assert not any(part() is not None for part in alive)
-    out.sum().backward()
-    assert torch.isfinite(x.grad).all()
 
 
 def test_bidirectional_attention_in_functions_of_torch():

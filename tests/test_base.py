@@ -1,6 +1,5 @@
 """What every mechanism promises: parameters, random numbers, statistics, weights, columns."""
 
-import copy
 import inspect
 import pickle
 
@@ -182,19 +181,6 @@ def test_redraw_keeps_the_parameters(name):
         mechanism(name, sigma="scale", random_state=7).fit(X, keys=Y).transform(X),
     )
     assert_array_equal(fitted.redraw(0).transform(X), features)
-
-
-@every_mechanism
-def test_random_numbers_of_another(name):
-    fitted = mechanism(name).fit(X)
-    features = fitted.transform(X)
-    again = copy.copy(fitted).redraw(5)
-    assert_array_equal(fitted.drawn_as(again).transform(X), again.transform(X))
-    other = mechanism(name, random_state=3).fit(Y)
-    drawn = fitted.drawn_as(other)
-    assert drawn.seed_ == other.seed_ and not np.array_equal(drawn.transform(X), features)
-    assert_array_equal(drawn.drawn_as(fitted).transform(X), features)
-    assert_array_equal(fitted.transform(X), features)
 
 
 @pytest.mark.parametrize("name", ["RFFSampler", "PositiveRF-hyperbolic"])

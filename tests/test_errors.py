@@ -410,7 +410,7 @@ def test_parameters_of_a_map_that_is_not_there(estimator):
     [
         (KernelRegressionClassifier, "feature_map, sigma, random_state"),
         (KernelRegressionClassifierCV, "feature_map, sigmas, cv, scoring, random_state, verbose"),
-        (ApproxKernelAttention, "feature_map, causal, mask, scale, near, n_groups"),
+        (ApproxKernelAttention, "feature_map, causal, mask, scale, block_size, random_state"),
         (ClusterNystroem, "n_components, centers, sigma, random_state"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from array_api_compat import array_namespace
 from numpy.testing import assert_allclose, assert_array_equal
-from samples import FUNCTIONS, back_to_keys, back_to_queries, of_keys, of_queries
+from samples import FUNCTIONS, of_keys, of_queries
 from scipy.special import logsumexp
 from sklearn.base import clone
 
@@ -92,44 +92,18 @@ def test_streams_are_one_shot(name):
         start += n
 
 
-@both_modes
-@every_map
-def test_gradients_are_differences(name, causal):
-    attention = ApproxKernelAttention(MAPS[name], causal=causal, block_size=32)
-    parts, rng = inputs(), np.random.default_rng(1)
-    grad_out = rng.normal(size=parts[2].shape)
-    for i, own in enumerate(attention.backward(*parts, grad_out)):
-        direction = rng.normal(size=own.shape)
-        sides = []
-        for sign in (-1, 1):
-            moved = list(parts)
-            moved[i] = moved[i] + sign * 1e-6 * direction
-            sides.append(np.sum(grad_out * attention(*moved)))
-        assert_allclose(np.sum(own * direction), (sides[1] - sides[0]) / 2e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_the_size_of_functions_changes_nothing(size):
-    sized = {
-        "functions": (lambda X: size * of_queries(X), lambda X: of_keys(X) / size),
-        "derivative": (
-            lambda X, by: size * back_to_queries(X, by),
-            lambda X, by: back_to_keys(X, by) / size,
-        ),
-    }
+    sized = {"functions": (lambda X: size * of_queries(X), lambda X: of_keys(X) / size)}
     parts = inputs()
-    elementwise = {"nonlinearity": np.exp, "derivative": np.exp}
-    sized_too = dict.fromkeys(elementwise, lambda z: size * np.exp(z))
+    elementwise = {"nonlinearity": np.exp}
+    sized_too = {"nonlinearity": lambda z: size * np.exp(z)}
     for plain, other in ((FUNCTIONS, sized), (elementwise, sized_too)):
         own, expected = (
             ApproxKernelAttention(GeneralizedMap(random_state=0, **params))
             for params in (other, plain)
         )
         assert_allclose(own(*parts), expected(*parts), rtol=1e-11)
-        for found, gradient in zip(
-            own.backward(*parts, parts[2]), expected.backward(*parts, parts[2]), strict=True
-        ):
-            assert_allclose(found, gradient, rtol=1e-9, atol=1e-12)
 
 
 # ------------------------------------------------------------------ exponentials of any size
@@ -158,13 +132,7 @@ def test_exponentials_do_not_overflow(dtype, size, causal):
     expected = log_definition(*parts, omega, causal)
     with np.errstate(all="raise", under="ignore"):
         out = attention(*parts)
-        gradients = attention.backward(*parts, parts[2])
     assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
-    assert all(np.isfinite(own).all() for own in gradients)
-    # The gradient with respect to v is that of a linear function, whatever the size of q and k.
-    other = parts[2] ** 2
-    by_v = np.sum(parts[2] * attention(*parts[:2], other))
-    assert_allclose(np.sum(gradients[2] * other), by_v, rtol=1e-4)
 
 
 def test_functions_that_overflow_are_refused():
@@ -186,8 +154,15 @@ def test_torch_differentiates_it(name, causal):
     tensors = [torch.tensor(part, requires_grad=True) for part in parts]
     grad_out = np.random.default_rng(1).normal(size=parts[2].shape)
     (attention(*tensors) * torch.tensor(grad_out)).sum().backward()
-    for tensor, own in zip(tensors, attention.backward(*parts, grad_out), strict=True):
-        assert_allclose(tensor.grad, own, rtol=1e-9, atol=1e-12)
+    for i, tensor in enumerate(tensors):
+        direction = np.random.default_rng(2).normal(size=tensor.shape)
+        sides = []
+        for sign in (-1, 1):
+            moved = list(parts)
+            moved[i] = moved[i] + sign * 1e-6 * direction
+            sides.append(np.sum(grad_out * attention(*moved)))
+        slope = np.sum(tensor.grad.numpy() * direction)
+        assert_allclose(slope, (sides[1] - sides[0]) / 2e-6, rtol=1e-5)
 
 
 def test_functions_may_be_modules_that_are_trained():
@@ -241,8 +216,6 @@ def wide(X):
         ({"functions": (of_queries,)}, "functions must be a tuple of two callables, got"),
         ({"functions": (of_queries, 3)}, "functions must be a tuple of two callables, got"),
         ({"functions": of_queries}, "'functions' parameter of GeneralizedMap must be"),
-        ({**FUNCTIONS, "derivative": np.exp}, "a tuple of two for functions; got derivative="),
-        ({"derivative": FUNCTIONS["derivative"]}, "got derivative=.* and functions=None"),
         ({**FUNCTIONS, "projection": "hadamard"}, "functions exclude projection.*'hadamard'; le"),
         ({**FUNCTIONS, "nonlinearity": "exp"}, "functions exclude nonlinearity"),
         ({**FUNCTIONS, "coupling": "iid"}, "functions exclude coupling"),
@@ -257,20 +230,13 @@ def test_what_is_refused(params, said):
         ApproxKernelAttention(GeneralizedMap(**params))(*inputs())
 
 
-@pytest.mark.parametrize("name", [*MAPS, "none"])
+@every_map
 @pytest.mark.parametrize("side", ["q", "k", "v"])
 @both_modes
 def test_an_input_that_is_not_finite_is_named(name, side, causal):
     parts = dict(zip("qkv", inputs(), strict=True))
     parts[side] = parts[side].copy()
     parts[side][(-1,) * parts[side].ndim] = np.nan
-    attention = ApproxKernelAttention(MAPS.get(name, "none"), causal=causal)
+    attention = ApproxKernelAttention(MAPS[name], causal=causal)
     with pytest.raises(ValueError, match=f"^{side} contains NaN or infinity"):
         attention(**parts)
-
-
-def test_gradients_of_functions_need_their_own():
-    parts = inputs()
-    map_ = GeneralizedMap(functions=FUNCTIONS["functions"])
-    with pytest.raises(NotImplementedError, match=r"derivative=\(of_queries, of_keys\), or torch"):
-        ApproxKernelAttention(map_).backward(*parts, parts[2])

@@ -3,22 +3,16 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 from scipy.spatial.distance import cdist
 
 from skrf import (
-    ApproxKernelAttention,
     HybridRF,
-    KernelRegressionClassifier,
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
-    _sums,
 )
-from skrf._sums import Rows
-from skrf.attention import _linear
-from skrf.attention._factors import raised
 
 
 def test_a_single_cluster_is_its_base():
@@ -133,153 +127,6 @@ def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
             for rho in (root, 1.01 * root, root / 1.01)
         )
         assert best < min(others)
-
-
-def rows_of_clusters(dtype=np.float64):
-    """Return queries, keys and values around three centres, in changing order."""
-    rng = np.random.default_rng(0)
-    near = rng.normal(size=(2, 90, 4)) * 0.5
-    q, k = near + 3 * rng.choice([-1, 0, 1], size=(2, 90, 1))
-    return tuple(part.astype(dtype) for part in (q, k, rng.normal(size=(90, 3))))
-
-
-def other_libraries(hybrid, q, k, y):
-    """Return log probabilities of a classifier that is fitted and asked in other libraries."""
-    for name in ("array_api_strict", "torch"):
-        library = pytest.importorskip(name)
-        queries, keys, labels = (library.asarray(part) for part in (q, k, y))
-        yield KernelRegressionClassifier(hybrid).fit(keys, labels).predict_log_proba(queries)
-
-
-def in_parts(monkeypatch):
-    """Let sums of all sizes skip zeros; return a list that grows with every call that does."""
-    calls = []
-    monkeypatch.setattr(_sums, "_PART_ENTRIES", 0)
-    for module, name in ((_sums, "_sums_of_parts"), (_linear, "raised")):
-        own = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, own=own: calls.append(own) or own(*a))
-    return calls
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sums_without_the_zeros_are_those_with_them(dtype, monkeypatch):
-    """Rows in parts, for all keys in one cluster, too, and classes that miss a cluster."""
-    q, k, v = rows_of_clusters(dtype)
-    y = np.arange(90) // 30
-    hybrid = HybridRF(90, coefficients="clustered", n_clusters=3, random_state=0)
-    attention = ApproxKernelAttention(hybrid).fit(q, k)
-    one = k[np.abs(k.mean(axis=1)) < 1]
-    model = KernelRegressionClassifier(hybrid).fit(k[np.argsort(k[:, 0])], y)
-    heads = np.stack([q, q[::-1]]), k[None], v[None]
-
-    def results():
-        again = KernelRegressionClassifier(hybrid).fit(k[np.argsort(k[:, 0])], y)
-        again.partial_fit(q, y)
-        return [
-            attention(q, k, v),
-            attention(q, k, v, key_padding_mask=np.arange(90) % 3 == 0),
-            attention(q, one, v[: len(one)]),
-            ApproxKernelAttention(hybrid)(*heads),
-            model.predict_log_proba(q),
-            model.predict_proba(sp.csr_array(q)),
-            again.predict_log_proba(q),
-            *(np.asarray(own) for own in other_libraries(hybrid, q, k, y)),
-        ]
-
-    expected, calls = results(), in_parts(monkeypatch)
-    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
-    for found, wanted in zip(results(), expected, strict=True):
-        assert found.dtype == wanted.dtype
-        assert_allclose(found, wanted, **close)
-    assert len(calls) > 3
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "case", ["mixed", "sorted", "one", "padded", "opposed", "heads", "batch", "single cluster"]
-)
-@pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch"])
-def test_attention_without_the_zeros_is_that_with_them(library, case, causal, dtype, monkeypatch):
-    """Outputs and gradients, over several blocks; clusters may come late, or not at all."""
-    library = pytest.importorskip(library)
-    q, k, v = rows_of_clusters(dtype)
-    n_clusters = 1 if case == "single cluster" else 3
-    hybrid = HybridRF(90, coefficients="clustered", n_clusters=n_clusters, random_state=0)
-    attention = ApproxKernelAttention(hybrid, causal=causal, block_size=24).fit(q, k)
-    padding = np.arange(90) % 3 == 1 if case in ("padded", "opposed") else None
-    if case == "opposed":  # the features of padded keys, which are 0, would be the largest by far
-        q, k = q + dtype(60), k - dtype(60)
-        attention.fit(q, k)
-    if case == "sorted":
-        q, k = (part[np.argsort(part[:, 0])] for part in (q, k))
-    if case == "one":
-        q, k = (part - 3 * np.rint(part.mean(axis=1, keepdims=True) / 3) for part in (q, k))
-    if case in ("heads", "batch"):
-        q, k, v = np.stack([q, q[::-1], -q, q]), np.stack([k, k[::-1]]), np.stack([v, v])
-        attention.fit(q, k)
-    if case == "batch":  # several sets share the maps of a head
-        q, k, v = (np.stack([part, 0.9 * part[:, ::-1]]) for part in (q, k, v))
-        padding = np.stack([np.arange(90) % 3 == 1, np.arange(90) > 60])
-
-    def results(library):
-        arrays = [library.asarray(part) for part in (q, k, v)]
-        mask = None if padding is None else library.asarray(padding)
-        if library is np:
-            out = attention(*arrays, key_padding_mask=mask)
-            found = [out, *attention.backward(*arrays, out + 1, key_padding_mask=mask)]
-        elif library.__name__ == "torch":
-            arrays = [array.requires_grad_() for array in arrays]
-            out = attention(*arrays, key_padding_mask=mask)
-            gradients = library.autograd.grad((out * (out.detach() + 1)).sum(), arrays)
-            found = [out.detach(), *gradients]
-            arrays = [array.detach() for array in arrays]
-        else:
-            found = [attention(*arrays, key_padding_mask=mask), None, None, None]
-        if causal:
-            state = attention.init_state()
-            for own in (slice(0, 50), slice(50, 90)):
-                parts, hidden = (part[..., own, :] for part in arrays), mask
-                hidden = None if mask is None else mask[..., own]
-                out, state = attention.step(*parts, state, key_padding_mask=hidden)
-                found.append(out)
-        return found
-
-    expected, calls = results(np), in_parts(monkeypatch)
-    for found, wanted in zip(results(library), expected, strict=True):
-        if found is None:  # no gradients in this library
-            continue
-        found = np.asarray(found)
-        assert found.dtype == wanted.dtype == dtype
-        size = abs(wanted).max()
-        # Rows of length 100 lose three digits more.
-        close = 2e-4 if dtype == np.float32 else 1e-8 if case == "opposed" else 1e-11
-        assert_allclose(found, wanted, atol=close * size, rtol=0)
-    assert (len(calls) >= 4) == (case != "single cluster")
-
-
-def test_parts_without_rows_have_no_exponents():
-    columns = np.array([0, 2]), np.array([1])
-    features = Rows(np.zeros((0, 2))), Rows(np.full((3, 1), -900.0))
-    parts = [(None, *own) for own in zip(columns, features, strict=True)]
-    assert_array_equal(raised(parts, None, 2).top, [-np.inf, -900.0, -np.inf])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_gradients_without_the_zeros_are_those_of_differences(causal, monkeypatch):
-    q, k, v = (part[:30] for part in rows_of_clusters())
-    hybrid = HybridRF(90, coefficients="clustered", n_clusters=3, random_state=0)
-    attention = ApproxKernelAttention(hybrid, causal=causal, block_size=12).fit(q, k)
-    in_parts(monkeypatch)
-    gradient, step = np.random.default_rng(1).normal(size=v.shape), 1e-6
-    for i, found in enumerate(attention.backward(q, k, v, gradient)):
-        direction = np.random.default_rng(i).normal(size=found.shape)
-        ends = []
-        for sign in (1, -1):
-            moved = [q, k, v]
-            moved[i] = moved[i] + sign * step * direction
-            ends.append(np.sum(gradient * attention(*moved)))
-        assert_allclose(np.sum(found * direction), (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
 
 
 def test_rounding_decides_no_stretch():

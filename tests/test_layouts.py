@@ -29,7 +29,7 @@ from skrf import (
     exact_attention,
     theory,
 )
-from skrf.attention import ApproxKernelAttention, NearField, ToeplitzMask
+from skrf.attention import ApproxKernelAttention, ToeplitzMask
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
 from skrf.statistics import PairStatistics
 
@@ -198,8 +198,7 @@ def attention(options, arrays):
         given = {"feature_map": MAP(), **options(arrays)}
         call = ApproxKernelAttention(**given)
         yield call(q, k, v), call(q, k, v, key_padding_mask=padding)
-        if given["feature_map"] != "none":
-            yield call.fit(q, k)(q, k, v)
+        yield call.fit(q, k)(q, k, v)
         if call.causal and call.mask is None:
             out, state = call.step(q[..., :5, :], k[..., :5, :], v[..., :5, :], call.init_state())
             yield out
@@ -282,9 +281,6 @@ ATTENTION = {
     "signed": lambda arrays: {"feature_map": SIGNED(), "causal": True},
     "masked": lambda arrays: {"mask": arrays.laid(np.ones((13, 13)) + np.eye(13))},
     "Toeplitz": lambda arrays: {"mask": ToeplitzMask(np.abs(arrays(25)) + 0.1), "causal": True},
-    "near": lambda arrays: {"near": NearField(1, anchors=0), "feature_map": "none"},
-    "near, causal": lambda arrays: {"near": NearField(1, anchors=2), "causal": True},
-    "near, blocks": lambda arrays: {"near": NearField(3, anchors=1)},
 }
 CONSUMERS = {
     **{name: partial(mechanism, name) for name in MECHANISMS},

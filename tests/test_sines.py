@@ -7,7 +7,7 @@ import llvmlite.binding
 import numpy as np
 import pytest
 from instances import MECHANISMS, make
-from numba import njit
+from numba import config, njit
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
@@ -30,7 +30,6 @@ from skrf import (
 )
 from skrf._kernels import cpu, plain
 from skrf.features import as_feature_map
-from skrf.features._joined import JoinedMap
 
 
 def both(products, amplitude):
@@ -105,8 +104,8 @@ def test_the_compiled_loop_is_vectorised(dtype):
     suffix = "pd" if dtype == np.float64 else "ps"
     if f"mul{suffix}" not in assembly:
         pytest.skip("not an x86 machine")
-    if not llvmlite.binding.get_host_cpu_features().get("avx2"):
-        pytest.skip("vectors of this machine have 16 bytes")
+    if config.CPU_NAME == "generic" or not llvmlite.binding.get_host_cpu_features().get("avx2"):
+        pytest.skip("vectors have 16 bytes on this machine, or by NUMBA_CPU_NAME")
     lines = re.findall(r"\sv?(?:fn?m|mul)\w*[ps][sd]\s.*", assembly)
     assert sum("ymm" in line or "zmm" in line for line in lines) > len(lines) / 3
     if dtype == np.float32:
@@ -228,8 +227,6 @@ def test_attention_loads_compiled_sines_for_many_features(size, dtype, monkeypat
 def test_only_sines_and_cosines_of_projections_count(feature_map, n_sines):
     feature_map.fit(np.random.default_rng(0).normal(size=(90, 3)))
     assert as_feature_map(feature_map).n_sines == n_sines
-    maps = [as_feature_map(feature_map)] * 2
-    assert maps[0].n_columns is None or JoinedMap(maps).n_sines == 2 * n_sines
 
 
 def test_rows_of_float32_that_are_mapped_in_float64_count_as_such(monkeypatch):

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, data
 
 from skrf import GeneralizedExponentialRF, RFFSampler
-from skrf.features import in_range, side_by_side
+from skrf.features import in_range
 from skrf.features.spectra import SPECTRA
 from skrf.projections import Orthogonal
 
@@ -132,12 +132,3 @@ def test_long_rows_stay_in_float32_while_their_kernel_is_exact_to_5e_5(kernel, n
     softmax = RFFSampler(512, kernel="softmax", random_state=0).fit(rows)
     long = (30.0 * rows).astype(np.float32)
     assert in_range(softmax.feature_maps_[0], long).dtype == np.float64
-
-
-def test_a_map_with_columns_of_others_is_as_precise_whether_or_not_it_was_used_before():
-    X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    samplers = [RFFSampler(1, kernel="laplacian", random_state=seed) for seed in range(40)]
-    maps = [sampler.fit(X).feature_maps_[0] for sampler in samplers]
-    bound = side_by_side(maps).exponent_bound(X)
-    maps[0].exponent_bound(X)
-    assert side_by_side(maps).exponent_bound(X) == bound

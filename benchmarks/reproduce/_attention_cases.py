@@ -116,20 +116,26 @@ def attention_case(method, length, heads, width, n_components, std, seed, second
 
 
 def ours(causal, n_components, seed):
-    """Return a function of q, k, v and a gradient that returns the two calls: this library's."""
+    """Return a function of q, k, v and a gradient that returns the two calls: this library's.
+
+    The forward pass is NumPy's; forward and backward are torch's, where that is installed.
+    """
+    from importlib.util import find_spec
+
     from skrf import OptimalPositiveRF
     from skrf.attention import ApproxKernelAttention
 
-    attend = ApproxKernelAttention(
-        OptimalPositiveRF(n_components, random_state=seed), causal=causal
-    )
+    features = OptimalPositiveRF(n_components, random_state=seed)
+    attend = ApproxKernelAttention(features, causal=causal)
+    both = None
+    if find_spec("torch"):
+        from skrf.torch import RandomFeatureAttention
+
+        both = differentiated(RandomFeatureAttention(features, is_causal=causal))
 
     def prepare(q, k, v, gradient):
-        def both():
-            out = attend(q, k, v)
-            return out, attend.backward(q, k, v, gradient)
-
-        return lambda: attend(q, k, v), both
+        pair = None if both is None else both(q, k, v, gradient)[1]
+        return lambda: attend(q, k, v), pair
 
     return prepare
 

@@ -17,18 +17,14 @@ def record_of_fit(attention):
     Returns
     -------
     dict of str to ndarray
-        The shapes of the fit, `shrink_`, and the `record_of` every mechanism.
+        The shape of the fit, and the `record_of` every mechanism.
 
     Raises
     ------
     ValueError
         If a mechanism learned anything other than arrays and numbers.
     """
-    record = {
-        "lengths": np.array(attention._fitted_lengths),
-        "shape": np.array(attention._fitted_shape),
-        "shrink": attention.shrink_.copy(),
-    }
+    record = {"shape": np.array(attention._fitted_shape)}
     for i, mechanism in enumerate(attention.mechanisms_):
         if not isinstance(mechanism, GeneralizedMap):  # which learns nothing
             own = record_of(mechanism)
@@ -51,20 +47,14 @@ def restore_fit(attention, record):
     ApproxKernelAttention
         The operator itself, equal to that of the record in every bit of its outputs.
     """
-    lengths, shape = (tuple(record[name].tolist()) for name in ("lengths", "shape"))
-    width, n_heads, n_query_heads = shape
-    plan = attention._plan(*lengths, width)
-    shrink = record["shrink"].reshape(n_heads, -1)
-    n_maps = 1 if plan.field is None else n_query_heads // n_heads
-    sets, mechanisms = [], []
-    for h in range(n_heads):
-        own = []
-        for i in range(h * n_maps, (h + 1) * n_maps) if plan.prototypes else ():
-            learned = below(record, f"mechanisms/{i}/")
-            own.append(restored(plan.prototypes[0], learned) if learned else plan.prototypes[0])
-        sets.append(plan.maps(own, shrink[h]))
-        mechanisms += own
-    return attention._keep(lengths, shape, plan.prototypes, sets, mechanisms, shrink)
+    shape = tuple(record["shape"].tolist())
+    width, n_heads, _ = shape
+    prototype = attention._prototype(width)
+    transformers = []
+    for i in range(n_heads):
+        learned = below(record, f"mechanisms/{i}/")
+        transformers.append(restored(prototype, learned) if learned else prototype)
+    return attention._keep(shape, prototype, transformers)
 
 
 def below(record, prefix):

@@ -4,16 +4,15 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import arithmetic, cast, is_array_api, largest_entry, like, namespace
+from .._arrays import arithmetic, cast, largest_entry, like, namespace
 from .._sums import peaked, transposed
 from .._typing import Array
 from .._validation import check_integer
-from ._heads import Output, blocks
-from ._shapes import check_logits, check_qkv, check_scale
-from .masks import as_mask
+from ._groups import blocks, side_by_side
+from ._inputs import check_inputs, check_logits, check_scale
+from ._masks import as_mask
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -49,8 +48,8 @@ def exact_attention(
     causal : bool, default=False
         Whether position i reads only positions up to i; requires L = S.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
-        Multiplies the numerators of the softmax: entries >= 0, or booleans with True = keep.
-        With `causal` both apply.
+        Multiplies the numerators of the softmax: entries >= 0, or booleans with True = keep. An
+        array of shape (heads, L, S) has one for every query head. With `causal` both apply.
     scale : float, default=None
         Factor of the products q.k; None is 1/sqrt(d).
     key_padding_mask : array-like of bool, default=None
@@ -95,30 +94,39 @@ def exact_attention(
     >>> bool(np.allclose(exact_attention(q, k, v, causal=True)[:, 0], v[:, 0]))
     True
     """
-    heads = check_qkv(q, k, v, key_padding_mask, causal)
-    scale = check_scale(scale, heads.q.shape[-1])
+    inputs = check_inputs(q, k, v, key_padding_mask, causal)
+    scale = check_scale(scale, inputs.q.shape[-1])
     block_size = check_integer("block_size", block_size)
-    n_queries, n_keys = heads.q.shape[2], heads.k.shape[1]
     is_weighted = mask is not None and str(getattr(mask, "dtype", "")) not in ("bool", "torch.bool")
+    if isinstance(mask, LinearOperator):
+        raise TypeError(
+            "mask must be an array, a sparse matrix or an object with toarray(), got "
+            f"{type(mask).__name__}."
+        )
     if mask is not None:
-        mask = _as_mask(mask, n_queries, n_keys)
-    dtype = _dtype_of_logits(heads, scale, is_weighted)
-    q, k, v = (cast(part, dtype) for part in (heads.q, heads.k, heads.v))
+        is_other = hasattr(mask, "toarray") and not hasattr(mask, "tocsr")
+        sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
+        mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=False)
+    dtype = _dtype_of_logits(inputs, scale, is_weighted)
+    q, k, v = (cast(part, dtype) for part in (inputs.q, inputs.k, inputs.v))
     given = scale, causal, mask, block_size
-    if is_array_api(q):
-        padding = None if heads.padding is None else heads.padding[:, None, :]
-        out = _attend(q, k[:, None, :, :], v[:, None, :, :], padding, *given, Output())
-        return heads.ungroup(out)
-    out = np.empty((*q.shape[:3], v.shape[-1]), dtype=heads.q.dtype)
-    for u, keys in enumerate(k):
-        padding = None if heads.padding is None else heads.padding[u]
-        for g, queries in enumerate(q[u]):
-            _attend(queries, keys, v[u], padding, *given, Output(out[u, g]))
-    return heads.ungroup(out)
+    sets = np.arange(k.shape[0])
+    if not inputs.is_numpy:
+        padding = None if inputs.padding is None else inputs.padding[:, None, :]
+        parts = k[:, None, :, :], v[:, None, :, :]
+        blocks_of_rows = _attend(q, *parts, padding, inputs.heads_of(sets), *given)
+        return inputs.given_layout(side_by_side([out for _, out in blocks_of_rows], -2))
+    out = np.empty((*q.shape[:3], v.shape[-1]), dtype=inputs.q.dtype)
+    for u in sets:
+        padding = None if inputs.padding is None else inputs.padding[u]
+        for g, head in enumerate(inputs.heads_of(u)):
+            for rows, block in _attend(q[u, g], k[u], v[u], padding, head, *given):
+                out[u, g, rows] = block
+    return inputs.given_layout(out)
 
 
-def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
-    """Return the outputs of queries (..., L, d), computed block by block."""
+def _attend(q, k, v, padding, heads, scale, causal, mask, block_size):
+    """Yield rows and the outputs of these queries (..., n, d), block by block."""
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     for rows in blocks(q.shape[-2], block_size):
         # No query of a causal block reads keys after the block's last query.
@@ -128,7 +136,7 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
         if mask is not None:
             numbers = np.arange(rows.start, rows.stop)
             with np.errstate(divide="ignore"):
-                logs = np.log(mask.entries(numbers, slice(0, n), np.float64()))
+                logs = np.log(mask.entries(numbers, slice(0, n), np.float64(), heads))
             logits = do.add(logits, like(logs, logits))
         if padding is not None:
             logits = do.fill(logits, padding[..., None, :n], -np.inf)
@@ -140,29 +148,16 @@ def _attend(q, k, v, padding, scale, causal, mask, block_size, out):
         total = xp.sum(weights, axis=-1, keepdims=True)
         # Divide before multiplying by the values, which may be near the largest float.
         weights = do.divide(weights, xp.where(total == 0, like(1.0, total), total))
-        out.put(rows, weights @ v[..., :n, :])
+        yield rows, weights @ v[..., :n, :]
         del logits, weights  # free them before the next block
-    return out.joined()
 
 
-def _dtype_of_logits(heads, scale, is_weighted):
+def _dtype_of_logits(inputs, scale, is_weighted):
     """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
     with np.errstate(over="ignore"):
-        largest = np.multiply(largest_entry(heads.q), largest_entry(heads.k))
-        bound = check_logits(largest * scale * heads.q.shape[-1], heads.q, heads.k, scale)
+        largest = np.multiply(largest_entry(inputs.q), largest_entry(inputs.k))
+        bound = check_logits(largest * scale * inputs.q.shape[-1], inputs.q, inputs.k, scale)
     # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
-        return namespace(heads.q).float64
-    return heads.q.dtype
-
-
-def _as_mask(mask, n_queries, n_keys):
-    """Return an object with the entries of a mask, or raise unless it has entries."""
-    if isinstance(mask, LinearOperator):
-        raise TypeError(
-            "mask must be an array, a sparse matrix or an object with toarray(), got "
-            f"{type(mask).__name__}."
-        )
-    if hasattr(mask, "toarray") and not sp.issparse(mask):
-        mask = mask.toarray()
-    return as_mask(mask, n_queries, n_keys, causal=False)
+        return namespace(inputs.q).float64
+    return inputs.q.dtype

@@ -39,11 +39,6 @@ def _relu(z):
     return namespace(z).clip(z, 0.0, None)
 
 
-def _is_above(z):
-    """Return 1 where z > 0, otherwise 0."""
-    return cast(z > 0, z.dtype)
-
-
 def _falling(z):
     """Return exp(min(z, 0))."""
     xp = namespace(z)
@@ -60,17 +55,7 @@ def _square(z):
     return z * z
 
 
-def _double(z):
-    """Return 2 z."""
-    return 2 * z
-
-
-# Name: function, derivative. The derivative of relu at 0 is 0.
-_NONLINEARITIES = {
-    "relu": (_relu, _is_above),
-    "elu": (_elu, _falling),
-    "square": (_square, _double),
-}
+_NONLINEARITIES = {"relu": _relu, "elu": _elu, "square": _square}
 _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
 # Parameters that do not apply to functions of rows, with their defaults.
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
@@ -96,10 +81,6 @@ class GeneralizedMap(EstimatorBase):
         that return features of shape (n, M). They get arrays in the library of the inputs; torch
         differentiates through them, also with respect to their parameters. `nonlinearity`,
         `projection` and `coupling` do not apply.
-    derivative : callable or tuple of two callables, default=None
-        Only for `backward`: the derivative of a callable `nonlinearity`; for `functions`, two
-        callables that take rows and the gradient with respect to their features, and return the
-        gradient with respect to the rows.
     epsilon : float, default=0.0
         Added to every feature. Keeps the weights of a query away from 0 if functions are 0 for
         many rows (relu), at the price of some weight for every key.
@@ -154,7 +135,6 @@ class GeneralizedMap(EstimatorBase):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "nonlinearity": [StrOptions({*_NONLINEARITIES, "exp"}), callable],
         "functions": [tuple, None],
-        "derivative": [callable, tuple, None],
         "epsilon": [Interval(Real, 0, None, closed="left")],
         "projection": [StrOptions({*_HELD_AS, "identity"})],
         "coupling": [StrOptions(set(COUPLINGS)), Coupling],
@@ -168,7 +148,6 @@ class GeneralizedMap(EstimatorBase):
         *,
         nonlinearity: Literal["relu", "elu", "square", "exp"] | Callable = "relu",
         functions: tuple[Callable, Callable] | None = None,
-        derivative: Callable | tuple[Callable, Callable] | None = None,
         epsilon: float = 0.0,
         projection: Literal["random", "hadamard", "identity"] = "random",
         coupling: CouplingLike = "orthogonal",
@@ -178,7 +157,6 @@ class GeneralizedMap(EstimatorBase):
         self.n_components = n_components
         self.nonlinearity = nonlinearity
         self.functions = functions
-        self.derivative = derivative
         self.epsilon = epsilon
         self.projection = projection
         self.coupling = coupling
@@ -244,21 +222,17 @@ class GeneralizedMap(EstimatorBase):
     def _maps(self, random_state):
         """Return the feature maps of both sides."""
         if self.functions is not None:
-            shape, derivatives = Shape(self.n_features_in_), self.derivative or (None, None)
-            return [
-                FunctionMap(*own, self.epsilon, self.sigma, shape)
-                for own in zip(self.functions, derivatives, strict=True)
-            ]
+            shape = Shape(self.n_features_in_)
+            return [FunctionMap(own, self.epsilon, self.sigma, shape) for own in self.functions]
         drawn = self._projection(random_state)
         if isinstance(drawn, DenseProjection):
             self.omega_ = drawn.dense()
         projection = drawn.scaled(self.sigma)
         if self.nonlinearity == "exp":
             return [ExponentialMap(projection, self.epsilon)] * 2
-        function, derivative = self.nonlinearity, self.derivative
-        if isinstance(function, str):
-            function, derivative = _NONLINEARITIES[function]
-        return [NonlinearMap(projection, function, derivative, self.epsilon)] * 2
+        function = self.nonlinearity
+        function = _NONLINEARITIES[function] if isinstance(function, str) else function
+        return [NonlinearMap(projection, function, self.epsilon)] * 2
 
     def _projection(self, random_state):
         """Return the drawn projection."""
@@ -271,19 +245,11 @@ class GeneralizedMap(EstimatorBase):
         return joint.draw(self.n_components, self.n_features_in_, rng)
 
     def _check_functions(self):
-        """Raise unless functions and derivatives come in pairs, and nothing else is given."""
-        for name in ("functions", "derivative"):
-            given = getattr(self, name)
-            is_pair = isinstance(given, tuple) and len(given) == 2 and all(map(callable, given))
-            if isinstance(given, tuple) and not is_pair:
-                raise ValueError(f"{name} must be a tuple of two callables, got {given!r}.")
-        if self.derivative is not None and isinstance(self.derivative, tuple) != (
-            self.functions is not None
-        ):
-            raise ValueError(
-                "derivative must be a callable for nonlinearity, and a tuple of two for functions; "
-                f"got derivative={self.derivative!r} and functions={self.functions!r}."
-            )
+        """Raise unless functions are a pair, and nothing else is given."""
+        given = self.functions
+        is_pair = isinstance(given, tuple) and len(given) == 2 and all(map(callable, given))
+        if isinstance(given, tuple) and not is_pair:
+            raise ValueError(f"functions must be a tuple of two callables, got {given!r}.")
         for name, default in _OF_PROJECTIONS.items() if self.functions is not None else ():
             if getattr(self, name) != default:
                 raise ValueError(
@@ -342,15 +308,14 @@ class NonlinearMap(FeatureMap):
     ----------
     projection : Projection
         The rows w.
-    function, derivative : callable
-        g and its derivative, functions of an array; the derivative may be None.
+    function : callable
+        g, a function of an array.
     epsilon : float
         Added to every feature.
     """
 
     projection: Projection
     function: Callable
-    derivative: Callable | None
     epsilon: float
     is_positive = False
 
@@ -366,16 +331,6 @@ class NonlinearMap(FeatureMap):
     @property
     def _name(self):
         return f"nonlinearity={self.function!r}"
-
-    def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given the gradient with respect to values."""
-        if self.derivative is None:
-            raise NotImplementedError(
-                f"Gradients of {self._name} need its derivative: pass derivative=callable."
-            )
-        products = self.projection.multiply(X)
-        by_products = by_values * self.derivative(products) / _size(self._values(products))
-        return self.projection.pull_back(by_products)
 
     def exponent_bound(self, X):
         """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
@@ -407,13 +362,6 @@ class ExponentialMap(FeatureMap):
         if not self.epsilon:
             return products
         return namespace(products).logaddexp(products, like(math.log(self.epsilon), products))
-
-    def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given the gradient with respect to logarithms."""
-        if self.epsilon:
-            products = self.projection.multiply(X)
-            by_values = by_values * namespace(products).exp(products - self._logs(products))
-        return self.projection.pull_back(by_values)
 
     def exponent_bound(self, X):
         """Return an upper bound on the products."""
@@ -447,8 +395,6 @@ class FunctionMap(FeatureMap):
     ----------
     function : callable
         g, a function of rows.
-    derivative : callable or None
-        Returns the gradient with respect to rows, given rows and the gradient for their features.
     epsilon : float
         Added to every feature.
     sigma : float
@@ -458,7 +404,6 @@ class FunctionMap(FeatureMap):
     """
 
     function: Callable
-    derivative: Callable | None
     epsilon: float
     sigma: float
     shape: Shape
@@ -491,16 +436,6 @@ class FunctionMap(FeatureMap):
         self.shape.check(features, rows)
         features = cast(features, rows.dtype)
         return features + self.epsilon if self.epsilon else features
-
-    def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given the gradient with respect to values."""
-        if self.derivative is None:
-            raise NotImplementedError(
-                "Gradients of functions need derivative=(of_queries, of_keys), or torch tensors, "
-                "which torch differentiates."
-            )
-        rows = X * self.sigma
-        return self.sigma * self.derivative(rows, by_values / _size(self._values(rows)))
 
     def exponent_bound(self, X):
         """Return a bound on the squared norms of rows, or 0 if it is small."""

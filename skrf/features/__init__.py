@@ -11,7 +11,6 @@ from ._entry import (
     maps_sides_alike,
     prepared,
 )
-from ._joined import side_by_side
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF, lacks_rows
@@ -58,7 +57,6 @@ __all__ = [
     "prepared",
     "record_of",
     "restored",
-    "side_by_side",
     "row_codes",
     "spread_rows",
 ]

@@ -127,32 +127,24 @@ class RecentredMap(ClusteredMap):
         logs = rows.dot(self.projection)[:, None, :] * like(self._slopes, levels)[:, None]
         do, bias = arithmetic(logs), self._kept.like(logs, lambda: self._bias)
         logs = do.add(do.add(logs, levels[:, :, None]), bias)
-        if self.n_parts > 1:
+        if len(self.own_centers) > 1:
             logs = namespace(X).where(self._sees(rows), logs, like(-np.inf, logs))
         return Rows(namespace(X).reshape(logs, (X.shape[0], self.n_columns)))
 
     def write(self, X, out, room, lower=None):
         """Write the logarithms of rows on the host, computing only blocks that see a row."""
-        if self.n_parts == 1:
+        if len(self.own_centers) == 1:
             return super().write(X, out, room, lower)
         out[...] = -np.inf
         blocks = out.reshape(len(out), *self.roots.shape, -1).swapaxes(1, 1 + self.is_keys)
-        for c, (rows, own, part) in enumerate(self.parts(X)):
-            logs = part(X[rows]).values
+        clusters = self._clusters(self.coordinates(X))
+        for c, (columns, own) in enumerate(self._by_cluster):
+            rows = np.flatnonzero(clusters == c)
+            logs = own(X[rows]).values
             if lower is not None:
-                logs -= lower[own].astype(logs.dtype)
+                logs -= lower[columns].astype(logs.dtype)
             blocks[rows, c] = logs.reshape(-1, *blocks.shape[2:])
         return None
-
-    @property
-    def n_parts(self):
-        """Number of clusters of this side."""
-        return len(self.own_centers)
-
-    def parts(self, X):
-        """Return rows by their clusters, with the blocks that see them."""
-        xp, clusters = namespace(X), self._clusters(self.coordinates(X))
-        return [(xp.nonzero(clusters == c)[0], *own) for c, own in enumerate(self._by_cluster)]
 
     @cached_property
     def _by_cluster(self):

@@ -75,10 +75,6 @@ def prepared(
     --------
     fit_to : Fits what it returns.
     as_feature_map : Reads what was fitted.
-
-    References
-    ----------
-    Ours, with ``clone`` and ``set_params`` of scikit-learn.
     """
     is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "adapted")
     if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
@@ -204,10 +200,6 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
     --------
     prepared : What to fit.
     as_feature_map : Reads what was fitted.
-
-    References
-    ----------
-    Ours.
     """
     if isinstance(feature_map, FrozenEstimator):
         return feature_map.fit(X, None)  # it checks that the estimator is fitted
@@ -261,10 +253,6 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
     --------
     prepared : The unfitted copy before it.
     mapped : Features of many rows.
-
-    References
-    ----------
-    Ours: a single entry point for transformers of any origin.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """Matrices of a fitted mechanism: the kernel, its estimate, and the variance of the estimate."""
 
+import warnings
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
@@ -7,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import cast, is_array_api, like, namespace, scaled_squares
 from .._sums import log_estimate, signed_product
 from .._typing import Array
-from .._validation import validate_rows, warn_once_a_place
+from .._validation import validate_rows
 from ._map import as_dtype, in_range, mapped, needs_double
 
 _STANDARD = 1.01  # mean square of the entries of standardised inputs, with room for rounding
@@ -241,9 +243,11 @@ class KernelMatrixMixin:
             advice.append("standardised inputs")
         if self.is_positive:
             advice.append("log_transform, which stays finite")
-        warn_once_a_place(
+        warnings.warn(
             f"{what} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row should "
-            f"not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}."
+            f"not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}.",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 

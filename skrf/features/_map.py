@@ -30,10 +30,6 @@ def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     --------
     FeatureMap : Returns such rows.
     mapped : Calls a map with many rows.
-
-    References
-    ----------
-    Ours.
     """
     if log_amplitude.ndim == 1:
         log_amplitude = log_amplitude[:, None]
@@ -69,17 +65,12 @@ class FeatureMap(ABC):
     as_feature_map : Reads one from any fitted transformer.
     mapped : Calls one with many rows.
     BaseRandomFeatures : Mechanisms, which make them.
-
-    References
-    ----------
-    Ours: features with a scale per row, as exact stabilisation takes them.
     """
 
     is_parallel = True
     is_view = False
     n_sines = 0
     level = None
-    n_parts = 1  # number of row groups that are zero in each other's columns
     columns_per_projection = 1
 
     @property
@@ -125,21 +116,6 @@ class FeatureMap(ABC):
         if lower is not None:
             out -= lower.astype(out.dtype)
         return scale
-
-    def parts(self, X: Array) -> list[tuple[np.ndarray, np.ndarray, "FeatureMap"]]:
-        """Return rows in parts that use only some of the columns.
-
-        Implemented by maps with `n_parts`; sums then skip what is zero. Indices rise. All parts
-        have as many columns: one block of a size for every part of the other side, in their order.
-        Part i of one side and part j of the other share block j of the one and i of the other.
-
-        Returns
-        -------
-        list of (array of int, ndarray of int, FeatureMap)
-            Indices of rows (in the library of X) and of columns, and the map that computes these
-            columns for these rows.
-        """
-        return [(np.arange(X.shape[0]), np.arange(self.n_columns), self)]
 
     def write_plain(self, X: Array, out: np.ndarray, room: Callable) -> None:
         """Write the features themselves into `out`; they may overflow."""
@@ -207,10 +183,6 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     --------
     in_range : Converts the rows.
     FeatureMap : Bounds the exponents.
-
-    References
-    ----------
-    Ours.
     """
     flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
     bound = feature_map.exponent_bound(flat)
@@ -231,10 +203,6 @@ def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
     --------
     needs_double : The question it asks.
     mapped : What comes next.
-
-    References
-    ----------
-    Ours.
     """
     is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
@@ -269,10 +237,6 @@ def mapped(
     --------
     in_range : Rows in the precision they require.
     signed_rows : Makes what a map with signs returns.
-
-    References
-    ----------
-    Ours.
     """
     if is_array_api(X):
         rows = feature_map(X)

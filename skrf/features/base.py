@@ -173,15 +173,7 @@ class Fitted:
 
     def redrawn(self, seed):
         """Return the same result with other random numbers."""
-        return self._drawn(self.spec._draw(self.learned, seed), seed)
-
-    def drawn_as(self, other):
-        """Return the same with another's random numbers, or its seed's if they do not fit."""
-        if self.spec._keeps_draw(other.learned, self.learned):
-            return self._drawn(other.draw, other.seed)
-        return self.redrawn(other.seed)
-
-    def _drawn(self, draw, seed):
+        draw = self.spec._draw(self.learned, seed)
         return self.assemble(self.spec, seed, self.statistics, self.learned, draw)
 
     @property
@@ -629,26 +621,6 @@ class BaseRandomFeatures(
             Before `fit`.
         """
         return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
-
-    def drawn_as(self, other: "BaseRandomFeatures") -> Self:
-        """Return a copy with the random numbers of `other`; faster than `redraw` with its seed.
-
-        Parameters
-        ----------
-        other : mechanism
-            Fitted, of the same type, size and coupling.
-
-        Returns
-        -------
-        mechanism
-            A copy with the fitted parameters of this mechanism.
-
-        Raises
-        ------
-        NotFittedError
-            If one of them is not fitted.
-        """
-        return self._with(self._known.drawn_as(other._known))
 
     def _with(self, fitted):
         """Return a copy with another fit."""

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._estimator import EstimatorBase
 from .._progress import Progress
-from .._validation import Interval, check_integer, commit, remembered
+from .._validation import Interval, check_integer, commit, snapshot
 
 _ENDS = {  # by the status of the optimiser; None if it met a value that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
@@ -42,7 +42,10 @@ class Climber(EstimatorBase):
         """What was learned, or the model of the current parameters and array contents."""
         if self._fitted is not None:
             return self._fitted
-        return remembered(self, "_kept", self._given, self._make_model)
+        given = snapshot(self._given)
+        if vars(self).get("_kept", (None, None))[0] != given:
+            self._kept = given, self._make_model()
+        return self._kept[1]
 
     def _limits(self):
         """Check the parameters, and return those of `climb`."""

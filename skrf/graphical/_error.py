@@ -39,10 +39,6 @@ class ErrorReport:
     --------
     ChainMRF.report : Returns it.
     skrf.exceptions.FeatureCollapseWarning : Warns if the bounds exclude the approximate value.
-
-    References
-    ----------
-    Ours.
     """
 
     error: float

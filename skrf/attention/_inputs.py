@@ -1,7 +1,6 @@
-"""The first checks of every attention call: shapes and contents of q, k, v and the padding.
+"""Inputs of an attention call, checked once and brought into the one layout of this folder.
 
-Internally, attention has one layout: U sets of keys and values (batch times key heads), each read
-by a group of G query heads.
+There are U sets of keys and values (batch times key heads), each read by G query heads.
 """
 
 import math
@@ -14,26 +13,25 @@ import numpy as np
 from .._arrays import beside, cast, is_array_api, largest_entry, like, namespace, to_host
 from .._validation import check_positive
 
-_USUAL = 1e6  # sums of values between this and its inverse stay inside the range of float32
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 
 @dataclass(frozen=True, eq=False)
-class HeadGroups:
+class Inputs:
     """Validated inputs of an attention call, float64 if one of them is, otherwise float32.
 
     Parameters
     ----------
     q : ndarray of shape (U, G, L, d)
-        Queries; group u reads keys and values u.
+        Queries; those of row u read keys and values u.
     k : ndarray of shape (U, S, d)
         Keys.
     v : ndarray of shape (U, S, e)
         Values.
     padding : ndarray of shape (U, S) or None
         True where a key is ignored.
-    leading : tuple of int
-        Leading axes of the given queries.
+    leading, key_leading : tuple of int
+        Leading axes of the given queries and keys.
     dtype : dtype
         Type of results: that of the inputs if they are short floats, which are computed in float32.
     """
@@ -43,9 +41,25 @@ class HeadGroups:
     v: np.ndarray
     padding: np.ndarray | None
     leading: tuple[int, ...]
+    key_leading: tuple[int, ...]
     dtype: Any
 
-    def ungroup(self, rows):
+    @property
+    def n_key_heads(self):
+        """Number of heads of the keys."""
+        return self.key_leading[-1] if self.key_leading else 1
+
+    @property
+    def n_query_heads(self):
+        """Number of heads of the queries."""
+        return self.leading[-1] if self.leading else 1
+
+    @property
+    def is_numpy(self):
+        """Whether these are NumPy arrays, whose sets are computed one by one."""
+        return isinstance(self.q, np.ndarray)
+
+    def given_layout(self, rows):
         """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
         rows = namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
         return cast(rows, self.dtype)
@@ -53,11 +67,17 @@ class HeadGroups:
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""
         arrays = map(to_host, (self.q, self.k, self.v, self.padding))
-        return HeadGroups(*arrays, self.leading, self.dtype)
+        return Inputs(*arrays, self.leading, self.key_leading, self.dtype)
+
+    def heads_of(self, sets):
+        """Return the query heads that read some sets, shape (G,) for one and (n, G) for a list."""
+        n_readers = self.q.shape[1]
+        first = np.asarray(sets)[..., None] % self.n_key_heads * n_readers
+        return (first + np.arange(n_readers)) % self.n_query_heads
 
 
-def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
-    """Validate the inputs of an attention call and group their heads, by views where possible.
+def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
+    """Validate the inputs of an attention call and arrange their heads, by views where possible.
 
     Parameters
     ----------
@@ -79,7 +99,7 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
 
     Returns
     -------
-    HeadGroups
+    Inputs
         The inputs in the one layout that attention works in.
 
     Raises
@@ -100,8 +120,9 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
     if is_checked:
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)
-    n_sets, xp, leading = math.prod(k.shape[:-2]), namespace(k), tuple(q.shape[:-2])
-    # The heads of a group are contiguous, so grouping splits an axis and moves nothing.
+    n_sets, xp = math.prod(k.shape[:-2]), namespace(k)
+    leading, key_leading = tuple(q.shape[:-2]), tuple(k.shape[:-2])
+    # Heads that share keys are contiguous, so this splits an axis and moves nothing.
     q = xp.reshape(q, (n_sets, -1, *q.shape[-2:]))
     padding = _check_padding(to_host(key_padding_mask), k.shape)
     k, v = (xp.reshape(part, (n_sets, *part.shape[-2:])) for part in (k, v))
@@ -109,7 +130,7 @@ def check_qkv(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
         padding = beside(padding, k)
         # Padded entries must not decide the precision used for the others.
         k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
-    return HeadGroups(q, k, v, padding, leading, dtype)
+    return Inputs(q, k, v, padding, leading, key_leading, dtype)
 
 
 def check_scale(scale, width):
@@ -143,42 +164,10 @@ def check_logits(bound, q, k, scale):
     return bound
 
 
-def unit_for(largest):
-    """Return the power of 2 to divide numbers of a size by, which is 1 for usual sizes."""
-    if largest == 0 or 1 / _USUAL < largest < _USUAL:
-        return 1.0
-    return math.ldexp(1.0, math.frexp(largest)[1] - 1)
-
-
 def check_real(name, array):
     """Raise unless an array holds real numbers or booleans."""
     if not namespace(array).isdtype(array.dtype, ("bool", "integral", "real floating")):
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
-
-
-def check_gradient(grad_out, groups):
-    """Return the gradient with respect to the output like the queries, in a unit, and the unit."""
-    gradient = as_array("grad_out", grad_out)
-    check_real("grad_out", gradient)
-    shape = (*groups.leading, groups.q.shape[-2], groups.v.shape[-1])
-    if gradient.shape != shape:
-        raise ValueError(f"grad_out must have the output's shape {shape}, got {gradient.shape}.")
-    with np.errstate(over="ignore"):
-        gradient = gradient.astype(groups.q.dtype)
-    unit = unit_for(check_finite("grad_out", gradient))
-    gradient = gradient.reshape(*groups.q.shape[:-1], -1)
-    return (gradient if unit == 1 else gradient / unit), unit
-
-
-def check_gradients(gradients):
-    """Raise if a gradient with respect to q, k, v or the mask has left the range of floats."""
-    for name, own in zip(("q", "k", "v", "mask")[: len(gradients)], gradients, strict=True):
-        for array in own if isinstance(own, list) else [own]:
-            if not np.isfinite(largest_entry(array)):
-                raise ValueError(
-                    f"the gradient with respect to {name} is beyond the range of "
-                    f"{array.dtype}: scale v or grad_out, or pass float64."
-                )
 
 
 def check_flag(name, value):

@@ -2,25 +2,32 @@
 
 import copy
 from contextlib import contextmanager
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from ._estimator import naming_parameters
-from ._typing import RandomState, Transformer
-from ._validation import check_integer, draw_seed
-from .attention import ApproxKernelAttention, NearField, ToeplitzMask
-from .attention._record import below, record_of_fit, restore_fit
+from .._estimator import naming_parameters
+from .._typing import RandomState, Transformer
+from .._validation import check_integer, draw_seed
+from ..attention import ApproxKernelAttention, ToeplitzMask
+from ..attention._record import below, record_of_fit, restore_fit
+from ._causal import causal_step
 
 __all__ = ["RandomFeatureAttention"]
 
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
-_OF_OPERATORS = "feature_map", "scale", "near", "n_groups"
+_OF_OPERATORS = "feature_map", "scale"
 _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
+
+
+class _Operator(ApproxKernelAttention):
+    """The operator with a backward pass of its own for causal attention."""
+
+    _causal_step = staticmethod(causal_step)
 
 
 class RandomFeatureAttention(nn.Module):
@@ -32,14 +39,10 @@ class RandomFeatureAttention(nn.Module):
 
     Parameters
     ----------
-    feature_map : mechanism, GeneralizedMap or "none", default=None
+    feature_map : transformer or GeneralizedMap, default=None
         As in `ApproxKernelAttention`.
     is_causal : bool, default=False
         Whether position i attends only to positions up to i, unless a call says otherwise.
-    near : NearField, "auto" or None, default="auto"
-        Keys that are attended to exactly, as in `ApproxKernelAttention`.
-    n_groups : int or "auto", default="auto"
-        Groups of the features, as in `ApproxKernelAttention`.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(width).
     mask : mask of ApproxKernelAttention or callable, default=None
@@ -67,9 +70,9 @@ class RandomFeatureAttention(nn.Module):
     Notes
     -----
     Everything that outputs depend on is in ``state_dict`` as buffers: the seed, the count of calls
-    and, after a fit, the statistics, what was learned from them, and the factors of the far keys. A
-    module with the same arguments that loads it has the same outputs, bit for bit. These buffers
-    keep their dtype in ``half()`` and the like; they are a record that calls do not read.
+    and, after a fit, the statistics and what was learned from them. A module with the same
+    arguments that loads it has the same outputs, bit for bit. These buffers keep their dtype in
+    ``half()`` and the like; they are a record that calls do not read.
 
     Sums are in float32 or better, also under autocast. Compiled graphs do not include calls.
 
@@ -102,11 +105,9 @@ class RandomFeatureAttention(nn.Module):
     @naming_parameters
     def __init__(
         self,
-        feature_map: Transformer | Literal["none"] | None = None,
+        feature_map: Transformer | None = None,
         *,
         is_causal: bool = False,
-        near: NearField | Literal["auto"] | None = "auto",
-        n_groups: int | Literal["auto"] = "auto",
         scale: float | None = None,
         mask: Any = None,
         dropout: float = 0.0,
@@ -120,7 +121,7 @@ class RandomFeatureAttention(nn.Module):
             raise ValueError(f"dropout must be a number from 0 to less than 1, got {dropout!r}.")
         if redraw_every is not None:
             check_integer("redraw_every", redraw_every)
-        self.feature_map, self.near, self.n_groups = feature_map, near, n_groups
+        self.feature_map = feature_map
         self.is_causal, self.scale, self.mask = is_causal, scale, mask
         self.dropout, self.redraw_every = dropout, redraw_every
         if modules := _modules_of(feature_map):
@@ -146,13 +147,7 @@ class RandomFeatureAttention(nn.Module):
 
     def _operator(self, is_causal, seed):
         """Return the unfitted operator of a direction."""
-        return ApproxKernelAttention(
-            self.feature_map,
-            causal=is_causal,
-            scale=self.scale,
-            near=self.near,
-            n_groups=self.n_groups,
-        ).redraw(seed)
+        return _Operator(self.feature_map, causal=is_causal, scale=self.scale).redraw(seed)
 
     def _drawn(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""
@@ -223,7 +218,7 @@ class RandomFeatureAttention(nn.Module):
         is_causal, parts = self._checked(query, key, value, is_causal)
         parts = [part.detach() for part in parts]
         with self._masked(self._operator(is_causal, self.seed)) as operator:
-            operator.fit(*parts, key_padding_mask=key_padding_mask)
+            operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
         self._keep(is_causal, operator, record)
         self._register()
@@ -352,7 +347,7 @@ class RandomFeatureAttention(nn.Module):
         str
             The arguments that matter most.
         """
-        names = "feature_map", "is_causal", "near", "n_groups", "dropout", "redraw_every", "seed"
+        names = "feature_map", "is_causal", "dropout", "redraw_every", "seed"
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     # ---------------------------------------------------------------- state

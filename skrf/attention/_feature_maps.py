@@ -1,0 +1,130 @@
+"""Feature maps of heads: their random numbers, and the statistics that they are fitted to."""
+
+import copy
+
+import numpy as np
+from sklearn.base import clone
+
+from .._arrays import constant, namespace, take, to_host
+from .._validation import check_range
+from ..features import as_feature_map, fit_to
+
+_STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
+
+
+class HeadMaps:
+    """Feature maps of queries and of keys, and the fitted transformer that they belong to.
+
+    Parameters
+    ----------
+    transformer : transformer
+        Fitted.
+    """
+
+    def __init__(self, transformer):
+        self.transformer = transformer
+        self.queries = as_feature_map(transformer)
+        self.keys = as_feature_map(transformer, keys=True)
+        self.is_positive = self.keys.is_positive
+
+    @property
+    def n_features(self):
+        """Number of features."""
+        return self.keys.n_columns
+
+
+def needs_data(feature_map):
+    """Return whether a map can only be fitted to data."""
+    return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
+
+
+def fitted(prototype, queries, keys, before=None):
+    """Return a map with the statistics of rows.
+
+    Parameters
+    ----------
+    prototype : transformer
+        With the random numbers to use, or unfitted if it needs data.
+    queries, keys : array of shape (n, d) and (n_keys, d)
+        Rows.
+    before : transformer, default=None
+        One whose statistics are merged with them.
+    """
+    check_range("q", queries)
+    if keys.shape[0]:
+        check_range("k", keys)
+    if before is not None:
+        return copy.copy(before).partial_fit(queries, keys=keys) if keys.shape[0] else before
+    if needs_data(prototype):
+        queries, keys = to_host(queries), to_host(keys)
+        return fit_to(clone(prototype), queries, keys if keys.shape[0] else queries)
+    return prototype.adapted(queries, keys) if keys.shape[0] else prototype
+
+
+def redrawn(transformer, seed):
+    """Return a fitted map with the same parameters and other random numbers."""
+    if not hasattr(transformer, "redraw"):
+        raise ValueError(
+            "redraw and diagnose need a feature_map that can be drawn anew, got "
+            f"{transformer!r}: use one of skrf."
+        )
+    return copy.copy(transformer).redraw(seed)
+
+
+def redrawn_maps(maps, seed_of):
+    """Return maps with the same parameters and other draws, shared where they were shared."""
+    found = {}
+    for own in maps:
+        if id(own) not in found:
+            found[id(own)] = HeadMaps(redrawn(own.transformer, seed_of(own.transformer)))
+    return [found[id(own)] for own in maps]
+
+
+def rows_of_head(inputs, head):
+    """Return the queries and keys of a key head of all sequences, on the host, without padding."""
+    sets = np.arange(head, inputs.k.shape[0], inputs.n_key_heads)
+    sets = sets[0] if len(sets) == 1 else sets  # no copy of a single set
+    queries, keys = inputs.q[sets], inputs.k[sets].reshape(-1, inputs.k.shape[-1])
+    if inputs.padding is not None:
+        keys = keys[~inputs.padding[sets].ravel()]
+        is_query = real_queries(inputs.padding[sets], queries.shape[-2])
+        queries = queries[np.broadcast_to(is_query[..., None, :], queries.shape[:-1])]
+    return queries.reshape(-1, keys.shape[-1]), keys
+
+
+def rows_of_sets(inputs):
+    """Return a limited number of queries and keys of every set, in their library."""
+    hidden = to_host(inputs.padding)
+    n_sets, n_heads, n_queries, _ = inputs.q.shape
+    queries = [_spread(np.arange(n_heads * n_queries))] * n_sets
+    keys = [_spread(np.arange(inputs.k.shape[1]))] * n_sets
+    if hidden is not None:
+        keys = [_spread(np.flatnonzero(~row)) for row in hidden]
+        is_query = np.tile(real_queries(hidden, n_queries), n_heads)
+        queries = [_spread(np.flatnonzero(row)) for row in is_query]
+    return list(zip(_taken(inputs.q, queries), _taken(inputs.k, keys), strict=True))
+
+
+def real_queries(hidden, n_queries):
+    """Return which queries are real, given which keys (..., S) are padding.
+
+    Where there are as many queries as keys, a padded position is padding as a query, too, unless
+    all are.
+    """
+    if hidden.shape[-1] != n_queries:
+        return np.ones((*hidden.shape[:-1], n_queries), bool)
+    return ~hidden | hidden.all(axis=-1, keepdims=True)
+
+
+def _taken(X, places):
+    """Return rows of every set, given their indices per set, in one copy."""
+    rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
+    starts = np.arange(len(places)) * (rows.shape[0] // len(places))
+    numbers = [start + own for start, own in zip(starts, places, strict=True)]
+    found, stops = take(rows, np.concatenate(numbers)), np.cumsum([len(own) for own in places])
+    return [found[stop - len(own) : stop, :] for own, stop in zip(places, stops, strict=True)]
+
+
+def _spread(rows):
+    """Return a limited number of rows, spread over all of them."""
+    return rows[:: max(1, -(-len(rows) // _STATISTICS_ROWS))]

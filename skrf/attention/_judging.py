@@ -1,0 +1,217 @@
+"""How far an output is from exact attention, judged at a few queries beside simple answers."""
+
+import math
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._arrays import (
+    arithmetic,
+    beside,
+    cast,
+    constant,
+    largest_entry,
+    like,
+    namespace,
+    take,
+    to_host,
+)
+from .._sums import lifted, peaked, transposed
+from ..exceptions import FeatureCollapseWarning
+from ._feature_maps import real_queries
+from ._groups import FEATURE_ROWS, blocks
+from .bidirectional import key_sums
+
+TOLERATED = 0.3  # relative error up to which there is no collapse
+_LOGITS = 2**16  # that are held at a time
+_FIRST = 4  # keys of a window: language models put much weight on them
+_LOOKED_AT = 16  # queries per head whose effective number of features is counted
+
+
+@dataclass(frozen=True)
+class AttentionDiagnosis:
+    """Result of `ApproxKernelAttention.diagnose`.
+
+    Parameters
+    ----------
+    relative_error : float
+        Estimated relative error of the output: the root of the ratio of its summed squared errors
+        to its summed squares.
+    effective_features : ndarray or None
+        Effective number of features that carry each sampled query, over all keys: 1 over the sum of
+        squared shares. None for maps that are not positive, with a mask, and without any key.
+    sampled_errors : dict or None
+        Relative errors measured at a sample of queries: of the output ("attention"), the "mean" of
+        the values, and an exact "window" with as many keys as the output costs. None with a mask
+        and for generalised attention.
+
+    See Also
+    --------
+    ApproxKernelAttention.diagnose : Returns it.
+    compare_attention : Errors and times of several operators.
+    skrf.exceptions.FeatureCollapseWarning : The warning of a call.
+    """
+
+    relative_error: float
+    effective_features: np.ndarray | None = field(repr=False)  # hundreds of numbers
+    sampled_errors: dict | None = None
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether the mean of the values is closer to softmax attention than the output."""
+        errors = self.sampled_errors
+        return errors is not None and errors["attention"] > max(errors["mean"], TOLERATED)
+
+
+def spread(outputs):
+    """Return the relative error of an output, estimated from those of independent draws."""
+    largest = max(map(largest_entry, outputs)) or 1.0
+    outputs = [out / largest for out in outputs]  # keeps squares within the range of floats
+    mean = np.mean(outputs, axis=0, dtype=np.float64)
+    variance = sum(np.sum((out - mean) ** 2) for out in outputs) / (len(outputs) - 1)
+    # The square of the mean minus the part that its own noise adds.
+    size = np.sum(mean**2) - variance / len(outputs)
+    return math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
+
+
+def warn_of_lost(n_lost, n_queries):
+    """Warn about queries whose weights sum to 0; to be called from a public method."""
+    if n_lost:
+        warnings.warn(
+            f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
+            f"{n_queries} queries): the features of feature_map have signs or zeros. Use a "
+            "positive map, such as OptimalPositiveRF, or more features.",
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_collapse(distances):
+    """Warn where the mean of the values is closer to exact attention than the output.
+
+    To be called from a public method with the `distances` of all groups, summed. Distances are
+    compared rather than their squares, which a single query can dominate.
+    """
+    error, of_mean, size = distances
+    if error > of_mean and error > TOLERATED * size:
+        warnings.warn(
+            "Random features have collapsed: at a few queries the relative error of the output is "
+            f"{error / size:.2g}, that of the mean of the values {of_mean / size:.2g}. Compare "
+            "operators on your inputs by compare_attention: more features, or "
+            "AdaptiveRF(asymmetric=True) after fit. If nothing beats the mean there, use exact "
+            "attention.",
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )
+
+
+def judged(group, out, n_queries, scale, is_causal, window=None):
+    """Return distances of answers from exact attention at some queries of a `KeyGroup`.
+
+    Parameters
+    ----------
+    group : KeyGroup
+        The inputs.
+    out : array of shape (..., G, L, e)
+        The output.
+    n_queries : int
+        Number of queries per head, spread over all.
+    scale : float
+        Factor of the products of queries and keys.
+    is_causal : bool
+        Whether queries read only keys up to their own.
+    window : int, default=None
+        Number of keys of an exact window to judge as well: the first 4 and the nearest.
+
+    Returns
+    -------
+    ndarray of shape (2, n_answers)
+        Squared distances and distances, summed over the queries, of the output, the mean of the
+        values, the window if there is one, and 0. Values are over the largest of them, for
+        squares to be floats.
+    """
+    largest = largest_entry(group.v) or 1.0
+    values = cast(constant(group.v), group.dtype)[..., None, :, :] / largest
+    xp, total = namespace(values), 0.0
+    is_free = _is_free(group)
+    places = sampled(real_queries(~is_free, group.q.shape[-2]), n_queries)
+    keys = np.arange(group.k.shape[-2])
+    is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[..., None, None, :]
+    for rows, weights, unseen in _exact_weights(group, places, scale, is_causal, is_free):
+        exact = weights @ values
+        seen = like(~unseen, weights)
+        own = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
+        answers = [own, _mean(seen, values)]
+        if window is not None:
+            reach = rows[..., None, :, None] - keys
+            reach = reach if is_causal else 2 * np.abs(reach)
+            is_near = is_first | (reach < window - _FIRST)
+            answers.append(_mean(weights * like(is_near, weights), values))
+        answers.append(like(0.0, exact))
+        squares = [xp.sum((part - exact) ** 2, axis=-1) for part in answers]
+        both = squares, [xp.sqrt(part) for part in squares]
+        total = total + np.array([[float(xp.sum(part)) for part in parts] for parts in both])
+    return total
+
+
+def effective_features(group):
+    """Return, on the host, the effective number of features of some queries; None without a key."""
+    n_queries, xp = group.q.shape[-2], namespace(group.q)
+    sums = key_sums(group, FEATURE_ROWS)
+    thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
+    factors, _ = lifted(group.query_features(thinned), constant(sums.top)[..., None, :])
+    shares = constant(factors) * cast(constant(sums.sums)[..., None, None, :, 0], factors.dtype)
+    total, squares = (to_host(xp.sum(part, axis=-1)).ravel() for part in (shares, shares * shares))
+    return total[squares > 0] ** 2 / squares[squares > 0] if (squares > 0).any() else None
+
+
+def sampled(is_free, n):
+    """Return indices (..., n) of free rows, spread over all of them with a fixed seed.
+
+    If there are fewer than n, some occur more than once.
+    """
+    shares = (np.arange(n) + np.random.default_rng(0).random(n)) / n
+    order = np.argsort(~is_free, axis=-1, kind="stable")
+    numbers = np.floor(shares * np.maximum(is_free.sum(axis=-1, keepdims=True), 1)).astype(int)
+    return np.take_along_axis(order, numbers, axis=-1)
+
+
+def _is_free(group):
+    """Return, on the host, which keys of a group are not padding."""
+    if group.padding is None:
+        return np.ones(group.k.shape[:-1], bool)
+    return ~to_host(group.padding)
+
+
+def _exact_weights(group, places, scale, is_causal, is_free):
+    """Yield (indices of some queries, their weights (..., G, n, S), which keys they do not see)."""
+    q = constant(group.q)
+    keys = transposed(cast(constant(group.k), group.dtype))[..., None, :, :]
+    n_keys = group.k.shape[-2]
+    for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
+        rows = places[..., block]
+        logits = (cast(_taken(q, rows[..., None, :]), group.dtype) * scale) @ keys
+        unseen = ~is_free[..., None, None, :]
+        if is_causal:
+            unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None])
+        if unseen.any():
+            logits = arithmetic(logits).fill(logits, beside(unseen, logits), -np.inf)
+        weights, xp = peaked(logits), namespace(logits)
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        yield rows, weights / xp.where(total == 0, like(1.0, total), total), unseen
+
+
+def _taken(array, places):
+    """Return rows (..., m, c) of an array (..., n, c), given their indices (..., m)."""
+    leading, (n, width) = array.shape[:-2], array.shape[-2:]
+    places = np.broadcast_to(places, (*leading, places.shape[-1]))
+    flat = namespace(array).reshape(array, (-1, width))
+    starts = n * np.arange(flat.shape[0] // n).reshape(leading)
+    rows = take(flat, (starts[..., None] + places).ravel())
+    return namespace(array).reshape(rows, (*places.shape, width))
+
+
+def _mean(weights, values):
+    total = namespace(weights).sum(weights, axis=-1, keepdims=True)
+    return weights @ values / namespace(weights).where(total == 0, like(1.0, total), total)

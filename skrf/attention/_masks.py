@@ -1,0 +1,428 @@
+"""Masks as attention sees them: entries of some rows, or products with columns.
+
+Entries are over the largest one, so that they are at most 1: only their ratios count.
+"""
+
+import math
+import threading
+
+import array_api_compat
+import numpy as np
+import scipy.fft
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+from .._arrays import beside, cast, constant, is_array_api, like, namespace, take, to_host
+from ._inputs import as_array
+
+# Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
+# them multiply more zeros; from _DENSE_FROM on a sparse mask counts as an array.
+_BLOCK_ROWS, _SPARSE_ROWS, _DENSE_FROM = 1024, 32, 1 / 16
+_OPERATOR_BYTES = 2**22  # of columns that a LinearOperator multiplies at once
+# Cost of a column through the FFT over P log2(P), and of one entry of a mask and the kernel
+# without their matrix products: in multiply-adds of such products.
+_FFT_COST, _ENTRY_COST = 25, 50
+
+
+class Mask:
+    """A mask W of shape (L, S) by its entries.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (L, S).
+    n_heads : int or None
+        Number of query heads that have weights of their own; None means one mask for all.
+    largest : float
+        What entries are divided by.
+    block_rows : int
+        Best number of rows per call of `entries`.
+    n_extra : int
+        Number of leading rows that products leave out.
+    is_double : bool
+        Whether products exist in float64 only.
+    """
+
+    n_heads, largest, block_rows, n_extra, is_double = None, 1.0, _BLOCK_ROWS, 0, False
+
+    def __init__(self, shape, is_causal=False):
+        self.shape, self.is_causal = shape, is_causal
+
+    def products_pay(self, n_features, n_values):
+        """Return whether products with columns are faster than entries.
+
+        The columns are the products of features with values (and 1).
+        """
+        return False
+
+    def seen(self, rows):
+        """Return the keys that any of these rows may see: a slice, or numbers in order."""
+        return slice(0, int(rows[-1]) + 1) if self.is_causal else slice(0, self.shape[1])
+
+    def entries(self, rows, keys, X, heads=None):
+        """Return W at rows and keys, (n, m) or (*heads.shape, n, m), like X.
+
+        Parameters
+        ----------
+        rows : ndarray of int
+            Queries.
+        keys : slice or ndarray of int
+            Keys.
+        X : array
+            Of the library and dtype of the result.
+        heads : ndarray of int, default=None
+            Query heads, used where they have weights of their own.
+        """
+        entries = self._entries(rows, keys, X, heads)
+        if not self.is_causal:
+            return entries
+        numbers = np.arange(keys.start, keys.stop) if isinstance(keys, slice) else keys
+        return entries * like((numbers <= rows[:, None]).astype(np.float64), X)
+
+
+class ArrayMask(Mask):
+    """Mask that is an array (L, S) or (H, L, S) of NumPy or of the inputs' library."""
+
+    def __init__(self, array, largest, is_causal):
+        super().__init__(tuple(array.shape[-2:]), is_causal)
+        self.array, self.largest = array, largest
+        self.n_heads = array.shape[0] if array.ndim == 3 else None
+
+    def _entries(self, rows, keys, X, heads):
+        part = self.array if self.n_heads is None else _of_heads(self.array, heads)
+        part = _some(part, rows, -2)[..., keys]
+        if not is_array_api(part):
+            return like(part / self.largest, X)
+        if namespace(X).isdtype(part.dtype, ("bool", "integral")):
+            part = cast(part, X.dtype)
+        return cast(part / self.largest, X.dtype)
+
+
+class SparseMask(Mask):
+    """Mask that is a CSR matrix."""
+
+    def __init__(self, matrix, largest, is_causal):
+        super().__init__(matrix.shape, is_causal)
+        self.matrix, self.largest = matrix, largest
+        if matrix.nnz < _DENSE_FROM * math.prod(matrix.shape):
+            self.block_rows = _SPARSE_ROWS
+
+    def seen(self, rows):
+        """Return the keys that any of these rows may see: numbers in order."""
+        return np.unique(self.matrix[rows].indices)
+
+    def _entries(self, rows, keys, X, heads):
+        return like((self.matrix[rows][:, keys] / self.largest).toarray(), X)
+
+
+class GridMask(Mask):
+    """Block-Toeplitz mask: a convolution, done as a circular one of about twice the size.
+
+    Its products are not sums of nonnegative terms: their rounding error is proportional to the
+    largest columns, wherever those are.
+
+    Parameters
+    ----------
+    weights : array of shape (2 n_1 - 1, ...) or (H, 2 n_1 - 1, ...)
+        Weights of the offsets, of NumPy or of the inputs' library.
+    grid : tuple of int
+        Positions on each axis.
+    n_extra : int
+        Number of positions before the grid, which see all others, and are seen, with weight 1.
+    is_causal : bool
+        Whether later keys have weight 0.
+    """
+
+    def __init__(self, weights, grid, n_extra, is_causal):
+        n = math.prod(grid) + n_extra
+        super().__init__((n, n), is_causal)
+        self.n_heads = weights.shape[0] if weights.ndim > len(grid) else None
+        if is_causal:
+            # Row-major numbers of positions and of offsets agree in order: j <= i exactly where the
+            # offset is the middle one or comes after it.
+            is_seen = np.ones(weights.shape[-len(grid) :])
+            is_seen.reshape(-1)[: is_seen.size // 2] = 0
+            weights = weights * like(is_seen, weights)
+        host = to_host(constant(weights)).astype(np.float64)
+        self.largest = max(float(host.max()), 1.0 if n_extra else 0.0) or 1.0
+        self.weights, self.grid, self.n_extra = weights, grid, n_extra
+        self.is_causal = is_causal and n_extra > 0  # the grid is causal by its weights
+        sizes = weights.shape[-len(grid) :]
+        self.padded = tuple(scipy.fft.next_fast_len(size, real=True) for size in sizes)
+        self.size = math.prod(self.padded)
+        axes = tuple(range(-len(grid), 0))
+        self._norm = float(np.sqrt(np.sum((host / self.largest) ** 2, axis=axes)).max())
+        # Query i sees no keys but those from i - largest_lag to i - least_lag. Weights of 0 that
+        # are trained count as seen, because their gradients are wanted.
+        is_seen = is_seen if is_causal else np.ones(sizes)
+        if not getattr(weights, "requires_grad", False):
+            is_seen = host if self.n_heads is None else host.max(axis=0)
+        steps = np.array([math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)])
+        lags = (np.argwhere(is_seen) + 1 - np.array(grid)) @ steps
+        self._lags = lags.min(initial=n), lags.max(initial=-n)
+        # Flat indices of positions in the array of the weights, as far apart as their offsets.
+        # Those of extra positions lie beyond the array, whatever is subtracted.
+        numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
+        places, n_weights = np.ravel_multi_index(numbers, sizes), math.prod(sizes)
+        beyond = np.full(n_extra, 2 * n_weights)
+        self._row_places = np.concatenate([beyond, places + n_weights // 2])
+        self._key_places = np.concatenate([-beyond, places])
+
+    def products_pay(self, n_features, n_values):
+        """Return whether products with columns are faster than entries."""
+        queries = np.arange(self.shape[0])
+        ends = np.minimum(queries - self._lags[0], self.shape[0] - 1)
+        n_entries = np.maximum(ends - np.maximum(queries - self._lags[1], 0) + 1, 0).sum()
+        column = self.size * math.log2(max(self.size, 2))
+        by_products = _FFT_COST * column * n_features * (n_values + 1)
+        return bool(by_products < n_entries * (_ENTRY_COST + n_features + n_values))
+
+    def seen(self, rows):
+        """Return the keys that any of these rows may see: a slice."""
+        n = self.shape[1]
+        if self.n_extra:
+            return super().seen(rows)
+        start = min(max(int(rows[0] - self._lags[1]), 0), n)
+        return slice(start, max(min(int(rows[-1] - self._lags[0]) + 1, n), start))
+
+    def _entries(self, rows, keys, X, heads):
+        weights, xp = self._like(X), namespace(X)
+        if weights.ndim == 1 and not self.n_extra and isinstance(weights, np.ndarray):
+            windows = np.lib.stride_tricks.sliding_window_view(weights[::-1], self.grid)
+            return _some(windows, len(windows) - 1 - rows[::-1], -2)[::-1, keys]  # often a view
+        weights = weights if self.n_heads is None else _of_heads(weights, heads)
+        leading = weights.shape[: -len(self.grid)]
+        flat = xp.reshape(weights, (*leading, -1))
+        places = self._row_places[rows][:, None] - self._key_places[keys]
+        if self.n_extra:  # a last weight of 1 for extra positions
+            places = np.minimum(places, flat.shape[-1])
+            one = xp.broadcast_to(like([1 / self.largest], X), (*leading, 1))
+            flat = xp.concat([flat, one], axis=-1)
+        return xp.reshape(take(flat, places.ravel(), -1), (*leading, *places.shape))
+
+    def _like(self, X):
+        """Return the weights over the largest, in the library and dtype of X."""
+        weights = self.weights / self.largest
+        return cast(weights, X.dtype) if is_array_api(weights) else like(weights, X)
+
+    def convolution(self, X, heads):
+        """Return the function that multiplies W and columns like X: the plan of a call.
+
+        It takes columns (..., C, S) and returns W Z of shape (..., G, C, L), G being 1 unless heads
+        have weights of their own. Rows of extra positions are left out: they hold anything.
+        """
+        xp, weights, extra = namespace(X), self._like(X), self.n_extra
+        weights = weights[None, ...] if self.n_heads is None else _of_heads(weights, heads)
+        axes = tuple(range(-len(self.grid), 0))
+        for axis, n, padded in zip(axes, self.grid, self.padded, strict=True):
+            shape = list(weights.shape)
+            shape[axis] = padded - shape[axis]
+            weights = xp.concat([weights, like(np.zeros(shape), X)], axis=axis)
+            weights = xp.roll(weights, 1 - n, axis=axis)
+        fft = xp.fft if is_array_api(X) else scipy.fft  # SciPy's keep float32 and are faster
+        transform = fft.rfftn(weights, axes=axes)
+        shape = *weights.shape[: -len(axes)], 1, *transform.shape[axes[0] :]
+        transform = xp.reshape(transform, shape)
+
+        def product(columns):
+            leading = columns.shape[:-1]
+            own = xp.reshape(columns[..., extra:], (*leading, *self.grid))
+            waves = fft.rfftn(own, s=self.padded, axes=axes)
+            waves = xp.reshape(waves, (*leading[:-1], 1, leading[-1], *waves.shape[axes[0] :]))
+            found = fft.irfftn(waves * transform, s=self.padded, axes=axes)
+            found = found[(..., *(slice(n) for n in self.grid))]
+            found = xp.reshape(found, (*found.shape[: -len(axes)], -1))
+            if not extra:
+                return found
+            total = xp.sum(columns[..., :extra], axis=-1, keepdims=True) / self.largest
+            unused = like(np.zeros((*found.shape[:-1], extra)), X)
+            return xp.concat([unused, found + total[..., None, :, :]], axis=-1)
+
+        return product
+
+    def rounding(self, X):
+        """Return an upper estimate of the error of products, over the 2-norm of the column."""
+        # About three times the largest error seen (sizes 8 to 2,000, one to three axes).
+        return float(namespace(X).finfo(X.dtype).eps) * math.log2(max(self.size, 2)) * self._norm
+
+
+class OperatorMask(Mask):
+    """Mask that is a LinearOperator: entries need its adjoint.
+
+    It may compute by an FFT: its rounding error is estimated as if it did, from the norm of the
+    longest row of W, which products with random signs reveal.
+    """
+
+    is_double = True
+
+    def __init__(self, operator):
+        if np.issubdtype(operator.dtype, np.complexfloating):
+            raise TypeError(f"mask must be real, got a LinearOperator of dtype {operator.dtype}.")
+        super().__init__(operator.shape)
+        self.operator = operator
+        self._lock = threading.Lock()  # an operator may have work arrays of its own
+        self.size = max(*self.shape, 1)
+        self.block_rows = min(_BLOCK_ROWS, max(1, _OPERATOR_BYTES // (8 * self.size)))
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (16, self.shape[1]))
+        norms2 = np.mean(self._product(signs)[0] ** 2, axis=0)
+        share = 2 * np.finfo(np.float64).eps * math.log2(max(self.size, 2))
+        self._rounding = share * math.sqrt(norms2.max(initial=0))
+
+    def products_pay(self, n_features, n_values):
+        """Return True: entries are not at hand."""
+        return True
+
+    def rounding(self, X):
+        """Return an upper estimate of the error of products, over the 2-norm of the column."""
+        return self._rounding
+
+    def convolution(self, X, heads):
+        """Return the function that multiplies W and columns; see `GridMask.convolution`."""
+        return self._product
+
+    def _product(self, columns):
+        flat = columns.reshape(-1, columns.shape[-1])
+        with self._lock:
+            found = np.array(self.operator.matmat(flat.T), dtype=np.float64)
+        return found.T.reshape(*columns.shape[:-2], 1, columns.shape[-2], -1)
+
+    def _entries(self, rows, keys, X, heads):
+        units = np.zeros((self.shape[0], len(rows)))
+        units[rows, np.arange(len(rows))] = 1
+        try:
+            with self._lock:
+                entries = np.array(self.operator.rmatmat(units), dtype=np.float64).T
+        except (NotImplementedError, TypeError) as error:
+            raise ValueError(
+                "mask: this LinearOperator has no adjoint (rmatvec or rmatmat), which rows need "
+                "whose keys weigh so little beside the others that products with all of them are "
+                "not exact. Give it one, or pass a sparse matrix or an array."
+            ) from error
+        least, largest = entries.min(initial=0), abs(entries).max(initial=0)
+        # Negative entries beyond rounding errors are refused.
+        if not (least >= -1e-9 * largest and largest < np.inf):
+            raise ValueError(f"mask must be finite and >= 0 everywhere, got {least}.")
+        return np.maximum(entries[:, keys], 0)
+
+
+def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
+    """Check the mask of a call and return the `Mask` that applies it.
+
+    Parameters
+    ----------
+    mask : ToeplitzMask, sparse matrix, LinearOperator or array-like
+        As given by users: (L, S), or (H, L, S) for an array; entries >= 0, boolean True is 1. The
+        entries of a LinearOperator are not visible: they are checked where its rows are formed.
+    n_queries, n_keys, n_heads : int
+        The required shape, and the number of query heads.
+    is_causal : bool
+        Whether to remove the keys j > i as well.
+    X : array, default=None
+        An array in the library of the inputs; None is NumPy.
+    """
+    if is_causal and n_queries != n_keys:
+        raise ValueError(
+            "causal=True with a mask needs as many keys as queries, got "
+            f"{n_keys} keys and {n_queries} queries."
+        )
+    is_grid = hasattr(mask, "n_extra")
+    if isinstance(mask, (list, tuple)) and any(hasattr(part, "n_extra") for part in mask):
+        raise TypeError(
+            "mask must be one for all heads, an array of shape (heads, L, S), or a "
+            "ToeplitzMask(weights, shape=...) whose weights have an axis for heads; got a "
+            f"{type(mask).__name__} of masks."
+        )
+    is_whole = is_grid or isinstance(mask, (LinearOperator, np.ndarray)) or sp.issparse(mask)
+    mask = mask if is_whole or is_array_api(mask) else as_array("mask", mask)
+    shape = (mask.n_positions,) * 2 if is_grid else tuple(mask.shape)
+    own_heads = None
+    if is_grid and mask.weights.ndim > len(mask.shape):
+        own_heads = mask.weights.shape[0]
+    elif len(shape) == 3:
+        own_heads, *shape = shape
+    if tuple(shape) != (n_queries, n_keys) or own_heads not in (None, n_heads):
+        got = tuple(shape) if own_heads is None else (own_heads, *shape)
+        raise ValueError(
+            "mask must have the shape (number of queries, number of keys) = "
+            f"{(n_queries, n_keys)}, or with an axis for {n_heads} query heads in front, got a "
+            f"{type(mask).__name__} of shape {got}."
+        )
+    if is_grid:
+        if is_array_api(mask.weights):
+            checked_entries(mask.weights, "weights")  # again, because training changes them
+        weights = _in_library(mask.weights, X)
+        if not is_array_api(X):
+            weights = weights.astype(np.float64, copy=False)
+        return GridMask(weights, mask.shape, mask.n_extra, is_causal)
+    if isinstance(mask, LinearOperator):
+        return _operator_mask(mask, is_causal, X)
+    if sp.issparse(mask):
+        mask = mask.tocsr()
+        checked_entries(mask.data, "mask")
+        mask = mask.astype(np.float64)
+        mask.sum_duplicates()
+        return SparseMask(mask, float(mask.data.max(initial=0.0)) or 1.0, is_causal)
+    entries = checked_entries(mask, "mask")
+    largest = float(entries.max(initial=0)) or 1.0
+    return ArrayMask(_in_library(mask, X), largest, is_causal)
+
+
+def _operator_mask(mask, is_causal, X):
+    """Return the `Mask` of a LinearOperator, or raise where it cannot serve."""
+    if is_array_api(X):
+        raise TypeError(
+            f"mask: a LinearOperator works on NumPy arrays, got q of {type(X)!r}. Allowed for "
+            "other libraries: a ToeplitzMask, a sparse matrix or an array."
+        )
+    if is_causal:
+        raise ValueError(
+            "mask: a LinearOperator cannot be made causal, because its entries are not known. "
+            "Pass one that is zero above its diagonal together with causal=False, or a "
+            "ToeplitzMask, a sparse matrix or an array."
+        )
+    return OperatorMask(mask)
+
+
+def _of_heads(array, heads):
+    """Return the parts of an array (H, ...) that belong to heads, (*heads.shape, ...)."""
+    found = take(array, np.ravel(heads))
+    return namespace(found).reshape(found, (*np.shape(heads), *found.shape[1:]))
+
+
+def _some(X, rows, axis):
+    """Return rows of an array, given sorted indices on the host; NumPy's may be a view."""
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - start == len(rows):
+        return X[(..., slice(start, stop), *(slice(None),) * (-1 - axis))]
+    return take(X, rows, axis)
+
+
+def _in_library(values, X):
+    """Return entries in the library of X and on its device, with their graph."""
+    if not is_array_api(X):
+        return np.asarray(to_host(values))
+    if not (is_array_api(values) and namespace(values) is namespace(X)):
+        return beside(to_host(values), X)
+    values, xp = array_api_compat.to_device(values, array_api_compat.device(X)), namespace(X)
+    is_float = xp.isdtype(values.dtype, "real floating")
+    return cast(values, xp.float32) if is_float and xp.finfo(values.dtype).bits < 32 else values
+
+
+def as_doubles(values):
+    """Return entries of any library as float64 on the host, which lacks some short floats."""
+    if is_array_api(values) and namespace(values).isdtype(values.dtype, "real floating"):
+        values = cast(constant(values), namespace(values).float64)
+    values = np.asarray(to_host(values))
+    return values.astype(np.float64) if values.dtype.kind == "f" else values
+
+
+def checked_entries(entries, name):
+    """Return entries as an array of real, finite numbers >= 0, or raise."""
+    entries = np.asarray(as_doubles(entries) if is_array_api(entries) else entries)
+    if entries.dtype.kind not in "buif":
+        raise TypeError(f"{name} must hold real numbers or booleans, got {entries.dtype}.")
+    # Minimum and maximum need no temporary arrays, and NaN fails both comparisons.
+    if entries.size and not (entries.min() >= 0 and entries.max() < np.inf):
+        wrong = entries[~((entries >= 0) & (entries < np.inf))]
+        raise ValueError(f"{name} must be finite and >= 0 everywhere, got {wrong[0]}.")
+    return entries

@@ -1,0 +1,119 @@
+"""The state of streaming attention between calls: arrays of a fixed size."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from .._arrays import is_array_api, namespace, take
+from .._sums import Sums
+from .._typing import Array
+from ._groups import in_order
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionState:
+    """State of streaming attention, made by `ApproxKernelAttention.init_state`.
+
+    Feature f of a key head has seen the sum ``sums[..., f, :] * exp(log_scale[..., f])`` of
+    ``[1, values]``. Arrays are those of the inputs' library, in float64, and are never changed:
+    every step makes new ones. None before the first step.
+
+    Parameters
+    ----------
+    sums : array of shape (..., n_features, e + 1), default=None
+        With the leading axes of the keys: batch and heads.
+    log_scale : array of shape (..., n_features) or (..., 1), default=None
+        Exponents of every feature, or one for all; -inf before the first key.
+    width : int, default=None
+        Width of queries and keys.
+    is_double : bool, default=False
+        Whether values were too large or too small for sums in float32.
+
+    See Also
+    --------
+    ApproxKernelAttention.init_state : Returns the first state.
+    ApproxKernelAttention.step : Returns the next state.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 3.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import ApproxKernelAttention
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 4, 2, 1, 8))  # four texts, two heads
+    >>> attention = ApproxKernelAttention(causal=True, random_state=0)
+    >>> out, state = attention.step(q, k, v, attention.init_state())
+    >>> state.sums.shape
+    (4, 2, 256, 9)
+    >>> state.select([2, 2, 0]).sums.shape
+    (3, 2, 256, 9)
+    """
+
+    sums: Array | None = None
+    log_scale: Array | None = None
+    width: int | None = None
+    is_double: bool = False
+
+    def select(self, indices: Array) -> Self:
+        """Return the state of some entries of the batch, the first axis, as beams need it.
+
+        Parameters
+        ----------
+        indices : array-like of int
+            The entries, which may repeat.
+
+        Returns
+        -------
+        AttentionState
+            The state of these entries.
+        """
+        if self.sums is None:
+            return self
+        if self.sums.ndim < 3:
+            raise ValueError("select needs a batch, but the keys had no leading axis.")
+        rows = indices if is_array_api(indices) else np.asarray(indices)
+        parts = (take(part, rows) for part in (self.sums, self.log_scale))
+        return type(self)(*parts, self.width, self.is_double)
+
+
+def sums_of_sets(state, inputs, n_features):
+    """Return the `Sums` of a state with one axis for all sets, or None; raise if it does not fit.
+
+    Parameters
+    ----------
+    state : AttentionState
+        The state.
+    inputs : Inputs
+        The positions that continue it.
+    n_features : int
+        Number of features of a head.
+    """
+    if state.sums is None:
+        return None
+    shape = *inputs.key_leading, n_features, inputs.v.shape[-1] + 1
+    given = tuple(state.sums.shape), namespace(state.sums).__name__, state.width
+    needed = shape, namespace(inputs.q).__name__, inputs.k.shape[-1]
+    if given != needed:
+        raise ValueError(
+            "state must come from earlier positions of the same inputs: it holds sums of shape "
+            f"{given[0]} of {given[1]} for keys of width {given[2]}, these need {needed[0]} of "
+            f"{needed[1]} and width {needed[2]}."
+        )
+    xp, n_lead = namespace(state.sums), len(inputs.key_leading)
+    sums, top = (
+        xp.reshape(part, (-1, *part.shape[n_lead:])) for part in (state.sums, state.log_scale)
+    )
+    return Sums(sums, top)
+
+
+def state_of_sets(found, groups, inputs, is_double):
+    """Return the state after some positions, given the sums of every group of sets."""
+    sums, top = (
+        in_order([getattr(own, name) for own in found], groups) for name in ("sums", "top")
+    )
+    xp = namespace(sums)
+    sums, top = (xp.reshape(part, (*inputs.key_leading, *part.shape[1:])) for part in (sums, top))
+    return AttentionState(sums, top, inputs.k.shape[-1], is_double)

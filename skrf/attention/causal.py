@@ -1,0 +1,100 @@
+"""Causal attention, in one shot or continued from a state: query i reads keys up to i.
+
+Positions are taken in blocks. A block goes through `_prefix_sums.step` on one scale; where its
+exponents rise too far for that, it is cut in two, down to single rows. Every denominator of a
+positive map is then at least exp(-limit), so that nothing needs an epsilon. A later key changes
+earlier outputs by rounding only.
+"""
+
+import numpy as np
+
+from .._arrays import cast
+from .._sums import Sums, is_inside, lifted, lowered, rise_limit
+from . import _prefix_sums
+from ._groups import blocks
+
+_LEVEL = 1e12  # weight of a feature on a kept scale: leaves room for sums of many blocks
+
+
+def step(before, queries, keys, values):
+    """Return the `Step` of features of some positions after `Sums` on a scale that suits them.
+
+    NumPy features are overwritten.
+    """
+    queries, _ = lifted(queries, before.top[..., None, :])
+    keys, _ = lowered(keys, before.top)
+    return _prefix_sums.step(before.sums, queries, keys, values)
+
+
+def attend(group, out, sums=None, block_size=None, step=step):
+    """Write causal attention of a `KeyGroup` to an `Output`, and return the sums over all keys.
+
+    Parameters
+    ----------
+    group : KeyGroup
+        The positions.
+    out : Output
+        What is written.
+    sums : Sums, default=None
+        Over the keys of earlier positions.
+    block_size : int, default=None
+        Number of positions whose features are held at a time.
+    step : callable, default=step
+        Computes the positions that share a scale: another library may have its own way.
+    """
+    for block in blocks(group.k.shape[-2], group.rows_at_once(block_size)):
+        values = group.values(block)
+        found = _on_the_scale_so_far(group, block, sums, values)
+        if found is not None:
+            out.put_quotients(block, found.found)
+            sums = _after(sums, found)
+            continue
+        queries, keys = group.query_features(block), group.key_features(block)
+        sums = Sums.before(keys, values) if sums is None else sums
+        for rows, top in _safe_parts(sums, keys):
+            sums = Sums(sums.at(top), top)
+            found = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
+            out.put_quotients(slice(block.start + rows.start, block.start + rows.stop), found.found)
+            sums = _after(sums, found)
+    return sums
+
+
+def _after(sums, step):
+    """Return the sums including the keys of a step."""
+    return Sums(sums.sums + cast(step.total, sums.sums.dtype), sums.top)
+
+
+def _on_the_scale_so_far(group, block, sums, values):
+    """Return the `Step` of a block on the scale of earlier keys, or None where it does not suit.
+
+    It saves the passes that find the largest exponents of both sides.
+    """
+    is_usual = group.maps.is_positive and group.is_numpy and group.k.ndim == 2
+    if sums is None or not is_usual or not np.isfinite(sums.top).all():
+        return None
+    queries = group.query_features(block, -sums.top).values
+    keys = group.key_features(block, sums.top).values
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.exp(queries, out=queries), np.exp(keys, out=keys)
+        found = _prefix_sums.step(sums.sums, queries, keys, values)
+    is_level = found.total[..., 0].max() < _LEVEL and np.isfinite(found.total).all()
+    return found if is_level and is_inside(found.found[..., 0], values.dtype) else None
+
+
+def _safe_parts(sums, keys):
+    """Yield (rows, exponents at their end), where exponents rise by at most the limit within rows.
+
+    Every feature then has a key of exponent top - limit or more before any row of the part.
+    """
+    limit = rise_limit(keys.values)
+    waiting = [slice(0, keys.values.shape[-2])]
+    while waiting:
+        rows = waiting.pop()
+        part = keys.part(rows)
+        top = sums.raised(part)
+        if rows.stop - rows.start > 1 and sums.rise(part, top) > limit:
+            middle = (rows.start + rows.stop) // 2
+            waiting += [slice(middle, rows.stop), slice(rows.start, middle)]
+            continue
+        yield rows, top
+        sums = Sums(sums.sums, top)

@@ -1,0 +1,342 @@
+"""Attention under a mask: row i is sum_j W_ij A_ij v_j / sum_j W_ij A_ij, A_ij = sum_f q_if k_jf.
+
+There are two ways to compute it:
+
+- by products: W multiplies the columns k_f * v_c of all features f and values c. Time and memory
+  are those of products with W. The rounding error of such a product is proportional to its largest
+  keys, so rows that see only small ones are found by an error estimate and computed the other way.
+- by entries: blocks of rows of W and A are formed, in time L S. Exponents are factored out as in
+  `skrf._sums`: the largest over the keys that the block sees, and the largest of a row. Where that
+  leaves a row too small, its block is taken in float64, then cut in two, down to single rows, for
+  which every pair has an exponent of its own.
+
+So no epsilon is ever needed.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .._arrays import (
+    arithmetic,
+    beside,
+    cast,
+    constant,
+    is_array_api,
+    like,
+    namespace,
+    take,
+    to_host,
+)
+from .._sums import Rows, finite, lifted, log_sum_exp, lowered, transposed
+from .._threads import run_all
+from ._groups import blocks, quotients, side_by_side
+
+# Largest estimated relative error of a row computed by products. The estimate is a bound, 100 times
+# too large where errors of features do not add up.
+_TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
+# Terms that underflow are below 1e-38 or 1e-307: beside a sum of this size they do not count.
+_LEAST = {"float32": 1e-25, "float64": 1e-280}
+_COLUMN_BYTES, _DEVICE_BYTES = 2**18, 2**26  # of columns multiplied at once: larger leave the cache
+_BLOCK_BYTES = 2**22  # of a block of entries
+_LEAST_COLUMNS = 8  # which fill the processor's vectors
+_HIGHEST = 600.0  # exponents of keys of weight 0 are cut here: their exponentials are floats
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What masked attention is computed from.
+
+    Parameters
+    ----------
+    queries : Rows of shape (..., G, L, M)
+        Features of the queries of G heads.
+    keys : Rows of shape (..., S, M)
+        Features of the keys; padded ones are zero.
+    values : array of shape (..., S, e + 1)
+        [weight, values]: the weight is 1, or 0 for padding.
+    heads : ndarray of int of shape (..., G)
+        The query heads, for masks with weights of their own.
+    """
+
+    queries: Rows
+    keys: Rows
+    values: Any
+    heads: np.ndarray
+
+    @cached_property
+    def doubled(self):
+        """The same in float64; this object if it already is."""
+        dtype = namespace(self.values).float64
+        if self.values.dtype == dtype:
+            return self
+        queries, keys = (
+            rows.map(lambda part: cast(part, dtype)) for rows in (self.queries, self.keys)
+        )
+        return Features(queries, keys, cast(self.values, dtype), self.heads)
+
+    @property
+    def is_signed(self):
+        """Whether features have signs, so that sums may cancel."""
+        return self.keys.scale is not None
+
+
+def attend(group, mask, heads, out):
+    """Write the attention of a `KeyGroup` under a mask to an `Output`.
+
+    Parameters
+    ----------
+    group : KeyGroup
+        The inputs.
+    mask : Mask
+        The mask.
+    heads : ndarray of int of shape (G,) or (U, G)
+        Query heads of the group.
+    out : Output
+        What is written.
+
+    Returns
+    -------
+    int
+        Number of queries whose output is 0 because their weights sum to 0, though they see a key.
+    """
+    every = slice(0, None)
+    queries, keys = group.query_features(every), group.key_features(every)
+    features = Features(queries, keys, group.values(every), heads)
+    pieces, n_queries = [], queries.values.shape[-2]
+    rest = np.arange(n_queries)
+    if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
+        sums, is_right = _by_products(features.doubled if mask.is_double else features, mask)
+        rest, done = np.flatnonzero(~is_right), np.flatnonzero(is_right)
+        pieces = [(done, _rows_of(sums, done))] if len(done) else []
+    parts = [rest[part] for part in blocks(len(rest), mask.block_rows)]
+    work = partial(_by_entries, features=features, mask=mask)
+    found = run_all(work, parts) if group.is_numpy else map(work, parts)
+    pieces += chain.from_iterable(found)
+    order = np.concatenate([rows for rows, _ in pieces])
+    result = side_by_side([quotients(sums) for _, sums in pieces], -2)
+    if np.any(order[1:] < order[:-1]):
+        result = take(result, np.argsort(order), -2)
+    out.put(cast(result, group.dtype))
+    return sum(_n_lost(*piece, features, mask) for piece in pieces) if features.is_signed else 0
+
+
+def _n_lost(rows, sums, features, mask):
+    """Return the number of queries whose weights sum to 0 although they see a key."""
+    is_lost, n_lost = to_host(sums[..., 0] == 0), 0
+    places = np.flatnonzero(is_lost.reshape(-1, len(rows)).any(axis=0))
+    for part in blocks(len(places), mask.block_rows):
+        some = places[part]
+        n_lost += int((is_lost[..., some] & _sees_a_key(rows[some], features, mask)).sum())
+    return n_lost
+
+
+def _sees_a_key(rows, features, mask):
+    """Return, on the host, which rows see a key that is not padded: (..., G or 1, n)."""
+    xp, seen = namespace(features.values), mask.seen(rows)
+    is_key = to_host(xp.max(constant(features.keys.exponents), axis=-1) > -np.inf)[..., seen]
+    entries = mask.entries(rows, seen, features.values, features.heads)
+    is_seen = _of_all_heads(to_host(constant(entries)) > 0, mask)
+    return (is_seen & is_key[..., None, None, :]).any(axis=-1)
+
+
+def _all_sets(flags):
+    """Return on the host for which rows a flag of shape (..., n) holds in all sets and heads."""
+    flags = to_host(flags)
+    return flags.reshape(-1, flags.shape[-1]).all(axis=0)
+
+
+def _name(X):
+    return str(X.dtype).rsplit(".", 1)[-1]
+
+
+def _rows_of(X, rows):
+    """Return rows of an array (axis -2), a slice or sorted indices on the host; may be a view."""
+    if not isinstance(rows, slice) and len(rows) == rows[-1] + 1 - rows[0]:
+        rows = slice(int(rows[0]), int(rows[-1]) + 1)
+    return X[..., rows, :] if isinstance(rows, slice) else take(X, rows, -2)
+
+
+def _new_rows(features, rows):
+    """Return features of some rows, which may be overwritten."""
+    return features.map(lambda array: 1 * _rows_of(array, rows))
+
+
+# ------------------------------------------------------------------ by products
+
+
+def _by_products(features, mask):
+    """Return the sums (..., G, L, e + 1) in float64, and on the host which rows are accurate."""
+    keys, queries, values = features.keys, features.queries, features.values
+    xp, every = namespace(values), slice(0, None)
+    top = constant(xp.max(keys.exponents, axis=-2))
+    Q, _ = lifted(_new_rows(queries, every), top[..., None, :])
+    K, _ = lowered(_new_rows(keys, every), top)
+    Q, K, V = (_contiguous(transposed(part)) for part in (Q, K, values))
+    product = mask.convolution(values, features.heads)
+    n_bytes = _DEVICE_BYTES if is_array_api(values) else _COLUMN_BYTES
+    n_bytes //= (4 if values.dtype == xp.float32 else 8) * mask.size
+    batch = max(_LEAST_COLUMNS, n_bytes // math.prod(values.shape[:-2]))
+
+    def sums_of(part):
+        """Return the sums of some values, (..., G, c, L)."""
+        some, total = V[..., None, part, :], 0.0
+        for block in blocks(K.shape[-2], max(1, batch // some.shape[-2])):
+            columns = K[..., block, None, :] * some
+            *leading, n_features, n_values, n_keys = columns.shape
+            seen = product(xp.reshape(columns, (*leading, -1, n_keys)))
+            seen = xp.reshape(seen, (*seen.shape[:-2], n_features, n_values, -1))
+            total = total + xp.sum(Q[..., block, None, :] * seen, axis=-3)
+        return total
+
+    # More parts than threads; transforms are fastest for a power of 2 of columns.
+    n_columns = V.shape[-2]
+    parts = blocks(n_columns, min(batch, 1 << max(0, (n_columns // 8).bit_length() - 1)))
+    found = map(sums_of, parts) if is_array_api(values) else run_all(sums_of, parts)
+    sums = side_by_side(list(found), -2)
+    is_right = _products_are_right(*map(constant, (sums, Q, K, V)), features.is_signed, mask)
+    is_right[: mask.n_extra] = False
+    return cast(transposed(sums), xp.float64), is_right
+
+
+def _products_are_right(sums, Q, K, V, is_signed, mask):
+    """Return, on the host, which rows of sums are within the tolerance, for all sets and heads."""
+    xp, tolerance = namespace(sums), _TOLERANCE[_name(sums)]
+    sizes = xp.max(xp.abs(V), axis=-1, keepdims=True)
+    unit = V / xp.where(sizes == 0, like(1.0, V), sizes)
+    norms = xp.sqrt((unit * unit) @ transposed(K * K)) * sizes
+    errors = (norms[..., None, :, :] @ xp.abs(Q)) * mask.rounding(sums)
+    # A sum of values may cancel, so it is compared with the whole row in units of usual values.
+    usual = _usual(V[..., 1:, :])[..., None, :, None]
+    largest = xp.max(xp.abs(sums[..., 1:, :]) / usual, axis=-2)
+    wrong = xp.max(errors[..., 1:, :] / usual, axis=-2)
+    weights = sums[..., 0, :]
+    if sums.dtype == xp.float32:
+        # An output that is small beside its values is as accurate as they allow, as elsewhere.
+        largest = xp.maximum(largest, xp.abs(weights))
+    is_right = (wrong <= tolerance * largest) & (errors[..., 0, :] <= tolerance * xp.abs(weights))
+    return _all_sets(is_right if is_signed else is_right & (weights >= _LEAST[_name(sums)]))
+
+
+def _usual(values):
+    """Return the geometric mean of the sizes of the values in every column; 1 where all are 0."""
+    xp = namespace(values)
+    sizes = xp.abs(values)
+    is_some = sizes > 0
+    logs = xp.log(xp.where(is_some, sizes, like(1.0, values)))
+    n = xp.sum(cast(is_some, values.dtype), axis=-1)
+    return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
+
+
+def _contiguous(X):
+    """Return an array with contiguous rows: NumPy's transforms are faster then."""
+    return X if is_array_api(X) else np.ascontiguousarray(X)
+
+
+# ------------------------------------------------------------------ by entries
+
+
+def _by_entries(rows, features, mask):
+    """Return pieces (rows, sums (..., G, n, e + 1) in float64) that cover some rows."""
+    if len(rows) == 1 and features.doubled is features:
+        return [(rows, _row_alone(rows, features, mask))]
+    sums, is_right = _block(rows, features, mask)
+    done, rest = np.flatnonzero(is_right), rows[~is_right]
+    pieces = [(rows[done], _rows_of(sums, done))] if len(done) else []
+    if len(rest):
+        is_double = features.doubled is features
+        parts = np.array_split(rest, 2) if is_double and len(rest) == len(rows) else [rest]
+        for part in parts:
+            pieces += _by_entries(part, features.doubled, mask)
+    return pieces
+
+
+def _key_parts(rows, features, mask):
+    """Return the keys that rows see, in parts whose entries take limited memory."""
+    n_rows = len(rows) * math.prod(features.queries.values.shape[:-2])
+    return _cut(mask.seen(rows), max(1, _BLOCK_BYTES // (8 * n_rows)))
+
+
+def _cut(keys, size):
+    """Return keys, a slice or numbers, in parts."""
+    if isinstance(keys, slice):
+        parts = blocks(keys.stop - keys.start, size)
+        return [slice(keys.start + part.start, keys.start + part.stop) for part in parts]
+    return [keys[part] for part in blocks(len(keys), size)]
+
+
+def _of_all_heads(entries, mask):
+    """Return entries with an axis for heads."""
+    return entries[None, ...] if mask.n_heads is None else entries
+
+
+def _block(rows, features, mask):
+    """Return the sums of rows on one scale, and on the host which of them are accurate."""
+    values = features.values
+    xp, parts = namespace(values), _key_parts(rows, features, mask)
+    exponents = constant(features.keys.exponents)
+    top = xp.full_like(exponents[..., 0, :], -np.inf)
+    for part in parts:
+        top = xp.maximum(top, xp.max(_rows_of(exponents, part), axis=-2))
+    Q, _ = lifted(_new_rows(features.queries, rows), top[..., None, :])
+    shape = (*Q.shape[:-1], values.shape[-1])
+    sums, sizes = beside(np.zeros(shape), values), 0.0
+    for part in parts:
+        K, _ = lowered(_new_rows(features.keys, part), top)
+        K = transposed(K)[..., None, :, :]
+        entries = mask.entries(rows, part, values, features.heads)
+        weights = _of_all_heads(entries, mask)
+        kernel = Q @ K
+        kernel = arithmetic(kernel).multiply(kernel, weights)
+        sums = sums + cast(kernel @ _rows_of(values, part)[..., None, :, :], xp.float64)
+        if features.is_signed:
+            # Terms may cancel: their largest possible size decides whether the sum is accurate.
+            most = (xp.abs(Q) @ xp.abs(K)) * weights
+            sizes = sizes + constant(xp.sum(most, axis=-1))
+    sizes = sizes if features.is_signed and parts else constant(sums[..., 0])
+    is_right = to_host(sizes >= _LEAST[_name(values)])
+    if not is_right.all():
+        is_right = is_right | ~_sees_a_key(rows, features, mask)
+    return sums, _all_sets(is_right)
+
+
+def _row_alone(rows, features, mask):
+    """Return the sums of a single row, whose pairs have exponents of their own; in float64."""
+    values, seen = features.values, mask.seen(rows)
+    xp, queries = namespace(values), features.queries.map(lambda array: _rows_of(array, rows))
+    n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
+    parts = _cut(seen, max(1, _BLOCK_BYTES // (8 * n_entries)))
+    if not parts:
+        return beside(np.zeros((*queries.values.shape[:-1], values.shape[-1])), values)
+    pairs = [_pairs(queries, features.keys.map(lambda X, p=p: _rows_of(X, p))) for p in parts]
+    signs, logs = (side_by_side(list(part), -1) for part in zip(*pairs, strict=True))
+    entries = mask.entries(rows, seen, values, features.heads)
+    weights = _of_all_heads(entries, mask)[..., 0, :]
+    # Weights enter as logarithms. Those of 0 have no logarithm, but a gradient.
+    sizes = constant(weights)
+    is_used = sizes > 0
+    sizes = xp.where(is_used, sizes, like(1.0, sizes))
+    logs = logs + xp.log(sizes)
+    level = constant(xp.where(is_used, logs, like(-np.inf, logs)))
+    level = finite(xp.max(level, axis=-1, keepdims=True))
+    kernel = signs * xp.exp(xp.clip(logs - level, None, _HIGHEST)) * (weights / sizes)
+    return kernel[..., None, :] @ _rows_of(values, seen)[..., None, :, :]
+
+
+def _pairs(queries, keys):
+    """Return the products of one query of every head with keys, (..., G, m): factors and logs."""
+    (left, left_scale), (right, right_scale), xp = queries, keys, namespace(keys.values)
+    if left_scale is None:
+        terms = left + right[..., None, :, :]
+        # The logarithm of 0, as for padding, has no gradient.
+        is_zero = xp.max(constant(terms), axis=-1) == -np.inf
+        logs = log_sum_exp(xp.where(is_zero[..., None], like(0.0, terms), terms))
+        return xp.ones_like(logs), xp.where(is_zero, like(-np.inf, logs), logs)
+    exponents = left_scale + right_scale[..., None, :, :]
+    logs = xp.max(exponents, axis=-1)
+    factors = xp.exp(exponents - finite(logs)[..., None])
+    return xp.sum(left * right[..., None, :, :] * factors, axis=-1), logs
