@@ -2,7 +2,7 @@
 
 python benchmarks/which_features.py
 
-Writes tables and a plot for the pages "Choosing" and "Mechanisms compared" of the documentation.
+Writes tables and a plot for the pages "Choosing" and "Feature maps compared" of the documentation.
 """
 
 from pathlib import Path
@@ -32,14 +32,14 @@ MORE = {
 
 
 def random_maps(sigma=1.0):
-    """Return the default mechanisms but landmarks, which know 128 of the 400 rows exactly."""
-    mechanisms = theory.default_mechanisms(N_COMPONENTS, sigma=sigma)
-    return {name: own for name, own in mechanisms.items() if name != "cluster Nystroem"}
+    """Return the default feature maps but landmarks, which know 128 of the 400 rows exactly."""
+    feature_maps = theory.default_feature_maps(N_COMPONENTS, sigma=sigma)
+    return {name: own for name, own in feature_maps.items() if name != "cluster Nystroem"}
 
 
-def mean_log_variance(mechanism, X, Y):
+def mean_log_variance(feature_map, X, Y):
     """Return the mean over pairs of the closed-form log variance, NaN where none is known."""
-    fitted = clone(mechanism).set_params(random_state=0).fit(X, keys=Y)
+    fitted = clone(feature_map).set_params(random_state=0).fit(X, keys=Y)
     try:
         return fitted.kernel_variance(X, Y, log=True).mean()
     except NotImplementedError:
@@ -47,22 +47,22 @@ def mean_log_variance(mechanism, X, Y):
 
 
 def measure_regimes():
-    """Return a record for every regime, sigma and mechanism."""
+    """Return a record for every regime, sigma and feature map."""
     records = []
     for regime in REGIMES:
         for sigma in SIGMAS:
             X, Y = make_regime(regime, 200, sigma=sigma, random_state=0)
-            mechanisms = random_maps() | MORE
-            rows = theory.compare(X, Y, mechanisms=mechanisms, random_state=MEASURED_SEED)
+            feature_maps = random_maps() | MORE
+            rows = theory.compare(X, Y, feature_maps=feature_maps, random_state=MEASURED_SEED)
             measured = {row.name: row.log_error for row in rows}
-            for name, mechanism in mechanisms.items():
+            for name, feature_map in feature_maps.items():
                 records.append(
                     {
                         "regime": regime,
                         "sigma": sigma,
-                        "mechanism": name,
+                        "feature_map": name,
                         "error": measured[name],
-                        "log_variance": mean_log_variance(mechanism, X, Y),
+                        "log_variance": mean_log_variance(feature_map, X, Y),
                     }
                 )
             print(f"{regime}, sigma={sigma}", flush=True)
@@ -78,13 +78,13 @@ def write_tables(records):
             f".. list-table:: {regime}",
             "   :header-rows: 1",
             "",
-            "   * - mechanism",
+            "   * - feature map",
             *(f"     - sigma = {sigma}" for sigma in SHOWN_SIGMAS),
         ]
-        for name in dict.fromkeys(r["mechanism"] for r in rows):
+        for name in dict.fromkeys(r["feature_map"] for r in rows):
             lines.append(f"   * - {name}")
             for row in rows:
-                if row["mechanism"] == name:
+                if row["feature_map"] == name:
                     lines.append(f"     - {row['error']:.2g}")
         lines.append("")
     (DOCS / "_which_features.txt").write_text("\n".join(lines))
@@ -94,8 +94,8 @@ def plot(records):
     """Draw mean log variances, as in the figure of the paper."""
     figure, axes = plt.subplots(2, 2, figsize=(8, 6.5), sharex=True, layout="constrained")
     for axis, regime in zip(axes.flat, REGIMES, strict=True):
-        for name in dict.fromkeys(r["mechanism"] for r in records):
-            own = [r for r in records if r["regime"] == regime and r["mechanism"] == name]
+        for name in dict.fromkeys(r["feature_map"] for r in records):
+            own = [r for r in records if r["regime"] == regime and r["feature_map"] == name]
             values = [r["log_variance"] for r in own]
             if np.isfinite(values).all():
                 axis.plot([r["sigma"] for r in own], values, label=name, marker=".")

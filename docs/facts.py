@@ -1,4 +1,4 @@
-"""The table of facts of the guide: what every mechanism is and knows, asked of itself.
+"""The table of facts of the guide: what every feature map is and knows, asked of itself.
 
 `conf.py` writes it into the guide when the documentation is built. Nothing here is written by hand
 but the list of variants.
@@ -14,7 +14,7 @@ import skrf
 from skrf.features import BaseRandomFeatures
 from skrf.projections import COUPLINGS
 
-# Parameters that make another mechanism of a class.
+# Parameters that make another feature map of a class.
 VARIANTS = {
     "PositiveRF": [{"variant": "hyperbolic"}, {"variant": "regularized"}],
     "DenseExponentialRF": [{"asymmetric": True, "kernel": "softmax"}],
@@ -30,7 +30,7 @@ VARIANTS = {
     ],
 }
 COLUMNS = (
-    "mechanism",
+    "feature map",
     "symmetric",
     "positive",
     "unbiased",
@@ -89,11 +89,11 @@ def as_rst():
     """Return the table as reStructuredText, answers of yes or no as lists of what is so."""
     options = ("header-rows: 1", "widths: 31 23 23 23", "class: wide")
     lines = [".. list-table::", *(f"   :{option}" for option in options), ""]
-    rows = [("mechanism", "features are", COLUMNS[4], "fits to")]
-    for mechanism, *answers in table():
+    rows = [("feature map", "features are", COLUMNS[4], "fits to")]
+    for feature_map, *answers in table():
         kind = _listed(("symmetric", "positive", "unbiased"), answers[:3])
         takes = _listed(("batches", "weights", "sparse rows"), answers[4:])
-        rows.append((mechanism, kind, answers[3], takes))
+        rows.append((feature_map, kind, answers[3], takes))
     for row in rows:
         lines += [f"   * - {row[0]}", *(f"     - {cell}" for cell in row[1:])]
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from skrf import OptimalPositiveRF, RFFSampler
 
 X = np.random.default_rng(0).normal(size=(60, 3)) / np.sqrt(3)
 couplings = {"iid": ("black", "--"), "orthogonal": ("C0", "-"), "simplex": ("C1", "-")}
-mechanisms = {RFFSampler: 24, OptimalPositiveRF: 12}  # columns of twelve projections
+feature_maps = {RFFSampler: 24, OptimalPositiveRF: 12}  # components of twelve projections
 sigmas = np.geomspace(0.25, 2.5, 10)
 
 # %%
@@ -27,20 +27,20 @@ sigmas = np.geomspace(0.25, 2.5, 10)
 # they are also measured, with 200 draws.
 
 predicted, measured = {}, {}
-for mechanism, n_components in mechanisms.items():
+for feature_map, n_components in feature_maps.items():
     for coupling in couplings:
         errors = []
         for sigma in sigmas:
             common = {"sigma": sigma, "coupling": coupling, "random_state": 0}
-            features = mechanism(n_components, **common).fit(X)
+            features = feature_map(n_components, **common).fit(X)
             errors.append(np.sqrt(features.kernel_variance(X).mean()))
-        predicted[mechanism, coupling] = np.array(errors)
-        features = mechanism(n_components, coupling=coupling, sigma=0.5, random_state=0).fit(X)
+        predicted[feature_map, coupling] = np.array(errors)
+        features = feature_map(n_components, coupling=coupling, sigma=0.5, random_state=0).fit(X)
         draws = [features.redraw(seed).approximate_kernel(X) for seed in range(200)]
-        measured[mechanism, coupling] = np.sqrt(np.mean((draws - features.exact_kernel(X)) ** 2))
-for (mechanism, coupling), error in measured.items():
-    ratio = error / measured[mechanism, "iid"]
-    print(f"{mechanism.__name__:18s}{coupling:11s} at sigma 0.5: {ratio:.2f} of the error of iid")
+        measured[feature_map, coupling] = np.sqrt(np.mean((draws - features.exact_kernel(X)) ** 2))
+for (feature_map, coupling), error in measured.items():
+    ratio = error / measured[feature_map, "iid"]
+    print(f"{feature_map.__name__:18s}{coupling:11s} at sigma 0.5: {ratio:.2f} of the error of iid")
 
 # %%
 # The upper row shows three directions of each coupling, the lower row the error as a multiple of
@@ -64,14 +64,16 @@ for i, (coupling, (color, _)) in enumerate(couplings.items()):
     )
     axis.set_box_aspect((1, 1, 1), zoom=1.5)
     axis.set_axis_off()
-for axis, mechanism in zip(below.subplots(1, 2, sharey=True), mechanisms, strict=True):
+for axis, feature_map in zip(below.subplots(1, 2, sharey=True), feature_maps, strict=True):
     for coupling, (color, style) in couplings.items():
-        base = predicted[mechanism, "iid"]
+        base = predicted[feature_map, "iid"]
         axis.semilogx(
-            sigmas, predicted[mechanism, coupling] / base, style, color=color, label=coupling
+            sigmas, predicted[feature_map, coupling] / base, style, color=color, label=coupling
         )
-        axis.plot(0.5, measured[mechanism, coupling] / measured[mechanism, "iid"], "o", color=color)
-    axis.set(title=mechanism.__name__, xlabel="sigma", ylim=(0, 1.1))
+        axis.plot(
+            0.5, measured[feature_map, coupling] / measured[feature_map, "iid"], "o", color=color
+        )
+    axis.set(title=feature_map.__name__, xlabel="sigma", ylim=(0, 1.1))
     axis.set_xticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"])
     axis.set_xticks([], minor=True)
 below.axes[0].set_ylabel("error, as a multiple of iid's")

@@ -2,15 +2,15 @@
 The error, known in advance
 ===========================
 
-How many columns does an error of 10 % need? The variance of random features has a closed form, so
-you can find out without computing features. This example compares the prediction with measured
+How many components does an error of 10 % need? The variance of random features has a closed form,
+so you can find out without computing features. This example compares the prediction with measured
 errors.
 """
 
 # %%
-# `skrf.theory.n_components_for` finds, from the closed form, the number of columns for which half
-# of all pairs of rows have a root mean square error of at most 10 % of the kernel. The rows are
-# images of digits. Forty draws with this number of columns then show the actual errors.
+# `skrf.theory.n_components_for` finds, from the closed form, the number of components for which
+# half of all pairs of rows have a root mean square error of at most 10 % of the kernel. The rows
+# are images of digits. Forty draws with this number of components then show the actual errors.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,20 +22,21 @@ from skrf.theory import n_components_for
 
 X = load_digits().data[:150] / 16
 measured = {}
-for mechanism in (RFFSampler, OptimalPositiveRF):
-    count = n_components_for(mechanism(sigma="scale"), X, rel_error=0.1)
+for feature_map in (RFFSampler, OptimalPositiveRF):
+    count = n_components_for(feature_map(sigma="scale"), X, rel_error=0.1)
     errors = []
     for seed in range(40):
-        features = mechanism(count, sigma="scale", random_state=seed).fit(X)
+        features = feature_map(count, sigma="scale", random_state=seed).fit(X)
         errors.append(features.approximate_kernel(X) / features.exact_kernel(X) - 1)
-    measured[mechanism] = np.median(np.sqrt(np.mean(np.square(errors), axis=0)))
-    print(f"{mechanism.__name__:18s}{count!r:20s} columns, measured {measured[mechanism]:.3f}")
+    measured[feature_map] = np.median(np.sqrt(np.mean(np.square(errors), axis=0)))
+    error = measured[feature_map]
+    print(f"{feature_map.__name__:18s}{count!r:20s} components, measured {error:.3f}")
 
 # %%
-# `skrf.plotting.KernelErrorDisplay` shows the same for a range of columns: on the left the
+# `skrf.plotting.KernelErrorDisplay` shows the same for a range of components: on the left the
 # estimates of one draw, on the right the relative error of the whole kernel matrix, measured (the
-# median and range of five draws) and predicted. The bend is at 128 columns, which are the cosines
-# and sines of 64 frequencies. No more than 64 can be at right angles to each other.
+# median and range of five draws) and predicted. The bend is at 128 components, which are the
+# cosines and sines of 64 frequencies. No more than 64 can be at right angles to each other.
 
 features = RFFSampler(256, sigma="scale", random_state=0).fit(X)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")

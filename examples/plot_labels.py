@@ -3,11 +3,11 @@ Projections that know the classes
 =================================
 
 AdaptiveRF draws its projections where the data are. Given labels, which a classifier passes on, it
-draws them where each class is. With only a few columns this is a clear gain.
+draws them where each class is. With only a few components this is a clear gain.
 """
 
 # %%
-# Kernel regression with six feature columns classifies two moons. If centres are found within
+# Kernel regression with six components classifies two moons. If centres are found within
 # classes (``centers="classes"``), every projection lies in one of the moons. If they are found from
 # the points alone (``"kmeans"``), some lie between the moons and represent both. Accuracies are
 # means over 40 data sets, each with its own draw, with their standard errors.
@@ -34,11 +34,11 @@ for n_components in (6, 24):
         found = [fitted(centers, n_components, seed).score(X_test, y_test) for seed in seeds]
         scores[centers, n_components] = np.mean(found)
         error = np.std(found) / np.sqrt(len(found))
-        print(f"{n_components:3d} columns, {centers:8s} {np.mean(found):.3f} +- {error:.3f}")
+        print(f"{n_components:3d} components, {centers:8s} {np.mean(found):.3f} +- {error:.3f}")
 
 # %%
-# With six columns labels gain about two points. With 24 columns there are projections everywhere,
-# and labels gain half a point.
+# With six components labels gain about two points. With 24 components there are projections
+# everywhere, and labels gain half a point.
 #
 # A projection :math:`\omega` of positive features responds most to the rows around
 # :math:`\omega / 2\sigma + \text{offset}`. Crosses mark these places, and the shading is the

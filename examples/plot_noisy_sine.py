@@ -9,7 +9,7 @@ data. With positive features this cannot happen.
 
 # %%
 # The data are four hundred noisy values of a sine. Kernel regression uses either all pairs of rows
-# or 32 feature columns instead. All three models use the same kernel.
+# or 32 components instead. All three models use the same kernel.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,8 +27,8 @@ truth = np.sin(2 * grid[:, 0])
 fourier = RBFSampler(gamma=sigma**2 / 2, n_components=n_components, random_state=0)
 models = {
     "exact kernel regression": KernelRegressor("exact", sigma=sigma),
-    f"RBFSampler, {n_components} columns": KernelRegressor(fourier),
-    f"AdaptiveRF, {n_components} columns": KernelRegressor(
+    f"RBFSampler, {n_components} components": KernelRegressor(fourier),
+    f"AdaptiveRF, {n_components} components": KernelRegressor(
         AdaptiveRF(n_components, sigma=sigma, random_state=0)
     ),
 }

@@ -2,7 +2,7 @@
 Half the error of RBFSampler
 ============================
 
-With the same number of columns, and at the default kernel width of SVC, RFFSampler has half the
+With the same number of components, and at the default kernel width of SVC, RFFSampler has half the
 error of scikit-learn's RBFSampler. For wider kernels the gain is larger, for narrow ones there is
 none.
 """
@@ -12,8 +12,8 @@ none.
 # computes a cosine and a sine of half as many frequencies, which removes the noise of the phase. It
 # draws these frequencies at right angles to each other, or as simplices.
 #
-# Here both estimate the Gaussian kernel of 150 images of digits (64 pixels) with 256 columns. The
-# error is the root mean square over all pairs of images and ten draws.
+# Here both estimate the Gaussian kernel of 150 images of digits (64 pixels) with 256 components.
+# The error is the root mean square over all pairs of images and ten draws.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -56,8 +56,8 @@ for coupling, found in ratios.items():
 # frequencies, the default, remove nearly half of the remaining error, or more, unless the kernel is
 # narrow. Then all estimates have nearly the same error.
 #
-# For a model that fits its own coefficients to few columns, twice as many frequencies may be worth
-# more than a better kernel: see :ref:`few-columns`.
+# For a model that fits its own coefficients to few components, twice as many frequencies may be
+# worth more than a better kernel: see :ref:`few-columns`.
 
 figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 axis.axhline(1, color="black", linestyle="--", label="RBFSampler")

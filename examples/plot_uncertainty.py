@@ -3,7 +3,7 @@ Error bars, and when to trust them
 ==================================
 
 Ridge regression on random features is a Gaussian process, and gives error bars in linear time. With
-too few columns the bars are too narrow, most of all where there are no data.
+too few components the bars are too narrow, most of all where there are no data.
 """
 
 # %%
@@ -45,7 +45,7 @@ def bands(n_components, number):
     return mean, np.sqrt(deviation**2 - noise**2)  # of the function, without the noise
 
 
-sizes = {"exact Gaussian process": None, "1,024 columns": 1024, "24 columns": 24}
+sizes = {"exact Gaussian process": None, "1,024 components": 1024, "24 components": 24}
 found = {
     name: np.array([bands(size, number) for number in range(n_functions)])
     for name, size in sizes.items()
@@ -59,9 +59,9 @@ for name, parts in found.items():
     print(f"{is_within[:, beside].mean():.2f} beside it")
 
 # %%
-# A model with 24 columns has 24 coefficients. 200 rows determine them all, so its bars are narrow
-# everywhere, and wrong, most of all where there are no data. As a check, double the number of
-# columns: deviations must not grow.
+# A model with 24 components has 24 coefficients. 200 rows determine them all, so its bars are
+# narrow everywhere, and wrong, most of all where there are no data. As a check, double the number
+# of components: deviations must not grow.
 #
 # The figure shows one of the functions. The titles say how often bars contain the truth in the gap:
 

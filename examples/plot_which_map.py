@@ -7,10 +7,10 @@ if you have a task: features that see the data, or the labels, win there.
 """
 
 # %%
-# The rows are images of digits, and all maps have 64 columns. On the left of the figure are errors
-# of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the right
-# are accuracies of kernel regression on other images, where every map has chosen its own width
-# (``sigma="auto"``).
+# The rows are images of digits, and all maps have 64 components. On the left of the figure are
+# errors of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the
+# right are accuracies of kernel regression on other images, where every map has chosen its own
+# width (``sigma="auto"``).
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,23 +25,26 @@ X, y = load_digits(return_X_y=True)
 X, X_test, y, y_test = train_test_split(X / 16, y, train_size=300, stratify=y, random_state=0)
 
 
-def accuracy(mechanism):
+def accuracy(feature_map):
     """Return the mean accuracy over two draws."""
-    models = [KernelRegressionClassifier(mechanism, sigma="auto", random_state=s) for s in range(2)]
+    models = [
+        KernelRegressionClassifier(feature_map, sigma="auto", random_state=seed)
+        for seed in range(2)
+    ]
     return np.mean([model.fit(X, y).score(X_test, y_test) for model in models])
 
 
 table = compare(X[:100], n_components=64, sigma="scale", criterion="frobenius")
-scores = {row.name: accuracy(row.mechanism) for row in table}
+scores = {row.name: accuracy(row.feature_map) for row in table}
 for row in table:
     print(f"{row.name:26s} error {row.measured:.3f}, accuracy {scores[row.name]:.3f}")
 
 # %%
-# `skrf.ClusterNystroem` and `skrf.AdaptiveRF` place their columns near the data, or near each class
-# if they get labels. So they work with narrower kernels, which tell more digits apart. This matters
-# more than the error at one width. A search over ``feature_map`` finds one of them.
+# `skrf.ClusterNystroem` and `skrf.AdaptiveRF` place their components near the data, or near each
+# class if they get labels. So they work with narrower kernels, which tell more digits apart. This
+# matters more than the error at one width. A search over ``feature_map`` finds one of them.
 
-maps = {"feature_map": [row.mechanism.set_params(sigma=1.0) for row in table]}
+maps = {"feature_map": [row.feature_map.set_params(sigma=1.0) for row in table]}
 search = GridSearchCV(KernelRegressionClassifier(sigma="auto", random_state=0), maps, cv=3)
 found = search.fit(X, y).score(X_test, y_test)
 print(search.best_params_["feature_map"])

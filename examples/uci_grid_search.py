@@ -39,7 +39,7 @@ from skrf.datasets import load_uci
 from skrf.exceptions import FeatureCollapseWarning
 
 UCI_NAMES = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
-SIZES = (16, 32, 64, 128)  # numbers of columns
+SIZES = (16, 32, 64, 128)  # numbers of components
 SHOWN_SIZE = 64  # in the table
 MAX_TEST_ROWS = 2000
 FOLDS = 3
@@ -76,7 +76,7 @@ class KernelRidgeClassifier(ClassifierMixin, KernelRidge):
         return self.labels_.inverse_transform(super().predict(X), threshold=0)
 
 
-# One line adds a map; each makes one of a given number of columns.
+# One line adds a map; each makes one of a given number of components.
 MAPS = {
     "ClusterNystroem": skrf.ClusterNystroem,
     "AdaptiveRF": skrf.AdaptiveRF,
@@ -190,12 +190,12 @@ def print_table(results):
         own = pd.concat([results, means]).query("consumer == @consumer")
         table = own.pivot_table("accuracy", "method", "dataset", aggfunc=text, sort=False)
         table["search, s"] = own.groupby("method")["seconds"].mean().map("{:.2f}".format)
-        print(f"\n{consumer}: accuracy in % on held-out rows, maps with {SHOWN_SIZE} columns")
+        print(f"\n{consumer}: accuracy in % on held-out rows, maps with {SHOWN_SIZE} components")
         print(table.loc[[*MAPS, *references]].rename_axis(index=None, columns=None).to_string())
 
 
 def plot(results, path):
-    """Draw the accuracy, mean over the sets, against the number of columns."""
+    """Draw the accuracy, mean over the sets, against the number of components."""
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots(1, len(CONSUMERS))
     means = mean_over_sets(results).set_index(["consumer", "method", "size"])["accuracy"]
@@ -215,7 +215,7 @@ def plot(results, path):
             axis.annotate(label, (SIZES[0], levels[name]), offset, **place)
         label = f"{MAJORITY} {floor:.1f}"
         axis.text(0.98, 0.02, label, ha="right", color="0.35", transform=axis.transAxes)
-        axis.set(title=consumer, xlabel="columns")
+        axis.set(title=consumer, xlabel="components")
         axis.margins(y=0.08)  # room for the names of the lines
         axis.set_xscale("log", base=2)
         axis.set_xticks(SIZES, labels=map(str, SIZES))

@@ -66,7 +66,7 @@ def to_host(X):
     return np.from_dlpack(X)
 
 
-def beside(values, X, **dtype):
+def in_library_of(values, X, **dtype):
     """Return host `values` in the library and on the device of X."""
     if not is_array_api(X):
         return np.asarray(values, **dtype)
@@ -82,7 +82,7 @@ def like(values, X):
     if isinstance(values, float):  # to copy it from the host, a GPU would have to finish first
         place = {"dtype": X.dtype, "device": array_api_compat.device(X)}
         return namespace(X).full((), values, **place)
-    return beside(values, X, dtype=X.dtype)
+    return in_library_of(values, X, dtype=X.dtype)
 
 
 def cast(X, dtype):
@@ -101,7 +101,7 @@ def take(X, rows, axis=0):
         return X[rows, ...]
     if not is_array_api(X):
         return X[rows] if axis == 0 else X.take(rows, axis)
-    rows = rows if is_array_api(rows) else beside(rows, X)
+    rows = rows if is_array_api(rows) else in_library_of(rows, X)
     return namespace(X).take(X, rows, axis=axis)
 
 

@@ -85,16 +85,16 @@ class Pass:
         return None
 
 
-def driven(passes, engine):
+def run_passes(passes, engine):
     """Run each pass of a generator on an engine, and return the generator's result."""
-    found = None
+    record = None
     while True:
         try:
-            step = passes.send(found)
+            step = passes.send(record)
         except StopIteration as end:
             return end.value
-        found = engine(step)
-        if found is None:
+        record = engine(step)
+        if record is None:
             raise ValueError(NO_ROWS)
 
 
@@ -166,7 +166,7 @@ class InTurn:
                 "and where a classifier is told its classes."
             )
         self.progress, self.seen = Progress(self.verbose, "fit_batches"), []
-        found = merged(self._records(step))
+        record = merged(self._records(step))
         if self.lengths not in (None, self.seen):
             raise ValueError(
                 f"batches gave {len(self.lengths)} batches in the first pass and {len(self.seen)} "
@@ -176,7 +176,7 @@ class InTurn:
         self.lengths = self.seen
         if self.verbose == 1:
             self._tell(step)
-        return found
+        return record
 
     def _records(self, step):
         batches = self.batches() if callable(self.batches) else self.batches
@@ -233,5 +233,5 @@ class TakesBatches:
         ValueError
             If batches do not match or are not what `fit` accepts.
         """
-        draft = driven(self._passes(classes, Scope()), InTurn(batches, verbose))
+        draft = run_passes(self._passes(classes, Scope()), InTurn(batches, verbose))
         return commit(self, draft)

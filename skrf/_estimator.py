@@ -35,7 +35,7 @@ def naming_parameters(init):
     parameters = signature(init).parameters
     known = list(parameters)[1:]
     takes = ", ".join(known)
-    if any(own.kind is own.VAR_KEYWORD for own in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return init  # it takes every name, and may pass it on
 
     @wraps(init)
@@ -131,6 +131,6 @@ class EstimatorBase(BaseEstimator):
 
     def _doc_link_url_param_generator(self):
         cls = type(self)
-        package, part, *_ = cls.__module__.split(".")
-        home = package if part in _AT_THE_TOP else f"{package}.{part}"
+        package, module, *_ = cls.__module__.split(".")
+        home = package if module in _AT_THE_TOP else f"{package}.{module}"
         return {"page": f"{home}.{cls.__name__}"}

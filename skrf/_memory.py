@@ -82,8 +82,8 @@ def _physical_of_windows():
         _fields_ += [(f"size{k}", ctypes.c_ulonglong) for k in range(7)]  # the total comes first
 
     status = Status(length=ctypes.sizeof(Status))
-    found = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
-    return status.size0 if found else math.inf
+    succeeded = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return status.size0 if succeeded else math.inf
 
 
 def _group_limits():
@@ -100,9 +100,9 @@ def _group_limits():
             root, name = _GROUPS / "memory", "memory.limit_in_bytes"
         else:
             continue
-        own = PurePosixPath(path.lstrip("/"))
+        group_path = PurePosixPath(path.lstrip("/"))
         # All groups above limit it too. A container may see only its own, as the root.
-        for group in (own, *own.parents):
+        for group in (group_path, *group_path.parents):
             try:
                 limit = (root / group / name).read_text().strip()
             except OSError:

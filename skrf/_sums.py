@@ -22,9 +22,9 @@ import numpy as np
 from ._arrays import (
     Kept,
     arithmetic,
-    beside,
     cast,
     constant,
+    in_library_of,
     is_array_api,
     largest_entry,
     like,
@@ -149,8 +149,8 @@ def log_estimate(queries, keys, *, is_exact=True):
         a, b = (np.log(np.abs(side.values)) + side.scale for side in (queries, keys))
         for i in np.flatnonzero(lost.any(axis=1)):
             columns = lost[i]
-            own = np.sign(queries.values[i] * keys.values[columns])
-            logs[i, columns], signs[i, columns] = log_signed_sum(a[i] + b[columns], own)
+            product_signs = np.sign(queries.values[i] * keys.values[columns])
+            logs[i, columns], signs[i, columns] = log_signed_sum(a[i] + b[columns], product_signs)
     return logs, signs
 
 
@@ -212,8 +212,8 @@ class LogMatrix:
             logs = np.log(self.values[block] @ other.values.T)
         for i in np.flatnonzero(logs.min(axis=1) < _LOG_SURE):
             columns = np.flatnonzero(logs[i] < _LOG_SURE)
-            own = self.logs[block][i] - self.top[block][i]
-            terms = own[:, None] + (other.logs[columns] - other.top[columns, None]).T
+            relative = self.logs[block][i] - self.top[block][i]
+            terms = relative[:, None] + (other.logs[columns] - other.top[columns, None]).T
             logs[i, columns] = log_sum_exp(terms, axis=0)
         return logs + self.top[block, None] + other.top
 
@@ -235,7 +235,7 @@ def _log_matvec(values, exponents, top, logs, vector):
 # ---------------------------------------------------------------- factors
 
 
-def lowered(rows, top):
+def scale_keys(rows, top):
     """Return key features as factors of sums on the scale of `top`, and their slopes.
 
     Parameters
@@ -253,11 +253,15 @@ def lowered(rows, top):
         Derivatives of the factors with respect to the values of the features.
     """
     do = arithmetic(rows.values)
-    own = do.exp(do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype)))
-    return (own, own) if rows.scale is None else (do.multiply(rows.values, own), own)
+    exponentials = do.exp(
+        do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype))
+    )
+    if rows.scale is None:
+        return exponentials, exponentials
+    return do.multiply(rows.values, exponentials), exponentials
 
 
-def lifted(rows, top):
+def scale_queries(rows, top):
     """Return query features as factors of sums at `top`, with row maxima of 1, and their slopes.
 
     NumPy arrays are overwritten. The scale of a whole row cancels in its quotient.
@@ -265,13 +269,13 @@ def lifted(rows, top):
     if rows.scale is not None and rows.scale.shape[-1] == 1:
         return rows.values, namespace(rows.scale).ones_like(rows.scale)
     exponents = cast(top[..., None, :], rows.values.dtype)
-    own = peaked(arithmetic(rows.values).add(rows.exponents, exponents))
+    exponentials = exp_max_one(arithmetic(rows.values).add(rows.exponents, exponents))
     if rows.scale is None:
-        return own, own
-    return arithmetic(rows.values).multiply(rows.values, own), own
+        return exponentials, exponentials
+    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials
 
 
-def peaked(logs):
+def exp_max_one(logs):
     """Return exponentials of logarithms with row maxima of 1; NumPy arrays are overwritten."""
     do = arithmetic(logs)
     top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
@@ -322,7 +326,7 @@ class Sums:
         if parts[0] is None:
             return None
         xp = namespace(parts[0].sums)
-        sums, tops = (xp.stack([getattr(part, name) for part in parts]) for name in ("sums", "top"))
+        sums, tops = (xp.stack([getattr(one, name) for one in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
 
     def of(self, sets):
@@ -337,9 +341,9 @@ class Sums:
         """Return the sums of every group of a stack."""
         return [Sums(self.sums[i, ...], self.top[i, ...]) for i in range(self.top.shape[0])]
 
-    def beside(self, X):
+    def in_library_of(self, X):
         """Return the sums in the library and on the device of X."""
-        return Sums(beside(self.sums, X), beside(self.top, X))
+        return Sums(in_library_of(self.sums, X), in_library_of(self.top, X))
 
     def joined(self):
         """Return the sums of all groups (C, M, c) side by side on one scale, (M, C c)."""
@@ -392,7 +396,7 @@ class Sums:
             exponents = rows.scale - cast(finite(top)[..., None, :], factors.dtype)
             values = values * namespace(values).exp(exponents)
         else:
-            factors, _ = lowered(rows, top)
+            factors, _ = scale_keys(rows, top)
         return Sums(self.at(top) + product(factors, values), top)
 
     def merge(self, other):
@@ -405,14 +409,14 @@ class Sums:
 
         NumPy arrays are overwritten. For positive maps the largest term of a row is 1.
         """
-        factors, _ = lifted(rows, self.top)
+        factors, _ = scale_queries(rows, self.top)
         return factors @ cast(self.sums, factors.dtype)
 
     def log_weigh(self, logs):
         """Return the log weights seen by log features (..., n, M) of queries."""
         with np.errstate(divide="ignore"):
-            own = self.top + namespace(self.top).log(self.sums[..., 0])
-        return log_sum_exp(logs + cast(own[..., None, :], logs.dtype))
+            log_totals = self.top + namespace(self.top).log(self.sums[..., 0])
+        return log_sum_exp(logs + cast(log_totals[..., None, :], logs.dtype))
 
 
 def added(sums, rows, values):
@@ -504,34 +508,36 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
     """
     groups = [slice(*pair) for pair in pairwise(bounds)]
     if reference is not None:
-        found = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
-        if found is not None:
-            return found, True
+        sums = _lowered_sums(memory.rows(feature_map, X, reference), values, groups, reference)
+        if sums is not None:
+            return sums, True
     rows = memory.rows(feature_map, X)
     if rows.scale is not None and rows.scale.shape[-1] == 1 and not is_array_api(X):
         return _scaled_sums(rows, values, bounds), False
     nothing = Sums.before(rows, values)
     parts = [
-        nothing.add(rows.part(own), values[own, :]) if own.start < own.stop else nothing
-        for own in groups
+        nothing.add(rows.part(group), values[group, :]) if group.start < group.stop else nothing
+        for group in groups
     ]
     return Sums.stack(parts), False
 
 
 def _lowered_sums(rows, values, groups, reference):
     """Return the sums of groups of lowered log features, or None if the reference is bad."""
-    own = values.astype(rows.values.dtype, copy=False)
+    same_type = values.astype(rows.values.dtype, copy=False)
     weights = np.array([values[group, 0].sum() for group in groups])
-    some = weights > 0
+    is_weighted = weights > 0
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.exp(rows.values, out=rows.values)
-        sums = np.stack([factors[group].T @ own[group] for group in groups]).astype(np.float64)
-        means = sums[some, :, 0] / weights[some, None]
+        sums = np.stack([factors[group].T @ same_type[group] for group in groups]).astype(
+            np.float64
+        )
+        means = sums[is_weighted, :, 0] / weights[is_weighted, None]
     # Values besides the weight may be small as well, so they get more room.
-    room = 1.0 if own.shape[1] == 1 else 0.5
+    room = 1.0 if same_type.shape[1] == 1 else 0.5
     if not (means.size and is_inside(means, factors.dtype, room) and np.isfinite(sums).all()):
         return None
-    return Sums(sums, np.where(some[:, None], reference, -np.inf))
+    return Sums(sums, np.where(is_weighted[:, None], reference, -np.inf))
 
 
 def _scaled_sums(rows, values, bounds):
@@ -585,12 +591,12 @@ class Readout:
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
             with np.errstate(over="ignore", invalid="ignore"):
-                found = np.exp(factors, out=factors) @ matrix
-                totals = found[..., self.weights].sum(axis=-1)
+                products = np.exp(factors, out=factors) @ matrix
+                totals = products[..., self.weights].sum(axis=-1)
             if is_inside(totals, factors.dtype):
-                return found
+                return products
             self._is_level = False
-        return peaked(self._raised(feature_map, X, memory)) @ matrix
+        return exp_max_one(self._raised(feature_map, X, memory)) @ matrix
 
     def _raised(self, feature_map, X, memory):
         return memory.rows(feature_map, X, -self.sums.top).values

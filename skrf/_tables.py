@@ -21,7 +21,7 @@ class Table(list[Row], Generic[Row]):
     row_type = None
 
     def __repr__(self):
-        names = [own.name for own in fields(self.row_type) if own.repr]
+        names = [column.name for column in fields(self.row_type) if column.repr]
         cells = [[_text(getattr(row, name)) for name in names] for row in self]
         columns = zip(names, *cells, strict=True)
         padded = [[f"{cell:>{max(map(len, column))}}" for cell in column] for column in columns]
@@ -38,7 +38,7 @@ class Table(list[Row], Generic[Row]):
         """
         from pandas import DataFrame
 
-        names = [own.name for own in fields(self.row_type)]
+        names = [column.name for column in fields(self.row_type)]
         return DataFrame(map(vars, self), columns=names).set_index("name")
 
 

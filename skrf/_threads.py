@@ -174,9 +174,9 @@ def run_rows(function, n_rows, size, start=0):
         ends = [len(blocks) * i // n_shares for i in range(n_shares + 1)]
         shares = [deque(blocks[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
-        def walk(own):
+        def walk(first):
             try:
-                for rows in _taken(shares, own):
+                for rows in _taken(shares, first):
                     function(rows)
             except BaseException:
                 # The others stop after their current block.
@@ -186,20 +186,20 @@ def run_rows(function, n_rows, size, start=0):
 
         # The calling thread takes part: its memory has been used before, that of a new one has not.
         with ThreadPoolExecutor(len(shares) - 1) as pool:
-            others = [pool.submit(walk, own) for own in range(1, len(shares))]
+            others = [pool.submit(walk, first) for first in range(1, len(shares))]
             walk(0)
         for other in others:
             other.result()  # raises what a thread raised
 
 
-def _taken(shares, own):
+def _taken(shares, first):
     """Yield blocks of shares[own] from its near end, then of the others from their far ends.
 
     Every block goes to exactly one thread: taking one is atomic, and none is ever put back.
     """
-    for k in range(own, own + len(shares)):
+    for k in range(first, first + len(shares)):
         share = shares[k % len(shares)]
-        take = share.popleft if k == own else share.pop
+        take = share.popleft if k == first else share.pop
         while True:
             try:
                 rows = take()
@@ -210,10 +210,10 @@ def _taken(shares, own):
 
 def map_rows(function, n_rows, size, start=0):
     """Return [function(rows), ...] for the slices of `run_rows`, in the order of the rows."""
-    found = {}
+    results = {}
 
     def work(rows):
-        found[rows.start] = function(rows)
+        results[rows.start] = function(rows)
 
     run_rows(work, n_rows, size, start)
-    return [found[start] for start in sorted(found)]
+    return [results[start] for start in sorted(results)]

@@ -7,7 +7,6 @@ import re
 from contextlib import contextmanager
 from numbers import Integral, Real
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -245,7 +244,7 @@ def snapshot(value):
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.shape, value.dtype.char, value.tobytes()
     if kind in (list, tuple):
-        return [part if type(part) in _PLAIN else snapshot(part) for part in value]
+        return [item if type(item) in _PLAIN else snapshot(item) for item in value]
     if kind in _PARAMETERS:
         return kind, snapshot(_PARAMETERS[kind](value))
     if kind is FrozenEstimator:
@@ -265,12 +264,12 @@ def snapshot(value):
 def _state(value):
     """Return a snapshot of a fitted estimator, in which every fit replaces something."""
     if isinstance(value, (list, tuple)):
-        return [_state(part) for part in value]
+        return [_state(item) for item in value]
     if hasattr(value, "get_params") and not isinstance(value, type):
         held = vars(value)
         if held.get(_STATE) is not None:  # which every fit of ours replaces
             return type(value), _Itself(held[_STATE])
-        return type(value), {name: _state(part) for name, part in held.items()}
+        return type(value), {name: _state(item) for name, item in held.items()}
     is_read = type(value) in _PLAIN or hasattr(value, "__array__")
     return snapshot(value) if is_read else _Itself(value)
 
@@ -285,29 +284,11 @@ class _Itself:
         return isinstance(other, _Itself) and self.value is other.value
 
 
-def freeze(value):
-    """Make all arrays of an object of this library read-only, and return it."""
-    waiting, seen = [value], set()
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, np.ndarray):
-            part.flags.writeable = False
-        elif isinstance(part, (list, tuple)):
-            waiting += part
-        elif isinstance(part, dict):
-            waiting += part.values()
-        elif _is_ours(part):
-            waiting += vars(part).values()
+def read_only(value):
+    """Return a value; an array is made read-only, because copies of an estimator share it."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
     return value
-
-
-def _is_ours(part):
-    """Return whether an object is a record of this library, unlike estimators with user data."""
-    ours = type(part).__module__.startswith("skrf.") or isinstance(part, SimpleNamespace)
-    return ours and hasattr(part, "__dict__") and not hasattr(part, "get_params")
 
 
 def check_present(name, values):

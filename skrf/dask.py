@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from . import _kernels
-from ._batches import SAMPLE_ROWS, Scope, TakesBatches, driven, merged
+from ._batches import SAMPLE_ROWS, Scope, TakesBatches, merged, run_passes
 from ._threads import one_thread, serial_blas
 from ._typing import Array, Estimator
 from ._validation import check_integer
@@ -60,7 +60,7 @@ def fit(
     Parameters
     ----------
     estimator : estimator
-        A mechanism, `RelevanceScaler`, kernel regression, ridge regression, or one of their
+        A feature map, `RelevanceScaler`, kernel regression, ridge regression, or one of their
         searches; it is not changed.
     X : dask array, dask DataFrame or list of Delayed
         Rows, in chunks of at most about 100,000: dense or sparse matrices, or tables. Without `y`,
@@ -113,7 +113,7 @@ def fit(
     sample_rows = check_integer("sample_rows", sample_rows)
     if not isinstance(estimator, TakesBatches):
         raise TypeError(
-            "estimator must be an instance of a mechanism or of an estimator of skrf that has "
+            "estimator must be an instance of a feature map or of an estimator of skrf that has "
             f"fit_batches, got {estimator!r:.60}."
         )
     scope = Scope(sample_rows)
@@ -121,7 +121,7 @@ def fit(
     if is_known and sample_weight is None:  # otherwise some rows may be dropped
         scope = Scope.among(sample_rows, X.shape[0])  # chunks send no more rows than may be needed
     engine = partial(_scheduled, *_aligned(X=X, y=y, sample_weight=sample_weight))
-    return driven(clone(estimator)._passes(classes, scope), engine)
+    return run_passes(clone(estimator)._passes(classes, scope), engine)
 
 
 def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
@@ -169,8 +169,8 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
         warnings.simplefilter("ignore")
         example = _called(method, estimator, _example(estimator, X), None)[:0]
     name = _new_name(method)
-    own = copy.copy(estimator)  # so that a later fit does not change it
-    of, tail = {f"{name}-of": own, f"{name}-example": example}, (0,) * (example.ndim - 1)
+    frozen = copy.copy(estimator)  # so that a later fit does not change it
+    of, tail = {f"{name}-of": frozen, f"{name}-example": example}, (0,) * (example.ndim - 1)
     # Pass keys instead of the arguments, which are then sent once and not with every task.
     tasks = {
         (name, k, *tail): (partial(_called, method), f"{name}-of", *keys, f"{name}-example")
@@ -195,8 +195,8 @@ def _called(method, estimator, X, example):
     if example is not None and X.shape[0] == 0:
         return example
     with _task():
-        found = np.asarray(getattr(estimator, method)(X))
-    return found if example is None else found.astype(example.dtype, copy=False)
+        result = np.asarray(getattr(estimator, method)(X))
+    return result if example is None else result.astype(example.dtype, copy=False)
 
 
 def _example(estimator, X):
@@ -211,15 +211,15 @@ def _example(estimator, X):
 
 def _aligned(X, **others):
     """Return the keys of the chunks, a tuple for each, and the collections they come from."""
-    given = {"X": X} | {name: own for name, own in others.items() if own is not None}
+    given = {"X": X} | {name: array for name, array in others.items() if array is not None}
     if isinstance(X, da.Array):
-        given = {name: _like_rows(name, own, X) for name, own in given.items()}
+        given = {name: _like_rows(name, array, X) for name, array in given.items()}
         # Together, so that shared inputs are computed once.
-        arrays = {name: own for name, own in given.items() if isinstance(own, da.Array)}
+        arrays = {name: array for name, array in given.items() if isinstance(array, da.Array)}
         given |= dict(zip(arrays, dask.optimize(*arrays.values()), strict=True))
     keys, collections = {}, []
-    for name, own in given.items():
-        keys[name], parts = _chunks(name, own)
+    for name, array in given.items():
+        keys[name], parts = _chunks(name, array)
         collections += parts
         if len(keys[name]) != len(keys["X"]):
             raise ValueError(f"{name} has {len(keys[name])} chunks, but X has {len(keys['X'])}.")
@@ -227,38 +227,40 @@ def _aligned(X, **others):
     return list(zip(*columns, strict=True)), collections
 
 
-def _like_rows(name, own, X):
+def _like_rows(name, array, X):
     """Return an array in the chunks of the rows of X, each with all columns."""
-    if not isinstance(own, da.Array):
-        if dask.is_dask_collection(own) or _is_of_delayed(own):
-            return own
-        own = da.from_array(np.asarray(own), chunks=-1)
-    whole = {axis: -1 for axis in range(1, own.ndim)}
-    if np.isnan([X.shape[0], own.shape[0]]).any():  # unknown, so compare numbers of chunks
-        return own.rechunk(whole) if whole else own
-    if own.shape[0] != X.shape[0]:
-        raise ValueError(f"{name} has {own.shape[0]} rows, but X has {X.shape[0]}.")
-    return own.rechunk({0: X.chunks[0], **whole})
+    if not isinstance(array, da.Array):
+        if dask.is_dask_collection(array) or _is_of_delayed(array):
+            return array
+        array = da.from_array(np.asarray(array), chunks=-1)
+    whole = {axis: -1 for axis in range(1, array.ndim)}
+    if np.isnan([X.shape[0], array.shape[0]]).any():  # unknown, so compare numbers of chunks
+        return array.rechunk(whole) if whole else array
+    if array.shape[0] != X.shape[0]:
+        raise ValueError(f"{name} has {array.shape[0]} rows, but X has {X.shape[0]}.")
+    return array.rechunk({0: X.chunks[0], **whole})
 
 
-def _is_of_delayed(own):
+def _is_of_delayed(array):
     """Return whether chunks are given individually."""
-    return isinstance(own, list) and bool(own) and all(isinstance(part, Delayed) for part in own)
+    return (
+        isinstance(array, list) and bool(array) and all(isinstance(item, Delayed) for item in array)
+    )
 
 
-def _chunks(name, own):
+def _chunks(name, array):
     """Return the keys of the chunks of a collection, and the collection they come from."""
-    if isinstance(own, da.Array):
-        return list(flatten(own.__dask_keys__())), [own]
-    if hasattr(own, "to_delayed") and not isinstance(own, Delayed):
-        own = list(own.to_delayed())
-    if not _is_of_delayed(own):
+    if isinstance(array, da.Array):
+        return list(flatten(array.__dask_keys__())), [array]
+    if hasattr(array, "to_delayed") and not isinstance(array, Delayed):
+        array = list(array.to_delayed())
+    if not _is_of_delayed(array):
         raise TypeError(
             f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, or, "
-            f"beside a dask array X of known chunks, an array; got {own!r:.60}. Without Dask: fit "
+            f"with a dask array X of known chunks, an array; got {array!r:.60}. Without Dask: fit "
             "and fit_batches of the estimator."
         )
-    return [part.key for part in own], own
+    return [delayed.key for delayed in array], array
 
 
 # ---------------------------------------------------------------- passes

@@ -9,7 +9,7 @@ class FeatureCollapseWarning(UserWarning):
     Positive features are exponentials. When the inputs are large compared with the kernel's
     width, one or two of them hold nearly all of the weight, and averaging over the others adds
     nothing: the kernel estimate is as poor as with one or two features, however many there are. A
-    smaller ``sigma``, centring, or a mechanism of lower variance helps; more features of the same
+    smaller ``sigma``, centring, or a feature map of lower variance helps; more features of the same
     kind hardly do. A chain warns if the exact partition function certainly differs from the
     approximate one.
 

@@ -28,7 +28,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
 
     Parameters
     ----------
-    feature_map : mechanism or transformer
+    feature_map : feature map or transformer
         Fitted.
     X : {array-like, sparse matrix} of shape (n_x, n_features)
         Queries: the rows of the matrix.

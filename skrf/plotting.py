@@ -39,7 +39,7 @@ def _axes(display, ax, n=1):
 
 
 class KernelErrorDisplay:
-    """Estimates of a kernel beside the kernel, and how the error falls with the columns.
+    """Estimates of a kernel against the kernel, and how the error falls with more components.
 
     Use `from_estimator` to make one.
 
@@ -48,13 +48,13 @@ class KernelErrorDisplay:
     exact, estimate : ndarray of shape (n_x, n_y)
         The kernel and its estimate.
     n_components : ndarray of shape (n_sizes,)
-        Numbers of columns.
+        Numbers of components.
     measured : ndarray of shape (n_sizes, n_draws)
         Relative errors of the kernel matrix (Frobenius norm) at these, one per draw.
     predicted : ndarray of shape (n_sizes,)
         What the closed-form variance gives for them; NaN where none is known.
     name : str, default=None
-        Of the mechanism.
+        Of the feature map.
 
     Attributes
     ----------
@@ -65,8 +65,8 @@ class KernelErrorDisplay:
 
     See Also
     --------
-    skrf.theory.compare : The same errors for several mechanisms.
-    skrf.theory.n_components_for : The number of columns that an error takes.
+    skrf.theory.compare : The same errors for several feature maps.
+    skrf.theory.n_components_for : The number of components that an error takes.
 
     References
     ----------
@@ -114,25 +114,25 @@ class KernelErrorDisplay:
         name: str | None = None,
         ax: "Sequence[Axes] | None" = None,
     ) -> Self:
-        """Measure the errors of a mechanism, and plot them.
+        """Measure the errors of a feature map, and plot them.
 
         Parameters
         ----------
-        estimator : mechanism
-            Fitted; copies of it are fitted to X for other numbers of columns and other draws.
+        estimator : feature map
+            Fitted; copies of it are fitted to X for other numbers of components and other draws.
         X : array-like of shape (n_x, n_features)
             Queries.
         Y : array-like of shape (n_y, n_features), default=None
             Keys; None takes X.
         n_components : array-like of int, default=None
-            Numbers of columns; None takes the estimator's, half of it, twice and four times as
+            Numbers of components; None takes the estimator's, half of it, twice and four times as
             many.
         n_draws : int, default=5
             Draws for each of them.
         random_state : int, RandomState instance or None, default=0
             Source of these draws.
         name : str, default=None
-            Name of the mechanism; None takes that of its class.
+            Name of the feature map; None takes that of its class.
         ax : sequence of 2 matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -153,18 +153,18 @@ class KernelErrorDisplay:
         for i, size in enumerate(sizes):
             for j in range(n_draws):
                 seed = (first + j) % 2**32
-                own = clone(estimator).set_params(n_components=int(size), random_state=seed)
-                own.fit(X, **keys)
-                measured[i, j] = np.linalg.norm(own.approximate_kernel(X, Y) - exact) / scale
+                features = clone(estimator).set_params(n_components=int(size), random_state=seed)
+                features.fit(X, **keys)
+                measured[i, j] = np.linalg.norm(features.approximate_kernel(X, Y) - exact) / scale
             try:
-                predicted[i] = np.sqrt(kernel_variance(own, X, Y).sum()) / scale
+                predicted[i] = np.sqrt(kernel_variance(features, X, Y).sum()) / scale
             except NotImplementedError:
                 pass  # no closed form: NaN, and no line
         name = type(estimator).__name__ if name is None else name
         return cls(exact, estimate, sizes, measured, predicted, name=name).plot(ax)
 
     def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
-        """Draw estimates against the kernel, and errors against the numbers of columns.
+        """Draw estimates against the kernel, and errors against the numbers of components.
 
         Parameters
         ----------
@@ -268,8 +268,8 @@ class AttentionMatrixDisplay:
         q, k = np.asarray(q), np.asarray(k)
         if q.ndim != 2 or k.ndim != 2:
             raise ValueError(f"q and k must be those of one head, got {q.shape} and {k.shape}.")
-        own = {"causal": attention.causal, "mask": attention.mask, "scale": attention.scale}
-        exact = exact_attention(q, k, np.eye(len(k), dtype=k.dtype), **own)
+        options = {"causal": attention.causal, "mask": attention.mask, "scale": attention.scale}
+        exact = exact_attention(q, k, np.eye(len(k), dtype=k.dtype), **options)
         return cls(exact, attention.attention_matrix(q, k)).plot(ax)
 
     def plot(self, ax: "Sequence[Axes] | None" = None, *, cmap: "str | Colormap" = "magma") -> Self:
@@ -299,7 +299,7 @@ class AttentionMatrixDisplay:
 
 
 class ComparisonDisplay:
-    """Errors of several mechanisms, measured beside predicted.
+    """Errors of several feature maps, measured beside predicted.
 
     Use `from_table` or `from_data` to make one.
 
@@ -318,7 +318,7 @@ class ComparisonDisplay:
     See Also
     --------
     skrf.theory.compare : The table that is drawn.
-    KernelErrorDisplay : One mechanism at several sizes.
+    KernelErrorDisplay : One feature map at several sizes.
 
     References
     ----------
@@ -359,7 +359,7 @@ class ComparisonDisplay:
     def from_data(
         cls, X: Array, Y: Array | None = None, *, ax: "Axes | None" = None, **params: Any
     ) -> Self:
-        """Compare mechanisms on data, and plot the result.
+        """Compare feature maps on data, and plot the result.
 
         Parameters
         ----------
@@ -380,7 +380,7 @@ class ComparisonDisplay:
         return cls(compare(X, Y, **params)).plot(ax)
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw a point for the measured error of every mechanism, and a mark for the predicted one.
+        """Draw a point for every measured error, and a mark for every predicted one.
 
         Parameters
         ----------

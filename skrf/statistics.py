@@ -1,4 +1,4 @@
-"""What mechanisms learn from data: weighted moments of queries and keys that can be merged."""
+"""What feature maps learn from data: weighted moments of queries and keys that can be merged."""
 
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
-from ._arrays import beside, cast, is_array_api, less_offset, namespace, to_host
+from ._arrays import cast, in_library_of, is_array_api, less_offset, namespace, to_host
 from ._memory import check_fits
 from ._threads import WIDE, Scratch, map_rows, narrow_blas
 from ._typing import Array
@@ -73,11 +73,11 @@ class Moments:
             weights = np.ldexp(weights, -exponent)
         with narrow_blas(d):
             if sp.issparse(X):
-                found = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
+                moments = _sparse(X, np.ones(X.shape[0]) if weights is None else weights, full)
             else:
-                found = _dense(X, weights, full, sizes)
+                moments = _dense(X, weights, full, sizes)
         with np.errstate(over="ignore"):
-            return replace(found, weight=float(np.ldexp(found.weight, exponent)))
+            return replace(moments, weight=float(np.ldexp(moments.weight, exponent)))
 
     def merge(self, other: "Moments") -> "Moments":
         """Return the moments of the union of two disjoint sets of rows."""
@@ -103,9 +103,9 @@ class Moments:
     @property
     def variances(self) -> np.ndarray:
         """Variance of every column, shape (d,)."""
-        found = np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
+        diagonal = np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
         # Rounding may make a variance negative if one row has nearly all of the weight.
-        return np.maximum(found, 0.0)
+        return np.maximum(diagonal, 0.0)
 
     def mapped(self, matrix: np.ndarray) -> "Moments":
         """Return the moments of matrix @ x; requires moments computed with ``full=True``.
@@ -165,11 +165,11 @@ def _sums_about(X, shift, weights, full):
 
     def sums(rows):
         deviations = np.subtract(X[rows], shift, out=room(X[rows].shape, np.float64))
-        own = np.ones(len(deviations)) if weights is None else weights[rows]
-        weighted = deviations if weights is None else deviations * own[:, None]
+        block_weights = np.ones(len(deviations)) if weights is None else weights[rows]
+        weighted = deviations if weights is None else deviations * block_weights[:, None]
         if full:
-            return own @ deviations, weighted.T @ deviations
-        return own @ deviations, np.einsum("ij,ij->j", weighted, deviations)
+            return block_weights @ deviations, weighted.T @ deviations
+        return block_weights @ deviations, np.einsum("ij,ij->j", weighted, deviations)
 
     def join(one, two):
         return one[0] + two[0], one[1] + two[1]
@@ -184,8 +184,8 @@ def _sizes(X, weights):
 
     def sizes(rows):
         absolute = np.abs(X[rows], out=room(X[rows].shape, np.float64))
-        own = np.ones(len(absolute)) if weights is None else weights[rows]
-        return own @ absolute, X[rows].min(axis=0).astype(np.float64)
+        block_weights = np.ones(len(absolute)) if weights is None else weights[rows]
+        return block_weights @ absolute, X[rows].min(axis=0).astype(np.float64)
 
     return _over_blocks(sizes, lambda one, two: (one[0] + two[0], np.minimum(one[1], two[1])), X)
 
@@ -193,12 +193,14 @@ def _sizes(X, weights):
 def _sums_elsewhere(X, shift, weights, full):
     """Do the same for unweighted rows of another library, copying only sums."""
     xp, total, squares = namespace(X), 0.0, 0.0
-    shift = beside(shift, X)
+    shift = in_library_of(shift, X)
     for block in gen_batches(X.shape[0], _BLOCK_ROWS):
         deviations = cast(X[block, :], xp.float64) - shift
         total = total + xp.sum(deviations, axis=0)
-        own = deviations.T @ deviations if full else xp.sum(deviations * deviations, axis=0)
-        squares = squares + own
+        block_squares = (
+            deviations.T @ deviations if full else xp.sum(deviations * deviations, axis=0)
+        )
+        squares = squares + block_squares
     return to_host(total), to_host(squares)
 
 

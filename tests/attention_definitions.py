@@ -70,8 +70,8 @@ def attention_of(attention, q, k, v, padding=None):
     for b, h in np.ndindex(k.shape[:2]):
         heads = slice(h * n_per_key, (h + 1) * n_per_key)
         hidden = None if padding is None else padding[b]
-        if hasattr(attention, "mechanisms_"):
-            own = attention.mechanisms_[h]
+        if hasattr(attention, "feature_maps_"):
+            own = attention.feature_maps_[h]
         else:
             seen = np.ones(k.shape[2], bool) if hidden is None or hidden.all() else ~hidden
             real = seen if q.shape[2] == k.shape[2] else slice(None)

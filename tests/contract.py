@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 KNOWN_COUPLINGS = ("iid", "orthogonal", "simplex")
 POSITIVE = [name for name in MECHANISMS if make(name).is_positive]
 # All parameters that mechanisms learn from data.
-PARAMETERS = ("sigma_", "gamma_", "length_scale_", "offset_", "rho_", "A_")
+PARAMETERS = ("sigma_", "gamma_", "offset_", "rho_", "A_")
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)

@@ -44,7 +44,7 @@ SMOOTH = {  # all with gradients; most learn something from the embeddings, if o
     "dense": DenseExponentialRF(6, random_state=0),
     "balanced": DenseExponentialRF(6, asymmetric=True, random_state=0),
     "adaptive balanced": AdaptiveRF(6, asymmetric=True, random_state=0),
-    "no centres": AdaptiveRF(6, centers="none", random_state=0),
+    "no centres": AdaptiveRF(6, share=1, random_state=0),
 }
 every_smooth_map = pytest.mark.parametrize("name", SMOOTH)
 TABLE = np.random.default_rng(3).normal(size=(5, 3))

@@ -74,7 +74,7 @@ def _mechanism_cases():
         yield f"{name} one column", make(name, n_components=1, random_state=3), "float64"
     for sigma in ("scale", "median"):
         yield f"sigma {sigma}", skrf.OptimalPositiveRF(14, sigma=sigma, random_state=3), "float64"
-    for centers in ("kmeans", "random", "none"):
+    for centers in ("kmeans", "random"):
         own = skrf.AdaptiveRF(14, centers=centers, sigma=2.0, random_state=3)
         yield f"AdaptiveRF {centers}", own, "float64"
 

@@ -8,8 +8,9 @@ from functools import partial
 from types import SimpleNamespace
 
 import skrf
-from skrf.features import BaseRandomFeatures, mapped
-from skrf.features.base import Fitted
+from skrf.features import BaseRandomFeatures
+from skrf.features._fitted import Fitted
+from skrf.features._map import plain_features
 from skrf.projections import COUPLINGS
 
 # Name: callable(**params) that returns an unfitted mechanism.
@@ -67,7 +68,7 @@ def make(name, coupling=None, **params):
 
 def features(mechanism, X, *, keys=False):
     """Return the features of a fitted mechanism, whatever their size."""
-    return mapped(mechanism.feature_maps_[keys], X, plain=True)
+    return plain_features(mechanism.feature_maps_[keys], X)[0]
 
 
 def altered(mechanism, *, draw=None, **learned):

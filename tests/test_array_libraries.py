@@ -273,7 +273,7 @@ def test_products_with_features_stay_in_the_library(library, monkeypatch):
             fetched.append(tuple(values.shape))
         return to_host(values)
 
-    for module in ("_base", "_kinds", "classifier"):
+    for module in ("_base", "_mixins", "classifier"):
         monkeypatch.setattr(f"skrf.regression.{module}.to_host", recorded)
     y = np.argmax(ROWS[:, :3], axis=1)
     model = KernelRegressionClassifier(OptimalPositiveRF(20)).fit(library.array(ROWS), y)
@@ -336,7 +336,7 @@ def test_attention(library, name, causal, dtype="float64"):
     attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, block_size=100)
     # Sums that are made elsewhere differ by rounding: parameters that a search finds by more.
     tolerance = {"rtol": 1e-4, "atol": 1e-7} if name == "GeneralizedExponentialRF" else {}
-    if not causal or not getattr(ATTENTION_MAPS[name], "needs_data", False):
+    if not causal or not getattr(ATTENTION_MAPS[name], "_needs_data", False):
         compare(library, attention, parts, padding, dtype, **tolerance)
     attention.fit(library.array(parts[0]), library.array(parts[1]))
     compare(library, attention, parts, padding, dtype)

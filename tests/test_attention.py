@@ -356,12 +356,12 @@ def test_statistics_come_from_the_call_the_fit_or_nowhere():
     causal = ApproxKernelAttention(MAPS["asymmetric"], causal=True)
     assert_allclose(causal(q, k, v), attention_of(causal, q, k, v), rtol=1e-9)
     causal.fit(q, k)
-    assert len(causal.mechanisms_) == 2
-    assert_array_equal(causal.mechanisms_[0].omega_, causal.mechanisms_[1].omega_)
-    assert (causal.mechanisms_[0].rho_ != causal.mechanisms_[1].rho_).all()
+    assert len(causal.feature_maps_) == 2
+    assert_array_equal(causal.feature_maps_[0].omega_, causal.feature_maps_[1].omega_)
+    assert (causal.feature_maps_[0].rho_ != causal.feature_maps_[1].rho_).all()
     pooled = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=scale)
     pooled.fit(q[:, 2:].reshape(-1, D), keys=k[:, 1].reshape(-1, D))
-    assert_allclose(causal.mechanisms_[1].rho_, pooled.rho_, rtol=1e-12)
+    assert_allclose(causal.feature_maps_[1].rho_, pooled.rho_, rtol=1e-12)
     with pytest.raises(ValueError, match="fitted to 2 of width 6"):
         causal(q[:, :1], k[:, :1], v[:, :1])
 
@@ -497,7 +497,7 @@ def test_pipelines_and_couplings_of_a_user_serve():
     q, k, v = inputs(0.3)
     pipeline = make_pipeline(StandardScaler(with_mean=False), OptimalPositiveRF(256))
     attention = ApproxKernelAttention(pipeline)
-    for step in attention.fit(q, k).mechanisms_:
+    for step in attention.fit(q, k).feature_maps_:
         assert step[-1].kernel == "softmax" and np.isclose(step[-1].sigma, D**-0.25)
     assert attention(q, k, v).shape == v.shape[:1] + q.shape[1:3] + (E,)
     with pytest.raises(ValueError, match="needs statistics"):

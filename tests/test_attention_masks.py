@@ -574,7 +574,7 @@ def defined(attention, q, k, v, matrix):
     out, totals, n_shared = [], [], q.shape[1] // k.shape[1]
     for b, h in np.ndindex(*q.shape[:2]):
         own = matrix[h] if matrix.ndim == 3 else matrix
-        queries, keys = attention.mechanisms_[h // n_shared].feature_maps_
+        queries, keys = attention.feature_maps_[h // n_shared].feature_maps_
         kernel = own * (queries(q[b, h]).plain() @ keys(k[b, h // n_shared]).plain().T)
         totals.append(kernel.sum(dim=1, keepdim=True))
         out.append(kernel @ v[b, h // n_shared] / totals[-1].where(totals[-1] > 0, torch.inf))

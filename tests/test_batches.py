@@ -45,7 +45,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf._batches import Scope, merged
-from skrf.features._survey import Survey
+from skrf.features._batch_summary import BatchSummary
 from skrf.regression._batches import Folds
 from skrf.statistics import PairStatistics
 
@@ -386,10 +386,10 @@ def test_products_of_float32_are_as_precise_as_those_of_all_rows():
 def survey_of(batches, n_rows, seed=0, most_key=np.inf):
     scope = Scope(n_rows, most_key, seed=seed)
     parts = [
-        Survey.of(None, (rows, None, None), number, np.arange(len(rows)), scope)
+        BatchSummary.of(None, (rows, None, None), number, np.arange(len(rows)), scope)
         for number, rows in enumerate(batches)
     ]
-    return parts, reduce(Survey.merge, parts)
+    return parts, reduce(BatchSummary.merge, parts)
 
 
 def test_the_sample_is_the_same_however_it_is_merged():
@@ -523,7 +523,7 @@ def test_folds_are_those_of_scikit_learn(labels, n_splits, cuts, stratified):
         names, first, codes = np.unique(own, return_index=True, return_inverse=True)
         if len(own):
             counts[number] = names, np.bincount(codes), first
-    folds = Folds.of(cv, Survey(None, counts))
+    folds = Folds.of(cv, BatchSummary(None, counts))
     found = [folds(own, number) for number, own in enumerate(parts) if len(own)]
     assert_array_equal(np.concatenate(found), expected)
 

@@ -42,7 +42,7 @@ ESTIMATORS = [
     RelevanceScaler(),
     RelevanceScaler(n_samples=10),
     # Fewer features than by default, for the time that the checks take.
-    KernelRegressionClassifier(AdaptiveRF(8), sigma="auto"),
+    KernelRegressionClassifier(AdaptiveRF(12), sigma="auto"),
     KernelRegressionClassifier(RFFSampler()),
     KernelRegressionClassifier(Nystroem()),
     KernelRegressionClassifier(ClusterNystroem(n_components=8)),

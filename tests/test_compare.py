@@ -19,7 +19,7 @@ FEW = {"trigonometric": RFFSampler(32), "optimal": OptimalPositiveRF(32)}
 
 
 def test_a_table_prints_aligned_and_becomes_a_frame():
-    table = theory.compare(X, mechanisms=FEW)
+    table = theory.compare(X, feature_maps=FEW)
     lines = repr(table).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[0].split()[:2] == ["name", "predicted"]
@@ -31,16 +31,16 @@ def test_a_table_prints_aligned_and_becomes_a_frame():
     assert frame.loc["optimal", "log_error"] == next(
         row.log_error for row in table if row.name == "optimal"
     )
-    assert isinstance(frame, pandas.DataFrame) and "mechanism" in frame
+    assert isinstance(frame, pandas.DataFrame) and "feature_map" in frame
     assert theory.ComparisonTable().to_frame().empty
     assert repr(theory.ComparisonTable()).startswith("name")
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
-def test_default_mechanisms_take_sigma_and_kernel(kernel):
+def test_default_feature_maps_take_sigma_and_kernel(kernel):
     table = theory.compare(X, Y, n_components=16, sigma=0.3, kernel=kernel)
-    assert all(row.mechanism.sigma == 0.3 for row in table)
-    assert all(row.mechanism.kernel == kernel for row in table)
+    assert all(row.feature_map.sigma == 0.3 for row in table)
+    assert all(row.feature_map.kernel == kernel for row in table)
     names = {row.name for row in table}
     assert ("cluster Nystroem" in names) == (kernel == "gaussian")
     assert ("dense, asymmetric" in names) == (kernel == "softmax")
@@ -50,7 +50,7 @@ def test_default_mechanisms_take_sigma_and_kernel(kernel):
 @pytest.mark.parametrize("Z", [None, Y])
 @pytest.mark.parametrize("mechanism", [OptimalPositiveRF(64), RFFSampler(64, sigma=2.0)])
 def test_sum_errors_are_those_of_row_sums(mechanism, Z):
-    [row] = theory.compare(X, Z, mechanisms={"": mechanism})
+    [row] = theory.compare(X, Z, feature_maps={"": mechanism})
     fitted = clone(mechanism).set_params(random_state=0).fit(X, keys=Z)
     others = 1 - np.eye(len(X)) if Z is None else 1.0
     exact = np.sum(fitted.exact_kernel(X, Z) * others, axis=1)
@@ -64,12 +64,12 @@ def test_sum_errors_are_those_of_row_sums(mechanism, Z):
 
 
 def test_a_row_without_others_has_no_sum_to_estimate():
-    for row in theory.compare(X[:1], mechanisms=FEW):
+    for row in theory.compare(X[:1], feature_maps=FEW):
         assert row.sum_error == np.inf and row.log_error < 1e-9
 
 
 def test_sums_of_narrow_kernels_are_compared_by_their_logarithms():
-    table = theory.compare(X, mechanisms={"": OptimalPositiveRF(16, sigma=100.0)})
+    table = theory.compare(X, feature_maps={"": OptimalPositiveRF(16, sigma=100.0)})
     assert 1e3 < table[0].sum_error < np.inf
-    ranked = theory.compare(X, mechanisms=FEW, criterion="sums")
+    ranked = theory.compare(X, feature_maps=FEW, criterion="sums")
     assert ranked[0].sum_error <= ranked[1].sum_error

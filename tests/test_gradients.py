@@ -67,7 +67,7 @@ def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
     mechanism = make(name, n_components=24, random_state=3)
     before = make(name, n_components=24, random_state=3).fit(X)
     prototype = mechanism.fit(X)
-    adapted = prototype.adapted(2 * X, Y)
+    adapted = prototype._adapted(2 * X, Y)
     fitted = make(name, n_components=24, random_state=3).fit(2 * X, keys=Y)
     assert_allclose(adapted.transform(Y), fitted.transform(Y), rtol=1e-12)
     assert_allclose(adapted.transform_keys(Y), fitted.transform_keys(Y), rtol=1e-12)
@@ -77,7 +77,7 @@ def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_member_without_data(name):
     mechanism = make(name, n_components=24, random_state=0)
-    if mechanism.needs_data:
+    if mechanism._needs_data:
         kinds = "PoissonRF", "GeometricRF", "DiscreteRF"
         assert name in [f"{kind}-positive" for kind in kinds] or "clustered" in repr(mechanism)
         return

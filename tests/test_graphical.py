@@ -47,8 +47,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, KernelHMM, TreeMRF, _field, _model, _potentials
-from skrf.graphical._climbing import unpacked
+from skrf.graphical import ChainMRF, KernelHMM, TreeMRF, _belief_propagation, _model, _potentials
+from skrf.graphical._maximum_likelihood import unpacked
 
 RNG = np.random.default_rng(0)
 LEFT, RIGHT = RNG.normal(size=(2, 4, 3))
@@ -123,7 +123,7 @@ def assert_enumerated(model, logs, *length):
 @every_map
 def test_chain_equals_enumeration(name, length, kind):
     chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
-    shares = assert_enumerated(chain, dense(chain._field(length)), length)
+    shares = assert_enumerated(chain, dense(chain._belief_propagation(length)), length)
     for t in range(length - 1):
         expected = shares.sum(axis=others(length, t, t + 1))
         assert_allclose(chain.edge_marginals(length, t), expected, rtol=1e-10)
@@ -133,7 +133,7 @@ def test_chain_equals_enumeration(name, length, kind):
 @every_map
 def test_chain_with_a_length_of_its_own_equals_enumeration(name, kind):
     chain = ChainMRF(**CHAINS[kind], feature_map=MAPS[name])
-    shares = assert_enumerated(chain, dense(chain._field(LENGTH)), None)
+    shares = assert_enumerated(chain, dense(chain._belief_propagation(LENGTH)), None)
     for t in range(LENGTH - 1):
         expected = shares.sum(axis=others(LENGTH, t, t + 1))
         assert_allclose(chain.edge_marginals(position=t), expected, rtol=1e-9, atol=1e-300)
@@ -147,7 +147,7 @@ def test_the_exact_potentials_are_those_of_the_definition(kind):
     given = CHAINS[kind]
     chain, u = ChainMRF(**given, feature_map="exact"), given["embeddings"]
     v = given.get("later", u)
-    field = chain._field(LENGTH)
+    field = chain._belief_propagation(LENGTH)
     for t in range(LENGTH - 1):
         a, b = (u, v) if np.ndim(u[0]) == 1 else (u[t], v[t + 1])
         assert_allclose(field.pairs[t + 1].matrix, a @ b.T, rtol=1e-12)
@@ -171,7 +171,7 @@ def test_evidence_changes_from_call_to_call_and_factors_stay(name, monkeypatch):
     model = chain._model
     chain.set_params(unary=EVIDENCE)
     assert chain._model is model
-    expected = logsumexp(dense(chain._field(LENGTH)))
+    expected = logsumexp(dense(chain._belief_propagation(LENGTH)))
     assert_allclose(chain.log_partition(), expected, rtol=1e-12)
 
 
@@ -281,7 +281,7 @@ def test_chain_refuses():
 @every_map
 def test_tree_equals_enumeration(name, kind):
     tree = TreeMRF(EDGES, **TREES[kind], feature_map=MAPS[name])
-    shares = assert_enumerated(tree, dense(tree._field()))
+    shares = assert_enumerated(tree, dense(tree._belief_propagation()))
     for i, j in [*EDGES, (0, 1)]:
         expected = shares.sum(axis=others(5, i, j))
         found = tree.edge_marginals(i, j)
@@ -418,12 +418,12 @@ def test_gradients_are_those_of_differences(name, case):
     model = made(feature_map=MAPS[name])
     own, length = model._model, {"length": n} if case.startswith("chain") else {}
     tables = [X for of in own.tables.values() for X in of]
-    vector, field = np.concatenate([X.ravel() for X in tables]), model._field(n)
+    vector, field = np.concatenate([X.ravel() for X in tables]), model._belief_propagation(n)
 
     def field_at(vector):
         moved = copy.copy(model)
         moved._fitted = own.moved(iter(unpacked(vector, tables)))
-        return moved._field(n)
+        return moved._belief_propagation(n)
 
     def log_partition(vector):
         return field_at(vector).log_partition
@@ -479,7 +479,7 @@ def test_the_objective_of_fit_is_one_function(name, kind, learn_unary, monkeypat
     if kind == "tree":
         model = TreeMRF(EDGES, LEFT / 2, later=RIGHT / 2, feature_map=SMOOTH[name], max_iter=4)
     paths = ChainMRF(LEFT, RIGHT).sample(5, 20, random_state=0)
-    begin, climb = model.log_prob(paths).sum(), _model.climb
+    begin, climb = model.log_prob(paths).sum(), _model.maximize
     map_before = model.feature_map_
 
     def checked(objective, arrays, *args, **limits):
@@ -490,7 +490,7 @@ def test_the_objective_of_fit_is_one_function(name, kind, learn_unary, monkeypat
         assert_gradient(found, lambda at: objective(unpacked(at, end))[0], vector)
         return end, *told
 
-    monkeypatch.setattr(_model, "climb", checked)
+    monkeypatch.setattr(_model, "maximize", checked)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(paths, learn_unary=learn_unary)
@@ -700,7 +700,7 @@ def test_constants_cost_no_digits():
     for side, gradient in chain.log_partition_gradient().items():
         assert_allclose(other.log_partition_gradient()[side], gradient, rtol=0, atol=1e-9)
     long = ChainMRF(100 * LEFT, unary=3e4 * np.random.default_rng(0).normal(size=(5000, 4)))
-    (counts,) = long._field(5000).expected_counts()[1].values()
+    (counts,) = long._belief_propagation(5000).expected_counts()[1].values()
     assert_allclose(counts[0].sum(), 4999, rtol=1e-12)
     assert_allclose(long.max_marginals().max(axis=1), long.decode()[0], rtol=0, atol=1e-12)
 
@@ -708,7 +708,7 @@ def test_constants_cost_no_digits():
 @pytest.mark.parametrize("name", ["exact", "optimal"])
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e100])
 def test_counts_sum_to_the_number_of_edges(name, scale):
-    field = ChainMRF(scale * LEFT, feature_map=MAPS[name])._field(6)
+    field = ChainMRF(scale * LEFT, feature_map=MAPS[name])._belief_propagation(6)
     (counts,) = field.expected_counts()[1].values()
     assert_allclose([part.sum() for part in counts], 5, rtol=1e-12)
 
@@ -735,8 +735,10 @@ def test_pickles_do_not_hold_what_is_made_anew():
 
 def test_samples_are_drawn_in_blocks(monkeypatch):
     chain = ChainMRF(LEFT, unary=EVIDENCE)
-    monkeypatch.setattr(_field, "_BLOCK", 4 * 700)
-    assert_drawn_from(chain.sample(n=4000, random_state=0), joint(dense(chain._field(4)))[0])
+    monkeypatch.setattr(_belief_propagation, "_BLOCK", 4 * 700)
+    assert_drawn_from(
+        chain.sample(n=4000, random_state=0), joint(dense(chain._belief_propagation(4)))[0]
+    )
 
 
 def test_evidence_may_be_a_data_frame():
@@ -781,7 +783,7 @@ def test_chains_of_any_scale_equal_sums_in_log_space(
         unary[rng.random(unary.shape) < 0.3] = -np.inf
         unary[:, 0] = np.maximum(unary[:, 0], -300.0)
     chain = ChainMRF(left, None if is_tied else right, unary=unary, feature_map=WIDE[name])
-    field = chain._field(length)
+    field = chain._belief_propagation(length)
     logs = log_of_all_pairs(chain._model.pair(0, 1))
     evidence = np.zeros((length, n)) if unary is None else unary
     room = (1 + length) * 8 * EPS * (1 + largest_log(logs, evidence, *parts_of(field)))
@@ -823,7 +825,7 @@ def test_trees_of_any_scale_equal_sums_in_log_space(name, scale, dtype, n, has_u
             values[rng.random(len(values)) < 0.3] = -np.inf
             values[0] = max(values[0], -300.0)
     tree = TreeMRF(edges, tables, unary, feature_map=WIDE[name])
-    field = tree._field()
+    field = tree._belief_propagation()
     logs = dense(field, log_of_all_pairs)
     room = (1 + n) * 8 * EPS * (1 + largest_log(logs, *parts_of(field)))
     total = logsumexp(logs)

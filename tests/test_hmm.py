@@ -43,7 +43,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skrf import OptimalPositiveRF, PoissonRF
-from skrf.graphical import FilterState, KernelHMM, _climbing, _learning, _recursions
+from skrf.graphical import FilterState, KernelHMM, _learning, _maximum_likelihood, _recursions
 
 STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
 SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
@@ -472,7 +472,11 @@ def test_the_objective_of_fit_is_one_function(name, normalization, monkeypatch):
     model = hmm(**own, start="embedding")
     parts = [MISSING, X[:2], X[::-1]]
     symbols, lengths = np.ma.concatenate(parts), [5, 2, 5]
-    begin, climb, maps_before = model.score(symbols, lengths), _learning.climb, model.feature_map_
+    begin, climb, maps_before = (
+        model.score(symbols, lengths),
+        _learning.maximize,
+        model.feature_map_,
+    )
     ends = []
 
     def checked(objective, arrays, *args, **limits):
@@ -483,11 +487,13 @@ def test_the_objective_of_fit_is_one_function(name, normalization, monkeypatch):
         place = arrays if name == "clustered" else end
         vector = np.concatenate([part.ravel() for part in place])
         found = np.concatenate([part.ravel() for part in objective(place)[1]])
-        assert_gradient(found, lambda at: objective(_climbing.unpacked(at, place))[0], vector)
+        assert_gradient(
+            found, lambda at: objective(_maximum_likelihood.unpacked(at, place))[0], vector
+        )
         ends.append(objective(end)[0])
         return end, *told
 
-    monkeypatch.setattr(_learning, "climb", checked)
+    monkeypatch.setattr(_learning, "maximize", checked)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.set_params(n_init=2).fit(symbols, lengths)
@@ -501,7 +507,7 @@ def test_the_objective_of_fit_is_one_function(name, normalization, monkeypatch):
     vector = np.concatenate([value.ravel() for value in given.values()])
 
     def score(vector):
-        moved = _climbing.unpacked(vector, given.values())
+        moved = _maximum_likelihood.unpacked(vector, given.values())
         made = KernelHMM(**dict(zip(given, moved, strict=True)), feature_map=held)
         return made.set_params(normalization=normalization).score(symbols, lengths)
 
@@ -766,14 +772,14 @@ def test_convergence_is_what_the_optimiser_says(monkeypatch):
 def test_the_best_of_several_starts_is_kept(monkeypatch):
     one, symbols = climbing()
     one.fit(symbols)
-    ends, climb = [], _climbing.scipy.optimize.minimize
+    ends, climb = [], _maximum_likelihood.scipy.optimize.minimize
 
     def minimize(objective, vector, **options):
         result = climb(objective, vector, **options)
         ends.append((vector, result))
         return result
 
-    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_maximum_likelihood.scipy.optimize, "minimize", minimize)
     model, _ = climbing(n_init=6)
     model.fit(symbols)
     starts, results = zip(*ends, strict=True)
@@ -794,7 +800,7 @@ def test_the_best_of_several_starts_is_kept(monkeypatch):
 
 
 def test_only_the_start_that_is_returned_warns(monkeypatch):
-    climb, results = _climbing.scipy.optimize.minimize, []
+    climb, results = _maximum_likelihood.scipy.optimize.minimize, []
     model, symbols = climbing(n_init=4)
 
     def minimize(objective, vector, **options):
@@ -803,7 +809,7 @@ def test_only_the_start_that_is_returned_warns(monkeypatch):
         results.append(result.fun)
         return result
 
-    monkeypatch.setattr(_climbing.scipy.optimize, "minimize", minimize)
+    monkeypatch.setattr(_maximum_likelihood.scipy.optimize, "minimize", minimize)
     statuses = [0] * 4
     best = np.argmin(model.fit(symbols) and results)
     for status in (0, 1, 2):
@@ -916,16 +922,16 @@ def test_a_fitted_model_keeps_its_normalization_until_the_next_fit():
 
 
 def test_a_start_that_is_a_maximum_is_kept(monkeypatch):
-    climb = _learning.climb
+    climb = _learning.maximize
 
     def first_stays(objective, vector, *args, **limits):
-        monkeypatch.setattr(_learning, "climb", climb)
+        monkeypatch.setattr(_learning, "maximize", climb)
         return vector, [], None
 
     with pytest.warns(ConvergenceWarning):
         learnt = KernelHMM(STATES, SYMBOLS, feature_map="exact", max_iter=30).fit(X)
     model = KernelHMM(learnt.states_, learnt.symbols_, feature_map="exact", n_init=3)
-    monkeypatch.setattr(_learning, "climb", first_stays)
+    monkeypatch.setattr(_learning, "maximize", first_stays)
     model.set_params(max_iter=1, random_state=0)
     assert model.fit(X).score(X) == learnt.score(X)
     assert model.converged_ and model.history_ == []

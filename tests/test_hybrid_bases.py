@@ -90,7 +90,7 @@ def test_what_bases_learn_is_what_they_learn_alone():
     without = hybrid(own.base, shared=False).fit_without_data(X.shape[1])
     assert_array_equal(without._fitted.learned.bases[2].lambda_, np.ones(X.shape[1]))
     # Counts depend on what is learnt: they are drawn anew, the rest is kept.
-    assert_allclose(own.adapted(2 * X).transform(X), own.fit(2 * X).transform(X), rtol=1e-9)
+    assert_allclose(own._adapted(2 * X).transform(X), own.fit(2 * X).transform(X), rtol=1e-9)
 
 
 def test_bases_that_look_at_rows_find_their_own_centres():
@@ -99,7 +99,7 @@ def test_bases_that_look_at_rows_find_their_own_centres():
     base = [AdaptiveRF(n_centers=n, **params) for n in (2, 5)]
     own = hybrid((*base, RFFSampler()), shared=False)
     assert not hasattr(own, "partial_fit")
-    for fitted in (own.fit(X), *own.fit_each([0.5, 2.0], X)):
+    for fitted in (own.fit(X), *own._fit_each([0.5, 2.0], X)):
         found = fitted._fitted.learned.bases
         assert [len(part.centers_) for part in found[:2]] == [2, 5]
         assert not fitted.kernel_variance_is_exact_
@@ -398,7 +398,7 @@ def test_of_one_component_there_is_one_column(first):
 
 
 def test_parameters_of_bases_are_checked():
-    own = hybrid((OptimalPositiveRF(coupling="none"), "trigonometric"), shared=False)
+    own = hybrid((OptimalPositiveRF(coupling="unknown"), "trigonometric"), shared=False)
     with pytest.raises(ValueError, match="'coupling' parameter of OptimalPositiveRF"):
         own.fit(X)
 

@@ -23,7 +23,7 @@ def test_the_largest_error_of_a_hybrid_is_that_of_a_dense_grid(radius, n):
         center=False,
         random_state=0,
     ).fit(x, keys=rows)
-    assert hybrid.n_projections_ == 6
+    assert hybrid._n_projections == 6
     logs = hybrid.kernel_variance(x, rows, log=True)[0] / 2 - (x @ rows.T)[0]
     found = hybrid_max_error(radius, n_projections=6, n_coefficients=n, log=True)
     # The grid misses the maximum by the square of a step in units of its width, 1 / radius.

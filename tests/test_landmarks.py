@@ -86,7 +86,7 @@ def test_what_it_claims():
 
 
 def test_it_can_be_compared():
-    table = theory.compare(X[::3], mechanisms={"landmarks": make(sigma=1.0)})
+    table = theory.compare(X[::3], feature_maps={"landmarks": make(sigma=1.0)})
     assert table[0].measured < 0.1 and np.isnan(table[0].predicted)
 
 

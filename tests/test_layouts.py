@@ -253,7 +253,7 @@ def hidden_markov(arrays):
 
 def advice(arrays):
     X, Y = arrays(20, 3) / 3, arrays(15, 3) / 3
-    table = theory.compare(X, Y, mechanisms={"positive": MAP()}, random_state=0)
+    table = theory.compare(X, Y, feature_maps={"positive": MAP()}, random_state=0)
     yield [[row.predicted, row.measured, row.log_error, row.sum_error] for row in table]
 
 

@@ -149,7 +149,7 @@ def test_too_many_components_are_refused(name, coupling):
         mechanism = make(name, coupling, n_components=HUGE, kernel=kernel)
         with refused(f"n_components={HUGE}"):
             mechanism.fit(X)
-    if not mechanism.needs_data:
+    if not mechanism._needs_data:
         with refused(f"n_components={HUGE}"):
             mechanism.fit_without_data(3)
     if accepts(name, "projection") and coupling in ("iid", "orthogonal", "simplex"):

@@ -85,7 +85,7 @@ def fitted(name, n_features, kernel, *, folded=False):
     X = rng.normal(scale=0.6 / sigma, size=(30, n_features)) + 0.7
     keys = rng.normal(scale=0.4 / sigma, size=(20, n_features)) - 0.2
     mechanism = make(name, sigma=sigma, kernel=kernel, random_state=0)
-    columns = 1 if folded else mechanism.columns_per_projection
+    columns = 1 if folded else mechanism._columns_per_projection
     mechanism.set_params(n_components=columns).fit(X, keys=keys)
     assert mechanism.omega_.shape == (1, n_features)
     return mechanism, *rows(n_features, sigma, (X.mean(axis=0) + keys.mean(axis=0)) / 2)

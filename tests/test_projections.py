@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from skrf.projections import COUPLINGS, DenseProjection, haar_rows
 from skrf.projections.independent import SOBOL_MAX_FEATURES
-from skrf.projections.norms import chi_norms, paired_norms
+from skrf.projections.norms import chi_norms, mirrored
 from skrf.projections.simplex import SimplexPlus, simplex_rows
 
 DRAWS = 3000
@@ -196,17 +196,18 @@ def test_blocks_are_drawn_many_at_once(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_at_once_are_those_drawn_one_by_one(name, monkeypatch):
+def test_blocks_at_once_are_what_each_block_alone_would_be(name):
+    """The lengths of all whole blocks are drawn first, then their directions, then the rest."""
     rows, rng = draw(name, 23, 3, 0), np.random.default_rng(0)
-    for start in range(0, 23, 3):
-        b = min(3, 23 - start)
-        norms = (paired_norms if name == "norm-coupled" else chi_norms)(b, 3, rng)
-        directions = COUPLINGS[name].directions(norms)
-        rotation = haar_rows(b, 3, rng)
-        expected = rotation if directions is None else directions @ rotation
-        np.testing.assert_allclose(rows[start : start + b], norms[:, None] * expected, rtol=1e-12)
-    monkeypatch.setattr("skrf.projections.blocks._NUMBERS", 20)  # two blocks
-    np.testing.assert_array_equal(draw(name, 23, 3, 0), rows)
+    for count, b in ((7, 3), (1, 2)):
+        norms = np.sqrt(rng.chisquare(3, size=(count, b)))
+        rotations = [haar_rows(b, 3, rng) for _ in range(count)]
+        for lengths, expected in zip(norms, rotations, strict=True):
+            lengths = mirrored(lengths, 3) if name == "norm-coupled" else lengths
+            directions = COUPLINGS[name].directions(lengths)
+            expected = expected if directions is None else directions @ expected
+            found, rows = rows[:b], rows[b:]
+            np.testing.assert_allclose(found, lengths[:, None] * expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_rows", [2, 3, 8])
@@ -271,7 +272,7 @@ def test_paired_norms_are_mirrored_quantiles(d):
     low = np.array([1e-14, 1e-6, 0.1, 0.4999, 0.5])
     firsts = np.concatenate([stats.chi2.ppf(low, d), stats.chi2.isf(low, d)])
     given = np.append(np.repeat(firsts, 2), 1.2345)
-    norms = paired_norms(len(given), d, GivenChiSquares(given, df=d))
+    norms = mirrored(np.sqrt(given), d)
     np.testing.assert_array_equal(norms[:-1:2] ** 2, np.sqrt(firsts) ** 2)
     seconds = norms[1:-1:2] ** 2
     np.testing.assert_allclose(stats.chi2.sf(seconds[:5], d), low, rtol=1e-9)

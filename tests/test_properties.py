@@ -280,7 +280,7 @@ MAPS = {
 
 
 def needs_data(name):
-    return getattr(MAPS[name], "needs_data", False)
+    return getattr(MAPS[name], "_needs_data", False)
 
 
 @generated
@@ -297,7 +297,7 @@ def test_attention_is_the_quotient_of_its_features(name, size, other, causal, is
     assert np.isfinite(out).all()
     weights = np.ones((9, 9)) if mask is None else mask
     weights = np.tril(weights) if causal else weights
-    expected, room = quotient(attention.mechanisms_[0].feature_maps_, q, k, v, weights)
+    expected, room = quotient(attention.feature_maps_[0].feature_maps_, q, k, v, weights)
     # Exponents of the size E are known to E eps.
     largest = max(size, other, 1.0) ** 2 * 100
     known = room * (1e-10 + 8 * EPS * largest) < 1e-2
@@ -466,7 +466,7 @@ def test_values_have_no_units(name, dtype, power, kind, seed):
         out = quiet(attention, q, k, values)
     weights = np.ones((12, 12)) if mask is None else mask
     weights = np.tril(weights) if is_causal else weights
-    maps = attention.mechanisms_[0].feature_maps_
+    maps = attention.feature_maps_[0].feature_maps_
     expected, room = quotient(maps, *(part.astype(float) for part in (q, k, v)), weights)
     known = (room * RELATIVE[dtype] < 1e-2).ravel()
     error = np.abs(out / unit - expected)

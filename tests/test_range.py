@@ -198,7 +198,7 @@ def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name, dtype):
             fits = [says_what_is_wrong(own.fit, rows)]
             other = says_what_is_wrong(clone(own).fit, plain)
             if other is not None:
-                fits += [other, says_what_is_wrong(other.adapted, rows)]
+                fits += [other, says_what_is_wrong(other._adapted, rows)]
             for fitted in filter(None, fits):
                 says_what_is_wrong(fitted.transform, rows)
                 says_what_is_wrong(fitted.approximate_kernel, rows, plain)

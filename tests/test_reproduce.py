@@ -79,7 +79,7 @@ def test_measured_errors_of_the_gram_matrix_are_about_the_predicted_ones(script)
 def test_moments_leave_equal_rows_out(script):
     study = script("log_variance")
     X = np.random.default_rng(0).normal(size=(5, 64)) / 8
-    n, total, squares, log_sum = study.moments(study.MECHANISMS["trigonometric"], X, X, 4)
+    n, total, squares, log_sum = study.moments(study.FEATURE_MAPS["trigonometric"], X, X, 4)
     assert n == 12
     assert squares >= total**2 / n
     assert total / n <= log_sum - np.log(n)
@@ -89,7 +89,7 @@ def test_moments_leave_equal_rows_out(script):
 def test_hybrid_maps_cost_no_more_operations(script, r):
     """And the closed forms of the bases are lemma 3.4 of the slides."""
     study = script("hybrid_angles")
-    chosen = study.mechanisms(r)
+    chosen = study.feature_maps(r)
     budget = study.operations(study.N_PROJECTIONS)
     for name, mechanism in chosen.items():
         error = study.closed_form(mechanism, r)

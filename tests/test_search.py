@@ -41,7 +41,7 @@ from skrf import (
 )
 from skrf._sums import Rows, Sums
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.features import FeatureMap, _clusters, base, fitted_at, in_range
+from skrf.features import FeatureMap, _clusters, base, fit_at_sigmas, in_range
 from skrf.regression import _search
 from skrf.regression._search import Kept, KeptMap
 
@@ -246,7 +246,7 @@ def test_products_are_kept_for_all_sigmas(projection, form, monkeypatch):
     feature_map = RFFSampler(20, projection=projection, random_state=0)
     # From 1,000 on angles need float64; the last two are too far from the others.
     sigmas, is_new = [0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3], [1, 0, 1, 0, 1, 1, 1]
-    for fitted, new in zip(fitted_at(feature_map, sigmas, rows), is_new, strict=True):
+    for fitted, new in zip(fit_at_sigmas(feature_map, sigmas, rows), is_new, strict=True):
         before, (own, _) = kept, fitted.feature_maps_
         kept = Kept.of((own, own), rows, np.empty, before=before)
         assert (before is None or kept.rows is not before.rows) == new
@@ -472,7 +472,7 @@ def test_the_search_leaves_a_model_that_cannot_be_added_to():
     assert not hasattr(model, "partial_fit")
     copy = pickle.loads(pickle.dumps(model))
     assert_array_equal(copy.predict(Q), model.predict(Q))
-    for array in (model.sigmas_, model.cv_results_["mean_test_score"], model._fitted.sums.sums):
+    for array in (model.sigmas_, model.cv_results_["mean_test_score"]):
         assert not array.flags.writeable
     # Nothing of it is kept beside sums.
     assert len(pickle.dumps(model)) < 40_000
@@ -585,7 +585,7 @@ def test_sigmas_that_are_not_chosen_do_not_warn(labels):
 def test_fits_at_many_sigmas_are_fits(name):
     own = make(name, n_components=24, random_state=7)
     labels = np.unique(y, return_inverse=True)[1]
-    for sigma, found in zip(SIGMAS, own.fit_each(SIGMAS, X, labels), strict=True):
+    for sigma, found in zip(SIGMAS, own._fit_each(SIGMAS, X, labels), strict=True):
         expected = clone(own).set_params(sigma=sigma).fit(X, labels)
         for keys in (False, True):
             a, b = found.feature_maps_[keys](Q), expected.feature_maps_[keys](Q)
@@ -597,7 +597,7 @@ def test_fits_at_many_sigmas_are_fits(name):
         clone(own).fit(X, labels).feature_maps_[0](Q).values.sum(),
         clone(own).fit(X, changed).feature_maps_[0](Q).values.sum(),
     )
-    assert uses == own.learns_from(labels)
+    assert uses == own._learns_from(labels)
 
 
 # ------------------------------------------------------------------ sigma="auto"
@@ -634,14 +634,14 @@ def test_auto_is_near_the_best(feature_map):
 
 
 def test_auto_looks_at_few_rows_and_resolves_on_the_first_batch(monkeypatch):
-    seen, fit_each = [], base.BaseRandomFeatures.fit_each
+    seen, fit_each = [], base.BaseRandomFeatures._fit_each
 
     def noted(self, sigmas, X, y=None, sample_weight=None):
         seen.append(np.unique(y, return_counts=True)[1])
         return fit_each(self, sigmas, X, y, sample_weight)
 
     monkeypatch.setattr(_search, "_ROWS", 50)
-    monkeypatch.setattr(base.BaseRandomFeatures, "fit_each", noted)
+    monkeypatch.setattr(base.BaseRandomFeatures, "_fit_each", noted)
     model = KernelRegressionClassifier(RFFSampler(20), sigma="auto", random_state=0).fit(X, y)
     (counts,) = seen
     shares = 50 * np.unique(y, return_counts=True)[1] / 90

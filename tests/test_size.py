@@ -47,7 +47,7 @@ def log_relative_squares(mechanism, n_components, Z):
 @pytest.mark.parametrize("rel_error", [0.05, 0.5])
 def test_it_is_the_least_number_for_that_share_of_pairs(mechanism, Z, quantile, rel_error):
     n = n_components_for(mechanism, X, Z, rel_error=rel_error, quantile=quantile)
-    step = mechanism.columns_per_projection
+    step = mechanism._columns_per_projection
     wanted = 2 * math.log(rel_error)
     assert (log_relative_squares(mechanism, n, Z) <= wanted + 1e-9).mean() >= quantile
     if n > step:
@@ -93,19 +93,19 @@ def measured_error(mechanism, n):
 
 
 @pytest.mark.parametrize(
-    "mechanism",
+    ("mechanism", "rel_error"),
     [
-        DenseExponentialRF(),
-        HybridRF(coupling="orthogonal"),
-        RFFSampler(coupling="norm-coupled"),
-        AdaptiveRF(),
+        (DenseExponentialRF(), 0.15),
+        (HybridRF(coupling="orthogonal"), 0.15),
+        (RFFSampler(coupling="norm-coupled"), 0.15),
+        (AdaptiveRF(), 0.05),  # few components have few centres, whose places are luck
     ],
     ids=repr,
 )
-def test_without_a_closed_form_the_answer_is_measured(mechanism):
-    n = n_components_for(mechanism, X, rel_error=0.15)
+def test_without_a_closed_form_the_answer_is_measured(mechanism, rel_error):
+    n = n_components_for(mechanism, X, rel_error=rel_error)
     assert type(n) is int
-    assert abs(measured_error(mechanism, n) / 0.15 - 1) < 0.15
+    assert abs(measured_error(mechanism, n) / rel_error - 1) < 0.15
 
 
 def test_a_mean_is_the_error_of_the_matrix():

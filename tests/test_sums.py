@@ -17,11 +17,11 @@ from skrf._sums import (
     added,
     differences,
     finite,
-    lifted,
     log_estimate,
     log_product,
     log_sum_exp,
-    lowered,
+    scale_keys,
+    scale_queries,
 )
 
 generated = settings(max_examples=60, deadline=None)
@@ -142,13 +142,13 @@ def test_slopes_are_derivatives_of_the_factors(kind, size):
     rows = rows.map(finite)  # a feature that is zero has no logarithm to differentiate
     top = rows.exponents.max(axis=0)
     step = 1e-6
-    for function in (lowered, lifted):
+    for function in (scale_keys, scale_queries):
         factors, slopes = function(rows.map(np.array), top)
-        if function is lifted and kind == "positive":
+        if function is scale_queries and kind == "positive":
             # The largest of a row is taken out of both.
             largest = (rows.values + top).max(axis=-1, keepdims=True)
             moved = np.exp(rows.values + step + top - largest)
-        elif function is lifted and kind == "by row":
+        elif function is scale_queries and kind == "by row":
             moved = rows.values + step  # a scale of a whole row drops out
             assert_allclose(slopes, 1.0)
         else:

@@ -138,7 +138,10 @@ def test_left_tails_of_features_without_bounds(mechanism):
 def test_bernstein_and_left_tail_are_the_stated_formulas(kernel):
     X = rows(4, 0.8)
     fitted = OptimalPositiveRF(50, kernel=kernel, coupling="iid", random_state=0).fit(X)
-    variance, largest = 50 * fitted.kernel_variance(X), fitted.term_range(X)
+    variance, largest = (
+        50 * fitted.kernel_variance(X),
+        np.exp(fitted._of_pairs(X, None, "_log_term_range", False)),
+    )
     for sides, side in ((2, "two"), (1, "upper")):
         expected = sides * np.exp(-50 * 0.3**2 / (2 * variance + 2 * largest * 0.3 / 3))
         found = theory.bernstein_bound(fitted, X, error=0.3, side=side)
@@ -155,9 +158,12 @@ def test_a_term_is_that_of_independent_projections(name, kernel):
     single = POSITIVE[name](1, kernel=kernel, coupling="iid", random_state=0).fit(X)
     for coupling in BLOCKS:
         fitted = POSITIVE[name](11, kernel=kernel, coupling=coupling, random_state=0).fit(X)
-        assert_allclose(fitted.term_variance(X), single.kernel_variance(X), rtol=1e-9)
+        variance = np.exp(fitted._of_pairs(X, None, "_log_term_variance"))
+        assert_allclose(variance, single.kernel_variance(X), rtol=1e-9)
         assert_allclose(
-            fitted.term_range(X, upper=True, log=True), single.term_range(X, log=True), rtol=1e-9
+            fitted._of_pairs(X, None, "_log_term_range", True),
+            single._of_pairs(X, None, "_log_term_range", False),
+            rtol=1e-9,
         )
 
 
@@ -173,7 +179,7 @@ def test_second_moments_of_blocks(coupling):
         parts = np.add.reduceat(F[:, None, :] * F, starts, axis=2)
         values.append((parts**2).sum(axis=2))
     error = np.std(values, axis=0) / math.sqrt(600)
-    expected = fitted.block_moment(X)
+    expected = np.exp(fitted._of_pairs(X, None, "_log_block_moment"))
     assert (error < 0.04 * expected).all()
     assert (np.abs(np.mean(values, axis=0) - expected) < 4.4 * error).all()
 
@@ -182,9 +188,9 @@ def test_the_range_of_regularised_features_is_what_they_reach():
     X = rows(3, 0.9)
     fitted = PositiveRF(2000, variant="regularized", coupling="iid", random_state=0).fit(X)
     F = 2000 * features(fitted, X)[:, None, :] * features(fitted, X)
-    ratio = np.ptp(F, axis=2) / np.maximum(fitted.term_range(X), 1e-300)
-    assert (np.ptp(F, axis=2) <= fitted.term_range(X) * (1 + 1e-9) + 1e-12).all()
-    assert ratio.max() > 0.99
+    ranges = np.exp(fitted._of_pairs(X, None, "_log_term_range", False))
+    assert (np.ptp(F, axis=2) <= ranges * (1 + 1e-9) + 1e-12).all()
+    assert (np.ptp(F, axis=2) / np.maximum(ranges, 1e-300)).max() > 0.99
 
 
 # ------------------------------------------------------------------ uniform convergence
@@ -217,7 +223,8 @@ def test_the_uniform_bound_is_the_least_of_the_stated_formula(d):
     A = fitted.A_
     b = (1 - 4 * A) ** (d / 2) * math.exp(-(R**2) / (2 * A))
     edge = R * np.eye(d)[:1]
-    assert_allclose(fitted.term_range(edge), b, rtol=1e-9)
+    ranges = np.exp(fitted._of_pairs(edge, None, "_log_term_range", False))
+    assert_allclose(ranges, b, rtol=1e-9)
     for m in (10**3, 10**4, 10**5):
         c = np.geomspace(1e-100, 10, 100_001)
         with np.errstate(over="ignore"):
@@ -295,13 +302,6 @@ def test_bounds_are_refused_where_they_do_not_hold():
     for mechanism in (RFFSampler(8), AdaptiveRF(8), DiscreteRF(8), HybridRF(40)):
         with pytest.raises(ValueError, match="left_tail_bound needs features that are never neg"):
             theory.left_tail_bound(fit(mechanism), X, error=0.1)
-    for mechanism in (
-        AdaptiveRF(8, coupling="iid"),
-        HybridRF(40, coupling="iid"),
-        RFFSampler(8, kernel="laplacian"),
-    ):
-        with pytest.raises(NotImplementedError, match="No variance of one term is known for"):
-            fit(mechanism).term_variance(X)
     for coupling in ("sobol", "norm-coupled", "simplex+"):
         with pytest.raises(NotImplementedError, match="No closed form is known for coupling"):
             theory.left_tail_bound(fit(OptimalPositiveRF(8, coupling=coupling)), X, error=0.1)

@@ -46,7 +46,7 @@ def test_the_size_for_an_error_gives_that_error(mechanism, Z):
     # 4.4 standard errors; a size wrong by a factor 1.5 would be seen.
     assert 6 * error < 0.5 * 0.01
     assert squares.mean() < 0.01 + 4.4 * error
-    columns = mechanism.columns_per_projection
+    columns = mechanism._columns_per_projection
     smaller = mechanism.set_params(n_components=n - columns).fit(X, keys=Z)
     variance, exact = smaller.kernel_variance(X, Z), smaller.exact_kernel(X, Z)
     assert np.sqrt(variance.sum() / (exact**2).sum()) > 0.1
@@ -101,19 +101,19 @@ def test_conformity_of_what_is_no_sample():
 def test_comparisons_name_what_they_cannot_take():
     good = {"trigonometric": RFFSampler(4)}
     for params, said in (
-        ({"mechanisms": [RFFSampler()]}, "mechanisms must be a dict"),
-        ({"mechanisms": {"own": RFFSampler}}, "mechanisms.'own'. must be an instance"),
-        ({"mechanisms": good, "criterion": ["log"]}, "criterion must be"),
-        ({"mechanisms": good, "random_state": None}, "random_state must be an integer >= 0"),
-        ({"mechanisms": good, "Y": "a"}, "Y: "),
+        ({"feature_maps": [RFFSampler()]}, "feature_maps must be a dict"),
+        ({"feature_maps": {"own": RFFSampler}}, "feature_maps.'own'. must be an instance"),
+        ({"feature_maps": good, "criterion": ["log"]}, "criterion must be"),
+        ({"feature_maps": good, "random_state": None}, "random_state must be an integer >= 0"),
+        ({"feature_maps": good, "Y": "a"}, "Y: "),
         ({"n_components": 2.5}, "n_components must be an integer"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):
             theory.compare(X, **params)
     with pytest.raises(ValueError, match="X: Expected 2D array"):
         theory.compare(X[0])
-    assert theory.compare(X > 0, mechanisms=good)[0].measured > 0
-    with pytest.raises(TypeError, match="mechanism must be an instance"):
+    assert theory.compare(X > 0, feature_maps=good)[0].measured > 0
+    with pytest.raises(TypeError, match="feature_map must be an instance"):
         theory.n_components_for(RFFSampler, X, rel_error=0.1)
     with pytest.raises(ValueError, match=r"\bY\b"):
         theory.n_components_for(RFFSampler(), X, "a", rel_error=0.1)
@@ -181,8 +181,10 @@ def test_terms_stay_inside_their_range_and_tails_below_their_bound(which):
         A, s, n = which
         fitted = GeneralizedExponentialRF(n, **params).fit(X)
         fitted = altered(fitted, A_=A, s_=s, n_projections=max(n // 2, 1))
-    term_range = fitted.term_range(rows)
-    assert_allclose(np.log(term_range), fitted.term_range(rows, log=True), rtol=1e-9)
+    term_range = np.exp(fitted._of_pairs(rows, None, "_log_term_range", False))
+    assert_allclose(
+        np.log(term_range), fitted._of_pairs(rows, None, "_log_term_range", False), rtol=1e-9
+    )
     values = draws(fitted, rows, 600)
     ranges, errors = np.ptp(values, axis=0), np.abs(values - fitted.exact_kernel(rows))
     assert (ranges <= term_range * (1 + 1e-9)).all()
@@ -232,13 +234,13 @@ def test_errors_of_bounds_are_positive_numbers(bound):
         with pytest.raises(ValueError, match="error must be a finite number > 0"):
             bound(fitted, X, error=wrong)
     for wrong in (None, RFFSampler, "RFFSampler"):
-        with pytest.raises(TypeError, match="mechanism must be an instance of a mechanism"):
+        with pytest.raises(TypeError, match="feature_map must be an instance of a feature map"):
             bound(wrong, X, error=0.1)
 
 
 def test_comparison_predicts_what_it_measures():
     table = {row.name: row for row in theory.compare(X, Y, n_components=64)}
-    assert set(table) == set(theory.default_mechanisms())
+    assert set(table) == set(theory.default_feature_maps())
     for row in table.values():
         if np.isnan(row.predicted):
             # The simplex coupling of the first has no known bound, and the other no variance.
@@ -256,7 +258,7 @@ def test_log_error_needs_no_representable_kernel():
     """Kernel values of exp(-1000): plain features are 0, logarithms are not."""
     rows = np.r_[np.zeros((3, 4)), np.full((3, 4), 25.0)] + 0.01 * np.arange(6)[:, None]
     [row] = theory.compare(
-        rows[:3], rows[3:], mechanisms={"positive": PositiveRF(4000, coupling="iid", sigma=0.9)}
+        rows[:3], rows[3:], feature_maps={"positive": PositiveRF(4000, coupling="iid", sigma=0.9)}
     )
     assert row.log_error < 5 and np.isfinite(row.measured)
 
@@ -266,7 +268,7 @@ def test_enormous_mechanisms_are_compared_by_fewer_draws(monkeypatch):
     monkeypatch.setattr(RFFSampler, "redraw", lambda *args: drawn.append(args[1]) or redraw(*args))
     for projections, n_draws in ((2**19, 50), (64 * 10, 10), (64 * 2 - 1, 1), (1, 1)):
         monkeypatch.setattr("skrf.theory.choice._PROJECTIONS", projections)
-        [row] = theory.compare(X, mechanisms={"": RFFSampler(128)})
+        [row] = theory.compare(X, feature_maps={"": RFFSampler(128)})
         assert drawn == list(range(1, n_draws)) and 0 < row.measured < 1  # that of fit is first
         drawn.clear()
 
@@ -276,11 +278,11 @@ def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
     """Most pairs lie beyond exp(-745); positive maps know their logarithms, and are chosen."""
     rows = np.random.default_rng(0).normal(size=(40, 2))
     table = {row.name: row for row in theory.compare(
-        rows, mechanisms=theory.default_mechanisms(32, sigma=sigma)
+        rows, feature_maps=theory.default_feature_maps(32, sigma=sigma)
     )}  # fmt: skip
     assert all(np.isfinite(row.log_error) for row in table.values() if row.is_positive)
     mechanism = OptimalPositiveRF(32, sigma=sigma, random_state=0)
-    [row] = theory.compare(rows, mechanisms={"": mechanism})
+    [row] = theory.compare(rows, feature_maps={"": mechanism})
     expected = []
     for seed in range(50):
         fitted = clone(mechanism).set_params(random_state=0).fit(rows).redraw(seed)

@@ -143,8 +143,6 @@ def test_hints_hold_for_mechanisms() -> None:
     assert isinstance(assert_type(mechanism.redraw(1), RFFSampler), RFFSampler)
     assert isinstance(assert_type(mechanism.sigma_, float), float)
     assert isinstance(assert_type(mechanism.n_components_, int), int)
-    for fitted in mechanism.fit_each([0.5, 1], X):
-        assert isinstance(assert_type(fitted, RFFSampler), RFFSampler)
     base = HybridRF(8, base=(OptimalPositiveRF(), "trigonometric"), tau=[0.5, 1.0])
     assert isinstance(assert_type(base.shared, bool), bool)
     for wrong in (
@@ -179,7 +177,7 @@ def test_hints_hold_for_consumers() -> None:
 
 def test_hints_hold_for_results() -> None:
     X = np.random.default_rng(0).normal(size=(9, 2))
-    table = theory.compare(X, mechanisms={"trigonometric": RFFSampler(8)})
+    table = theory.compare(X, feature_maps={"trigonometric": RFFSampler(8)})
     assert_type(table, theory.ComparisonTable)
     assert isinstance(assert_type(table[0], theory.Comparison), theory.Comparison)
     assert isinstance(assert_type(table[0].cost, int), int)

@@ -169,12 +169,12 @@ CASES = [
 @pytest.mark.parametrize("name, coupling, kernel", CASES)
 def test_mean_and_variance_over_draws(name, coupling, kernel):
     mechanism = make(name, coupling, sigma=SIGMA, kernel=kernel, random_state=0)
-    columns = COLUMNS.get(name) or PROJECTIONS * mechanism.columns_per_projection
+    columns = COLUMNS.get(name) or PROJECTIONS * mechanism._columns_per_projection
     mechanism.set_params(n_components=columns)
     if accepts(name, "n_coefficients"):
         mechanism.set_params(n_coefficients=4)
     mechanism.fit(FIT_QUERIES, keys=FIT_KEYS)
-    assert mechanism.n_projections_ >= 16
+    assert mechanism._n_projections >= 16
     values = estimates(mechanism, range(N_DRAWS), QUERIES, KEYS)
     expected = exact_mean(kernel, lower=not mechanism.is_unbiased)
 

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from skrf import DiscreteRF, GeometricRF, PoissonRF
 
-MECHANISMS = {
+FEATURE_MAPS = {
     "best law": DiscreteRF(1),
     "Poisson": PoissonRF(1),
     "geometric": GeometricRF(1),
@@ -51,13 +51,13 @@ def main():
     """Run what the command line asks for."""
     arguments = parser(__doc__).parse_args()
     sets, parts = data_sets(arguments.quick), []
-    progress = Progress(len(sets) * len(MECHANISMS))
+    progress = Progress(len(sets) * len(FEATURE_MAPS))
     head = ("law", "log mean second moment", "mean log", "the same, new rows", "mean log, new rows")
     for name, (known, new) in sets.items():
         table = [head]
-        for law, mechanism in MECHANISMS.items():
+        for law, feature_map in FEATURE_MAPS.items():
             keys = None if known[1] is known[0] else known[1]
-            fitted = clone(mechanism).set_params(random_state=0).fit(known[0], keys=keys)
+            fitted = clone(feature_map).set_params(random_state=0).fit(known[0], keys=keys)
             values = (*objectives(fitted, *known), *objectives(fitted, *new))
             table.append((law, *(f"{value:.2f}" for value in values)))
             progress(f"{name}: {law}")

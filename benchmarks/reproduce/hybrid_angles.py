@@ -112,15 +112,15 @@ def hybrid(name, n_coefficients, tau, budget=None):
     )
 
 
-def closed_form(mechanism, r):
+def closed_form(feature_map, r):
     """Return the relative error at every angle."""
     x, rows = points(r)
-    mechanism.fit(x, keys=rows)
-    logs = mechanism.kernel_variance(x, rows, log=True)[0] / 2
+    feature_map.fit(x, keys=rows)
+    logs = feature_map.kernel_variance(x, rows, log=True)[0] / 2
     return np.exp(logs - (x @ rows.T)[0])
 
 
-def mechanisms(r):
+def feature_maps(r):
     """Return the maps, the hybrid ones of least largest relative error."""
     budget = operations(N_PROJECTIONS)
     chosen = {
@@ -140,8 +140,8 @@ def best_hybrid(name, r, budget=None):
         for n in N_COEFFICIENTS
         for tau in COEFFICIENTS[HYBRIDS[name][2]]
     ]
-    tried = [mechanism for mechanism in tried if mechanism is not None]
-    return min(tried, key=lambda mechanism: closed_form(mechanism, r).max())
+    tried = [feature_map for feature_map in tried if feature_map is not None]
+    return min(tried, key=lambda feature_map: closed_form(feature_map, r).max())
 
 
 def with_equal_columns():
@@ -153,22 +153,22 @@ def with_equal_columns():
         rows.append((f"{r}", "either base", str(N_PROJECTIONS), "0", *numbers))
         optimal = OptimalPositiveRF(2 * N_PROJECTIONS, center=False, **COMMON)
         own = {"optimal positive": optimal, **{name: best_hybrid(name, r) for name in HYBRIDS}}
-        for name, mechanism in own.items():
-            errors = closed_form(mechanism, r)
-            m, n, _ = sizes(mechanism, name)
+        for name, feature_map in own.items():
+            errors = closed_form(feature_map, r)
+            m, n, _ = sizes(feature_map, name)
             numbers = f"{errors.max():.3f}", f"{errors.mean():.3f}"
             rows.append((f"{r}", name, str(m), str(n), *numbers))
     return rows
 
 
-def estimates(mechanism, r, seeds):
+def estimates(feature_map, r, seeds):
     """Return estimates of exp(x.y), shape (n_seeds, n_angles)."""
     x, rows = points(r)
-    mechanism.fit(x, keys=rows)
+    feature_map.fit(x, keys=rows)
     found = []
     for seed in seeds:
-        mechanism.redraw(int(seed))
-        found.append(mechanism.transform_keys(rows) @ mechanism.transform(x)[0])
+        feature_map.redraw(int(seed))
+        found.append(feature_map.transform_keys(rows) @ feature_map.transform(x)[0])
     return np.array(found)
 
 
@@ -193,20 +193,20 @@ def statistics(values, exact):
 
 
 def measure(n_draws, folder):
-    """Return {(r, name): (mechanism, statistics, closed form)}."""
+    """Return {(r, name): (feature_map, statistics, closed form)}."""
     progress = Progress((3 + len(HYBRIDS)) * len(RADII))
     found = {}
     for r in RADII:
-        for name, mechanism in mechanisms(r).items():
-            header = {"mechanism": repr(mechanism), "angles": list(ANGLES), "r": r, "format": 2}
+        for name, feature_map in feature_maps(r).items():
+            header = {"feature_map": repr(feature_map), "angles": list(ANGLES), "r": r, "format": 2}
             stem = name.replace(", ", "_")
             cache = Cache(folder / f"{stem}_{r}.json", header)
-            predicted = closed_form(mechanism, r)
+            predicted = closed_form(feature_map, r)
             if n_draws not in cache:
                 x, rows = points(r)
                 exact = np.exp((x @ rows.T)[0])
-                cache[n_draws] = statistics(estimates(mechanism, r, range(n_draws)), exact)
-            found[r, name] = mechanism, cache[n_draws], predicted
+                cache[n_draws] = statistics(estimates(feature_map, r, range(n_draws)), exact)
+            found[r, name] = feature_map, cache[n_draws], predicted
             progress(f"{name}, r = {r}")
     return found
 
@@ -224,13 +224,13 @@ def bound(r, n_projections, n_coefficients):
     return width / r * np.sqrt(inside / (2 * n_projections))
 
 
-def sizes(mechanism, name):
+def sizes(feature_map, name):
     """Return projections, coefficient rows and operations."""
-    m = mechanism.n_projections_
+    m = feature_map._n_projections
     if name not in HYBRIDS:
-        return m, 0, operations(m, values=mechanism.n_components_ // m)
+        return m, 0, operations(m, values=feature_map.n_components_ // m)
     _, width, coefficients = HYBRIDS[name]
-    factors, n = 2 if coefficients == "gaussian" else 1, mechanism.n_coefficients_
+    factors, n = 2 if coefficients == "gaussian" else 1, feature_map.n_coefficients_
     return m, n, operations(m, n, factors, width + 2)
 
 
@@ -272,10 +272,10 @@ exp(x.y), d = {DIMENSION}, |x| = |y| = r, independent projections, {n_draws} dra
                 "worst z",
             )
         ]
-        for (radius, name), (mechanism, values, predicted) in found.items():
+        for (radius, name), (feature_map, values, predicted) in found.items():
             if radius != r:
                 continue
-            m, n, cost = sizes(mechanism, name)
+            m, n, cost = sizes(feature_map, name)
             errors, spread = (np.array(values[key]) for key in ("error", "error_se"))
             scores = np.abs(errors - predicted) / np.maximum(spread, 1e-300)
             reliable = 2 * r * np.cos(np.divide(ANGLES, 2)) <= RELIABLE_SUM
@@ -286,7 +286,7 @@ exp(x.y), d = {DIMENSION}, |x| = |y| = r, independent projections, {n_draws} dra
                     str(m),
                     str(n),
                     str(cost),
-                    str(mechanism.n_components_),
+                    str(feature_map.n_components_),
                     *(f"{errors[i]:.3f}" for i in shown),
                     f"{errors.max():.3f}",
                     f"{predicted.max():.3f}",
@@ -333,8 +333,8 @@ def published(found, n_draws):
                     else f"differs by {apart:+.1f} standard errors",
                 )
             )
-        mechanism, values, _ = found[r, "hybrid, angular"]
-        m, n, _ = sizes(mechanism, "hybrid, angular")
+        feature_map, values, _ = found[r, "hybrid, angular"]
+        m, n, _ = sizes(feature_map, "hybrid, angular")
         limit, error = bound(r, m, n), found[r, "hybrid, angular"][2].max()
         rows.append(
             (
@@ -496,7 +496,7 @@ def plot(found):
         top = 1.6 * exact[0]
         largest = max(law.max() for (q, _), (_, _, law) in found.items() if q == r)
         for name, colour in zip(names, COLOURS, strict=False):
-            mechanism, values, predicted = found[r, name]
+            feature_map, values, predicted = found[r, name]
             line[-1].plot(degrees, values["error"], color=colour, label=name, linewidth=1.5)
             line[-1].plot(degrees, predicted, color=colour, linestyle=":", linewidth=1.2)
             if name not in WITH_BANDS:
@@ -506,7 +506,7 @@ def plot(found):
             axis.plot(degrees, exact, color="black", linewidth=1)
             axis.axhline(0, color="#D55E00", linestyle=":", linewidth=1)
             axis.set_ylim(-0.35 * top, top)
-            m, n, _ = sizes(mechanism, name)
+            m, n, _ = sizes(feature_map, name)
             count = f"m = {m}" + (f", n = {n}" if n else "")
             axis.set_title(f"{name}, r = {r}, {count}", fontsize=10)
         line[-1].set_title(f"relative error, r = {r}, dotted: closed form", fontsize=10)

@@ -1,4 +1,4 @@
-"""Log variance of the mechanisms in four regimes: figure 2 of the paper, figure 6.4 of the thesis.
+"""Log variance of feature maps in four regimes: figure 2 of the paper, figure 6.4 of the thesis.
 
     python benchmarks/reproduce/log_variance.py            everything, a few minutes
     python benchmarks/reproduce/log_variance.py --quick    fewer rows and sigmas, under a minute
@@ -74,7 +74,7 @@ OURS = {
     "optimal positive, centred (ours)": OptimalPositiveRF(N_COLUMNS, coupling="iid"),
     "dense (ours)": DenseExponentialRF(N_COLUMNS, coupling="iid"),
 }
-MECHANISMS = NON_POSITIVE | POSITIVE | OURS
+FEATURE_MAPS = NON_POSITIVE | POSITIVE | OURS
 
 # Stated: nats by which the first beats the second at sigma = 1 ("more than").
 GAINS = (
@@ -84,19 +84,19 @@ GAINS = (
 )
 
 
-def moments(mechanism, X, Y, n_shown):
+def moments(feature_map, X, Y, n_shown):
     """Fit; return number, sum, sum of squares and log-sum-exp of finite log variances.
 
     They are those of the pairs of the first rows.
     """
-    fitted = clone(mechanism).set_params(random_state=0).fit(X, keys=Y)
+    fitted = clone(feature_map).set_params(random_state=0).fit(X, keys=Y)
     logs = fitted.kernel_variance(X[:n_shown], Y[:n_shown], log=True)
     logs = logs[np.isfinite(logs)]
     return [int(logs.size), float(logs.sum()), float(np.sum(logs**2)), float(logsumexp(logs))]
 
 
 def measure(regimes, sigmas, n_shown, n_samples, cache):
-    """Return {(regime, mechanism): (n_sigmas, 3)}.
+    """Return {(regime, feature_map): (n_sigmas, 3)}.
 
     Mean and standard deviation over pairs of the log variance, and log of the mean variance.
     """
@@ -107,11 +107,13 @@ def measure(regimes, sigmas, n_shown, n_samples, cache):
                 key = f"{regime} {sigma} {seed}"
                 if key not in cache:
                     X, Y = make_regime(regime, ROWS, sigma=sigma, random_state=seed)
-                    cache[key] = {name: moments(m, X, Y, n_shown) for name, m in MECHANISMS.items()}
+                    cache[key] = {
+                        name: moments(m, X, Y, n_shown) for name, m in FEATURE_MAPS.items()
+                    }
                 progress(f"{regime}, sigma = {sigma}")
     found = {}
     for regime in regimes:
-        for name in MECHANISMS:
+        for name in FEATURE_MAPS:
             lines = []
             for sigma in sigmas:
                 parts = [cache[f"{regime} {sigma} {seed}"][name] for seed in range(n_samples)]
@@ -127,7 +129,7 @@ def gains_of(X, Y):
     """Return, for each of GAINS, by how many nats the first beats the second."""
     means = {}
     for name in {name for good, bad, _ in GAINS for name in (good, bad)}:
-        n, total, _, _ = moments(MECHANISMS[name], X, Y, len(X))
+        n, total, _, _ = moments(FEATURE_MAPS[name], X, Y, len(X))
         means[name] = total / n
     return [means[bad] - means[good] for good, bad, _ in GAINS]
 
@@ -154,15 +156,15 @@ def geometric_gains(regime, n_rows, n_shown=64):
     leaves some inputs negative.
     """
     X, Y = make_regime(regime, n_rows, random_state=0)
-    plain = clone(MECHANISMS["positive"]).set_params(random_state=0).fit(X, keys=Y)
+    plain = clone(FEATURE_MAPS["positive"]).set_params(random_state=0).fit(X, keys=Y)
     other = plain.kernel_variance(X[:n_shown], Y[:n_shown], log=True)
 
-    def gain(mechanism, shift=0.0):
-        fitted = clone(mechanism).set_params(random_state=0).fit(X + shift, keys=Y + shift)
+    def gain(feature_map, shift=0.0):
+        fitted = clone(feature_map).set_params(random_state=0).fit(X + shift, keys=Y + shift)
         rows = X[:n_shown] + shift, Y[:n_shown] + shift
         return fitted, rows, other - fitted.kernel_variance(*rows, log=True)
 
-    fitted, rows, gains = gain(MECHANISMS["geometric+"])
+    fitted, rows, gains = gain(FEATURE_MAPS["geometric+"])
     per_pair = gains
     for p in np.clip(fitted.p_ * np.geomspace(1 / 6, 6, 19), 0, 0.95):
         # No row is clamped: the variance is K^2 (exp(delta) - 1) / m.
@@ -170,8 +172,8 @@ def geometric_gains(regime, n_rows, n_shown=64):
         inside = (Z - fitted.offset_ for Z in rows)
         delta = variances.log_relative_second_moment(law, *inside)
         log_own = 2 * fitted.exact_kernel(*rows, log=True) + variances.log_expm1(delta)
-        per_pair = np.maximum(per_pair, other - (log_own - np.log(fitted.n_projections_)))
-    shifted = [gain(MECHANISMS["geometric"], t)[2].mean() for t in np.arange(1.6, 3.1, 0.2)]
+        per_pair = np.maximum(per_pair, other - (log_own - np.log(fitted._n_projections)))
+    shifted = [gain(FEATURE_MAPS["geometric"], t)[2].mean() for t in np.arange(1.6, 3.1, 0.2)]
     return gains.mean(), per_pair.mean(), max(shifted)
 
 
@@ -194,7 +196,7 @@ independent projections, Gaussian kernel. Mean of the natural logarithm of the v
     shown = [s for s in SHOWN if s in sigmas]
     for regime in regimes:
         rows = [(regime, *(f"sigma = {sigma}" for sigma in shown))]
-        for name in MECHANISMS:
+        for name in FEATURE_MAPS:
             means = found[regime, name][:, 0]
             rows.append((name, *(f"{means[sigmas.index(s)]:.2f}" for s in shown)))
         parts.append(markdown(rows) + "\n")
@@ -375,7 +377,7 @@ def main():
     n_samples = 1 if quick else N_SAMPLES
     sigmas = (0.3, 1.0) if quick else SIGMAS
     stem = "log_variance_quick" if quick else "log_variance"
-    header = {"rows": n_shown, "mechanisms": [repr(m) for m in MECHANISMS.values()]}
+    header = {"rows": n_shown, "feature_maps": [repr(m) for m in FEATURE_MAPS.values()]}
     cache = Cache(arguments.results / f"{stem}_cache" / f"pairs_of_{n_shown}.json", header)
     found = measure(REGIMES, sigmas, n_shown, n_samples, cache)
     text = report(found, REGIMES, sigmas, n_shown, n_samples)

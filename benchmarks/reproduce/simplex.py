@@ -189,18 +189,18 @@ def relative_mse(coupling, v):
     """Return the closed-form MSE over K^2 of m = d = 64 positive features."""
     half = np.zeros((1, RATIO_SIZE))
     half[0, 0] = v / 2
-    mechanism = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(half)
-    return float(mechanism.kernel_variance(half)[0, 0])  # K = 1 at x = y
+    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(half)
+    return float(feature_map.kernel_variance(half)[0, 0])  # K = 1 at x = y
 
 
 def squared_errors(coupling, seeds):
     """Return squared errors of drawn estimates, (n_seeds, n_v)."""
     rows = np.zeros((len(RATIO_V), RATIO_SIZE))
     rows[:, 0] = np.divide(RATIO_V, 2)
-    mechanism = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(rows)
+    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(rows)
     errors = []
     for seed in seeds:
-        features = mechanism.redraw(int(seed)).transform(rows)
+        features = feature_map.redraw(int(seed)).transform(rows)
         errors.append(((features**2).sum(axis=1) - 1) ** 2)
     return np.array(errors)
 
@@ -258,16 +258,16 @@ iid and orthogonal features goes as v^2, that of simplex features as v^2 with a 
 def gram_errors(coupling, n_projections, seeds):
     """Return squared relative Frobenius errors and their expectation (None where unknown)."""
     rows = np.random.default_rng(0).normal(size=(GRAM_SIZE, GRAM_SIZE))
-    mechanism = PositiveRF(
+    feature_map = PositiveRF(
         n_projections, sigma=GRAM_SIGMA, coupling=coupling, center=False, random_state=0
     ).fit(rows)
-    exact = mechanism.exact_kernel(rows)
+    exact = feature_map.exact_kernel(rows)
     size = np.sum(exact**2)
     errors = [
-        np.sum((mechanism.redraw(seed).approximate_kernel(rows) - exact) ** 2) / size
+        np.sum((feature_map.redraw(seed).approximate_kernel(rows) - exact) ** 2) / size
         for seed in seeds
     ]
-    known = np.sum(mechanism.kernel_variance(rows)) / size if coupling in KNOWN else None
+    known = np.sum(feature_map.kernel_variance(rows)) / size if coupling in KNOWN else None
     return errors, known
 
 
@@ -345,7 +345,7 @@ def prepared(name, split, padded=False, dropped=1):
 def accuracies(name, coupling, n_projections, seeds, *, rows, sigma=None, projection="dense"):
     """Return the test accuracy of every draw; `rows` as from `prepared`."""
     training, one_hot, test, codes = rows
-    mechanism = PositiveRF(
+    feature_map = PositiveRF(
         n_projections,
         sigma=SIGMAS[name] if sigma is None else sigma,
         coupling=coupling,
@@ -355,9 +355,9 @@ def accuracies(name, coupling, n_projections, seeds, *, rows, sigma=None, projec
     ).fit(training)
     correct = []
     for seed in seeds:
-        mechanism.redraw(int(seed))
-        weights = mechanism.transform(training).T @ one_hot
-        predicted = np.argmax(mechanism.transform(test) @ weights, axis=1)
+        feature_map.redraw(int(seed))
+        weights = feature_map.transform(training).T @ one_hot
+        predicted = np.argmax(feature_map.transform(test) @ weights, axis=1)
         correct.append(float(np.mean(predicted == codes)))
     return correct
 
@@ -590,7 +590,7 @@ def speed(size, coupling, projection, n_rows=256):
     The least, since other work on the machine only adds.
     """
     rows = np.random.default_rng(0).normal(size=(n_rows, size)) / np.sqrt(size)
-    mechanism = PositiveRF(
+    feature_map = PositiveRF(
         size,
         sigma=0.5,
         coupling=coupling,
@@ -598,17 +598,17 @@ def speed(size, coupling, projection, n_rows=256):
         center=False,
         random_state=0,
     ).fit(rows)
-    exact = mechanism.exact_kernel(rows)
+    exact = feature_map.exact_kernel(rows)
     drawing, mapping, errors = [], [], []
     for seed in range(SPEED_DRAWS):
         started = time.perf_counter()
-        mechanism.redraw(seed)
+        feature_map.redraw(seed)
         drawn = time.perf_counter()
-        features = mechanism.transform(rows)
+        features = feature_map.transform(rows)
         mapping.append(time.perf_counter() - drawn)
         for _ in range(3):
             again = time.perf_counter()
-            mechanism.transform(rows)
+            feature_map.transform(rows)
             mapping.append(time.perf_counter() - again)
         drawing.append(drawn - started)
         errors.append(float(np.linalg.norm(features @ features.T - exact) / np.linalg.norm(exact)))

@@ -59,13 +59,13 @@ class _Kernel:
         dtype = args[0].dtype
         if dtype in self._compiled:
             return self._compiled[dtype](*args)
-        own = FunctionType(self.function.__code__, self.function.__globals__)
-        own.__qualname__ = f"{self.function.__name__}-{dtype}-{_CPU}"  # names the files
+        function = FunctionType(self.function.__code__, self.function.__globals__)
+        function.__qualname__ = f"{self.function.__name__}-{dtype}-{_CPU}"  # names the files
         try:
-            compiled = njit(cache=True, **self.options)(own)
+            compiled = njit(cache=True, **self.options)(function)
             result = compiled(*args)  # before it runs, it is read from the cache or written there
         except Exception:  # whatever reading and writing of files and pickles raise
-            compiled = njit(**self.options)(own)
+            compiled = njit(**self.options)(function)
             result = compiled(*args)
         self._compiled[dtype] = compiled
         return result
@@ -130,8 +130,8 @@ def _transform(x, scratch, base):
     n_parts = base.shape[0]
     power = x.shape[0] // n_parts
     for p in range(n_parts):
-        part = slice(p * power, (p + 1) * power)
-        _sylvester(x[part], scratch[part])
+        segment = slice(p * power, (p + 1) * power)
+        _sylvester(x[segment], scratch[segment])
     if n_parts == 1:
         return
     for p in range(n_parts):
@@ -139,9 +139,9 @@ def _transform(x, scratch, base):
         total[:] = 0
         for q in range(n_parts):
             sign = base[p, q]
-            part = x[q * power : (q + 1) * power]
+            segment = x[q * power : (q + 1) * power]
             for j in range(power):
-                total[j] += sign * part[j]
+                total[j] += sign * segment[j]
     _copy(scratch, x)
 
 
@@ -204,10 +204,10 @@ def _pull_back_rows(G, diagonals, lengths, base, weights, out):
         m = cut.shape[0]
         a, b, c = weights[k]
         for i in range(G.shape[0]):
-            part = G[i, k * order : k * order + m]
+            segment = G[i, k * order : k * order + m]
             row[m:] = 0
             for j in range(m):
-                row[j] = cut[j] * part[j]
+                row[j] = cut[j] * segment[j]
             if a != 0:
                 _simplex_adjoint(row[:m], a, b, c)
             for layer in range(n_layers - 1, -1, -1):

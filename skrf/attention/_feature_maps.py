@@ -35,7 +35,7 @@ class HeadMaps:
 
 def needs_data(feature_map):
     """Return whether a map can only be fitted to data."""
-    return getattr(feature_map, "needs_data", not hasattr(feature_map, "fit_without_data"))
+    return getattr(feature_map, "_needs_data", not hasattr(feature_map, "fit_without_data"))
 
 
 def fitted(prototype, queries, keys, before=None):
@@ -58,7 +58,8 @@ def fitted(prototype, queries, keys, before=None):
     if needs_data(prototype):
         queries, keys = to_host(queries), to_host(keys)
         return fit_to(clone(prototype), queries, keys if keys.shape[0] else queries)
-    return prototype.adapted(queries, keys) if keys.shape[0] else prototype
+    is_fixed = not hasattr(prototype, "_adapted") or not keys.shape[0]
+    return prototype if is_fixed else prototype._adapted(queries, keys)
 
 
 def redrawn(transformer, seed):
@@ -73,11 +74,11 @@ def redrawn(transformer, seed):
 
 def redrawn_maps(maps, seed_of):
     """Return maps with the same parameters and other draws, shared where they were shared."""
-    found = {}
-    for own in maps:
-        if id(own) not in found:
-            found[id(own)] = HeadMaps(redrawn(own.transformer, seed_of(own.transformer)))
-    return [found[id(own)] for own in maps]
+    made = {}
+    for head in maps:
+        if id(head) not in made:
+            made[id(head)] = HeadMaps(redrawn(head.transformer, seed_of(head.transformer)))
+    return [made[id(head)] for head in maps]
 
 
 def rows_of_head(inputs, head):
@@ -120,9 +121,15 @@ def _taken(X, places):
     """Return rows of every set, given their indices per set, in one copy."""
     rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
     starts = np.arange(len(places)) * (rows.shape[0] // len(places))
-    numbers = [start + own for start, own in zip(starts, places, strict=True)]
-    found, stops = take(rows, np.concatenate(numbers)), np.cumsum([len(own) for own in places])
-    return [found[stop - len(own) : stop, :] for own, stop in zip(places, stops, strict=True)]
+    numbers = [start + head_rows for start, head_rows in zip(starts, places, strict=True)]
+    chosen, stops = (
+        take(rows, np.concatenate(numbers)),
+        np.cumsum([len(head_rows) for head_rows in places]),
+    )
+    return [
+        chosen[stop - len(head_rows) : stop, :]
+        for head_rows, stop in zip(places, stops, strict=True)
+    ]
 
 
 def _spread(rows):

@@ -159,8 +159,8 @@ def sets_of_groups(inputs, maps, is_joint=None):
     if inputs.is_numpy if is_joint is None else not is_joint:
         return list(range(len(maps)))
     sharing = {}
-    for number, own in enumerate(maps):
-        sharing.setdefault(id(own), []).append(number)
+    for number, head in enumerate(maps):
+        sharing.setdefault(id(head), []).append(number)
     return list(sharing.values())
 
 
@@ -168,10 +168,10 @@ def key_group(inputs, maps, sets, is_double=False):
     """Return the `KeyGroup` of one set, or of a list of sets that share their maps."""
     parts = inputs.q, inputs.k, inputs.v, inputs.padding
     if not isinstance(sets, list):
-        parts, maps = [None if part is None else part[sets] for part in parts], maps[sets]
+        parts, maps = [None if array is None else array[sets] for array in parts], maps[sets]
     else:
         if len(sets) < len(maps):
-            parts = [None if part is None else take(part, sets) for part in parts]
+            parts = [None if array is None else take(array, sets) for array in parts]
         maps = maps[sets[0]]
     return KeyGroup(maps, *parts, is_double)
 

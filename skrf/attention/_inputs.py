@@ -10,7 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from .._arrays import beside, cast, is_array_api, largest_entry, like, namespace, to_host
+from .._arrays import cast, in_library_of, is_array_api, largest_entry, like, namespace, to_host
 from .._validation import check_positive
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
@@ -125,11 +125,11 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=Tru
     # Heads that share keys are contiguous, so this splits an axis and moves nothing.
     q = xp.reshape(q, (n_sets, -1, *q.shape[-2:]))
     padding = _check_padding(to_host(key_padding_mask), k.shape)
-    k, v = (xp.reshape(part, (n_sets, *part.shape[-2:])) for part in (k, v))
+    k, v = (xp.reshape(array, (n_sets, *array.shape[-2:])) for array in (k, v))
     if padding is not None:
-        padding = beside(padding, k)
+        padding = in_library_of(padding, k)
         # Padded entries must not decide the precision used for the others.
-        k, v = (xp.where(padding[..., None], like(0.0, part), part) for part in (k, v))
+        k, v = (xp.where(padding[..., None], like(0.0, array), array) for array in (k, v))
     return Inputs(q, k, v, padding, leading, key_leading, dtype)
 
 
@@ -222,7 +222,7 @@ def as_array(name, values):
 
 
 def _check_fit(*qkv):
-    q, k, v = (tuple(part.shape) for part in qkv)
+    q, k, v = (tuple(array.shape) for array in qkv)
     if q[-1] != k[-1]:
         raise ValueError(
             f"q and k must have the same width d, got {q[-1]} in q of shape {q} and {k[-1]} in k "

@@ -8,16 +8,16 @@ import numpy as np
 
 from .._arrays import (
     arithmetic,
-    beside,
     cast,
     constant,
+    in_library_of,
     largest_entry,
     like,
     namespace,
     take,
     to_host,
 )
-from .._sums import lifted, peaked, transposed
+from .._sums import exp_max_one, scale_queries, transposed
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
 from ._groups import FEATURE_ROWS, blocks
@@ -141,17 +141,17 @@ def judged(group, out, n_queries, scale, is_causal, window=None):
     for rows, weights, unseen in _exact_weights(group, places, scale, is_causal, is_free):
         exact = weights @ values
         seen = like(~unseen, weights)
-        own = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
-        answers = [own, _mean(seen, values)]
+        estimate = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
+        answers = [estimate, _mean(seen, values)]
         if window is not None:
             reach = rows[..., None, :, None] - keys
             reach = reach if is_causal else 2 * np.abs(reach)
             is_near = is_first | (reach < window - _FIRST)
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
-        squares = [xp.sum((part - exact) ** 2, axis=-1) for part in answers]
-        both = squares, [xp.sqrt(part) for part in squares]
-        total = total + np.array([[float(xp.sum(part)) for part in parts] for parts in both])
+        squares = [xp.sum((answer - exact) ** 2, axis=-1) for answer in answers]
+        both = squares, [xp.sqrt(answer) for answer in squares]
+        total = total + np.array([[float(xp.sum(answer)) for answer in parts] for parts in both])
     return total
 
 
@@ -160,9 +160,11 @@ def effective_features(group):
     n_queries, xp = group.q.shape[-2], namespace(group.q)
     sums = key_sums(group, FEATURE_ROWS)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, _ = lifted(group.query_features(thinned), constant(sums.top)[..., None, :])
+    factors, _ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
     shares = constant(factors) * cast(constant(sums.sums)[..., None, None, :, 0], factors.dtype)
-    total, squares = (to_host(xp.sum(part, axis=-1)).ravel() for part in (shares, shares * shares))
+    total, squares = (
+        to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)
+    )
     return total[squares > 0] ** 2 / squares[squares > 0] if (squares > 0).any() else None
 
 
@@ -196,8 +198,8 @@ def _exact_weights(group, places, scale, is_causal, is_free):
         if is_causal:
             unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None])
         if unseen.any():
-            logits = arithmetic(logits).fill(logits, beside(unseen, logits), -np.inf)
-        weights, xp = peaked(logits), namespace(logits)
+            logits = arithmetic(logits).fill(logits, in_library_of(unseen, logits), -np.inf)
+        weights, xp = exp_max_one(logits), namespace(logits)
         total = xp.sum(weights, axis=-1, keepdims=True)
         yield rows, weights / xp.where(total == 0, like(1.0, total), total), unseen
 

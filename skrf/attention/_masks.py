@@ -12,7 +12,7 @@ import scipy.fft
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import beside, cast, constant, is_array_api, like, namespace, take, to_host
+from .._arrays import cast, constant, in_library_of, is_array_api, like, namespace, take, to_host
 from ._inputs import as_array
 
 # Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
@@ -89,13 +89,13 @@ class ArrayMask(Mask):
         self.n_heads = array.shape[0] if array.ndim == 3 else None
 
     def _entries(self, rows, keys, X, heads):
-        part = self.array if self.n_heads is None else _of_heads(self.array, heads)
-        part = _some(part, rows, -2)[..., keys]
-        if not is_array_api(part):
-            return like(part / self.largest, X)
-        if namespace(X).isdtype(part.dtype, ("bool", "integral")):
-            part = cast(part, X.dtype)
-        return cast(part / self.largest, X.dtype)
+        entries = self.array if self.n_heads is None else _of_heads(self.array, heads)
+        entries = _some(entries, rows, -2)[..., keys]
+        if not is_array_api(entries):
+            return like(entries / self.largest, X)
+        if namespace(X).isdtype(entries.dtype, ("bool", "integral")):
+            entries = cast(entries, X.dtype)
+        return cast(entries / self.largest, X.dtype)
 
 
 class SparseMask(Mask):
@@ -226,17 +226,17 @@ class GridMask(Mask):
 
         def product(columns):
             leading = columns.shape[:-1]
-            own = xp.reshape(columns[..., extra:], (*leading, *self.grid))
-            waves = fft.rfftn(own, s=self.padded, axes=axes)
+            on_grid = xp.reshape(columns[..., extra:], (*leading, *self.grid))
+            waves = fft.rfftn(on_grid, s=self.padded, axes=axes)
             waves = xp.reshape(waves, (*leading[:-1], 1, leading[-1], *waves.shape[axes[0] :]))
-            found = fft.irfftn(waves * transform, s=self.padded, axes=axes)
-            found = found[(..., *(slice(n) for n in self.grid))]
-            found = xp.reshape(found, (*found.shape[: -len(axes)], -1))
+            filtered = fft.irfftn(waves * transform, s=self.padded, axes=axes)
+            filtered = filtered[(..., *(slice(n) for n in self.grid))]
+            filtered = xp.reshape(filtered, (*filtered.shape[: -len(axes)], -1))
             if not extra:
-                return found
+                return filtered
             total = xp.sum(columns[..., :extra], axis=-1, keepdims=True) / self.largest
-            unused = like(np.zeros((*found.shape[:-1], extra)), X)
-            return xp.concat([unused, found + total[..., None, :, :]], axis=-1)
+            unused = like(np.zeros((*filtered.shape[:-1], extra)), X)
+            return xp.concat([unused, filtered + total[..., None, :, :]], axis=-1)
 
         return product
 
@@ -283,8 +283,8 @@ class OperatorMask(Mask):
     def _product(self, columns):
         flat = columns.reshape(-1, columns.shape[-1])
         with self._lock:
-            found = np.array(self.operator.matmat(flat.T), dtype=np.float64)
-        return found.T.reshape(*columns.shape[:-2], 1, columns.shape[-2], -1)
+            product = np.array(self.operator.matmat(flat.T), dtype=np.float64)
+        return product.T.reshape(*columns.shape[:-2], 1, columns.shape[-2], -1)
 
     def _entries(self, rows, keys, X, heads):
         units = np.zeros((self.shape[0], len(rows)))
@@ -326,7 +326,7 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
             f"{n_keys} keys and {n_queries} queries."
         )
     is_grid = hasattr(mask, "n_extra")
-    if isinstance(mask, (list, tuple)) and any(hasattr(part, "n_extra") for part in mask):
+    if isinstance(mask, (list, tuple)) and any(hasattr(member, "n_extra") for member in mask):
         raise TypeError(
             "mask must be one for all heads, an array of shape (heads, L, S), or a "
             "ToeplitzMask(weights, shape=...) whose weights have an axis for heads; got a "
@@ -385,8 +385,8 @@ def _operator_mask(mask, is_causal, X):
 
 def _of_heads(array, heads):
     """Return the parts of an array (H, ...) that belong to heads, (*heads.shape, ...)."""
-    found = take(array, np.ravel(heads))
-    return namespace(found).reshape(found, (*np.shape(heads), *found.shape[1:]))
+    chosen = take(array, np.ravel(heads))
+    return namespace(chosen).reshape(chosen, (*np.shape(heads), *chosen.shape[1:]))
 
 
 def _some(X, rows, axis):
@@ -402,7 +402,7 @@ def _in_library(values, X):
     if not is_array_api(X):
         return np.asarray(to_host(values))
     if not (is_array_api(values) and namespace(values) is namespace(X)):
-        return beside(to_host(values), X)
+        return in_library_of(to_host(values), X)
     values, xp = array_api_compat.to_device(values, array_api_compat.device(X)), namespace(X)
     is_float = xp.isdtype(values.dtype, "real floating")
     return cast(values, xp.float32) if is_float and xp.finfo(values.dtype).bits < 32 else values

@@ -20,13 +20,13 @@ class Step(NamedTuple):
 
     Parameters
     ----------
-    found : array of shape (..., G, n, e + 1)
+    products : array of shape (..., G, n, e + 1)
         Denominators and numerators of the positions.
     total : array of shape (..., M, e + 1)
         Sums over the keys of these positions.
     """
 
-    found: Any
+    products: Any
     total: Any
 
 
@@ -48,10 +48,10 @@ def step(before, queries, keys, values):
     triangles = _lower(queries @ turned)
     sums = turned * values if n == 1 else turned @ values  # libraries are slow at outer products
     earlier, total = running(cast(before, values.dtype), sums)
-    found = arithmetic(values).add(queries @ earlier, triangles @ values)
-    xp, c = namespace(found), values.shape[-2]
-    found = xp.reshape(found, (*found.shape[:-2], -1, c, found.shape[-1]))
-    return Step(as_rows(xp.moveaxis(found, -3, -4))[..., :n, :], total)
+    products = arithmetic(values).add(queries @ earlier, triangles @ values)
+    xp, c = namespace(products), values.shape[-2]
+    products = xp.reshape(products, (*products.shape[:-2], -1, c, products.shape[-1]))
+    return Step(as_rows(xp.moveaxis(products, -3, -4))[..., :n, :], total)
 
 
 def in_parts(array, size=PART_ROWS):

@@ -17,18 +17,18 @@ def record_of_fit(attention):
     Returns
     -------
     dict of str to ndarray
-        The shape of the fit, and the `record_of` every mechanism.
+        The shape of the fit, and the `record_of` of every feature map.
 
     Raises
     ------
     ValueError
-        If a mechanism learned anything other than arrays and numbers.
+        If a feature map learned anything other than arrays and numbers.
     """
     record = {"shape": np.array(attention._fitted_shape)}
-    for i, mechanism in enumerate(attention.mechanisms_):
-        if not isinstance(mechanism, GeneralizedMap):  # which learns nothing
-            own = record_of(mechanism)
-            record.update({f"mechanisms/{i}/{name}": array for name, array in own.items()})
+    for i, feature_map in enumerate(attention.feature_maps_):
+        if not isinstance(feature_map, GeneralizedMap):  # which learns nothing
+            learned = record_of(feature_map)
+            record.update({f"feature_maps/{i}/{name}": array for name, array in learned.items()})
     return record
 
 
@@ -52,7 +52,7 @@ def restore_fit(attention, record):
     prototype = attention._prototype(width)
     transformers = []
     for i in range(n_heads):
-        learned = below(record, f"mechanisms/{i}/")
+        learned = below(record, f"feature_maps/{i}/")
         transformers.append(restored(prototype, learned) if learned else prototype)
     return attention._keep(shape, prototype, transformers)
 

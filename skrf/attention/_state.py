@@ -75,7 +75,7 @@ class AttentionState:
         if self.sums.ndim < 3:
             raise ValueError("select needs a batch, but the keys had no leading axis.")
         rows = indices if is_array_api(indices) else np.asarray(indices)
-        parts = (take(part, rows) for part in (self.sums, self.log_scale))
+        parts = (take(array, rows) for array in (self.sums, self.log_scale))
         return type(self)(*parts, self.width, self.is_double)
 
 
@@ -104,16 +104,19 @@ def sums_of_sets(state, inputs, n_features):
         )
     xp, n_lead = namespace(state.sums), len(inputs.key_leading)
     sums, top = (
-        xp.reshape(part, (-1, *part.shape[n_lead:])) for part in (state.sums, state.log_scale)
+        xp.reshape(array, (-1, *array.shape[n_lead:])) for array in (state.sums, state.log_scale)
     )
     return Sums(sums, top)
 
 
-def state_of_sets(found, groups, inputs, is_double):
+def state_of_sets(sums_of_groups, groups, inputs, is_double):
     """Return the state after some positions, given the sums of every group of sets."""
     sums, top = (
-        in_order([getattr(own, name) for own in found], groups) for name in ("sums", "top")
+        in_order([getattr(group_sums, name) for group_sums in sums_of_groups], groups)
+        for name in ("sums", "top")
     )
     xp = namespace(sums)
-    sums, top = (xp.reshape(part, (*inputs.key_leading, *part.shape[1:])) for part in (sums, top))
+    sums, top = (
+        xp.reshape(array, (*inputs.key_leading, *array.shape[1:])) for array in (sums, top)
+    )
     return AttentionState(sums, top, inputs.k.shape[-1], is_double)

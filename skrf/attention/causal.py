@@ -9,7 +9,7 @@ earlier outputs by rounding only.
 import numpy as np
 
 from .._arrays import cast
-from .._sums import Sums, is_inside, lifted, lowered, rise_limit
+from .._sums import Sums, is_inside, rise_limit, scale_keys, scale_queries
 from . import _prefix_sums
 from ._groups import blocks
 
@@ -21,8 +21,8 @@ def step(before, queries, keys, values):
 
     NumPy features are overwritten.
     """
-    queries, _ = lifted(queries, before.top[..., None, :])
-    keys, _ = lowered(keys, before.top)
+    queries, _ = scale_queries(queries, before.top[..., None, :])
+    keys, _ = scale_keys(keys, before.top)
     return _prefix_sums.step(before.sums, queries, keys, values)
 
 
@@ -44,24 +44,26 @@ def attend(group, out, sums=None, block_size=None, step=step):
     """
     for block in blocks(group.k.shape[-2], group.rows_at_once(block_size)):
         values = group.values(block)
-        found = _on_the_scale_so_far(group, block, sums, values)
-        if found is not None:
-            out.put_quotients(block, found.found)
-            sums = _after(sums, found)
+        result = _on_the_scale_so_far(group, block, sums, values)
+        if result is not None:
+            out.put_quotients(block, result.products)
+            sums = _after(sums, result)
             continue
         queries, keys = group.query_features(block), group.key_features(block)
         sums = Sums.before(keys, values) if sums is None else sums
         for rows, top in _safe_parts(sums, keys):
             sums = Sums(sums.at(top), top)
-            found = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
-            out.put_quotients(slice(block.start + rows.start, block.start + rows.stop), found.found)
-            sums = _after(sums, found)
+            result = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
+            out.put_quotients(
+                slice(block.start + rows.start, block.start + rows.stop), result.products
+            )
+            sums = _after(sums, result)
     return sums
 
 
-def _after(sums, step):
-    """Return the sums including the keys of a step."""
-    return Sums(sums.sums + cast(step.total, sums.sums.dtype), sums.top)
+def _after(sums, result):
+    """Return the sums including the keys of a step, given its result."""
+    return Sums(sums.sums + cast(result.total, sums.sums.dtype), sums.top)
 
 
 def _on_the_scale_so_far(group, block, sums, values):
@@ -76,9 +78,9 @@ def _on_the_scale_so_far(group, block, sums, values):
     keys = group.key_features(block, sums.top).values
     with np.errstate(over="ignore", invalid="ignore"):
         np.exp(queries, out=queries), np.exp(keys, out=keys)
-        found = _prefix_sums.step(sums.sums, queries, keys, values)
-    is_level = found.total[..., 0].max() < _LEVEL and np.isfinite(found.total).all()
-    return found if is_level and is_inside(found.found[..., 0], values.dtype) else None
+        result = _prefix_sums.step(sums.sums, queries, keys, values)
+    is_level = result.total[..., 0].max() < _LEVEL and np.isfinite(result.total).all()
+    return result if is_level and is_inside(result.products[..., 0], values.dtype) else None
 
 
 def _safe_parts(sums, keys):
@@ -90,9 +92,9 @@ def _safe_parts(sums, keys):
     waiting = [slice(0, keys.values.shape[-2])]
     while waiting:
         rows = waiting.pop()
-        part = keys.part(rows)
-        top = sums.raised(part)
-        if rows.stop - rows.start > 1 and sums.rise(part, top) > limit:
+        block = keys.part(rows)
+        top = sums.raised(block)
+        if rows.stop - rows.start > 1 and sums.rise(block, top) > limit:
             middle = (rows.start + rows.stop) // 2
             waiting += [slice(middle, rows.stop), slice(rows.start, middle)]
             continue

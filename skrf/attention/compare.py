@@ -109,12 +109,12 @@ def compare_attention(
     ...     for name, own in maps.items()
     ... }
     >>> table = compare_attention(q[:, 200:], k[:, 200:], v[:, 200:], operators)
-    >>> [row.name for row in table]
-    ['exact', 'optimal', 'adaptive', 'mean of the values']
+    >>> table[0].name, table[-1].name
+    ('exact', 'mean of the values')
     """
     if not (isinstance(operators, Mapping) and all(map(callable, operators.values()))):
         raise TypeError(f"operators must be a dict of str to callable, got {operators!r:.200}.")
-    q, k, v = (part if is_array_api(part) else np.asarray(part) for part in (q, k, v))
+    q, k, v = (array if is_array_api(array) else np.asarray(array) for array in (q, k, v))
     options = {} if key_padding_mask is None else {"key_padding_mask": key_padding_mask}
 
     def exact(q, k, v):

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import arithmetic, cast, largest_entry, like, namespace
-from .._sums import peaked, transposed
+from .._sums import exp_max_one, transposed
 from .._typing import Array
 from .._validation import check_integer
 from ._groups import blocks, side_by_side
@@ -108,7 +108,7 @@ def exact_attention(
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
         mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=False)
     dtype = _dtype_of_logits(inputs, scale, is_weighted)
-    q, k, v = (cast(part, dtype) for part in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (cast(array, dtype) for array in (inputs.q, inputs.k, inputs.v))
     given = scale, causal, mask, block_size
     sets = np.arange(k.shape[0])
     if not inputs.is_numpy:
@@ -144,7 +144,7 @@ def _attend(q, k, v, padding, heads, scale, causal, mask, block_size):
             positions = xp.arange(rows.start, rows.stop, **place)
             is_later = xp.arange(n, **place)[None, :] > positions[:, None]
             logits = do.fill(logits, is_later, -np.inf)
-        weights = peaked(logits)
+        weights = exp_max_one(logits)
         total = xp.sum(weights, axis=-1, keepdims=True)
         # Divide before multiplying by the values, which may be near the largest float.
         weights = do.divide(weights, xp.where(total == 0, like(1.0, total), total))

@@ -21,7 +21,7 @@ from .._arrays import (
 from .._estimator import EstimatorBase
 from .._memory import check_fits, components
 from .._sums import Rows
-from .._typing import Array, RandomState
+from .._typing import RandomState
 from .._validation import Interval, StrOptions, draw_seed
 from ..features import FeatureMap
 from ..projections import (
@@ -88,7 +88,7 @@ class GeneralizedMap(EstimatorBase):
         Normal projections; nearly normal ones by fast transforms, for more than 12 features; or
         the inputs themselves.
     coupling : str or Coupling, default="orthogonal"
-        How random projections depend on each other, as in the mechanisms.
+        How random projections depend on each other, as in the feature maps.
     sigma : float, default=1.0
         Multiplier of the inputs; attention sets it to the square root of its scale.
     random_state : int, RandomState instance or None, default=None
@@ -185,23 +185,8 @@ class GeneralizedMap(EstimatorBase):
         self._validate_params()
         self._check_functions()
         self.n_features_in_ = n_features
-        self.seed_ = draw_seed(self.random_state)
-        return self.redraw(self.seed_)
-
-    def adapted(self, X: Array, keys: Array | None = None) -> Self:
-        """Return the map itself: it learns nothing from data.
-
-        Parameters
-        ----------
-        X, keys : array
-            Ignored.
-
-        Returns
-        -------
-        self : object
-            The map.
-        """
-        return self
+        self._seed = draw_seed(self.random_state)
+        return self.redraw(self._seed)
 
     def redraw(self, random_state: RandomState = None) -> Self:
         """Redraw the projections, as attention's `diagnose` does.
@@ -223,7 +208,10 @@ class GeneralizedMap(EstimatorBase):
         """Return the feature maps of both sides."""
         if self.functions is not None:
             shape = Shape(self.n_features_in_)
-            return [FunctionMap(own, self.epsilon, self.sigma, shape) for own in self.functions]
+            return [
+                FunctionMap(function, self.epsilon, self.sigma, shape)
+                for function in self.functions
+            ]
         drawn = self._projection(random_state)
         if isinstance(drawn, DenseProjection):
             self.omega_ = drawn.dense()
@@ -377,14 +365,14 @@ class Shape:
 
     def check(self, features, X):
         """Raise unless features match the rows X, and their number the one seen before."""
-        found, n = tuple(getattr(features, "shape", ())), X.shape[0]
-        if len(found) != 2 or found[0] != n or self.n_columns not in (None, found[1]):
+        shape, n = tuple(getattr(features, "shape", ())), X.shape[0]
+        if len(shape) != 2 or shape[0] != n or self.n_columns not in (None, shape[1]):
             width = "M" if self.n_columns is None else self.n_columns
             raise ValueError(
                 f"functions must return features of shape (n, M), M the same for both; for rows of "
-                f"shape {tuple(X.shape)} that is ({n}, {width}), got {found}."
+                f"shape {tuple(X.shape)} that is ({n}, {width}), got {shape}."
             )
-        self.n_columns = found[1]
+        self.n_columns = shape[1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,16 +23,16 @@ import numpy as np
 
 from .._arrays import (
     arithmetic,
-    beside,
     cast,
     constant,
+    in_library_of,
     is_array_api,
     like,
     namespace,
     take,
     to_host,
 )
-from .._sums import Rows, finite, lifted, log_sum_exp, lowered, transposed
+from .._sums import Rows, finite, log_sum_exp, scale_keys, scale_queries, transposed
 from .._threads import run_all
 from ._groups import blocks, quotients, side_by_side
 
@@ -75,7 +75,7 @@ class Features:
         if self.values.dtype == dtype:
             return self
         queries, keys = (
-            rows.map(lambda part: cast(part, dtype)) for rows in (self.queries, self.keys)
+            rows.map(lambda array: cast(array, dtype)) for rows in (self.queries, self.keys)
         )
         return Features(queries, keys, cast(self.values, dtype), self.heads)
 
@@ -113,10 +113,10 @@ def attend(group, mask, heads, out):
         sums, is_right = _by_products(features.doubled if mask.is_double else features, mask)
         rest, done = np.flatnonzero(~is_right), np.flatnonzero(is_right)
         pieces = [(done, _rows_of(sums, done))] if len(done) else []
-    parts = [rest[part] for part in blocks(len(rest), mask.block_rows)]
+    parts = [rest[block] for block in blocks(len(rest), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)
-    found = run_all(work, parts) if group.is_numpy else map(work, parts)
-    pieces += chain.from_iterable(found)
+    results = run_all(work, parts) if group.is_numpy else map(work, parts)
+    pieces += chain.from_iterable(results)
     order = np.concatenate([rows for rows, _ in pieces])
     result = side_by_side([quotients(sums) for _, sums in pieces], -2)
     if np.any(order[1:] < order[:-1]):
@@ -129,9 +129,9 @@ def _n_lost(rows, sums, features, mask):
     """Return the number of queries whose weights sum to 0 although they see a key."""
     is_lost, n_lost = to_host(sums[..., 0] == 0), 0
     places = np.flatnonzero(is_lost.reshape(-1, len(rows)).any(axis=0))
-    for part in blocks(len(places), mask.block_rows):
-        some = places[part]
-        n_lost += int((is_lost[..., some] & _sees_a_key(rows[some], features, mask)).sum())
+    for block in blocks(len(places), mask.block_rows):
+        in_block = places[block]
+        n_lost += int((is_lost[..., in_block] & _sees_a_key(rows[in_block], features, mask)).sum())
     return n_lost
 
 
@@ -174,19 +174,19 @@ def _by_products(features, mask):
     keys, queries, values = features.keys, features.queries, features.values
     xp, every = namespace(values), slice(0, None)
     top = constant(xp.max(keys.exponents, axis=-2))
-    Q, _ = lifted(_new_rows(queries, every), top[..., None, :])
-    K, _ = lowered(_new_rows(keys, every), top)
-    Q, K, V = (_contiguous(transposed(part)) for part in (Q, K, values))
+    Q, _ = scale_queries(_new_rows(queries, every), top[..., None, :])
+    K, _ = scale_keys(_new_rows(keys, every), top)
+    Q, K, V = (_contiguous(transposed(array)) for array in (Q, K, values))
     product = mask.convolution(values, features.heads)
     n_bytes = _DEVICE_BYTES if is_array_api(values) else _COLUMN_BYTES
     n_bytes //= (4 if values.dtype == xp.float32 else 8) * mask.size
     batch = max(_LEAST_COLUMNS, n_bytes // math.prod(values.shape[:-2]))
 
-    def sums_of(part):
+    def sums_of(columns_of_values):
         """Return the sums of some values, (..., G, c, L)."""
-        some, total = V[..., None, part, :], 0.0
-        for block in blocks(K.shape[-2], max(1, batch // some.shape[-2])):
-            columns = K[..., block, None, :] * some
+        few_values, total = V[..., None, columns_of_values, :], 0.0
+        for block in blocks(K.shape[-2], max(1, batch // few_values.shape[-2])):
+            columns = K[..., block, None, :] * few_values
             *leading, n_features, n_values, n_keys = columns.shape
             seen = product(xp.reshape(columns, (*leading, -1, n_keys)))
             seen = xp.reshape(seen, (*seen.shape[:-2], n_features, n_values, -1))
@@ -196,8 +196,8 @@ def _by_products(features, mask):
     # More parts than threads; transforms are fastest for a power of 2 of columns.
     n_columns = V.shape[-2]
     parts = blocks(n_columns, min(batch, 1 << max(0, (n_columns // 8).bit_length() - 1)))
-    found = map(sums_of, parts) if is_array_api(values) else run_all(sums_of, parts)
-    sums = side_by_side(list(found), -2)
+    results = map(sums_of, parts) if is_array_api(values) else run_all(sums_of, parts)
+    sums = side_by_side(list(results), -2)
     is_right = _products_are_right(*map(constant, (sums, Q, K, V)), features.is_signed, mask)
     is_right[: mask.n_extra] = False
     return cast(transposed(sums), xp.float64), is_right
@@ -250,8 +250,8 @@ def _by_entries(rows, features, mask):
     if len(rest):
         is_double = features.doubled is features
         parts = np.array_split(rest, 2) if is_double and len(rest) == len(rows) else [rest]
-        for part in parts:
-            pieces += _by_entries(part, features.doubled, mask)
+        for block in parts:
+            pieces += _by_entries(block, features.doubled, mask)
     return pieces
 
 
@@ -265,8 +265,8 @@ def _cut(keys, size):
     """Return keys, a slice or numbers, in parts."""
     if isinstance(keys, slice):
         parts = blocks(keys.stop - keys.start, size)
-        return [slice(keys.start + part.start, keys.start + part.stop) for part in parts]
-    return [keys[part] for part in blocks(len(keys), size)]
+        return [slice(keys.start + block.start, keys.start + block.stop) for block in parts]
+    return [keys[block] for block in blocks(len(keys), size)]
 
 
 def _of_all_heads(entries, mask):
@@ -280,19 +280,19 @@ def _block(rows, features, mask):
     xp, parts = namespace(values), _key_parts(rows, features, mask)
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
-    for part in parts:
-        top = xp.maximum(top, xp.max(_rows_of(exponents, part), axis=-2))
-    Q, _ = lifted(_new_rows(features.queries, rows), top[..., None, :])
+    for block in parts:
+        top = xp.maximum(top, xp.max(_rows_of(exponents, block), axis=-2))
+    Q, _ = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
-    sums, sizes = beside(np.zeros(shape), values), 0.0
-    for part in parts:
-        K, _ = lowered(_new_rows(features.keys, part), top)
+    sums, sizes = in_library_of(np.zeros(shape), values), 0.0
+    for block in parts:
+        K, _ = scale_keys(_new_rows(features.keys, block), top)
         K = transposed(K)[..., None, :, :]
-        entries = mask.entries(rows, part, values, features.heads)
+        entries = mask.entries(rows, block, values, features.heads)
         weights = _of_all_heads(entries, mask)
         kernel = Q @ K
         kernel = arithmetic(kernel).multiply(kernel, weights)
-        sums = sums + cast(kernel @ _rows_of(values, part)[..., None, :, :], xp.float64)
+        sums = sums + cast(kernel @ _rows_of(values, block)[..., None, :, :], xp.float64)
         if features.is_signed:
             # Terms may cancel: their largest possible size decides whether the sum is accurate.
             most = (xp.abs(Q) @ xp.abs(K)) * weights
@@ -311,9 +311,9 @@ def _row_alone(rows, features, mask):
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
     parts = _cut(seen, max(1, _BLOCK_BYTES // (8 * n_entries)))
     if not parts:
-        return beside(np.zeros((*queries.values.shape[:-1], values.shape[-1])), values)
+        return in_library_of(np.zeros((*queries.values.shape[:-1], values.shape[-1])), values)
     pairs = [_pairs(queries, features.keys.map(lambda X, p=p: _rows_of(X, p))) for p in parts]
-    signs, logs = (side_by_side(list(part), -1) for part in zip(*pairs, strict=True))
+    signs, logs = (side_by_side(list(pieces), -1) for pieces in zip(*pairs, strict=True))
     entries = mask.entries(rows, seen, values, features.heads)
     weights = _of_all_heads(entries, mask)[..., 0, :]
     # Weights enter as logarithms. Those of 0 have no logarithm, but a gradient.

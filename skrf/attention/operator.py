@@ -71,7 +71,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
 
     Attributes
     ----------
-    mechanisms_ : list of transformers
+    feature_maps_ : list of transformers
         After `fit`: one per key head. They share the draw but not the parameters.
 
     See Also
@@ -175,7 +175,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         AttributeError
             If the map has no `partial_fit`, such as `AdaptiveRF`, which looks at single rows.
         """
-        return self._fit(q, k, key_padding_mask, vars(self).get("mechanisms_"))
+        return self._fit(q, k, key_padding_mask, vars(self).get("feature_maps_"))
 
     @serial_blas()
     def _fit(self, q, k, key_padding_mask, before=None):
@@ -196,8 +196,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
     def _keep(self, shape, prototype, transformers):
         """Store the results of a fit, and return the operator."""
         self._fitted_shape, self._fitted_prototype = shape, prototype
-        self.mechanisms_ = transformers
-        self._fitted_maps = [HeadMaps(own) for own in transformers]
+        self.feature_maps_ = transformers
+        self._fitted_maps = [HeadMaps(transformer) for transformer in transformers]
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
@@ -215,9 +215,9 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         """
         seed = draw_seed(random_state)
         self._redrawn = snapshot(self.random_state), seed
-        if hasattr(self, "mechanisms_"):
+        if hasattr(self, "feature_maps_"):
             self._fitted_maps = redrawn_maps(self._fitted_maps, lambda _: seed)
-            self.mechanisms_ = [own.transformer for own in self._fitted_maps]
+            self.feature_maps_ = [head.transformer for head in self._fitted_maps]
         else:
             self._drawn = {}
         return self
@@ -232,7 +232,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         given = snapshot((feature_map, scale, self.random_state))
         drawn = vars(self).get("_drawn", {})
         if width not in drawn or drawn[width][0] != given:
-            own = prepared(
+            prototype = prepared(
                 feature_map,
                 owner="attention",
                 reserved=("sigma", "kernel"),
@@ -242,8 +242,8 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
                 kernel=None if isinstance(feature_map, GeneralizedMap) else "softmax",
                 seed=self._seed,
             )
-            own = own if needs_data(own) else own.fit_without_data(width)
-            self._drawn = drawn = {**drawn, width: (given, own, [HeadMaps(own)])}
+            prototype = prototype if needs_data(prototype) else prototype.fit_without_data(width)
+            self._drawn = drawn = {**drawn, width: (given, prototype, [HeadMaps(prototype)])}
         return drawn[width][1]
 
     def _seed(self, source):
@@ -263,7 +263,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         """Return the `HeadMaps` of every set of keys."""
         n_sets, width, n_heads = inputs.k.shape[0], inputs.k.shape[-1], inputs.n_key_heads
         prototype = self._prototype(width)
-        if hasattr(self, "mechanisms_"):
+        if hasattr(self, "feature_maps_"):
             shape = _shape_of_fit(inputs)
             if shape != self._fitted_shape:
                 raise ValueError(
@@ -334,11 +334,11 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         """
         inputs = self._checked(q, k, v, key_padding_mask)
         n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0]) if self._is_softmax else 0
-        found = self._attend(inputs, self._maps(inputs), n_judged=n_judged)
-        warn_of_lost(found.n_lost, math.prod(inputs.q.shape[:-1]))
+        attended = self._attend(inputs, self._maps(inputs), n_judged=n_judged)
+        warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
-            warn_of_collapse(found.distances[1])
-        return inputs.given_layout(found.out)
+            warn_of_collapse(attended.distances[1])
+        return inputs.given_layout(attended.out)
 
     def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None):
         """Return the output, the state after it, lost queries and distances to exact attention.
@@ -364,7 +364,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         if state is not None:
             before = sums_of_sets(state, inputs, maps[0].n_features)
             is_small = inputs.q.shape[-2] * maps[0].n_features <= _JOINT_ENTRIES
-            is_shared = len(maps) > 1 and all(own is maps[0] for own in maps)
+            is_shared = len(maps) > 1 and all(head is maps[0] for head in maps)
             is_joint = True if is_small and is_shared else None
         groups = sets_of_groups(inputs, maps, is_joint)
         whole = None
@@ -462,9 +462,9 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
         inputs = self._checked(q, k, v, key_padding_mask)
-        found = self._attend(inputs, self._maps(inputs), state=state)
-        warn_of_lost(found.n_lost, math.prod(inputs.q.shape[:-1]))
-        return inputs.given_layout(found.out), found.state
+        attended = self._attend(inputs, self._maps(inputs), state=state)
+        warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
+        return inputs.given_layout(attended.out), attended.state
 
     # ---------------------------------------------------------------- inspection
 
@@ -520,10 +520,10 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         # A feature costs as much as an exact key, and once more for the heads that share keys.
         window = round(maps[0].n_features * (1 + 1 / inputs.q.shape[1]))
         n_judged = _DIAGNOSED_QUERIES if self._is_softmax else 0
-        found = self._attend(inputs, maps, n_judged=n_judged, window=window)
-        outputs = [found.out]
+        attended = self._attend(inputs, maps, n_judged=n_judged, window=window)
+        outputs = [attended.out]
         for n in range(1, _DIAGNOSED_DRAWS):
-            others = redrawn_maps(maps, lambda transformer, n=n: transformer.seed_ + n)
+            others = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
             outputs.append(self._attend(inputs, others).out)
         error = spread([to_host(out) for out in outputs])
         if self.mask is not None or not maps[0].is_positive:
@@ -535,7 +535,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         effective = np.concatenate(effective) if effective else None
         if not n_judged:
             return AttentionDiagnosis(error, effective)
-        *squares, size = found.distances[0]
+        *squares, size = attended.distances[0]
         names = "attention", "mean", "window"
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
         return AttentionDiagnosis(error, effective, dict(zip(names, errors, strict=True)))

@@ -51,7 +51,7 @@ def make_regime(
     See Also
     --------
     load_uci : Real rows with labels.
-    skrf.theory.compare : Errors of mechanisms on such pairs.
+    skrf.theory.compare : Errors of feature maps on such pairs.
 
     References
     ----------

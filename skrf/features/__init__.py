@@ -1,16 +1,16 @@
-"""Random-feature mechanisms: what omega becomes."""
+"""Random features: what omega becomes."""
 
-from ._clusters import by_first, row_codes, spread_rows
-from ._entry import (
+from ._adapters import (
     as_feature_map,
     check_columns,
+    fit_at_sigmas,
     fit_to,
-    fitted_at,
-    fitted_to,
+    fit_to_statistics,
     frozen_kernel,
     maps_sides_alike,
     prepared,
 )
+from ._clusters import by_first, row_codes, spread_rows
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF, lacks_rows
@@ -45,8 +45,8 @@ __all__ = [
     "check_columns",
     "difference",
     "fit_to",
-    "fitted_at",
-    "fitted_to",
+    "fit_at_sigmas",
+    "fit_to_statistics",
     "frozen_kernel",
     "in_range",
     "lacks_rows",

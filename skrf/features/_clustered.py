@@ -16,10 +16,11 @@ from .. import variances
 from .._arrays import Kept, arithmetic, like, namespace, squared_distances
 from .._sums import Rows
 from ..projections import DenseProjection, Projection
+from ._affine import Affine
 from ._clusters import cluster_centers, nearest, representatives
-from ._coordinates import Coordinates
 from ._map import FeatureMap, signed_rows
 from .exponential import optimal_rho
+from .streams import CENTERS, KEYS, QUERIES
 
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
@@ -32,7 +33,7 @@ class ClusteredMap(FeatureMap):
 
     Parameters
     ----------
-    coordinates : Coordinates
+    affine : Affine
         Coordinates that are projected.
     projection : Projection
         The projections that all blocks share.
@@ -42,7 +43,7 @@ class ClusteredMap(FeatureMap):
         Which side this is.
     """
 
-    coordinates: Coordinates
+    affine: Affine
     projection: Projection
     own_centers: np.ndarray
     other_centers: np.ndarray
@@ -78,7 +79,7 @@ class ClusteredMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of the rows."""
-        return self.coordinates.exponent_bound(X)
+        return self.affine.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +103,8 @@ class RecentredMap(ClusteredMap):
     @cached_property
     def _sums(self):
         """x0 + y0 of every pair, which multiply the rows."""
-        own, other = self._sides
-        return DenseProjection(self.own_centers[own] + self.other_centers[other])
+        first, other = self._sides
+        return DenseProjection(self.own_centers[first] + self.other_centers[other])
 
     @cached_property
     def _bias(self):
@@ -121,8 +122,8 @@ class RecentredMap(ClusteredMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        rows = self.coordinates(X)
-        row = self.coordinates.outer_term(X) - rows.squared_norms()
+        rows = self.affine(X)
+        row = self.affine.outer_term(X) - rows.squared_norms()
         levels = rows.dot(self._sums) + row[:, None]
         logs = rows.dot(self.projection)[:, None, :] * like(self._slopes, levels)[:, None]
         do, bias = arithmetic(logs), self._kept.like(logs, lambda: self._bias)
@@ -137,10 +138,10 @@ class RecentredMap(ClusteredMap):
             return super().write(X, out, room, lower)
         out[...] = -np.inf
         blocks = out.reshape(len(out), *self.roots.shape, -1).swapaxes(1, 1 + self.is_keys)
-        clusters = self._clusters(self.coordinates(X))
-        for c, (columns, own) in enumerate(self._by_cluster):
+        clusters = self._clusters(self.affine(X))
+        for c, (columns, cluster_map) in enumerate(self._by_cluster):
             rows = np.flatnonzero(clusters == c)
-            logs = own(X[rows]).values
+            logs = cluster_map(X[rows]).values
             if lower is not None:
                 logs -= lower[columns].astype(logs.dtype)
             blocks[rows, c] = logs.reshape(-1, *blocks.shape[2:])
@@ -150,24 +151,24 @@ class RecentredMap(ClusteredMap):
     def _by_cluster(self):
         """Columns of each cluster of this side, and their map."""
         numbers, axis = np.arange(self.n_columns).reshape(*self.roots.shape, -1), int(self.is_keys)
-        found = []
+        pairs = []
         for c, center in enumerate(self.own_centers):
-            part = replace(self, own_centers=center[None], roots=self.roots.take([c], axis))
-            found.append((numbers.take(c, axis).ravel(), part))
-        return found
+            cluster_map = replace(self, own_centers=center[None], roots=self.roots.take([c], axis))
+            pairs.append((numbers.take(c, axis).ravel(), cluster_map))
+        return pairs
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
-        xp, rows = namespace(X), self.coordinates(X)
+        xp, rows = namespace(X), self.affine(X)
         by_logs = xp.reshape(by_values, (X.shape[0], *self._bias.shape))
         by_logs = xp.where(self._sees(rows), by_logs, like(0.0, by_logs))
         by_products, totals = like(self._slopes, by_logs) @ by_logs, xp.sum(by_logs, axis=2)
         total = xp.sum(totals, axis=1, keepdims=True)
         by_rows = self.projection.pull_back(by_products) + self._sums.pull_back(totals)
         by_rows = by_rows - 2 * total * rows.values
-        if self.coordinates.is_softmax:
-            by_rows = by_rows + total * self.coordinates.unshifted(X).values
-        return self.coordinates.pull_back(by_rows)
+        if self.affine.is_softmax:
+            by_rows = by_rows + total * self.affine.unshifted(X).values
+        return self.affine.pull_back(by_rows)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows, slopes and biases."""
@@ -191,8 +192,8 @@ class StretchedMap(ClusteredMap):
 
     def __call__(self, X):
         """Return the `Rows` of X, zero except in the blocks of their cluster."""
-        xp, rows = namespace(X), self.coordinates(X)
-        outer = self.coordinates.outer_term(X) - math.log(self.projection.n_projections) / 2
+        xp, rows = namespace(X), self.affine(X)
+        outer = self.affine.outer_term(X) - math.log(self.projection.n_projections) / 2
         outer = outer - rows.squared_norms() / 2
         real, imaginary = (
             self.stretches[self.is_keys][:, :, i].reshape(-1, self.n_features) for i in (0, 1)
@@ -229,8 +230,8 @@ def sizes(spec):
 
 def n_columns(spec, n_rows):
     """Return the number of columns after a fit to this many rows, of which clusters are made."""
-    own = sizes(spec)
-    return (1 if is_positive(spec) else 2) * own.n_projections * min(own.clusters, n_rows) ** 2
+    learned, per_pair = sizes(spec), 1 if is_positive(spec) else 2
+    return per_pair * learned.n_projections * min(learned.clusters, n_rows) ** 2
 
 
 def n_bytes(spec, learned, n_rows):
@@ -247,13 +248,12 @@ def is_positive(spec):
 
 def learn_from_rows(spec, learned, sample):
     """Add the centres of both sides, and what the features of every pair of clusters need."""
-    rng = sample.rng_of_rows()
-    queries = _chosen(spec, learned, sample.queries, sample.weights, rng)
-    learned.query_centers_ = cluster_centers(*queries, learned.clusters, rng)
+    queries = _chosen(spec, learned, sample.queries, sample.weights, sample.rng(QUERIES))
+    learned.query_centers_ = cluster_centers(*queries, learned.clusters, sample.rng(CENTERS, 0))
     others, learned.key_centers_ = queries, learned.query_centers_
     if sample.keys is not sample.queries:
-        others = _chosen(spec, learned, sample.keys, sample.key_weights, rng)
-        learned.key_centers_ = cluster_centers(*others, learned.clusters, rng)
+        others = _chosen(spec, learned, sample.keys, sample.key_weights, sample.rng(KEYS))
+        learned.key_centers_ = cluster_centers(*others, learned.clusters, sample.rng(CENTERS, 1))
     centers = learned.query_centers_, learned.key_centers_
     if is_positive(spec):
         learned.rho_ = _roots(queries, others, *centers)
@@ -266,17 +266,17 @@ def _chosen(spec, learned, X, weights, rng):
     chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
     # Convert to float64 before the shift, so that float32 rows give the same choices.
     X = X[chosen].astype(np.float64, copy=False)
-    return spec._coordinates(learned).on_host(X), weights
+    return spec._affine(learned).on_host(X), weights
 
 
 def assemble(spec, learned, draw):
     """Return the maps of both sides."""
     is_recentred = is_positive(spec)
     kind = RecentredMap if is_recentred else StretchedMap
-    own = learned.rho_ if is_recentred else learned.stretches
-    shared = spec._coordinates(learned), draw.projection
+    parameters = learned.rho_ if is_recentred else learned.stretches
+    shared = spec._affine(learned), draw.projection
     sides = learned.query_centers_, learned.key_centers_
-    return kind(*shared, *sides, False, own), kind(*shared, *sides[::-1], True, own)
+    return kind(*shared, *sides, False, parameters), kind(*shared, *sides[::-1], True, parameters)
 
 
 def log_variance(spec, learned, X, Y):
@@ -305,12 +305,12 @@ def _roots(queries, others, *centers):
     Queries and others are points and their weights.
     """
     spreads = []
-    for (points, weights), own in zip((queries, others), centers, strict=True):
-        distances2 = cdist(points, own, "sqeuclidean")
-        spreads.append(np.sum(_shares(points, weights, own) * distances2.T, axis=1))
+    for (points, weights), side_centers in zip((queries, others), centers, strict=True):
+        distances2 = cdist(points, side_centers, "sqeuclidean")
+        spreads.append(np.sum(_shares(points, weights, side_centers) * distances2.T, axis=1))
     # Centres are means, so the mean of |u + v|^2 is that of |u|^2 + |v|^2.
     sums = np.add.outer(*spreads)
-    return np.array([[optimal_rho(own, points.shape[1]) for own in row] for row in sums])
+    return np.array([[optimal_rho(spread, points.shape[1]) for spread in row] for row in sums])
 
 
 def _stretches(queries, others, *centers):
@@ -320,8 +320,10 @@ def _stretches(queries, others, *centers):
     (C_queries, C_keys, 2, d).
     """
     means, squares = [], []
-    for axis, (points, weights), own in zip((1, 0), (queries, others), centers, strict=True):
-        shares = _shares(points, weights, own)
+    for axis, (points, weights), side_centers in zip(
+        (1, 0), (queries, others), centers, strict=True
+    ):
+        shares = _shares(points, weights, side_centers)
         means.append(np.expand_dims(shares @ points, axis))
         squares.append(np.expand_dims(np.maximum(shares @ points**2, _FLOOR), axis))
     size = squares[1] ** 0.25 / squares[0] ** 0.25

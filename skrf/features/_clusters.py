@@ -1,4 +1,4 @@
-"""Rows, centres and their order, for mechanisms that look at single rows.
+"""Rows, centres and their order, for feature maps that look at single rows.
 
 Equal rows are merged, with the sum of their weights, and sorted lexicographically, so that weights
 act as repetitions in every later choice, and the order of the input does not matter.
@@ -180,10 +180,10 @@ def cluster_centers(points, weights, n_clusters, rng):
     )
     moved = scaled + noise[:, 1:] * (lengths + np.median(lengths))[:, None]
     shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
-    found = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
+    kmeans = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
     # scikit-learn 1.6 fails if array_api_dispatch is set.
     with config_context(array_api_dispatch=False):
-        labels = found.fit(moved, sample_weight=shares * (1 + noise[:, 0])).labels_
+        labels = kmeans.fit(moved, sample_weight=shares * (1 + noise[:, 0])).labels_
     totals = np.bincount(labels, shares, n_clusters)
     sums = np.zeros((n_clusters, points.shape[1]))
     np.add.at(sums, labels, scaled * shares[:, None])

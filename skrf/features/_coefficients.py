@@ -42,13 +42,13 @@ class Angular:
         # (1 + s_1) ... (1 + s_(k-1)) (1 - s_k) / 2^k as a sum of products of signs.
         chain = []
         for k in range(last):
-            own = signs[:, k * n : (k + 1) * n]
-            turned = [own / math.sqrt(max(n, 1)), *(part * own for part in chain)]
+            block_signs = signs[:, k * n : (k + 1) * n]
+            turned = [block_signs / math.sqrt(max(n, 1)), *(link * block_signs for link in chain)]
             half = 2 ** (-(k + 1) / 2)
-            made += [(half * part, k) for part in chain]
-            made += [((-half if keys else half) * part, k) for part in turned]
+            made += [(half * link, k) for link in chain]
+            made += [((-half if keys else half) * link, k) for link in turned]
             chain += turned
-        return made + [(2 ** (-last / 2) * part, last) for part in chain]
+        return made + [(2 ** (-last / 2) * link, last) for link in chain]
 
     def pull_back(self, products, by_multipliers, *, keys):
         """Return None: signs have no gradient with respect to the products."""
@@ -64,11 +64,11 @@ class Angular:
         if n_coefficients == 0:
             far = near = np.full_like(far, 0.5)
         means = np.stack([*(far * near**k for k in range(n_bases - 1)), near ** (n_bases - 1)])
-        found = means[:, None] * means[None, :]
+        expected = means[:, None] * means[None, :]
         if n_coefficients:
-            found *= 1 - 1 / n_coefficients
-            found[np.diag_indices(n_bases)] += means / n_coefficients
-        return found
+            expected *= 1 - 1 / n_coefficients
+            expected[np.diag_indices(n_bases)] += means / n_coefficients
+        return expected
 
 
 class Gaussian:
@@ -96,31 +96,31 @@ class Gaussian:
     def pull_back(self, products, by_multipliers, *, keys):
         """Return the gradient with respect to products, given those with respect to multipliers."""
         parts, sign = by_multipliers[1:], -1.0 if keys else 1.0
-        found = []
+        gradients = []
         for k, (cosine, sine) in enumerate(_cosines(products, len(parts) // 2)):
             by_both, n = sign * parts[2 * k] + parts[2 * k + 1], cosine.shape[1]
-            found.append(by_both[:, n:] * cosine - by_both[:, :n] * sine)
-        return columns(found)
+            gradients.append(by_both[:, n:] * cosine - by_both[:, :n] * sine)
+        return columns(gradients)
 
     def moments(self, X, Y, n_coefficients, n_bases, width):
         """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
         difference2 = variances.PairGeometry.of(X, Y).difference2
         if n_coefficients == 0:
-            found = np.zeros((n_bases, n_bases, *difference2.shape))
-            found[0, 0] = 1.0
-            return found
+            expected = np.zeros((n_bases, n_bases, *difference2.shape))
+            expected[0, 0] = 1.0
+            return expected
         distances = np.sqrt(difference2)
         exponents = [(np.minimum(distances, _FAR * w) / w) ** 2 / 2 for w in np.atleast_1d(width)]
         # Subtract Gaussians without cancellation; the wider one has the smaller exponent.
         pairs = pairwise([np.zeros_like(difference2), *exponents])
         means = [-np.exp(-a) * np.expm1(a - b) for a, b in pairs]
         means = np.stack([*means, np.exp(-exponents[-1])])
-        found = means[:, None] * means[None, :]
+        expected = means[:, None] * means[None, :]
         for k, exponent in enumerate(exponents):
             spread = np.expm1(-2 * exponent) ** 2 / (2 * n_coefficients)
-            found[[k, k + 1], [k, k + 1]] += spread
-            found[[k, k + 1], [k + 1, k]] -= spread
-        return found
+            expected[[k, k + 1], [k, k + 1]] += spread
+            expected[[k, k + 1], [k + 1, k]] -= spread
+        return expected
 
 
 def _cosines(products, n_groups):
@@ -128,4 +128,4 @@ def _cosines(products, n_groups):
     xp, n = namespace(products), products.shape[1] // n_groups
     groups = [products[:, k * n : (k + 1) * n] for k in range(n_groups)]
     root = math.sqrt(max(n, 1))
-    return [(xp.cos(own) / root, xp.sin(own) / root) for own in groups]
+    return [(xp.cos(angles) / root, xp.sin(angles) / root) for angles in groups]

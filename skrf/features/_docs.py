@@ -1,4 +1,4 @@
-"""Paragraphs shared by the docstrings of all mechanisms, each written once.
+"""Paragraphs shared by the docstrings of all feature maps, each written once.
 
 `document` inserts them where a class docstring says ``%(name)s``.
 
@@ -8,7 +8,7 @@ sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 |x 
 
 [n_components]
 n_components : int, default=100
-    Number of output columns.
+    Number of components.
 
 [sigma_parameter]
 sigma : float, "scale" or "median", default=1.0
@@ -58,8 +58,8 @@ random_state : int, RandomState instance or None, default=None
 
 [attributes]
 n_components_ : int
-    Number of output columns.
-sigma_, gamma_, length_scale_ : float
+    Number of components.
+sigma_, gamma_ : float
     The kernel's scale in three notations.
 omega_ : ndarray of shape (n_projections, n_features)
     The projections, standard (not multiplied by sigma); absent with projection="hadamard".

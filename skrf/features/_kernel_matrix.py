@@ -1,4 +1,4 @@
-"""Matrices of a fitted mechanism: the kernel, its estimate, and the variance of the estimate."""
+"""Matrices of a fitted feature map: the kernel, its estimate, and the variance of the estimate."""
 
 import warnings
 
@@ -73,7 +73,9 @@ class KernelMatrixMixin:
         rows = [in_range(side, Z, name) for side, Z, name in sides]
         # Libraries other than NumPy do not multiply float32 by float64.
         dtype = namespace(X).result_type(*(Z.dtype for Z in rows))
-        queries, keys = (mapped(own[0], cast(Z, dtype)) for own, Z in zip(sides, rows, strict=True))
+        queries, keys = (
+            mapped(side[0], cast(Z, dtype)) for side, Z in zip(sides, rows, strict=True)
+        )
         if is_array_api(X) and not self.is_positive:
             values, scale = signed_product(queries, keys)
             values = values * _exp(scale)
@@ -109,92 +111,6 @@ class KernelMatrixMixin:
         logs = self._of_pairs(X, Y, "_log_variance")
         return logs if log else self._flagged(_exp(logs), "Variances overflowed")
 
-    def term_range(
-        self, X: Array, Y: Array | None = None, *, log: bool = False, upper: bool = False
-    ) -> Array:
-        """Return the length of an interval that holds every independent term of the estimate.
-
-        `approximate_kernel` is the mean of ``n_projections_`` terms, one per projection.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_x, n_features)
-            Queries.
-        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
-        log : bool, default=False
-            Return the natural logarithm, which neither overflows nor underflows.
-        upper : bool, default=False
-            Also accept dependent terms if no exponential moment of their mean exceeds that of
-            independent ones: bounds on upper tails hold for these, too.
-
-        Returns
-        -------
-        ndarray of shape (n_x, n_y)
-            At least the largest possible term minus the smallest one.
-
-        Raises
-        ------
-        ValueError
-            If terms are not bounded or not independent; the message says when they are.
-        """
-        logs = self._of_pairs(X, Y, "_log_term_range", upper)
-        return logs if log else self._flagged(_exp(logs), "Ranges of terms overflowed")
-
-    def term_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
-        """Return the variance of one of the terms of `term_range`.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_x, n_features)
-            Queries.
-        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
-        log : bool, default=False
-            Return the natural logarithm, which neither overflows nor underflows.
-
-        Returns
-        -------
-        ndarray of shape (n_x, n_y)
-            The variance of the estimate from a single projection.
-
-        Raises
-        ------
-        NotImplementedError
-            If no closed form is known, or the estimate is not a mean of such terms.
-        """
-        logs = self._of_pairs(X, Y, "_log_term_variance")
-        return logs if log else self._flagged(_exp(logs), "Variances overflowed")
-
-    def block_moment(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
-        """Return the summed second moments of the independent parts of the estimate.
-
-        Each block of projections contributes one nonnegative part, its share of the mean.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_x, n_features)
-            Queries.
-        Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
-        log : bool, default=False
-            Return the natural logarithm, which neither overflows nor underflows.
-
-        Returns
-        -------
-        ndarray of shape (n_x, n_y)
-            The sum of the second moments, or an upper bound on it.
-
-        Raises
-        ------
-        NotImplementedError
-            If the second moment of a block is not known.
-        ValueError
-            If parts may be negative or dependent; the message says when they are not.
-        """
-        logs = self._of_pairs(X, Y, "_log_block_moment")
-        return logs if log else self._flagged(_exp(logs), "Second moments overflowed")
-
     @property
     def kernel_variance_is_exact_(self) -> bool:
         """Whether `kernel_variance` is exact rather than an upper bound."""
@@ -207,7 +123,7 @@ class KernelMatrixMixin:
         return fitted.spec._variance_is_exact(fitted.learned)
 
     def _of_pairs(self, X, Y, method, *arguments):
-        """Return the result of a method of the fitted mechanism for all pairs of rows."""
+        """Return the logarithms that a method of the contract gives for all pairs of rows."""
         X, Y = self._pair(X, Y)
         logs = getattr(self._fitted.spec, method)(self._fitted, X, Y, *arguments)
         return like(logs, X) if is_array_api(X) else logs

@@ -1,8 +1,8 @@
 """The fitted feature map: one side of an estimate of a kernel, rows in and features out.
 
 A `FeatureMap` is immutable and independent of estimators. Consumers hold feature maps and nothing
-else of a mechanism; what they do with features is in `skrf._sums`. No map overflows: positive maps
-return logarithms, the others features with a log scale per row.
+else of a feature map; what they do with features is in `skrf._sums`. No map overflows: positive
+maps return logarithms, the others features with a log scale per row.
 """
 
 import math
@@ -41,7 +41,7 @@ def signed_rows(values: Array, log_amplitude: Array) -> Rows:
 
 
 class FeatureMap(ABC):
-    """One side of a fitted mechanism.
+    """One side of a fitted feature map.
 
     Attributes
     ----------
@@ -59,18 +59,21 @@ class FeatureMap(ABC):
         Number of features that are sines and cosines, which take compiled code if they are many.
     level : float or None
         Log scale of all rows, if they share one that does not depend on them.
+    is_bounded : bool
+        Whether no feature can overflow, and no row vanish in all of them.
 
     See Also
     --------
     as_feature_map : Reads one from any fitted transformer.
     mapped : Calls one with many rows.
-    BaseRandomFeatures : Mechanisms, which make them.
+    BaseRandomFeatures : Feature maps, which make them.
     """
 
     is_parallel = True
     is_view = False
     n_sines = 0
     level = None
+    is_bounded = False
     columns_per_projection = 1
 
     @property
@@ -137,7 +140,7 @@ class FeatureMap(ABC):
         """
         raise NotImplementedError(
             f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
-            "mechanisms of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
+            "feature maps of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
 
     def of_products(self, other: "FeatureMap") -> "FeatureMap | None":
@@ -214,10 +217,8 @@ def as_dtype(features, dtype):
         return cast(features, dtype)
 
 
-def mapped(
-    feature_map: FeatureMap, X: Array, *, plain: bool = False, look: Callable | None = None
-) -> Rows | Array:
-    """Return the `Rows` of X, or its plain features, with the dtype of X.
+def mapped(feature_map: FeatureMap, X: Array) -> Rows:
+    """Return the `Rows` of X, with the dtype of X.
 
     Rows on the host are mapped in blocks by the threads allowed. Besides the output, memory holds
     only the temporaries of one block per thread.
@@ -228,10 +229,6 @@ def mapped(
         The map.
     X : array or sparse matrix of shape (n, n_features)
         Validated rows.
-    plain : bool, default=False
-        Whether to return features instead of `Rows`.
-    look : callable, default=None
-        Called with every block of features on the host.
 
     See Also
     --------
@@ -239,26 +236,65 @@ def mapped(
     signed_rows : Makes what a map with signs returns.
     """
     if is_array_api(X):
-        rows = feature_map(X)
-        return rows.plain() if plain else rows
+        return feature_map(X)
+    values, scales = _by_blocks(feature_map, X, feature_map.write)
+    return Rows(values) if feature_map.is_positive else Rows(values, np.concatenate(scales))
+
+
+def plain_features(feature_map: FeatureMap, X: Array) -> tuple[Array, bool, bool]:
+    """Return the features of X, whether a row of them vanished, and whether one overflowed.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    X : array or sparse matrix of shape (n, n_features)
+        Validated rows.
+
+    See Also
+    --------
+    mapped : Features that neither vanish nor overflow.
+    """
+    if is_array_api(X):
+        features = feature_map(X).plain()
+        return features, *out_of_range(feature_map, features)
+
+    def write(X, out, room):
+        feature_map.write_plain(X, out, room)
+        return out_of_range(feature_map, out)  # while it is in the processor's cache
+
+    features, flaws = _by_blocks(feature_map, X, write)
+    return features, *(any(flaw) for flaw in zip(*flaws, strict=True))
+
+
+def out_of_range(feature_map, features):
+    """Return whether a row is 0 in all features, and whether one is infinite or NaN."""
+    if feature_map.is_bounded:
+        return False, False
+    if feature_map.is_positive and not is_array_api(features):
+        # One pass: a row sum is 0 only if all entries are, and finite only if all are.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = features @ np.ones(features.shape[1], features.dtype)
+        return bool((sums == 0).any()), not bool(np.isfinite(sums).all())
+    xp = namespace(features)
+    top, low = xp.max(features, axis=1), xp.min(features, axis=1)
+    has_vanished = bool(xp.any((top == 0) & (low == 0)))
+    return has_vanished, not bool(xp.all(xp.isfinite(top) & xp.isfinite(low)))
+
+
+def _by_blocks(feature_map, X, write):
+    """Return what `write(X, out, room)` writes, and what it returned for the blocks in order."""
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
-    scales, room = {}, Scratch()
+    returned, room = {}, Scratch()
     _kernels.load(X, len(out) * feature_map.n_sines)
 
     def work(rows):
         # Settings of floating-point warnings apply to one thread only.
         with np.errstate(over="ignore", invalid="ignore"):
-            if plain:
-                feature_map.write_plain(X[rows], out[rows], room)
-            else:
-                scales[rows.start or 0] = feature_map.write(X[rows], out[rows], room)
-        if look is not None:
-            look(out[rows])
+            returned[rows.start or 0] = write(X[rows], out[rows], room)
 
     if out.size < _SMALL:
         work(slice(None))
     else:
         run_rows(work, len(out), block_rows(*out.shape, X.shape[1]))
-    if plain or feature_map.is_positive:
-        return out if plain else Rows(out)
-    return Rows(out, np.concatenate([scales[start] for start in sorted(scales)]))
+    return out, [returned[start] for start in sorted(returned)]

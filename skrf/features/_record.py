@@ -1,4 +1,4 @@
-"""What a fitted mechanism learned, as arrays by name, and the mechanism restored from them."""
+"""What a fitted feature map learned, as arrays by name, and the feature map restored from them."""
 
 from dataclasses import fields
 from types import SimpleNamespace
@@ -8,9 +8,10 @@ from sklearn.frozen import FrozenEstimator
 
 from .._validation import draft_of, draw_seed, same
 from ..statistics import Moments, PairStatistics
-from .base import BaseRandomFeatures, Fitted
+from ._fitted import Fitted
+from .base import BaseRandomFeatures
 
-# Parts of a `Fitted` in which two mechanisms may differ.
+# Parts of a `Fitted` in which two feature maps may differ.
 _PARTS = {
     "statistics": "their statistics",
     "learned": "what they learnt",
@@ -19,12 +20,12 @@ _PARTS = {
 _NUMBERS = bool, int, float, complex
 
 
-def record_of(mechanism):
-    """Return what a fitted mechanism learned: everything but parameters and the seed of its draw.
+def record_of(feature_map):
+    """Return what a fitted feature map learned: everything but parameters and the seed of its draw.
 
     Parameters
     ----------
-    mechanism : BaseRandomFeatures
+    feature_map : BaseRandomFeatures
         Fitted.
 
     Returns
@@ -37,9 +38,9 @@ def record_of(mechanism):
     ValueError
         If it learned anything other than arrays and numbers.
     """
-    if not isinstance(mechanism, BaseRandomFeatures):
-        raise ValueError(_refusal(mechanism, "is none of skrf's"))
-    fitted, record = mechanism._known, {}
+    if not isinstance(feature_map, BaseRandomFeatures):
+        raise ValueError(_refusal(feature_map, "is none of skrf's"))
+    fitted, record = feature_map._known, {}
     for side in fields(PairStatistics):
         moments = getattr(fitted.statistics, side.name)
         for name, value in vars(moments).items():
@@ -47,7 +48,7 @@ def record_of(mechanism):
                 record[f"statistics/{side.name}/{name}"] = np.array(value)
     record["statistics/is_one"] = np.array(fitted.statistics.keys is fitted.statistics.queries)
     for path, value in _leaves("learned", fitted.learned):
-        record[path] = _as_array(mechanism, path.removeprefix("learned/"), value)
+        record[path] = _as_array(feature_map, path.removeprefix("learned/"), value)
     return record
 
 
@@ -64,20 +65,20 @@ def _leaves(path, value):
         yield from _leaves(f"{path}/{name}", part)
 
 
-def restored(mechanism, record):
-    """Return a mechanism with the learned values of a record.
+def restored(feature_map, record):
+    """Return a feature map with the learned values of a record.
 
     Parameters
     ----------
-    mechanism : BaseRandomFeatures
+    feature_map : BaseRandomFeatures
         Fitted, or with an integer as ``random_state``; provides the parameters and the seed.
     record : dict of str to ndarray
         From `record_of`.
 
     Returns
     -------
-    mechanism
-        A fitted copy, whose maps equal those of the recorded mechanism in every bit.
+    feature_map
+        A fitted copy, whose maps equal those of the recorded feature map in every bit.
     """
     tree = {}
     for path, array in record.items():
@@ -90,37 +91,37 @@ def restored(mechanism, record):
     sides = [_moments(record, side.name) for side in fields(PairStatistics)]
     if record["statistics/is_one"]:
         sides = sides[:1] * 2
-    fitted = mechanism._fitted
+    fitted = feature_map._fitted
     if fitted is not None:
-        spec, seed, draft = fitted.spec, fitted.seed, mechanism
+        spec, seed, draft = fitted.spec, fitted.seed, feature_map
     else:
-        spec, draft = mechanism._as_spec(), draft_of(mechanism)
-        seed, draft.n_features_in_ = draw_seed(mechanism.random_state), learned.n_features
+        spec, draft = feature_map._as_spec(), draft_of(feature_map)
+        seed, draft.n_features_in_ = draw_seed(feature_map.random_state), learned.n_features
     parts = PairStatistics(*sides), learned, spec._draw(learned, seed)
     return draft._with(Fitted.assemble(spec, seed, *parts))
 
 
 def _moments(record, side):
     unknown = np.full_like(record[f"statistics/{side}/step"], np.nan)
-    names = [own.name for own in fields(Moments)]
-    found = {name: record.get(f"statistics/{side}/{name}", unknown) for name in names}
-    return Moments(**{**found, "weight": found["weight"].item()})
+    names = [moment.name for moment in fields(Moments)]
+    values = {name: record.get(f"statistics/{side}/{name}", unknown) for name in names}
+    return Moments(**{**values, "weight": values["weight"].item()})
 
 
-def _as_array(mechanism, name, value):
+def _as_array(feature_map, name, value):
     """Return an array, a number or None as an array."""
     if value is None:
         return np.zeros(0, bool)
     if type(value) in _NUMBERS or (isinstance(value, np.ndarray) and value.ndim):
         return np.array(value)
-    raise ValueError(_refusal(mechanism, f"learns {name}={value!r:.60}, which is not an array"))
+    raise ValueError(_refusal(feature_map, f"learns {name}={value!r:.60}, which is not an array"))
 
 
 def _grown(tree):
     """Return the namespace, tuple or value of a branch of paths."""
     if not isinstance(tree, dict):
         return _from_array(tree)
-    parts = {name: _grown(part) for name, part in tree.items()}
+    parts = {name: _grown(branch) for name, branch in tree.items()}
     if all(name.isdigit() for name in parts):
         return tuple(parts[name] for name in sorted(parts, key=int))
     return SimpleNamespace(**parts)
@@ -132,11 +133,11 @@ def _from_array(array):
     return None if array.dtype == bool and array.shape == (0,) else array
 
 
-def _refusal(mechanism, reason):
+def _refusal(feature_map, reason):
     return (
-        f"{type(mechanism).__name__} cannot be written as arrays: it {reason}. Allowed: "
-        "mechanisms of skrf whose parameters are arrays and numbers, such as OptimalPositiveRF and "
-        "DenseExponentialRF."
+        f"{type(feature_map).__name__} cannot be written as arrays: it {reason}. Allowed: "
+        "feature maps of skrf whose parameters are arrays and numbers, such as OptimalPositiveRF "
+        "and DenseExponentialRF."
     )
 
 
@@ -151,7 +152,7 @@ def difference(one, other):
     Returns
     -------
     str or None
-        For mechanisms of this library: the parameters, statistics, what was learned, or the draw.
+        For feature maps of this library: the parameters, statistics, what was learned, or the draw.
     """
     if type(one) is not type(other):
         return f"their class, {type(one).__name__} against {type(other).__name__}"
@@ -159,13 +160,13 @@ def difference(one, other):
         return difference(one.estimator, other.estimator)
     if not isinstance(one, BaseRandomFeatures):
         return None if same(vars(one), vars(other)) else "what was fitted"
-    sides = [own._known for own in (one, other)]
-    params = [own.spec.get_params() for own in sides]
+    sides = [side._known for side in (one, other)]
+    params = [side.spec.get_params() for side in sides]
     for name in params[0]:
-        pair = [own[name] for own in params]
+        pair = [side[name] for side in params]
         if name != "random_state" and not same(*pair):
             return f"the parameter {name}={pair[0]!r} against {pair[1]!r}"
     for name, what in _PARTS.items():
-        if not same(*(getattr(own, name) for own in sides)):
+        if not same(*(getattr(side, name) for side in sides)):
             return what
     return None

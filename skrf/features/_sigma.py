@@ -8,31 +8,32 @@ from scipy.spatial.distance import pdist
 
 from .._arrays import LARGEST, largest_entry, squared_distances
 from ._clusters import representatives, unique_rows
+from .streams import MEDIAN
 
 _MEDIAN_ROWS = 1000
 _SMALLEST = 1e-145  # the square of its rounding error is still a float
 _RELATIVE_ROUNDING = 1e-14  # of a mean of thousands of equal numbers, with a margin
 
 
-def resolve_sigma(mechanism, statistics, sample):
+def resolve_sigma(feature_map, statistics, sample):
     """Return the multiplier of the inputs as a float.
 
     Parameters
     ----------
-    mechanism : mechanism
-        Mechanism with the parameter ``sigma``.
+    feature_map : feature map
+        Feature map with the parameter ``sigma``.
     statistics : PairStatistics
         Of the rows.
     sample : Sample
         The rows themselves; without queries if only statistics are available.
     """
-    sigma = mechanism.sigma
+    sigma = feature_map.sigma
     if isinstance(sigma, str):
         sigma = _of_data(sigma, statistics.queries, sample)
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.
     elif (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
-            f"The 'sigma' parameter of {type(mechanism).__name__} must be 'scale', 'median' or a "
+            f"The 'sigma' parameter of {type(feature_map).__name__} must be 'scale', 'median' or a "
             f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
         )
     sigma = float(sigma)
@@ -83,7 +84,7 @@ def _of_data(rule, queries, sample):
 def median_distance(sample):
     """Return the median distance of at most 1,000 distinct queries, or 0 if all are equal."""
     X, weights, _ = unique_rows(sample.queries, sample.weights)
-    chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng_of_rows())
+    chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng(MEDIAN))
     X = X[chosen]
     pairs = np.triu_indices(X.shape[0], 1)
     if sp.issparse(X):

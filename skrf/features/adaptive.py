@@ -33,9 +33,9 @@ from ._clusters import (
 )
 from ._docs import document
 from ._sigma import weighted_median
-from .base import CHOICE, OMEGA, rng_of
 from .exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import WeightedExponential
+from .streams import CENTERS, COUNTS, JUDGES, KEYS, OMEGA, PILOT, QUERIES, SUMS, rng_of
 
 _PILOT_ROWS = 1000
 _CENTER_ROWS = 20_000
@@ -116,7 +116,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     %(sigma)s
 
-    Choose it wherever positivity matters and the number of columns is small: `fit` places
+    Choose it wherever positivity matters and the number of components is small: `fit` places
     projections near the data and reweights them exactly, so that given the centres the estimate
     stays unbiased for every pair, near the data or not. `transform` costs as much as for plain
     positive features; `fit` costs O(n_components * n_centers * d) and a k-means.
@@ -124,10 +124,10 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     Parameters
     ----------
     %(n_components)s
-    centers : {"auto", "classes", "kmeans", "random", "none"}, default="auto"
+    centers : {"auto", "classes", "kmeans", "random"}, default="auto"
         Where the bumps are placed: at centres of clusters found within each class of y, at centres
-        of clusters, at random rows, or nowhere (dense exponential features). "auto" compares
-        clusters (within classes if `fit` gets class labels) with no bumps on pilot draws that are
+        of clusters, or at random rows; with ``share=1`` there are none. "auto" compares clusters
+        (within classes if `fit` gets class labels) with no bumps on pilot draws that are
         then discarded, and keeps the one whose row sums of the kernel (over the rows of the same
         class) are closest to the exact ones: no bumps if both are equally close, and clusters if
         the kernel is so narrow that neither is of use. If queries are balanced against keys, it
@@ -200,7 +200,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     """
 
     _parameter_constraints = {
-        "centers": [StrOptions({"auto", "classes", "kmeans", "random", "none"})],
+        "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
         "n_centers": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"auto"}), Interval(Real, *_TAUS, closed="both")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
@@ -212,7 +212,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self,
         n_components: int = 100,
         *,
-        centers: Literal["auto", "classes", "kmeans", "random", "none"] = "auto",
+        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
         n_centers: int | None = None,
         tau: float | Literal["auto"] = "auto",
         share: float | Literal["auto"] = "auto",
@@ -245,27 +245,22 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     # ---------------------------------------------------------------- choosing the mixture
 
     def _learn_from_rows(self, learned, sample):
-        rng = sample.rng_of_rows()
-        queries = others = self._chosen(learned, sample, rng, keys=False)
+        queries = others = self._points(learned, sample, keys=False)
         if sample.keys is not sample.queries:
-            others = self._chosen(learned, sample, rng, keys=True)
-        candidates = self._candidates(learned, queries, others, rng, sample)
+            others = self._points(learned, sample, keys=True)
+        candidates = self._candidates(learned, queries, others, sample)
         learned.choice_scores_ = {}
         name = next(iter(candidates))
         if len(candidates) > 1 and min(len(queries), len(others)) > 1:
             tried, judges, n_draws = candidates, queries, 1
             if self._is_balanced(sample):
                 judges, n_draws = queries[1::2], _PILOT_DRAWS_BALANCED
-                tried = self._candidates(learned, queries[::2], others, rng, sample)
-            score = _RowSumScore(judges, others, rng, self._once(learned, sample, rng))
-            pilot = rng_of(sample.seed, CHOICE)
-            once = self._once(learned, sample, pilot)
+                tried = self._candidates(learned, queries[::2], others, sample)
+            shared = partial(self._shared, learned, sample)
+            score = _RowSumScore(judges, others, sample.rng(JUDGES), shared)
             for name, mixture in tried.items():
-                draws = []
-                for n in range(n_draws):
-                    noise = once(f"noise of {name}, {n}", lambda: self._noise(learned, pilot), 0)
-                    draws.append(score(mixture, *self._draw_rows(mixture, noise, pilot)))
-                learned.choice_scores_[name] = sum(draws) / n_draws
+                pilots = (self._pilot(learned, sample, mixture, n) for n in range(n_draws))
+                learned.choice_scores_[name] = sum(score(mixture, *p) for p in pilots) / n_draws
             name = _preferred(learned.choice_scores_)
         learned.mixture = mixture = candidates[name]
         learned.centers_, learned.tau_ = mixture.centers, mixture.tau
@@ -277,15 +272,16 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _count_centers(self):
         return min(self.n_centers or self.n_components, _MOST)
 
-    def _chosen(self, learned, sample, rng, *, keys):
+    def _points(self, learned, sample, *, keys):
         """Return at most 20,000 rows of one side, in projected coordinates."""
         X, weights, labels = sample.queries, sample.weights, sample.labels
         if keys:
             X, weights, labels = sample.keys, sample.key_weights, None
+        rng = sample.rng(KEYS if keys else QUERIES)
         chosen, weights = representatives(weights, _CENTER_ROWS, rng)
         # Convert to float64 before the shift, so that float32 rows give the same choices.
         X = X[chosen].astype(np.float64, copy=False)
-        points = self._coordinates(learned, keys=keys).on_host(X)
+        points = self._affine(learned, keys=keys).on_host(X)
         log_factors = np.zeros(len(points))
         if self.kernel == "softmax":
             # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
@@ -293,40 +289,42 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
         return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
 
-    def _once(self, learned, sample, rng):
-        """Return once(name, make, power), which caches what scales with that power of sigma."""
-
-        def once(name, make, power):
-            scale = learned.sigma**power
-            return scale * sample.once(name, rng, lambda: make() / scale)
-
+    def _shared(self, learned, sample, key, power, make):
+        """Return make(), which is proportional to a power of sigma and computed for one sigma."""
         # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
         # other sigmas may leave the range of floats.
-        is_shared = self.kernel == "gaussian" and sample.keys is sample.queries
-        is_shared &= 1 / _FARTHEST < learned.sigma < _FARTHEST
-        return once if is_shared else _made
+        is_scaled = self.kernel == "gaussian" and sample.keys is sample.queries
+        if not (is_scaled and 1 / _FARTHEST < learned.sigma < _FARTHEST):
+            return make()
+        scale = learned.sigma**power
+        return scale * sample.once(key, lambda: make() / scale)
 
-    def _candidates(self, learned, queries, others, rng, sample):
+    def _pilot(self, learned, sample, mixture, n):
+        """Return draw number n of those that mixtures are judged by: rows and log weights."""
+        noise = sample.once(("noise", n), lambda: self._noise(learned, sample.rng(PILOT, n)))
+        return self._draw_rows(mixture, noise, sample.rng(COUNTS, n))
+
+    def _candidates(self, learned, queries, others, sample):
         axes = learned.rho_, learned.rotation_
-        none = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
+        dense = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
         is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
-        if self.centers == "none" or self.share == 1 or is_point:
-            return {"none": none}
+        if self.share == 1 or is_point:
+            return {"dense": dense}
         if self.kernel == "gaussian" and others is queries:
             sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
-            sums = _near_sums(queries.drawn(_PILOT_ROWS, rng), others, rng)
+            sums = _near_sums(queries, others, sample.rng(SUMS))
         tau = 1.0 if self.tau == "auto" else float(self.tau)
-        kinds, once, candidates = [self.centers], self._once(learned, sample, rng), {}
+        kinds, candidates = [self.centers], {}
         if self.centers == "auto":
             kinds = ["kmeans" if sums.labels is None else "classes"]
             kinds += ["random"] if self._is_balanced(sample) else []
         for kind in kinds:
-            place = partial(self._place_centers, kind, sums, rng)
-            centers = once(f"{kind} centers", place, 1)
+            place = partial(self._place_centers, kind, sums, sample.rng(CENTERS))
+            centers = self._shared(learned, sample, kind, 1, place)
             candidates[kind] = Mixture(*axes, centers, tau, self._share_of(kind, sample))
         if self.centers == "auto" and self.share == "auto":
-            candidates["none"] = none
+            candidates["dense"] = dense
         return candidates
 
     def _share_of(self, kind, sample):
@@ -345,7 +343,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             parts = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
         else:
             parts = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
-        return np.vstack([part[spatial_order(part)] for part in parts])
+        return np.vstack([class_centers[spatial_order(class_centers)] for class_centers in parts])
 
     # ---------------------------------------------------------------- drawing
 
@@ -380,11 +378,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 def lacks_rows(feature_map, n_rows):
     """Return whether a map places its components near rows, and has more of them than rows."""
     return isinstance(feature_map, AdaptiveRF) and n_rows < feature_map.n_components_
-
-
-def _made(name, make, power):
-    """Return make() without caching it for other sigmas."""
-    return make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,6 +422,7 @@ class _Points:
 
 def _near_sums(queries, others, rng):
     """Return points x + y to place features near, with y drawn from x's attention."""
+    queries = queries.drawn(_PILOT_ROWS, rng)
 
     def drawn(rows):
         logs = others.log_multipliers - cdist(rows, others.rows, "sqeuclidean") / 2
@@ -461,11 +455,11 @@ class _RowSumScore:
         Queries and keys; the same object if each row is its own key.
     rng : Generator
         Source of the subsample.
-    once : callable, default=_made
-        Computes what scales with sigma.
+    shared : callable
+        Called with a key, a power of sigma and what computes a value proportional to that power.
     """
 
-    def __init__(self, queries, others, rng, once=_made):
+    def __init__(self, queries, others, rng, shared):
         self.is_self, drawn = others is queries, queries.drawn(_PILOT_ROWS, rng)
         bounds = [0, len(drawn)]
         if drawn.labels is not None:
@@ -473,20 +467,23 @@ class _RowSumScore:
             bounds[1:1] = np.flatnonzero(np.diff(drawn.labels)) + 1
         # Queries of one class, and the keys of their sums.
         classes = [slice(*pair) for pair in pairwise(bounds)]
-        self.sums = [(own, own if self.is_self else slice(None)) for own in classes]
+        self.sums = [
+            (rows_of_class, rows_of_class if self.is_self else slice(None))
+            for rows_of_class in classes
+        ]
         self.queries, self.others = drawn, drawn if self.is_self else others.drawn(_PILOT_ROWS, rng)
         self.log_multipliers = self.others.log_multipliers
         rows, exact = (self.queries.rows, self.others.rows), []
-        distances = once("pilot", lambda: cdist(*rows, "sqeuclidean"), 2)
-        for own, keys in self.sums:
-            logs = self.log_multipliers[keys] - distances[own, keys] / 2
+        distances = shared("distances", 2, lambda: cdist(*rows, "sqeuclidean"))
+        for rows_of_class, keys in self.sums:
+            logs = self.log_multipliers[keys] - distances[rows_of_class, keys] / 2
             if self.is_self:
                 np.fill_diagonal(logs, -np.inf)
             exact.append(log_sum_exp(logs))
         self.exact = np.concatenate(exact)
         # Sums of rows without neighbours are all but their own terms, so they cannot be estimated.
-        own = self.log_multipliers if self.is_self else -np.inf
-        self.says = self.exact > own + math.log(_ALONE)
+        own_terms = self.log_multipliers if self.is_self else -np.inf
+        self.says = self.exact > own_terms + math.log(_ALONE)
 
     def __call__(self, mixture, rows, log_weights):
         """Return the score of drawn rows with these log weights."""
@@ -496,9 +493,9 @@ class _RowSumScore:
             points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
             for points in sides
         ]
-        found = []
-        for own, others in self.sums:
-            queries, multipliers = LogMatrix(logs[0][own]), self.log_multipliers[others]
+        log_sums = []
+        for rows_of_class, others in self.sums:
+            queries, multipliers = LogMatrix(logs[0][rows_of_class]), self.log_multipliers[others]
             keys = queries if self.is_self else LogMatrix(logs[1])
             sums = queries.product(keys.turned_product(multipliers))
             if self.is_self:
@@ -506,9 +503,9 @@ class _RowSumScore:
                 # Rounding may make the part larger than the sum.
                 with np.errstate(divide="ignore", invalid="ignore"):
                     sums += np.log(-np.expm1(np.minimum(itself - sums, 0.0)))
-            found.append(sums)
+            log_sums.append(sums)
         weights = self.queries.weights
         if weights[self.says].sum() < weights.sum() / 2:
             return np.inf
-        errors = np.abs(np.concatenate(found)[self.says] - self.exact[self.says])
+        errors = np.abs(np.concatenate(log_sums)[self.says] - self.exact[self.says])
         return weighted_median(errors, weights[self.says])

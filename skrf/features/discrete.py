@@ -22,11 +22,12 @@ from .._arrays import like, namespace, squared_distances
 from .._sums import Rows, log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from ..projections import DenseProjection
+from ._affine import Affine
 from ._clusters import representatives
-from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
-from .base import OMEGA, BaseRandomFeatures, rng_of
+from .base import BaseRandomFeatures
+from .streams import KEYS, OMEGA, QUERIES, rng_of
 
 _BLOCK_ROWS = 1024
 # Stands for log 0: outweighs every finite exponent, yet gives 0 when multiplied by a count of 0.
@@ -48,7 +49,7 @@ class DiscreteMap(FeatureMap):
 
     Parameters
     ----------
-    coordinates : Coordinates
+    affine : Affine
         The coordinates to raise to powers.
     projection : DenseProjection
         The counts, (m, d).
@@ -60,7 +61,7 @@ class DiscreteMap(FeatureMap):
         Smallest value of every coordinate, to which lower ones are clamped; None keeps signs.
     """
 
-    coordinates: Coordinates
+    affine: Affine
     projection: DenseProjection
     log_divisor: np.ndarray
     bias: np.ndarray
@@ -81,7 +82,7 @@ class DiscreteMap(FeatureMap):
         xp = namespace(X)
         X = xp.astype(X, xp.float64)
         inside, norms2 = self.clamped(X)
-        outer = self.coordinates.outer_term(X) - norms2 / 2
+        outer = self.affine.outer_term(X) - norms2 / 2
         size = xp.abs(inside)
         zero = size == 0
         logs = xp.log(xp.where(zero, like(1.0, X), size)) - like(self.log_divisor, X)
@@ -95,11 +96,11 @@ class DiscreteMap(FeatureMap):
         # 1 - 2 (turns mod 2), by halves: exact below 2^53.
         half = turns / 2
         rows = signed_rows(1 - 4 * (half - xp.floor(half)), logs)
-        return rows.map(lambda part: xp.astype(part, dtype))
+        return rows.map(lambda values: xp.astype(values, dtype))
 
     def clamped(self, X):
         """Return rows as they enter the products, and squared norms, which ignore clamping."""
-        rows = self.coordinates(X).values
+        rows = self.affine(X).values
         xp = namespace(rows)
         norms2 = xp.sum(rows * rows, axis=1)
         if self.is_positive:
@@ -108,7 +109,7 @@ class DiscreteMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of the rows."""
-        return self.coordinates.exponent_bound(X)
+        return self.affine.exponent_bound(X)
 
 
 class DiscreteRandomFeatures(BaseRandomFeatures):
@@ -176,7 +177,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     # ---------------------------------------------------------------- maps
 
     @property
-    def needs_data(self) -> bool:
+    def _needs_data(self):
         """Whether every member of the family needs statistics of data."""
         return self.positive
 
@@ -192,7 +193,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
     def _assemble(self, learned, draw):
         log_divisor, bias = self._log_terms(learned, draw.omega_)
         made = DiscreteMap(
-            Coordinates(learned.sigma, learned.offset_, is_softmax=self.kernel == "softmax"),
+            Affine(learned.sigma, learned.offset_, is_softmax=self.kernel == "softmax"),
             DenseProjection(draw.omega_),
             log_divisor,
             bias - np.log(learned.n_projections) / 2,
@@ -215,9 +216,9 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         """Return the log squared mean of a term, and the log of its second moment over that."""
         feature_map, clamped, gains = fitted.queries, [], []
         for Z in (X, Y):
-            dense = Coordinates(1.0).on_host(Z)
+            dense = Affine(1.0).on_host(Z)
             inside, norms2 = feature_map.clamped(dense)
-            outer = feature_map.coordinates.outer_term(dense)
+            outer = feature_map.affine.outer_term(dense)
             clamped.append(inside)
             gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
         delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
@@ -366,11 +367,11 @@ class GeometricRF(DiscreteRandomFeatures):
 
     def _learn_from_rows(self, learned, sample):
         if learned.p_ is None:  # the mean of |x - c| requires c
-            own = _mean_shifted_size(learned, sample.queries, sample.weights)
-            others = own
+            query_size = _mean_shifted_size(learned, sample.queries, sample.weights)
+            others = query_size
             if sample.keys is not sample.queries:
                 others = _mean_shifted_size(learned, sample.keys, None)
-            learned.p_ = _best_p(own, others, self.per_feature)
+            learned.p_ = _best_p(query_size, others, self.per_feature)
 
     def _forget_data(self, learned):
         learned.p_ = np.full(learned.n_features, 0.5) if self.per_feature else 0.5
@@ -390,9 +391,9 @@ class GeometricRF(DiscreteRandomFeatures):
 def _mean_shifted_size(learned, X, weights):
     """Return the mean absolute value of every scaled, shifted column."""
     weights = np.ones(X.shape[0]) if weights is None else weights / weights.max()
-    coordinates = Coordinates(learned.sigma, learned.offset_)
+    affine = Affine(learned.sigma, learned.offset_)
     total = sum(
-        weights[block] @ np.abs(coordinates.on_host(X[block]))
+        weights[block] @ np.abs(affine.on_host(X[block]))
         for block in gen_batches(X.shape[0], _BLOCK_ROWS)
     )
     return total / weights.sum()
@@ -493,16 +494,17 @@ class DiscreteRF(DiscreteRandomFeatures):
         return "the law of every column's powers"
 
     def _learn_from_rows(self, learned, sample):
-        rng = sample.rng_of_rows()
-        queries = keys = self._sizes_of(learned, sample.queries, sample.weights, rng)
+        queries = keys = self._sizes_of(
+            learned, sample.queries, sample.weights, sample.rng(QUERIES)
+        )
         if sample.keys is not sample.queries:
-            keys = self._sizes_of(learned, sample.keys, sample.key_weights, rng)
+            keys = self._sizes_of(learned, sample.keys, sample.key_weights, sample.rng(KEYS))
         self._set_law(learned, queries, keys)
 
     def _sizes_of(self, learned, X, weights, rng):
         """Return the sizes of the coordinates of some rows, and shares of these rows."""
         chosen, weights = representatives(weights, _ROWS, rng)
-        sizes = Coordinates(learned.sigma, learned.offset_).on_host(X[chosen])
+        sizes = Affine(learned.sigma, learned.offset_).on_host(X[chosen])
         return np.abs(sizes), weights / weights.sum()
 
     def _set_law(self, learned, queries, keys):
@@ -529,8 +531,8 @@ class DiscreteRF(DiscreteRandomFeatures):
         is_of_table, places = rng.random(shape) >= law.share, rng.random(shape)
         for column, log_table in enumerate(law.log_table):
             edges, rows = np.cumsum(np.exp(log_table)), is_of_table[:, column]
-            own = places[rows, column] * edges[-1]
-            counts[rows, column] = np.searchsorted(edges[:-1], own, side="right")
+            quantiles = places[rows, column] * edges[-1]
+            counts[rows, column] = np.searchsorted(edges[:-1], quantiles, side="right")
         return counts
 
     def _log_terms(self, learned, counts):
@@ -563,12 +565,12 @@ def _best_table(queries, keys, per_feature):
     counts = np.arange(n_counts.max())
     logs, shares = np.full((len(cut), len(counts)), -np.inf), np.zeros(len(cut))
     for column, n in enumerate(n_counts):
-        own = []
+        log_means = []
         for (sizes, weights), top in zip(sides, tops, strict=False):
             most = cut[column] * top[column]
             shares[column] = max(shares[column], weights @ (sizes[:, column] > most))
-            own.append(_log_powers(np.minimum(sizes[:, column], most), weights, counts[:n]))
-        logs[column, :n] = (own[0] + own[-1]) / 2 - gammaln(counts[:n] + 1)
+            log_means.append(_log_powers(np.minimum(sizes[:, column], most), weights, counts[:n]))
+        logs[column, :n] = (log_means[0] + log_means[-1]) / 2 - gammaln(counts[:n] + 1)
     logs[logs < _LOG_ZERO / 2] = -np.inf
     logs -= log_sum_exp(logs, axis=1)[:, None]
     if not per_feature:  # smallest sum of second moments in units of their minima

@@ -10,9 +10,9 @@ from .. import variances
 from .._typing import Kernel, RandomState, Sigma
 from ..projections import CouplingLike
 from ._docs import document
-from .base import PHASE, rng_of
 from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
 from .positive import CenteredRandomFeatures
+from .streams import PHASE, rng_of
 
 
 def optimal_rho(mean_squared_sum, n_features):
@@ -145,9 +145,9 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
         for beta in (0.0, 0.3, 1.0):
             start = np.array([alpha, beta])
             with np.errstate(all="ignore"):
-                found = minimize(objective, start, args=(s,), method="L-BFGS-B")
-                values = [objective(point, s) for point in (start, found.x)]
-            for point, value in zip((start, found.x), values, strict=True):
+                optimum = minimize(objective, start, args=(s,), method="L-BFGS-B")
+                values = [objective(point, s) for point in (start, optimum.x)]
+            for point, value in zip((start, optimum.x), values, strict=True):
                 if np.isfinite(value):
                     candidates.append((value, len(candidates), point, s))
     value, _, point, s = min(candidates)
@@ -167,7 +167,7 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     Choose it for linear models when low variance matters most and features may be negative: the
     family contains trigonometric, positive and optimal positive features, and the fit picks the
     best of them all. Queries and keys are mapped differently unless the fitted map is real; if you
-    need only one side (linear models on ``transform``), prefer a symmetric mechanism.
+    need only one side (linear models on ``transform``), prefer a symmetric feature map.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     most of the variance: the fit costs O(n d^2 + d^3) and the variance is never larger on
     average. With ``asymmetric=True`` (softmax kernel) queries and keys of different covariances
     are balanced first. The two sides are then mapped differently, so for linear models prefer a
-    symmetric mechanism.
+    symmetric feature map.
 
     Parameters
     ----------

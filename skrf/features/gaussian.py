@@ -1,6 +1,5 @@
-"""Mechanisms with a Gaussian omega: a coupling, a nonlinearity and a shift, composed."""
+"""Feature maps with a Gaussian omega: a coupling, a nonlinearity and a shift, composed."""
 
-import copy
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
@@ -23,10 +22,11 @@ from ..projections import (
     Projection,
     coupling_of,
 )
-from ._coordinates import Coordinates
+from ._affine import Affine
 from ._map import FeatureMap
-from .base import OMEGA, BaseRandomFeatures, rng_of
-from .nonlinearities import Nonlinearity
+from .base import BaseRandomFeatures
+from .nonlinearities import Nonlinearity, SineCosine
+from .streams import OMEGA, rng_of
 
 # Ratio of sigmas beyond which products at one may leave the range of floats where those at the
 # other do not.
@@ -39,30 +39,32 @@ class GaussianMap(FeatureMap):
 
     Parameters
     ----------
-    coordinates : Coordinates
+    affine : Affine
         Coordinates that are projected.
     drawn : Projection
-        The projections.
+        The projections that were drawn.
     nonlinearity : Nonlinearity
         Turns products into features.
+    projection : Projection
+        The drawn one as the nonlinearity multiplies it.
+    bias : ndarray of shape (n_projections,) or None
+        What the nonlinearity adds to products.
     is_keys : bool, default=False
         Which side this is.
     """
 
-    coordinates: Coordinates
+    affine: Affine
     drawn: Projection
     nonlinearity: Nonlinearity
+    projection: Projection
+    bias: np.ndarray | None
     is_keys: bool = False
-    projection: Projection = field(init=False)
-    bias: np.ndarray | None = field(init=False)
-    _reach: float = field(init=False)
     _kept: Kept = field(init=False, default_factory=Kept)
 
-    def __post_init__(self):
-        projection, bias = self.nonlinearity.multiplier(self.drawn)
-        reach = max(self.nonlinearity.slope**2, 0.0 if bias is None else float(abs(bias).max()))
-        for name, value in (("projection", projection), ("bias", bias), ("_reach", reach)):
-            object.__setattr__(self, name, value)
+    @classmethod
+    def of(cls, affine, drawn, nonlinearity):
+        """Return the map of queries for drawn projections."""
+        return cls(affine, drawn, nonlinearity, *nonlinearity.multiplier(drawn))
 
     @property
     def columns_per_projection(self):
@@ -80,34 +82,22 @@ class GaussianMap(FeatureMap):
         return self.n_columns if self.nonlinearity.has_sines else 0
 
     @property
+    def is_bounded(self):
+        """Whether no feature can overflow, and no row vanish in all of them."""
+        return isinstance(self.nonlinearity, SineCosine) and not self.affine.is_softmax
+
+    @property
     def level(self):
         """Log scale of all rows, if they share one: that of an average."""
-        if self.nonlinearity.reads_rows or self.coordinates.is_softmax:
+        if self.nonlinearity.reads_rows or self.affine.is_softmax:
             return None
         row = self.nonlinearity.row_term(0.0, self.n_features)
         return row - math.log(self.drawn.n_projections) / 2
 
-    @property
-    def is_joinable(self):
-        """Whether columns of other maps can be appended to this map's."""
-        return self.columns_per_projection == 1 and isinstance(self.projection, DenseProjection)
-
-    def with_columns_of(self, others):
-        """Return a map with the columns of maps that differ from this one only in their draws."""
-        maps, own = [self, *others], copy.copy(self)
-        bias = None if self.bias is None else np.concatenate([part.bias for part in maps])
-        projection = DenseProjection(np.vstack([part.projection.dense() for part in maps]))
-        reach = max(part._reach for part in maps)
-        for name, value in (("projection", projection), ("bias", bias), ("_reach", reach)):
-            object.__setattr__(own, name, value)
-        object.__setattr__(own, "_kept", Kept())
-        vars(own).pop("_half_length", None)  # that of this map's projections alone
-        return own
-
     def __call__(self, X):
         """Return the `Rows` of X."""
         if is_array_api(X) and self._is_wide:
-            xp, rows = namespace(X), self.coordinates(X).values
+            xp, rows = namespace(X), self.affine(X).values
             wide = [rows, self._wide_slope * squared_norms(rows)[:, None], xp.ones_like(X[:, :1])]
             return Rows(xp.concat(wide, axis=1) @ self._kept.like(X, self._make_wide))
         _, products, row = self._projected(X)
@@ -115,13 +105,13 @@ class GaussianMap(FeatureMap):
 
     def _projected(self, X, room=None):
         """Return rows, their products, and the exponents that depend only on the row."""
-        rows, out = self.coordinates(X), None
+        rows, out = self.affine(X), None
         if room is not None and isinstance(self.projection, DenseProjection):
             out = room((len(X), self.projection.n_projections), X.dtype)
         products = rows.scaled(self.nonlinearity.slope).dot(self.projection, out)
         # Compute norms before applying the slope: an enormous one would overflow their squares.
         row = self.nonlinearity.row_term(rows.squared_norms(), self.n_features)
-        row = row + (self.coordinates.outer_term(X) - math.log(self.drawn.n_projections) / 2)
+        row = row + (self.affine.outer_term(X) - math.log(self.drawn.n_projections) / 2)
         return rows, products, row
 
     def write(self, X, out, room, lower=None):
@@ -141,8 +131,8 @@ class GaussianMap(FeatureMap):
 
     def _write(self, X, out, room, plain=False):
         _, products, row = self._projected(X, room)
-        own = {"keys": self.is_keys, "plain": plain}
-        return self.nonlinearity.write(products, row, self.bias, out, **own)
+        options = {"keys": self.is_keys, "plain": plain}
+        return self.nonlinearity.write(products, row, self.bias, out, **options)
 
     @property
     def _is_wide(self):
@@ -150,17 +140,18 @@ class GaussianMap(FeatureMap):
 
         A single matrix product with two more columns then computes them.
         """
-        return self.is_positive and self.is_joinable
+        is_dense = isinstance(self.projection, DenseProjection)
+        return self.is_positive and self.columns_per_projection == 1 and is_dense
 
     @property
     def _wide_slope(self):
         """The factor of |x|^2."""
-        return self.nonlinearity.norm_slope + (0.5 if self.coordinates.is_softmax else 0.0)
+        return self.nonlinearity.norm_slope + (0.5 if self.affine.is_softmax else 0.0)
 
     def _write_wide(self, X, out, room, lower):
         """Write logarithms, which are sums of a product, a row term and a column term."""
         wide = room((len(X), X.shape[1] + 2), X.dtype)
-        norms2 = squared_norms(self.coordinates.write(X, wide[:, :-2]))
+        norms2 = squared_norms(self.affine.write(X, wide[:, :-2]))
         np.multiply(norms2, self._wide_slope, out=wide[:, -2])
         wide[:, -1] = 1.0
         matrix = self._kept.like(X, self._make_wide)
@@ -174,24 +165,24 @@ class GaussianMap(FeatureMap):
         bias = self.nonlinearity.row_term(np.zeros(matrix.shape[1]), self.n_features)
         bias -= math.log(self.drawn.n_projections) / 2
         bias = bias if self.bias is None else bias + self.bias
-        if self.coordinates.is_softmax and self.coordinates.is_shifted:
+        if self.affine.is_softmax and self.affine.is_shifted:
             # |x|^2 / 2 of the raw inputs is |r|^2 / 2 + r.c + |c|^2 / 2 of the shifted ones.
-            shift = self.coordinates.sigma * self.coordinates.offset
+            shift = self.affine.sigma * self.affine.offset
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
         return np.vstack([matrix, np.ones_like(bias), bias])
 
     def products(self, X):
         """Return what `of_products` of maps with this draw read."""
-        return self.coordinates(X).dot(self.projection)
+        return self.affine(X).dot(self.projection)
 
     def of_products(self, other):
         """Return the map of the products of a map with the same draw, if they are all it needs."""
-        own, before = self.coordinates, other.coordinates
-        if self.level is None or own.is_shifted or own.matrix is not None:
+        affine, before = self.affine, other.affine
+        if self.level is None or affine.is_shifted or affine.matrix is not None:
             return None
-        is_near = own.sigma / _FARTHEST < before.sigma < own.sigma * _FARTHEST
+        is_near = affine.sigma / _FARTHEST < before.sigma < affine.sigma * _FARTHEST
         is_shared = is_near and other.drawn is self.drawn
-        return ProductMap(self, own.sigma / before.sigma) if is_shared else None
+        return ProductMap(self, affine.sigma / before.sigma) if is_shared else None
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
@@ -199,25 +190,30 @@ class GaussianMap(FeatureMap):
         if nonlinearity.needs_products:
             rows, products, row = self._projected(X)
         else:
-            rows = self.coordinates(X)
+            rows = self.affine(X)
         by_product, by_row = nonlinearity.pull_back(
             products, row, self.bias, by_values, keys=self.is_keys
         )
         by_rows = nonlinearity.slope * self.projection.pull_back(by_product)
         by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows.values
-        if self.coordinates.is_softmax:
-            by_rows = by_rows + by_row[:, None] * self.coordinates.unshifted(X).values
-        return self.coordinates.pull_back(by_rows)
+        if self.affine.is_softmax:
+            by_rows = by_rows + by_row[:, None] * self.affine.unshifted(X).values
+        return self.affine.pull_back(by_rows)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows, slopes and biases.
 
         Where norms do not enter the values, they are replaced by large products.
         """
-        bound = self.coordinates.exponent_bound(X)
+        bound = self.affine.exponent_bound(X)
         if not self._wide_slope and bound <= LARGEST**2:
             bound = self._half_length * math.sqrt(bound)
         return max(bound, self._reach)
+
+    @cached_property
+    def _reach(self):
+        """The largest of slope and biases, as a bound of exponents."""
+        return max(self.nonlinearity.slope**2, 0 if self.bias is None else abs(self.bias).max())
 
     @cached_property
     def _half_length(self):
@@ -259,7 +255,7 @@ class ProductMap(FeatureMap):
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):
-    """Base of the mechanisms that map products omega.x with a nonlinearity.
+    """Base of the feature maps that map products omega.x with a nonlinearity.
 
     See Also
     --------
@@ -276,7 +272,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         "projection": [StrOptions(set(PROJECTIONS))],
     }
 
-    # Mechanisms without the parameter store a matrix.
+    # Feature maps without the parameter store a matrix.
     projection = "dense"
 
     @abstractmethod
@@ -300,7 +296,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self.projection == "dense"
 
     @property
-    def columns_per_projection(self) -> int:
+    def _columns_per_projection(self):
         """Number of columns that a projection makes."""
         return self._nonlinearity().columns_per_projection
 
@@ -320,19 +316,19 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             draw.omega_ = drawn.dense()
         return draw
 
-    def _coordinates(self, learned, *, keys=False):
+    def _affine(self, learned, *, keys=False):
         """Return the coordinates of one side."""
         offset, balance = getattr(learned, "offset_", None), getattr(learned, "balance", None)
         matrix = None if balance is None else balance[keys]
-        return Coordinates(learned.sigma, offset, matrix, self.kernel == "softmax")
+        return Affine(learned.sigma, offset, matrix, self.kernel == "softmax")
 
     def _assemble(self, learned, draw):
         nonlinearity = self._nonlinearity(learned, draw)
-        queries = GaussianMap(self._coordinates(learned), draw.projection, nonlinearity)
-        keys = self._coordinates(learned, keys=True)
+        queries = GaussianMap.of(self._affine(learned), draw.projection, nonlinearity)
+        keys = self._affine(learned, keys=True)
         if nonlinearity.is_symmetric and keys.matrix is None:
             return queries, queries
-        return queries, replace(queries, coordinates=keys, is_keys=True)
+        return queries, replace(queries, affine=keys, is_keys=True)
 
     def _check_variance(self, learned):
         self._check_is_dense()
@@ -423,14 +419,12 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _dense_sides(self, learned, X, Y):
         """Return dense rows of both sides in projected coordinates."""
-        return [
-            self._coordinates(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))
-        ]
+        return [self._affine(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))]
 
     def _log_outer_factor(self, learned, X, Y):
         """Return the log factor of the Gaussian variance: |x|^2 + |y|^2 for softmax."""
         terms = [
-            self._coordinates(learned, keys=keys).outer_term(Coordinates(1.0).on_host(Z))
+            self._affine(learned, keys=keys).outer_term(Affine(1.0).on_host(Z))
             for Z, keys in ((X, False), (Y, True))
         ]
         return 2 * np.add.outer(*terms)

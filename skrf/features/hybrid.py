@@ -23,15 +23,16 @@ from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions, check_positive, draft_of
 from ..projections import Coupling, CouplingLike, DenseProjection, Projection
 from . import _clustered
+from ._affine import Affine
 from ._coefficients import Angular, Gaussian
-from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from ._sigma import median_distance
-from .base import BASES, COEFFICIENTS, BaseRandomFeatures, rng_of
+from .base import BaseRandomFeatures
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import Exponential
 from .positive import CenteredRandomFeatures, PositiveRF
+from .streams import BASES, COEFFICIENTS, rng_of
 from .trigonometric import RFFSampler
 
 _NAMED = {
@@ -58,7 +59,7 @@ class HybridMap(FeatureMap):
     ----------
     bases : tuple of FeatureMap
         The bases, symmetric.
-    coordinates : Coordinates
+    affine : Affine
         Coordinates of the rows that coefficients see.
     taus : Projection
         Projections of the coefficients.
@@ -69,7 +70,7 @@ class HybridMap(FeatureMap):
     """
 
     bases: tuple
-    coordinates: Coordinates
+    affine: Affine
     taus: Projection
     combination: Angular | Gaussian
     is_keys: bool = False
@@ -84,35 +85,35 @@ class HybridMap(FeatureMap):
     def n_columns(self):
         """Number of features."""
         n_coefficients = self.taus.n_projections // max(len(self.bases) - 1, 1)
-        return self.combination.n_columns(n_coefficients, [own.n_columns for own in self.bases])
+        return self.combination.n_columns(n_coefficients, [base.n_columns for base in self.bases])
 
     @property
     def is_parallel(self):
         """Whether blocks of rows may be mapped on several threads."""
-        return all(own.is_parallel for own in self.bases)
+        return all(base.is_parallel for base in self.bases)
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        made = [_signed(own(X)) for own in self.bases]
+        made = [_signed(base(X)) for base in self.bases]
         one = namespace(made[0].values).ones_like(made[0].values[:, :1])
         parts = [
             (_products(by, made[i].values), _products(0 * by + 1, made[i].scale))
             for by, i in self._blocks(self._angles(X), one)
         ]
-        return Rows(*(columns(part) for part in zip(*parts, strict=True)))
+        return Rows(*(columns(blocks) for blocks in zip(*parts, strict=True)))
 
     def write_plain(self, X, out, room):
         """Write the features themselves, with few exponentials: those of the bases."""
-        made, start = [own(X).plain() for own in self.bases], 0
+        made, start = [base(X).plain() for base in self.bases], 0
         for by, i in self._blocks(self._angles(X), np.ones_like(made[0][:, :1])):
             shape = len(by), by.shape[1], made[i].shape[1]
             stop = start + shape[1] * shape[2]
-            part, start = out[:, start:stop].reshape(shape), stop
-            np.multiply(by[:, :, None], made[i][:, None, :], out=part)
+            block, start = out[:, start:stop].reshape(shape), stop
+            np.multiply(by[:, :, None], made[i][:, None, :], out=block)
 
     def _angles(self, X):
         """Return products with the tau rows; signs and phases need more digits than kernels."""
-        return self.coordinates(cast(X, namespace(X).float64)).dot(self.taus)
+        return self.affine(cast(X, namespace(X).float64)).dot(self.taus)
 
     def _blocks(self, angles, one):
         """Return the multipliers of every block and the indices of their bases."""
@@ -122,24 +123,24 @@ class HybridMap(FeatureMap):
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
-        made, angles = [_signed(own(X)).values for own in self.bases], self._angles(X)
+        made, angles = [_signed(base(X)).values for base in self.bases], self._angles(X)
         xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(made), [], 0
         for by, i in self._blocks(angles, xp.ones_like(by_values[:, :1])):
             shape = (by_values.shape[0], by.shape[1], made[i].shape[1])
             stop = start + shape[1] * shape[2]
-            own, start = xp.reshape(by_values[:, start:stop], shape), stop
-            by_bases[i] = by_bases[i] + xp.sum(own * by[:, :, None], axis=1)
-            by_multipliers.append(xp.sum(own * made[i][:, None, :], axis=2))
-        result = sum(own.pull_back(X, by) for own, by in zip(self.bases, by_bases, strict=True))
+            block, start = xp.reshape(by_values[:, start:stop], shape), stop
+            by_bases[i] = by_bases[i] + xp.sum(block * by[:, :, None], axis=1)
+            by_multipliers.append(xp.sum(block * made[i][:, None, :], axis=2))
+        result = sum(base.pull_back(X, by) for base, by in zip(self.bases, by_bases, strict=True))
         by_angles = self.combination.pull_back(angles, by_multipliers, keys=self.is_keys)
         if by_angles is None:
             return result
-        by_rows = self.coordinates.pull_back(self.taus.pull_back(by_angles))
+        by_rows = self.affine.pull_back(self.taus.pull_back(by_angles))
         return result + cast(by_rows, result.dtype)
 
     def exponent_bound(self, X):
         """Return the largest bound of the bases."""
-        return max(own.exponent_bound(X) for own in self.bases)
+        return max(base.exponent_bound(X) for base in self.bases)
 
 
 def _signed(rows):
@@ -162,21 +163,21 @@ class _Drawn(Coupling):
 
 @document
 class HybridRF(CenteredRandomFeatures):
-    r"""Hybrid random features: estimates of several mechanisms combined pair by pair.
+    r"""Hybrid random features: estimates of several feature maps combined pair by pair.
 
     %(sigma)s
 
     Choose it if both close and distant pairs must be accurate and features may be negative. With
     ``coefficients="clustered"`` every pair of a query cluster and a key cluster has its own
     estimator, and features are positive, or 0 in the columns of other clusters. The two sides are
-    mapped differently; for linear models on ``transform`` alone prefer a symmetric mechanism.
+    mapped differently; for linear models on ``transform`` alone prefer a symmetric feature map.
 
     Parameters
     ----------
     n_components : int, default=100
-        Upper limit of the number of output columns, which are products; ``n_components_`` is the
+        Upper limit of the number of components, which are products; ``n_components_`` is the
         actual number. Below the smallest product the first base is used alone.
-    base : tuple of str or mechanism, default=("positive", "trigonometric")
+    base : tuple of str or feature map, default=("positive", "trigonometric")
         Two or more bases, ordered from distant to close pairs: "positive", "hyperbolic",
         "trigonometric" or an unfitted instance such as ``OptimalPositiveRF()``. Instances must be
         unbiased and symmetric, and do not see labels. Sigma, kernel, center, sizes and seeds are
@@ -187,7 +188,7 @@ class HybridRF(CenteredRandomFeatures):
         their distance; "clustered": membership in clusters.
     n_coefficients : int, default=None
         Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0 to
-        8, where c is the number of columns per projection that one of them adds (for two bases,
+        8, where c is the number of components per projection that one of them adds (for two bases,
         the columns of both).
     tau : float, tuple of float or "median", default="median"
         Widths of the Gaussian coefficients in scaled inputs: p numbers, the largest first. A single
@@ -250,7 +251,7 @@ class HybridRF(CenteredRandomFeatures):
     >>> bool(abs(error).mean() < 0.1)
     True
 
-    Any unbiased, symmetric mechanisms can be joined; optimal positive features beat plain ones:
+    Any unbiased, symmetric feature maps can be joined; optimal positive features beat plain ones:
 
     >>> from skrf import OptimalPositiveRF
     >>> better = HybridRF(
@@ -322,9 +323,11 @@ class HybridRF(CenteredRandomFeatures):
 
     def _as_spec(self):
         """Return an unfitted copy with copies of the bases, which users may change."""
-        own = super()._as_spec()
-        own.base = tuple(base if isinstance(base, str) else draft_of(base) for base in own.base)
-        return own
+        copied = super()._as_spec()
+        copied.base = tuple(
+            base if isinstance(base, str) else draft_of(base) for base in copied.base
+        )
+        return copied
 
     def _bases(self, learned=None):
         """Return unfitted copies of the bases with the settings from here; clusters have none."""
@@ -332,16 +335,16 @@ class HybridRF(CenteredRandomFeatures):
             return []
         made = []
         for given in self.base:
-            own = _NAMED.get(given) if isinstance(given, str) else given
-            if not isinstance(own, BaseRandomFeatures):
+            base = _NAMED.get(given) if isinstance(given, str) else given
+            if not isinstance(base, BaseRandomFeatures):
                 continue  # reported by `fit`
-            own = draft_of(own)
-            own.sigma, own.kernel, own.center = self.sigma, self.kernel, self.center
+            base = draft_of(base)
+            base.sigma, base.kernel, base.center = self.sigma, self.kernel, self.center
             if self.shared or isinstance(given, str):
-                own.coupling, own.projection = self.coupling, self.projection
+                base.coupling, base.projection = self.coupling, self.projection
             if learned is not None:
-                own.n_components = learned.n_projections * own.columns_per_projection
-            made.append(own)
+                base.n_components = learned.n_projections * base._columns_per_projection
+            made.append(base)
         if getattr(learned, "is_alone", False):
             made = made[:1]
             made[0].n_components = min(made[0].n_components, self.n_components)  # a folded pair
@@ -359,7 +362,7 @@ class HybridRF(CenteredRandomFeatures):
         if len(self.base) < 2 or not all(is_known):
             raise ValueError(
                 "The 'base' parameter of HybridRF must be a tuple of two or more of "
-                f"{', '.join(map(repr, _NAMED))} and instances of mechanisms. "
+                f"{', '.join(map(repr, _NAMED))} and instances of feature maps. "
                 f"Got {self.base!r} instead."
             )
         for i, given in enumerate(self.base):
@@ -387,13 +390,13 @@ class HybridRF(CenteredRandomFeatures):
         names += ("coupling", "projection") if self.shared else ()
         defaults = type(given)().get_params(deep=False)
         for name in names:
-            own = getattr(self, name)
-            value = getattr(given, name, own)
-            if value not in (own, defaults.get(name, own)):
+            setting = getattr(self, name)
+            value = getattr(given, name, setting)
+            if value not in (setting, defaults.get(name, setting)):
                 hint = " or take shared=False" if name in ("coupling", "projection") else ""
                 raise ValueError(
                     f"{shown} has {name}={value!r}, but HybridRF sets it from its own {name}="
-                    f"{own!r}: leave the default{hint}."
+                    f"{setting!r}: leave the default{hint}."
                 )
 
     def _nonlinearity(self, learned=None, draw=None):
@@ -403,40 +406,42 @@ class HybridRF(CenteredRandomFeatures):
         return variances.Exponential()
 
     @property
-    def columns_per_projection(self) -> int:
-        """Number of columns per projection in the first base."""
-        return next((own.columns_per_projection for own in self._bases()), 1)
+    def _columns_per_projection(self):
+        """Number of components per projection in the first base."""
+        return next((base._columns_per_projection for base in self._bases()), 1)
 
     @property
     def _is_unbiased(self):
         bases = self._bases()
-        return all(own._is_unbiased for own in bases) if bases else super()._is_unbiased
+        return all(base._is_unbiased for base in bases) if bases else super()._is_unbiased
 
     def _variance_is_exact(self, learned):
-        return all(own._variance_is_exact(part) for own, part in self._parts(learned))
+        return all(
+            base._variance_is_exact(base_learned) for base, base_learned in self._parts(learned)
+        )
 
     @property
-    def needs_data(self) -> bool:
+    def _needs_data(self):
         """Whether every member of the family needs statistics of data."""
-        return self._is_clustered or any(own.needs_data for own in self._bases())
+        return self._is_clustered or any(base._needs_data for base in self._bases())
 
     @property
     def _looks_at_rows(self):
-        return self._is_clustered or any(own._looks_at_rows for own in self._bases())
+        return self._is_clustered or any(base._looks_at_rows for base in self._bases())
 
     @property
     def _needs_full_statistics(self):
-        return any(own._needs_full_statistics for own in self._bases())
+        return any(base._needs_full_statistics for base in self._bases())
 
     @property
     def _needs_sizes(self):
-        return any(own._needs_sizes for own in self._bases())
+        return any(base._needs_sizes for base in self._bases())
 
     def _obstacle_to_merging(self):
         if self.coefficients == "gaussian" and self.tau == "median":
             return "tau='median'"
-        found = [own._obstacle_to_merging() for own in self._bases()]
-        return next(filter(None, found), None) or super()._obstacle_to_merging()
+        obstacles = [base._obstacle_to_merging() for base in self._bases()]
+        return next(filter(None, obstacles), None) or super()._obstacle_to_merging()
 
     # ---------------------------------------------------------------- steps
 
@@ -447,7 +452,7 @@ class HybridRF(CenteredRandomFeatures):
         if self.coefficients == "gaussian" and isinstance(self.tau, (tuple, list)):
             self._check_widths()
         combination = _COEFFICIENTS[self.coefficients]
-        widths = [own.columns_per_projection for own in self._bases()]
+        widths = [base._columns_per_projection for base in self._bases()]
         n, growth = self.n_coefficients, combination.growth(widths)
         if n is None:
             n = min(_MAX_DEFAULT_COEFFICIENTS, math.isqrt(self.n_components // growth) - 1)
@@ -511,36 +516,38 @@ class HybridRF(CenteredRandomFeatures):
     def _learn(self, learned, statistics):
         super()._learn(learned, statistics)
         parts = []
-        for own in self._bases(learned):
-            part = own._sizes()
+        for base in self._bases(learned):
+            base_learned = base._sizes()
             # All share one shift, so that cosines of rows far from zero keep their digits.
             for name in ("n_features", "sigma", "offset_"):
-                setattr(part, name, getattr(learned, name))
-            own._learn(part, statistics)
-            parts.append(part)
+                setattr(base_learned, name, getattr(learned, name))
+            base._learn(base_learned, statistics)
+            parts.append(base_learned)
         learned.bases = tuple(parts)
 
     def _learn_from_rows(self, learned, sample):
         if self._is_clustered:
             _clustered.learn_from_rows(self, learned, sample)
-        for k, (own, part) in enumerate(self._parts(learned)):
-            own._learn_from_rows(part, sample.kept_for(k))
+        for k, (base, base_learned) in enumerate(self._parts(learned)):
+            base._learn_from_rows(base_learned, sample.for_part(k))
         learned.width = 1.0
         if self.coefficients == "gaussian":
             learned.tau_ = learned.width = self._widths(learned, sample)
 
     def _forget_data(self, learned):
-        for own, part in self._parts(learned):
-            own._forget_data(part)
+        for base, base_learned in self._parts(learned):
+            base._forget_data(base_learned)
 
     def _keeps_draw(self, before, learned):
         sizes = [
-            (own.n_projections, getattr(own, "n_coefficients_", 0), len(own.bases))
-            for own in (before, learned)
+            (side.n_projections, getattr(side, "n_coefficients_", 0), len(side.bases))
+            for side in (before, learned)
         ]
         return sizes[0] == sizes[1] and all(
-            own._keeps_draw(earlier, part)
-            for earlier, (own, part) in zip(before.bases, self._parts(learned), strict=True)
+            base._keeps_draw(earlier, base_learned)
+            for earlier, (base, base_learned) in zip(
+                before.bases, self._parts(learned), strict=True
+            )
         )
 
     def _draw(self, learned, seed):
@@ -548,10 +555,10 @@ class HybridRF(CenteredRandomFeatures):
         seeds = rng_of(seed, BASES).integers(2**31, size=len(parts)).tolist()
         is_shared = self.shared or not parts
         draw = super()._draw(learned, seed) if is_shared else SimpleNamespace()
-        for (own, part), own_seed in zip(parts, seeds, strict=True):
-            if self.shared and isinstance(own, GaussianRandomFeatures):
-                own.coupling, own_seed = _Drawn(draw.projection), seed
-            made.append(own._draw(part, own_seed))
+        for (base, base_learned), base_seed in zip(parts, seeds, strict=True):
+            if self.shared and isinstance(base, GaussianRandomFeatures):
+                base.coupling, base_seed = _Drawn(draw.projection), seed
+            made.append(base._draw(base_learned, base_seed))
         if not is_shared and hasattr(made[0], "omega_"):
             draw.omega_ = made[0].omega_
         draw.bases = tuple(made)
@@ -564,11 +571,13 @@ class HybridRF(CenteredRandomFeatures):
         if self._is_clustered:
             return _clustered.assemble(self, learned, draw)
         parts = zip(self._parts(learned), draw.bases, strict=True)
-        bases = tuple(own._assemble(part, drawn)[0] for (own, part), drawn in parts)
+        bases = tuple(
+            base._assemble(base_learned, drawn)[0] for (base, base_learned), drawn in parts
+        )
         widths = np.ravel(learned.width)
         widths = np.repeat(widths, len(draw.taus) // len(widths))
         taus = DenseProjection(draw.taus / widths[:, None])
-        made = HybridMap(bases, self._coordinates(learned), taus, self._combination(learned))
+        made = HybridMap(bases, self._affine(learned), taus, self._combination(learned))
         return made, replace(made, is_keys=True) if learned.n_coefficients_ else made
 
     # ---------------------------------------------------------------- error
@@ -581,16 +590,16 @@ class HybridRF(CenteredRandomFeatures):
         if len(sharing) > 1:
             self._check_is_dense()
             self._check_is_iid(", and with shared=False every coupling that the bases know")
-        for (_, one, part), (_, other, other_part) in combinations(sharing, 2):
-            if not variances.is_covariance_known(one._law(part), other._law(other_part)):
+        for (_, one, one_learned), (_, other, other_learned) in combinations(sharing, 2):
+            if not variances.is_covariance_known(one._law(one_learned), other._law(other_learned)):
                 raise NotImplementedError(
                     f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
                     "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
                     "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
                     "variance in closed form."
                 )
-        for own, part in self._parts(learned):
-            own._check_variance(part)
+        for base, base_learned in self._parts(learned):
+            base._check_variance(base_learned)
 
     def _log_variance(self, fitted, X, Y):
         learned = fitted.learned
@@ -600,8 +609,10 @@ class HybridRF(CenteredRandomFeatures):
             return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
         covariances = self._covariances(learned, X, Y)
         known = [
-            own._log_variance(replace(fitted, learned=part, queries=side, keys=side), X, Y)
-            for (own, part), side in zip(self._parts(learned), fitted.queries.bases, strict=True)
+            base._log_variance(replace(fitted, learned=base_learned, queries=side, keys=side), X, Y)
+            for (base, base_learned), side in zip(
+                self._parts(learned), fitted.queries.bases, strict=True
+            )
         ]
         sides, n = self._dense_sides(learned, X, Y), learned.n_coefficients_
         moments = self._combination(learned).moments(*sides, n, len(known), learned.width)
@@ -617,9 +628,9 @@ class HybridRF(CenteredRandomFeatures):
     def _sharing(self, learned):
         """Return the bases that share projections: their numbers, copies and what they learned."""
         return [
-            (k, own, part)
-            for k, (own, part) in enumerate(self._parts(learned))
-            if self.shared and isinstance(own, GaussianRandomFeatures)
+            (k, base, base_learned)
+            for k, (base, base_learned) in enumerate(self._parts(learned))
+            if self.shared and isinstance(base, GaussianRandomFeatures)
         ]
 
     def _covariances(self, learned, X, Y):
@@ -630,9 +641,9 @@ class HybridRF(CenteredRandomFeatures):
         sides = self._dense_sides(learned, X, Y)
         gap = np.subtract.outer(*(np.sum(Z**2, axis=1) for Z in sides))
         scale = self._log_outer_factor(learned, X, Y) - np.log(learned.n_projections)
-        found, geometry = {}, variances.PairGeometry.of(*sides)
-        for (k, one, part), (j, other, other_part) in combinations(sharing, 2):
-            laws = one._law(part), other._law(other_part)
+        covariances, geometry = {}, variances.PairGeometry.of(*sides)
+        for (k, one, one_learned), (j, other, other_learned) in combinations(sharing, 2):
+            laws = one._law(one_learned), other._law(other_learned)
             value, unit = variances.shared_covariance(laws, geometry, gap)
-            found[k, j] = value, unit + scale
-        return found
+            covariances[k, j] = value, unit + scale
+        return covariances

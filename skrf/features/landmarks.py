@@ -1,6 +1,7 @@
 """Nystroem features: the kernel projected on the span of a few cluster centres."""
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Literal
 
@@ -10,11 +11,12 @@ from .._arrays import cast, like, namespace, scaled_squares
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
+from ._affine import Affine
 from ._clusters import centers_of_classes, class_labels, representatives, unique_rows
-from ._coordinates import Coordinates
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
+from .streams import CENTERS, KEYS, QUERIES
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
 # Relative to the largest eigenvalue. Rounding is about 1e-15 of it, so it hardly ever decides which
@@ -30,7 +32,7 @@ class LandmarkMap(FeatureMap):
 
     Parameters
     ----------
-    coordinates : Coordinates
+    affine : Affine
         Coordinates in which distances are measured.
     projection : DenseProjection
         The landmarks in these coordinates.
@@ -38,7 +40,7 @@ class LandmarkMap(FeatureMap):
         K(C, C)^(-1/2).
     """
 
-    coordinates: Coordinates
+    affine: Affine
     projection: DenseProjection
     root: np.ndarray
     is_positive = False
@@ -46,7 +48,7 @@ class LandmarkMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows` of X."""
         xp = namespace(X)
-        rows = self.coordinates(cast(X, xp.float64))
+        rows = self.affine(cast(X, xp.float64))
         logs = rows.dot(self.projection)
         logs = logs - like(self.projection.squared_norms / 2, logs)
         top = xp.max(logs, axis=1)
@@ -56,7 +58,7 @@ class LandmarkMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
-        return self.coordinates.exponent_bound(X)
+        return self.affine.exponent_bound(X)
 
 
 @document
@@ -65,7 +67,7 @@ class ClusterNystroem(BaseRandomFeatures):
 
     %(sigma)s
 
-    Choose it for kernel regression with few columns if sums need not be positive: on rows like
+    Choose it for kernel regression with few components if sums need not be positive: on rows like
     those of `fit` it is on average more accurate than any random map of this library. It is
     neither positive nor unbiased: it estimates the kernel of the parts of two rows that the
     landmarks see, and falls to 0 far from all landmarks. Denominators may then be 0 or negative;
@@ -74,8 +76,8 @@ class ClusterNystroem(BaseRandomFeatures):
     Parameters
     ----------
     n_components : int, default=100
-        Number of landmarks and of columns, never more than there are distinct rows (which are then
-        the landmarks), and a few less if a class has fewer distinct rows than its share.
+        Number of landmarks and of components, never more than there are distinct rows (which are
+        then the landmarks), and a few less if a class has fewer distinct rows than its share.
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
         What the landmarks are: centres of clusters found within each class of y, centres of
         clusters, or random rows. "auto" uses the first if `fit` gets class labels, otherwise the
@@ -90,8 +92,8 @@ class ClusterNystroem(BaseRandomFeatures):
     centers_ : ndarray of shape (n_components_, n_features)
         The landmarks, in units of X.
     n_components_ : int
-        Number of output columns.
-    sigma_, gamma_, length_scale_ : float
+        Number of components.
+    sigma_, gamma_ : float
         The kernel's scale in three notations.
     statistics_ : PairStatistics
         Statistics of the distinct rows seen by `fit`.
@@ -137,7 +139,7 @@ class ClusterNystroem(BaseRandomFeatures):
         "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
     }
     _is_unbiased = False
-    _looks_at_rows = _reads_labels = needs_data = True
+    _looks_at_rows = _reads_labels = _needs_data = True
     kernel = "gaussian"
 
     def __init__(
@@ -170,20 +172,20 @@ class ClusterNystroem(BaseRandomFeatures):
         """Learn nothing: there are no parameters."""
 
     def _learn_from_rows(self, learned, sample):
-        rng = sample.rng_of_rows()
-        sides = [(sample.queries, sample.weights)]
+        sides = [(sample.queries, sample.weights, QUERIES)]
         if sample.keys is not sample.queries:
-            sides.append((sample.keys, sample.key_weights))
+            sides.append((sample.keys, sample.key_weights, KEYS))
         # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
         most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features), self.n_components)
-        for X, own_weights in sides:
-            chosen, own_weights = representatives(own_weights, most, rng)
-            rows.append(Coordinates(1.0).on_host(X[chosen]))
-            weights.append(own_weights)
+        for X, row_weights, stream in sides:
+            chosen, row_weights = representatives(row_weights, most, sample.rng(stream))
+            rows.append(Affine(1.0).on_host(X[chosen]))
+            weights.append(row_weights)
         labels = None if sample.labels is None else sample.labels[chosen]
-        own = np.vstack(rows), np.concatenate(weights), labels, rng
-        learned.centers_ = sample.once("centers", rng, lambda: self._place_centers(*own))
+        rows, weights = np.vstack(rows), np.concatenate(weights)
+        place = partial(self._place_centers, rows, weights, labels, sample.rng(CENTERS))
+        learned.centers_ = sample.once("centers", place)
         learned.n_projections = len(learned.centers_)
 
     def _place_centers(self, rows, weights, labels, rng):
@@ -200,13 +202,13 @@ class ClusterNystroem(BaseRandomFeatures):
         return SimpleNamespace()  # only the start of k-means is random
 
     def _assemble(self, learned, draw):
-        coordinates = Coordinates(learned.sigma, learned.centers_.mean(axis=0))
+        affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
         squares = scaled_squares(learned.centers_, learned.centers_, learned.sigma)
         values, axes = np.linalg.eigh(np.exp(squares / -2))
         kept = values > _RANK * values[-1]
         root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T
-        projection = DenseProjection(coordinates.on_host(learned.centers_))
-        feature_map = LandmarkMap(coordinates, projection, root)
+        projection = DenseProjection(affine.on_host(learned.centers_))
+        feature_map = LandmarkMap(affine, projection, root)
         return feature_map, feature_map
 
     def _check_variance(self, learned):

@@ -9,12 +9,12 @@ from .. import variances
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import CouplingLike, DenseProjection
-from ._coordinates import Coordinates
+from ._affine import Affine
 from ._docs import document
-from .base import PHASE, SPECTRUM, rng_of
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import PhasedCosine, SineCosine
 from .spectra import SPECTRA
+from .streams import PHASE, SPECTRUM, rng_of
 
 
 @document
@@ -54,7 +54,7 @@ class RFFSampler(GaussianRandomFeatures):
     See Also
     --------
     OptimalPositiveRF : Positive features, for ratios of sums such as attention.
-    theory.compare : Errors of mechanisms on data, side by side.
+    theory.compare : Errors of feature maps on data, side by side.
     sklearn.kernel_approximation.RBFSampler : Independent cosines with random phases.
 
     Notes
@@ -102,10 +102,6 @@ class RFFSampler(GaussianRandomFeatures):
     @property
     def _is_folded(self):
         return self.n_components == 1
-
-    @property
-    def _is_bounded(self):
-        return self.kernel != "softmax" and not self._is_folded
 
     def _nonlinearity(self, learned=None, draw=None):
         return PhasedCosine(getattr(draw, "phase", 0.0)) if self._is_folded else SineCosine()
@@ -175,5 +171,5 @@ class RFFSampler(GaussianRandomFeatures):
 
 def _about_a_row(sigma, X, Y):
     """Return dense scaled rows of both sides relative to one row: only differences matter."""
-    origin = Coordinates(1.0).on_host(X[:1, :])[0]
-    return [Coordinates(sigma, origin).on_host(Z) for Z in (X, Y)]
+    origin = Affine(1.0).on_host(X[:1, :])[0]
+    return [Affine(sigma, origin).on_host(Z) for Z in (X, Y)]

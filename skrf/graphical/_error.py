@@ -103,23 +103,23 @@ def _from_windows(left, right, length, unary, n_products):
     """
     n_products = min(n_products, length - 1)
     if unary is None:
-        own, repeats = np.zeros((len(left), 1)), np.array([length - 1.0 - n_products])
+        of_states, repeats = np.zeros((len(left), 1)), np.array([length - 1.0 - n_products])
     else:
-        own, repeats = np.array(unary).T, np.arange(length) > 0
-    messages = before = np.zeros(own.shape)
+        of_states, repeats = np.array(unary).T, np.arange(length) > 0
+    messages = before = np.zeros(of_states.shape)
     for _ in range(n_products):
-        before, messages = messages, _product(left, right, messages + own)
+        before, messages = messages, _product(left, right, messages + of_states)
         if unary is not None:
             messages = np.hstack([messages[:, 1:], np.zeros((len(left), 1))])
-    totals, ratios = log_sum_exp(own + messages, axis=0), messages - before
-    rises = totals - log_sum_exp(own + before, axis=0)
+    totals, ratios = log_sum_exp(of_states + messages, axis=0), messages - before
+    rises = totals - log_sum_exp(of_states + before, axis=0)
     # Messages that omit a step lie between the exact ones divided by these ratios.
-    allowed = own > -np.inf
+    allowed = of_states > -np.inf
     least = ratios.min(axis=0, where=allowed, initial=np.inf)
     most = ratios.max(axis=0, where=allowed, initial=-np.inf)
     value, lower, upper = (totals[0] + repeats @ steps for steps in (rises, least, most))
     # A single constant path may be nearly all of the sum.
-    stays = (length - 1) * np.sum(left * right, axis=1) + own.sum(axis=1)
+    stays = (length - 1) * np.sum(left * right, axis=1) + of_states.sum(axis=1)
     return value, max(lower, stays.max()), upper
 
 
@@ -132,7 +132,7 @@ def _from_states(left, right, length, unary, n_products):
     if unary is None:
         unary = [np.zeros(len(x)) for x in (*left, right[-1])]
     # exp(x.y) is at most exp(|x|^2 / 2) exp(|y|^2 / 2): an upper bound that factorises.
-    scores = [np.array(own, dtype=np.float64) for own in unary]
+    scores = [np.array(scores_of_one, dtype=np.float64) for scores_of_one in unary]
     for t in range(length - 1):
         scores[t] += np.sum(left[t] ** 2, axis=1) / 2
         scores[t + 1] += np.sum(right[t] ** 2, axis=1) / 2

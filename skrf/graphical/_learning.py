@@ -3,7 +3,7 @@
 import numpy as np
 
 from .._validation import draw_seed, naming
-from ._climbing import climb, unpacked
+from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows, as_generator, pull_back
 from ._recursions import ANY, LEAST, Model
 
@@ -25,7 +25,7 @@ def learn(first, sequences, n_init, random_state, **limits):
     random_state : int, RandomState instance or None
         Source of the other starts.
     **limits : dict
-        Those of `climb`.
+        Those of `maximize`.
 
     Returns
     -------
@@ -47,19 +47,19 @@ def learn(first, sequences, n_init, random_state, **limits):
         return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
 
     def objective(arrays):
-        log_prob, found = gradients(model_at(arrays), sequences)
+        log_prob, by_role = gradients(model_at(arrays), sequences)
         roles = ([role for role in given if id(given[role]) == key] for key in shared)
-        return log_prob, [sum(found[role] for role in own) for own in roles]
+        return log_prob, [sum(by_role[role] for role in sharing) for sharing in roles]
 
     if n_init > 1:
         rng = as_generator(draw_seed(random_state))
         roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
         with naming("n_init"):
             draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
-        starts += [list(map(np.multiply, roots, unpacked(own, starts[0]))) for own in draws]
+        starts += [list(map(np.multiply, roots, unpacked(draw, starts[0]))) for draw in draws]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
     ends = [
-        climb(objective, arrays, n_symbols, name=name, **limits)
+        maximize(objective, arrays, n_symbols, name=name, **limits)
         for arrays, name in zip(starts, names, strict=True)
     ]
     # Not by histories, which are empty if a start is already a maximum.
@@ -71,18 +71,18 @@ def gradients(model, sequences):
     """Return the log probability and its gradients with respect to the embeddings."""
     log_prob, counts = _all_counts(model, sequences, np.ones(len(sequences)))
     if not model.is_local:  # minus what the model gives to all symbols of these lengths
-        lengths, repeats = np.unique([len(part) for part in sequences], return_counts=True)
+        lengths, repeats = np.unique([len(sequence) for sequence in sequences], return_counts=True)
         every = [np.full(length, ANY) for length in lengths]
         log_total, expected = _all_counts(model, every, repeats)
         log_prob, counts = log_prob - log_total, list(map(np.subtract, counts, expected))
     of_symbols, *counts = counts
     channels = [model.transition, model.start_channel, model.emission]
     counts += _emission_counts(model, of_symbols)
-    found = dict.fromkeys(model.embeddings, 0.0)
-    for channel, own in zip(channels, zip(counts[::2], counts[1::2], strict=True), strict=True):
+    by_role = dict.fromkeys(model.embeddings, 0.0)
+    for channel, pair in zip(channels, zip(counts[::2], counts[1::2], strict=True), strict=True):
         if channel is not None:
-            _pull(model, found, channel, *own)
-    return float(log_prob), found
+            _pull(model, by_role, channel, *pair)
+    return float(log_prob), by_role
 
 
 # `gradients` adds up expected counts given all symbols: of a state with a symbol, the last of which
@@ -96,8 +96,8 @@ def _all_counts(model, sequences, repeats):
     """Return the log probability and expected counts of sequences, weighted by `repeats`."""
     log_prob, total = 0.0, None
     for batch, often in _batches(model, sequences, repeats):
-        for own, counts in _counts_of(model, batch, often):
-            log_prob += own
+        for batch_log_prob, counts in _counts_of(model, batch, often):
+            log_prob += batch_log_prob
             total = counts if total is None else list(map(np.add, total, counts))
     return log_prob, total
 
@@ -106,16 +106,16 @@ def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that add up to those of some sequences."""
     with np.errstate(over="ignore", invalid="ignore"):
         log_prob, counts = _counts(model, batch, repeats)
-    length = np.dot(repeats, [len(part) for part in batch])
+    length = np.dot(repeats, [len(sequence) for sequence in batch])
     # Posteriors sum to 1, unless messages from the end have underflowed.
-    if all(np.isfinite(part).all() for part in counts) and np.isclose(counts[0].sum(), length):
+    if all(np.isfinite(array).all() for array in counts) and np.isclose(counts[0].sum(), length):
         yield log_prob, counts
     elif len(batch) > 1:
         for i, sequence in enumerate(batch):
             yield from _counts_of(model, [sequence], repeats[i : i + 1])
     else:
         log_prob, counts = _log_counts(model, batch[0])
-        yield repeats[0] * log_prob, [repeats[0] * part for part in counts]
+        yield repeats[0] * log_prob, [repeats[0] * array for array in counts]
 
 
 def _no_counts(model):
@@ -152,17 +152,17 @@ def _counts(model, batch, repeats):
 
 def _log_counts(model, sequence):
     """Do the same as `_counts` for one sequence in log space, which is slow."""
-    field, found = model.field(sequence), _no_counts(model)
+    field, totals = model.field(sequence), _no_counts(model)
     posteriors, of_pairs = field.expected_counts()
-    add_rows(found[0].T, sequence % found[0].shape[1], np.array(posteriors))
+    add_rows(totals[0].T, sequence % totals[0].shape[1], np.array(posteriors))
     parts = [of_pairs.get(model.transition.pair, ()), ()]
     if model.start_channel is not None:
         states = np.arange(len(model.start))
         parts[1] = model.start_channel.pair.counts(0 * states, states, posteriors[0])
-    for (by_R, by_T), own in zip((found[1:3], found[3:]), parts, strict=True):
-        for total, part in zip((by_R, by_T.T), own, strict=False):
-            total += part
-    return field.log_partition, found
+    for (by_R, by_T), pair in zip((totals[1:3], totals[3:]), parts, strict=True):
+        for total, counts in zip((by_R, by_T.T), pair, strict=False):
+            total += counts
+    return field.log_partition, totals
 
 
 def _emission_counts(model, counts):
@@ -186,7 +186,7 @@ def _emission_counts(model, counts):
 
 def _batches(model, sequences, repeats):
     """Yield sequences of similar length and their repeats, from long to short, as memory allows."""
-    order = np.argsort([-len(part) for part in sequences], kind="stable")
+    order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
     start = 0
     while start < len(order):
         size = max(1, _GRADIENT_ENTRIES // (len(sequences[order[start]]) * len(model.start)))
@@ -221,13 +221,13 @@ def _backward(model, steps, repeats):
         size += len(symbols)
         if t <= 1 or size >= _GRADIENT_ROWS:
             parts = zip(*kept, strict=True)
-            yield [None if part[0] is None else np.concatenate(part) for part in parts]
+            yield [None if arrays[0] is None else np.concatenate(arrays) for arrays in parts]
             kept, size = [], 0
         if t:
             back = ahead @ move.R.T
 
 
-def _pull(model, found, channel, by_log_R, by_log_T):
+def _pull(model, by_role, channel, by_log_R, by_log_T):
     """Add gradients for the logs of a channel's matrices, pulled back to the embeddings."""
     by_left = by_log_R
     if channel.is_normalised:
@@ -238,5 +238,5 @@ def _pull(model, found, channel, by_log_R, by_log_T):
         by_right = (by_log_T + channel.T * by_sums[:, None]).T
     tables = (model.embeddings[role] for role in channel.roles)
     parts = pull_back(channel.maps.sides, *tables, by_left, by_right)
-    for role, part in zip(channel.roles, parts, strict=True):
-        found[role] += part
+    for role, gradient in zip(channel.roles, parts, strict=True):
+        by_role[role] += gradient

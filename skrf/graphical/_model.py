@@ -9,8 +9,8 @@ import numpy as np
 from .._memory import check_fits
 from .._sums import LogMatrix
 from .._validation import draft_of, naming
-from ._climbing import Climber, climb
-from ._field import Field
+from ._belief_propagation import BeliefPropagation
+from ._maximum_likelihood import MaximumLikelihood, maximize
 from ._potentials import (
     Dense,
     LowRank,
@@ -89,19 +89,21 @@ class Model:
             i: self.pair(i, parent).turned if (i, parent) in edges else self.pair(parent, i)
             for i, parent in parents.items()
         }
-        return Field(parents, unary, pairs)
+        return BeliefPropagation(parents, unary, pairs)
 
     def gradients(self, of_pairs):
         """Return gradients with respect to all embeddings, given counts of pairs."""
-        found = {side: [np.zeros(part.shape) for part in of] for side, of in self.tables.items()}
+        totals = {
+            side: [np.zeros(gradient.shape) for gradient in of] for side, of in self.tables.items()
+        }
         for slots, pair in self._pairs.items():
-            for own, step in ((pair, 1), (pair.turned, -1)):
-                if own in of_pairs:
+            for direction, step in ((pair, 1), (pair.turned, -1)):
+                if direction in of_pairs:
                     order, maps = slots[::step], self.maps.sides[::step]
-                    parts = pull_back(maps, *self._tables_at(order), *of_pairs[own])
-                    for (side, at), part in zip(order, parts, strict=True):
-                        found[side][at] += part
-        return found
+                    parts = pull_back(maps, *self._tables_at(order), *of_pairs[direction])
+                    for (side, at), gradient in zip(order, parts, strict=True):
+                        totals[side][at] += gradient
+        return totals
 
     def moved(self, arrays):
         """Return the model with embeddings from an iterator over arrays."""
@@ -111,7 +113,7 @@ class Model:
 
 def stacked(parts):
     """Return arrays as one if their shapes agree, otherwise as a list."""
-    return np.array(parts) if len({part.shape for part in parts}) == 1 else parts
+    return np.array(parts) if len({array.shape for array in parts}) == 1 else parts
 
 
 def shaped(tables):
@@ -119,11 +121,11 @@ def shaped(tables):
     return {side: of[0] if len(of) == 1 else stacked(list(of)) for side, of in tables.items()}
 
 
-class FieldModel(Climber):
+class FieldModel(MaximumLikelihood):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
     A subclass has ``_n_variables``, the number of arrays in a sequence of embeddings, or None;
-    ``_edges(n)``, the edges of n tables; and ``_field(n_variables)``.
+    ``_edges(n)``, the edges of n tables; and ``_belief_propagation(n_variables)``.
     """
 
     def _make_model(self):
@@ -134,7 +136,7 @@ class FieldModel(Climber):
         model = Model(tables)
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
-        sizes = [tuple(len(tables[side][at]) for side, at in own) for own in slots]
+        sizes = [tuple(len(tables[side][at]) for side, at in slot) for slot in slots]
         earlier, later = (list(dict.fromkeys(of)) for of in zip(*slots, strict=True))
         left = right = np.vstack([tables[side][at] for side, at in earlier])
         if earlier != later:
@@ -144,8 +146,8 @@ class FieldModel(Climber):
 
     @property
     def feature_map_(self) -> Any:
-        """The source of potentials: "exact" or the fitted mechanism."""
-        return self._model.maps.mechanism
+        """The source of potentials: "exact" or the fitted feature map."""
+        return self._model.maps.feature_map
 
     def _unary_of(self, sizes):
         """Return log potentials of the states of every variable, learned ones if available."""
@@ -159,8 +161,8 @@ class FieldModel(Climber):
         return shaped(self._model.gradients(of_pairs)) | {"unary": stacked(of_states)}
 
     def _log_prob_gradient(self, states):
-        _, found, of_states = self._log_likelihood([np.atleast_2d(states)])
-        return shaped(found) | {"unary": stacked(of_states)}
+        _, gradients, of_states = self._log_likelihood([np.atleast_2d(states)])
+        return shaped(gradients) | {"unary": stacked(of_states)}
 
     def _log_likelihood(self, parts):
         """Return the log probability of all assignments, and its gradients.
@@ -181,7 +183,7 @@ class FieldModel(Climber):
         """
         log_prob, by_tables = 0.0, self._model.gradients({})
         for states in parts:
-            at = self._field(states.shape[1])
+            at = self._belief_propagation(states.shape[1])
             weights = at.log_weights(states)
             if np.isneginf(weights).any():
                 raise ValueError(
@@ -201,7 +203,7 @@ class FieldModel(Climber):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = draft_of(self)
         first = draft._model
-        unary = draft._field(parts[0].shape[1]).unary if learn_unary else []
+        unary = draft._belief_propagation(parts[0].shape[1]).unary if learn_unary else []
         # Forbidden states have no gradient: the value that is learned for them stays 0.
         forbidden = [np.where(np.isfinite(values), 0.0, -np.inf) for values in unary]
         allowed = [np.where(np.isfinite(values), values, 0.0) for values in unary]
@@ -217,11 +219,11 @@ class FieldModel(Climber):
             log_prob, by_tables, by_unary = draft._log_likelihood(parts)
             return log_prob, sum(by_tables.values(), []) + (by_unary if learn_unary else [])
 
-        start = [part for of in first.tables.values() for part in of]
+        start = [table for of in first.tables.values() for table in of]
         n_samples = sum(states.size for states in parts)
-        arrays, *told = climb(objective, start + allowed, n_samples, **limits)
+        arrays, *progress = maximize(objective, start + allowed, n_samples, **limits)
         move(arrays)
-        return self._commit(draft, shaped(draft._fitted.tables), *told, stacklevel=4)
+        return self._commit(draft, shaped(draft._fitted.tables), *progress, stacklevel=4)
 
 
 # ---------------------------------------------------------------- checks
@@ -260,8 +262,8 @@ def check_tables(name, given, n_variables=None, like=None):
                 f"{name} has {len(given)} arrays; the edges name {n_variables} variables."
             )
         tables = ()
-        for i, part in enumerate(given):
-            tables += (check_embeddings(part, f"{name}[{i}]", width),)
+        for i, table in enumerate(given):
+            tables += (check_embeddings(table, f"{name}[{i}]", width),)
             width = tables[0].shape[1]
     if like is not None and [len(X) for X in tables] != [len(X) for X in like]:
         sizes = [[len(X) for X in of] for of in (tables, like)]

@@ -15,7 +15,7 @@ import scipy.sparse
 from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._memory import check_fits
-from .._sums import LogMatrix, log_product, log_sum_exp, peaked
+from .._sums import LogMatrix, exp_max_one, log_product, log_sum_exp
 from .._validation import draw_seed, naming
 from ..features import (
     AdaptiveRF,
@@ -173,15 +173,15 @@ class LowRank(Potential):
 
     def counts(self, left, right, weights):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
-        found = [np.zeros(side.logs.shape) for side in self.sides]
+        totals = [np.zeros(side.logs.shape) for side in self.sides]
         size = max(1, _BLOCK // self.sides[0].logs.shape[1])
         for block in gen_batches(len(left), size):
             u, v = left[block], right[block]
-            shares = peaked(self.sides[0].logs[u] + self.sides[1].logs[v])
+            shares = exp_max_one(self.sides[0].logs[u] + self.sides[1].logs[v])
             shares *= (weights[block] / shares.sum(axis=1))[:, None]
-            for states, total in zip((u, v), found, strict=True):
+            for states, total in zip((u, v), totals, strict=True):
                 add_rows(total, states, shares)
-        return found
+        return totals
 
     def expected(self, left, right, from_left, from_right):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
@@ -224,7 +224,7 @@ def add_rows(total, places, rows):
 
 def _of_total(logs, total):
     """Return exp(logs), scaled to their known sum so that rounding of large logs cancels."""
-    shares = peaked(logs.reshape(1, -1))
+    shares = exp_max_one(logs.reshape(1, -1))
     return (shares * (total / shares.sum())).reshape(logs.shape)
 
 
@@ -276,7 +276,7 @@ class Maps:
 
     Parameters
     ----------
-    mechanism : mechanism or "exact"
+    feature_map : feature map or "exact"
         Fitted.
     sides : tuple of FeatureMap
         Maps of the left and of the right side; empty for "exact".
@@ -284,7 +284,7 @@ class Maps:
         Features are those of exp(sigma^2 u.v).
     """
 
-    mechanism: object
+    feature_map: object
     sides: tuple
     sigma: float = 1.0
 
@@ -294,7 +294,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
 
     Parameters
     ----------
-    feature_map : mechanism, "exact" or None
+    feature_map : feature map, "exact" or None
         A FrozenEstimator stays as it was fitted, with its sigma. None means "exact" if products
         with the matrices of all pairs cost no more than those with features, otherwise
         ``AdaptiveRF(256)``.
@@ -313,7 +313,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
         feature_map = "exact" if is_cheap else AdaptiveRF(_N_COMPONENTS)
     if isinstance(feature_map, str):
         if feature_map != "exact":
-            raise ValueError(f"feature_map must be a mechanism or 'exact', got {feature_map!r}.")
+            raise ValueError(f"feature_map must be a feature map or 'exact', got {feature_map!r}.")
         n_pairs = sum(n * m for n, m in sizes)
         check_fits(16 * n_pairs, f"feature_map='exact' of {n_pairs} pairs of states", "potentials")
         return Maps("exact", ())
@@ -321,35 +321,37 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     if frozen is None:
         settings = {
             "reserved": ("sigma", "kernel"),
-            "hint": "Scale the embeddings, and use a positive mechanism of skrf",
-            "seed": lambda own: draw_seed(rng) if own is None else own,
+            "hint": "Scale the embeddings, and use a positive feature map of skrf",
+            "seed": lambda seed: draw_seed(rng) if seed is None else seed,
             "sigma": 1.0,
             "kernel": "softmax",
         }
-    own = prepared(feature_map, owner="a graphical model", is_deep=True, **settings)
+    prepared_map = prepared(feature_map, owner="a graphical model", is_deep=True, **settings)
     n_states = len(left) + len(right)
-    check_columns(own, n_states, lambda n_columns: 16 * n_states * n_columns, "features of states")
-    fit_to(own, left, right)
-    sides = tuple(as_feature_map(own, keys=keys) for keys in (False, True))
+    check_columns(
+        prepared_map, n_states, lambda n_columns: 16 * n_states * n_columns, "features of states"
+    )
+    fit_to(prepared_map, left, right)
+    sides = tuple(as_feature_map(prepared_map, keys=keys) for keys in (False, True))
     if not sides[0].is_positive:
         raise ValueError(
             f"feature_map={feature_map!r} is not positive: potentials must be. Use a positive "
-            "mechanism, such as OptimalPositiveRF or AdaptiveRF."
+            "feature map, such as OptimalPositiveRF or AdaptiveRF."
         )
     if frozen is None:
-        return Maps(own, sides)
+        return Maps(prepared_map, sides)
     kernel, sigma = frozen
     if kernel != "softmax":
         raise ValueError(
             f"feature_map={feature_map!r} was fitted with kernel={kernel!r}; a graphical model "
             "needs kernel='softmax'."
         )
-    if own.n_features_in_ != left.shape[1]:
+    if prepared_map.n_features_in_ != left.shape[1]:
         raise ValueError(
-            f"feature_map={feature_map!r} was fitted with {own.n_features_in_} features, but the "
-            f"embeddings have width {left.shape[1]}."
+            f"feature_map={feature_map!r} was fitted with {prepared_map.n_features_in_} features, "
+            f"but the embeddings have width {left.shape[1]}."
         )
-    return Maps(own, sides, sigma)
+    return Maps(prepared_map, sides, sigma)
 
 
 def log_features(feature_map, embeddings):
@@ -365,7 +367,7 @@ def largest(rows):
 
 def draw_rows(logs, rng):
     """Draw an index from every row of unnormalised log weights."""
-    edges = np.cumsum(peaked(np.array(logs)), axis=1)
+    edges = np.cumsum(exp_max_one(np.array(logs)), axis=1)
     points = rng.uniform(size=len(logs)) * edges[:, -1]
     # The first bin edge above the point has weight; the last one guards against rounding.
     return np.minimum((edges <= points[:, None]).sum(axis=1), logs.shape[1] - 1)

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
-from ._field import Field
+from ._belief_propagation import BeliefPropagation
 from ._potentials import Dense, LowRank, draw_rows, largest, log_features
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
@@ -99,7 +99,7 @@ class Channel:
         size = max(1, _BLOCK_ENTRIES // len(self.T))
         blocks = (slice(begin, begin + size) for begin in range(0, len(left), size))
         logs = (self.log_R[left[rows]] + self.log_T.T[right[rows]] for rows in blocks)
-        return sum(log_sum_exp(part).sum() for part in logs)
+        return sum(log_sum_exp(logits).sum() for logits in logs)
 
     def draw(self, left, rng):
         """Return a right state for every left one, drawn without forming a `Potential`."""
@@ -178,8 +178,8 @@ class Model:
         """Return log emission values of symbols, (len(symbols), n_states)."""
         if self._log_emissions is not None:
             return self._log_emissions[symbols]
-        found, where = np.unique(symbols, return_inverse=True)
-        return self._make_log_emissions(found)[where]
+        distinct, where = np.unique(symbols, return_inverse=True)
+        return self._make_log_emissions(distinct)[where]
 
     def updated(self, symbols, posterior=None, upper=None):
         """Return posteriors after symbols, upper bounds of them, and logs of their divisors.
@@ -211,7 +211,7 @@ class Model:
     def emissions(self, symbols):
         """Return emission values of symbols divided by each largest one, and the logs of these."""
         if self._log_emissions is not None:
-            return tuple(part[symbols] for part in self._kept_weights)
+            return tuple(weights[symbols] for weights in self._kept_weights)
         return self._weights(self.log_emissions(symbols))
 
     def _weights(self, logs):
@@ -229,7 +229,7 @@ class Model:
         unary = list(self.log_emissions(sequence))
         unary[0] = unary[0] + self.log_start
         parents = {t: t - 1 for t in range(1, len(sequence))}
-        return Field(parents, unary, dict.fromkeys(parents, self.transition.pair))
+        return BeliefPropagation(parents, unary, dict.fromkeys(parents, self.transition.pair))
 
     # The log scales of channels cancel in all probabilities, so sums over paths leave them out.
 
@@ -247,8 +247,8 @@ class Model:
         """Return the log sums over all symbols and paths, 0 if channels are normalised."""
         if self.is_local:
             return 0.0
-        lengths = np.array([len(part) for part in sequences])
-        log_norms = {t: own for t, _, own in self.past(np.full(lengths.max(), ANY))}
+        lengths = np.array([len(sequence) for sequence in sequences])
+        log_norms = {t: log_norm for t, _, log_norm in self.past(np.full(lengths.max(), ANY))}
         return float(np.cumsum(list(log_norms.values()))[lengths - 1].sum())
 
     def filtered_together(self, sequences, posterior=None):
@@ -257,14 +257,14 @@ class Model:
         Sequences are ordered from longest to shortest, and those that have ended are left out. They
         continue from a posterior if one is given.
         """
-        lengths = np.array([len(part) for part in sequences])
+        lengths = np.array([len(sequence) for sequence in sequences])
         padded = np.zeros((lengths[0], len(sequences)), dtype=int)
-        for row, part in enumerate(sequences):
-            padded[: len(part), row] = part
+        for row, sequence in enumerate(sequences):
+            padded[: len(sequence), row] = sequence
         counts = np.count_nonzero(np.arange(lengths[0])[:, None] < lengths, axis=1)
         upper = None
         for symbols, count in zip(padded, counts, strict=True):
-            before = (None if part is None else part[:count] for part in (posterior, upper))
+            before = (None if logs is None else logs[:count] for logs in (posterior, upper))
             posterior, upper, log_norms = self.updated(symbols[:count], *before)
             yield symbols[:count], posterior, log_norms
 
@@ -295,7 +295,9 @@ class Model:
         back = np.ones((2 if self.floor else 1, len(self.start)), dtype=self.dtype)
         for begin in reversed(range(0, len(sequence), size)):
             segment = [sequence[begin : begin + size]]
-            posteriors = [own for _, own, _ in self.filtered_together(segment, before[begin])]
+            posteriors = [
+                posterior for _, posterior, _ in self.filtered_together(segment, before[begin])
+            ]
             for t in reversed(range(begin, begin + len(posteriors))):
                 with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
                     products = posteriors[t - begin] * back

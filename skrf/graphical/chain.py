@@ -32,7 +32,7 @@ class ChainMRF(FieldModel):
         Embeddings of the states as the later of a pair; None means `embeddings`.
     unary : array-like of shape (length, n), or sequence of arrays (n_t,), default=None
         Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
-    feature_map : mechanism, "exact" or None, default=None
+    feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
         to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
@@ -48,7 +48,7 @@ class ChainMRF(FieldModel):
 
     Attributes
     ----------
-    feature_map_ : "exact" or mechanism
+    feature_map_ : "exact" or feature map
         The kernel or map behind the potentials; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
         After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
@@ -126,20 +126,21 @@ class ChainMRF(FieldModel):
 
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""
-        own = self._own_length
-        if own is None and length is None:
+        fitted_length = self._own_length
+        if fitted_length is None and length is None:
             raise ValueError(
                 f"length must be an integer >= {least}, because neither unary=None nor one array "
                 "of embeddings for all variables says how many there are; got length=None."
             )
-        length = check_integer("length", own if length is None else length, least)
-        if own not in (None, length):
+        length = check_integer("length", fitted_length if length is None else length, least)
+        if fitted_length not in (None, length):
             raise ValueError(
-                f"length must be {own}, as unary or embeddings have it, or None; got {length!r}."
+                f"length must be {fitted_length}, as unary or embeddings have it, or None; "
+                f"got {length!r}."
             )
         return length
 
-    def _field(self, length):
+    def _belief_propagation(self, length):
         model = self._model
         unary = self._unary_of(model.sizes(length))
         return model.field({t: t - 1 for t in range(1, length)}, unary)
@@ -185,7 +186,7 @@ class ChainMRF(FieldModel):
 
     def _log_partition(self, length):
         if self._own_length is not None or length == 1:
-            return self._field(length).log_partition
+            return self._belief_propagation(length).log_partition
         first, matrix, last, done = self._model.pair(0, 1).powers
         steps, transfer = length - done, matrix.logs
         # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
@@ -217,7 +218,7 @@ class ChainMRF(FieldModel):
         paths = self._check_paths(paths)
         if isinstance(paths, list):
             return np.array([self.log_prob(path) for path in paths])
-        return self._field(paths.shape[-1]).log_prob(paths)
+        return self._belief_propagation(paths.shape[-1]).log_prob(paths)
 
     def report(self, length: int | None = None, *, n_products: int = 9) -> ErrorReport:
         """Estimate and bound the difference of log_partition from that of the exact kernel.
@@ -253,8 +254,8 @@ class ChainMRF(FieldModel):
         >>> from skrf.graphical import ChainMRF
         >>> embeddings = np.random.default_rng(0).normal(size=(50, 4)) / 4
         >>> chain = ChainMRF(embeddings, feature_map=AdaptiveRF(64), random_state=0)
-        >>> told = chain.report(20)
-        >>> abs(told.error) < 0.1 and told.lower <= told.log_partition <= told.upper
+        >>> report = chain.report(20)
+        >>> abs(report.error) < 0.1 and report.lower <= report.log_partition <= report.upper
         True
         """
         length, n_products = self._length(length), check_integer("n_products", n_products)
@@ -283,7 +284,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             Distributions, which sum to 1.
         """
-        return stacked(self._field(self._length(length)).marginals())
+        return stacked(self._belief_propagation(self._length(length)).marginals())
 
     def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray:
         """Return the joint distribution of two neighbours; quadratic in the states.
@@ -303,7 +304,7 @@ class ChainMRF(FieldModel):
         length = self._length(length, 2)
         if check_integer("position", position, 0) > length - 2:
             raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
-        return self._field(length).edge_marginals(position + 1)
+        return self._belief_propagation(length).edge_marginals(position + 1)
 
     def decode(self, length: int | None = None) -> tuple[float, np.ndarray]:
         """Return the most probable path.
@@ -323,7 +324,7 @@ class ChainMRF(FieldModel):
         path : ndarray of int of shape (length,)
             States.
         """
-        return self._field(self._length(length)).decode()
+        return self._belief_propagation(self._length(length)).decode()
 
     def max_marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
@@ -340,7 +341,7 @@ class ChainMRF(FieldModel):
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             The largest entry of every row is that of `decode`.
         """
-        return stacked(self._field(self._length(length)).max_marginals())
+        return stacked(self._belief_propagation(self._length(length)).max_marginals())
 
     def sample(
         self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
@@ -361,7 +362,7 @@ class ChainMRF(FieldModel):
         ndarray of int of shape (n, length)
             States.
         """
-        return self._field(self._length(length)).sample(n, as_generator(random_state))
+        return self._belief_propagation(self._length(length)).sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
 
@@ -382,7 +383,7 @@ class ChainMRF(FieldModel):
             With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
             shapes.
         """
-        return self._log_partition_gradient(self._field(self._length(length)))
+        return self._log_partition_gradient(self._belief_propagation(self._length(length)))
 
     def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over paths, with the map as fitted.

@@ -14,8 +14,8 @@ from scipy.special import softmax
 from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
 from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
-from ._climbing import Climber
 from ._learning import learn
+from ._maximum_likelihood import MaximumLikelihood
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
 
@@ -54,7 +54,7 @@ class FilterState:
     upper: np.ndarray | None = None
 
 
-class KernelHMM(Climber):
+class KernelHMM(MaximumLikelihood):
     r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
 
     The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), that of
@@ -82,7 +82,7 @@ class KernelHMM(Climber):
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
         Distribution of the first state, in place of `start_embedding`; uniform if both are None.
-    feature_map : mechanism, "exact" or None, default=None
+    feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
         to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
@@ -145,7 +145,7 @@ class KernelHMM(Climber):
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
-        **Climber._parameter_constraints,
+        **MaximumLikelihood._parameter_constraints,
     }
     # Not get_params, which reads the signature on each call: every filter step comes through here.
     _given = property(attrgetter(*_OF_MODEL))
@@ -253,20 +253,20 @@ class KernelHMM(Climber):
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
         n, width = states.shape
-        found = {"states": states, "symbols": self._own("symbols", width)}
+        checked = {"states": states, "symbols": self._own("symbols", width)}
         for name in ("targets", "emitters"):
-            found[name] = states if getattr(self, name) is None else self._own(name, width)
-            if len(found[name]) != n:
-                raise ValueError(f"{name} has {len(found[name])} rows; states has {n}.")
-        found["start_embedding"] = None
+            checked[name] = states if getattr(self, name) is None else self._own(name, width)
+            if len(checked[name]) != n:
+                raise ValueError(f"{name} has {len(checked[name])} rows; states has {n}.")
+        checked["start_embedding"] = None
         if self.start_embedding is not None:
             if self.start_prob is not None:
                 raise ValueError("Pass start_embedding or start_prob, not both.")
             start = np.atleast_2d(as_array("start_embedding", self.start_embedding, np.float64))
-            found["start_embedding"] = check_embeddings(start, "start_embedding", width)
+            checked["start_embedding"] = check_embeddings(start, "start_embedding", width)
             if len(start) != 1:
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
-        return found
+        return checked
 
     def _own(self, name, width):
         # A copy, so that sharing between roles depends neither on array types nor on `clone`.
@@ -296,9 +296,9 @@ class KernelHMM(Climber):
 
     @property
     def feature_map_(self) -> dict[str, Any]:
-        """The maps of transitions and emissions: "exact" or the fitted mechanism."""
+        """The maps of transitions and emissions: "exact" or the fitted feature map."""
         transition, emission = self._model.maps
-        return {"transition": transition.mechanism, "emission": emission.mechanism}
+        return {"transition": transition.feature_map, "emission": emission.feature_map}
 
     @property
     def startprob_(self) -> np.ndarray:
@@ -644,13 +644,13 @@ class KernelHMM(Climber):
         model = self._model
         rows = as_generator(random_state).permutation(len(model.start))
         rows = np.sort(rows[: check_integer("n_states", n_states)])
-        found = {}
+        errors = {}
         for name, channel in (("transition", model.transition), ("emission", model.emission)):
             left, right = (channel.maps.sigma * model.embeddings[role] for role in channel.roles)
             exact = softmax(left[rows] @ right.T, axis=1)
             shares = channel.spread(softmax(channel.log_R[rows], axis=1))
-            found[name] = np.abs(exact - shares).sum(axis=1) / 2
-        return found
+            errors[name] = np.abs(exact - shares).sum(axis=1) / 2
+        return errors
 
     # ---------------------------------------------------------------- learning
 
@@ -689,8 +689,8 @@ class KernelHMM(Climber):
         draft = draft_of(self)
         first = draft._model
         sequences = _check_sequences(first, X, lengths)
-        draft._fitted, *told = learn(first, sequences, n_init, self.random_state, **limits)
-        return self._commit(draft, draft._fitted.embeddings, *told)
+        draft._fitted, *progress = learn(first, sequences, n_init, self.random_state, **limits)
+        return self._commit(draft, draft._fitted.embeddings, *progress)
 
 
 class _Shape:
@@ -776,8 +776,8 @@ def _decoded(model, sequences, algorithm):
     if algorithm == "viterbi":
         logs, paths = zip(*model.viterbi(sequences), strict=True)
         return float(sum(logs)), np.concatenate(paths)
-    paths = [np.empty(len(part), dtype=int) for part in sequences]
-    for part, path in zip(sequences, paths, strict=True):
-        for t, posterior in model.posteriors(part):
+    paths = [np.empty(len(sequence), dtype=int) for sequence in sequences]
+    for sequence, path in zip(sequences, paths, strict=True):
+        for t, posterior in model.posteriors(sequence):
             path[t] = posterior.argmax()
     return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)

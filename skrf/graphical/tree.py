@@ -30,7 +30,7 @@ class TreeMRF(FieldModel):
         Log potentials of the states of every variable; -inf forbids a state. None is 0.
     later : array-like of shape (n, d), or sequence of such arrays, default=None
         Embeddings y of the states of the second variable of an edge; None means `embeddings`.
-    feature_map : mechanism, "exact" or None, default=None
+    feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
         to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator stays as it
@@ -46,7 +46,7 @@ class TreeMRF(FieldModel):
 
     Attributes
     ----------
-    feature_map_ : "exact" or mechanism
+    feature_map_ : "exact" or feature map
         The kernel or map behind the potentials; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
         After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
@@ -119,7 +119,7 @@ class TreeMRF(FieldModel):
     def _edges(self, _):
         return np.reshape(self.edges, (-1, 2)).tolist()
 
-    def _field(self, _=None):
+    def _belief_propagation(self, _=None):
         model, parents = self._model, _rooted(self.edges)
         of = model.tables["embeddings"]
         if len(of) not in (1, len(parents) + 1):
@@ -131,7 +131,7 @@ class TreeMRF(FieldModel):
         return model.field(parents, self._unary_of(model.sizes(len(parents) + 1)), edges)
 
     def _check_states(self, assignments):
-        sizes = [len(values) for values in self._field().unary]
+        sizes = [len(values) for values in self._belief_propagation().unary]
 
         def sizes_of(n_variables):
             if n_variables != len(sizes):
@@ -153,7 +153,7 @@ class TreeMRF(FieldModel):
         float
             The log partition function.
         """
-        return self._field().log_partition
+        return self._belief_propagation().log_partition
 
     def log_prob(self, assignments: Array) -> float | np.ndarray:
         """Return the log probability of assignments.
@@ -168,7 +168,7 @@ class TreeMRF(FieldModel):
         float or ndarray of shape (n,)
             Normalised log probabilities under the approximate potentials.
         """
-        return self._field().log_prob(self._check_states(assignments))
+        return self._belief_propagation().log_prob(self._check_states(assignments))
 
     def marginals(self) -> list[np.ndarray]:
         """Return the distribution of every variable.
@@ -178,7 +178,7 @@ class TreeMRF(FieldModel):
         list of ndarray of shape (n_i,)
             Distributions, which sum to 1.
         """
-        return self._field().marginals()
+        return self._belief_propagation().marginals()
 
     def edge_marginals(self, i: int, j: int) -> np.ndarray:
         """Return the joint distribution of two neighbours; quadratic in the states.
@@ -193,7 +193,7 @@ class TreeMRF(FieldModel):
         ndarray of shape (n_i, n_j)
             Joint distribution, which sums to 1.
         """
-        field = self._field()
+        field = self._belief_propagation()
         for name, value in (("i", i), ("j", j)):
             if check_integer(name, value, 0) >= len(field.unary):
                 raise ValueError(f"{name} must lie in 0 to {len(field.unary) - 1}, got {value!r}.")
@@ -216,7 +216,7 @@ class TreeMRF(FieldModel):
         states : ndarray of int of shape (n_variables,)
             A state per variable.
         """
-        return self._field().decode()
+        return self._belief_propagation().decode()
 
     def max_marginals(self) -> list[np.ndarray]:
         """Return, for every state, the log probability of the best assignment that has it.
@@ -228,7 +228,7 @@ class TreeMRF(FieldModel):
         list of ndarray of shape (n_i,)
             One array per variable; the largest entry of each is that of `decode`.
         """
-        return self._field().max_marginals()
+        return self._belief_propagation().max_marginals()
 
     def sample(self, n: int = 1, *, random_state: RandomState = None) -> np.ndarray:
         """Draw assignments, exactly from the model of the approximate potentials.
@@ -245,7 +245,7 @@ class TreeMRF(FieldModel):
         ndarray of int of shape (n, n_variables)
             States.
         """
-        return self._field().sample(n, as_generator(random_state))
+        return self._belief_propagation().sample(n, as_generator(random_state))
 
     # ---------------------------------------------------------------- learning
 
@@ -261,7 +261,7 @@ class TreeMRF(FieldModel):
             With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
             shapes.
         """
-        return self._log_partition_gradient(self._field())
+        return self._log_partition_gradient(self._belief_propagation())
 
     def log_prob_gradient(self, assignments: Array) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over assignments, with the map as fitted.

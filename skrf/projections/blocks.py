@@ -47,15 +47,13 @@ class BlockCoupling(Coupling):
         while start < n_projections:
             left = n_projections - start
             count, b = max(min(left // n_features, most), 1), min(left, n_features)
-            norms, normals = np.empty((count, b)), np.empty((count, n_features, b))
-            for k in range(count):
-                norms[k] = rng.chisquare(n_features, size=b)
-                rng.standard_normal(out=normals[k])
+            norms = rng.chisquare(n_features, size=(count, b))
+            normals = rng.standard_normal((count, n_features, b))
             norms = self.lengths(np.sqrt(norms), n_features)
             unit_rows, directions = _haar(normals), self.directions(norms)
             unit_rows = unit_rows if directions is None else directions @ unit_rows
-            own = rows[start : start + count * b].reshape(count, b, n_features)
-            np.multiply(norms[..., None], unit_rows, out=own)
+            block_rows = rows[start : start + count * b].reshape(count, b, n_features)
+            np.multiply(norms[..., None], unit_rows, out=block_rows)
             start += count * b
         return DenseProjection(rows)
 

@@ -138,11 +138,11 @@ class HadamardProjection(Projection):
         out = None if is_other else np.empty((n, m), X.dtype)
         parts = []
         for rows in gen_batches(n, size):
-            part = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
+            block = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
             if matrix is not None:
-                part = part @ matrix.T
+                block = block @ matrix.T
             target = None if is_other else out[rows]
-            parts.append(kernel.project(part, diagonals, lengths, self.simplices, target))
+            parts.append(kernel.project(block, diagonals, lengths, self.simplices, target))
         return namespace(X).concat(parts, axis=0) if is_other else out
 
     def _diagonals(self):
@@ -159,9 +159,9 @@ class HadamardProjection(Projection):
         """
         widest = max(self.order, self.n_projections)
         total = np.zeros(self.n_projections)
-        for part in gen_batches(stop - first, max(1, _BLOCK // widest)):
-            n_units = part.stop - part.start
-            units = np.eye(n_units, max(stop, self.n_features), first + part.start)
+        for block in gen_batches(stop - first, max(1, _BLOCK // widest)):
+            n_units = block.stop - block.start
+            units = np.eye(n_units, max(stop, self.n_features), first + block.start)
             total += np.ones(n_units) @ self._transformed(units) ** 2
         return total
 

@@ -9,17 +9,12 @@ def chi_norms(n_rows, n_features, rng):
     return np.sqrt(rng.chisquare(n_features, size=n_rows))
 
 
-def paired_norms(n_rows, n_features, rng):
-    """Return chi norms coupled in pairs: a quantile u of one is the quantile 1 - u of the other.
-
-    An odd last row keeps an independent norm. Source: Reid et al., Variance-reducing couplings
-    for random features (pairwise norm coupling).
-    """
-    return mirrored(chi_norms(n_rows, n_features, rng), n_features)
-
-
 def mirrored(norms, n_features):
-    """Return norms (..., b) of which the second of each pair is the first one's mirror quantile."""
+    """Return norms (..., b) of which the second of each pair is the first one's mirror quantile.
+
+    A quantile u of one is the quantile 1 - u of the other; an odd last norm stays independent.
+    Source: Reid et al., Variance-reducing couplings for random features (pairwise norm coupling).
+    """
     norms, half, shape = norms.copy(), norms.shape[-1] // 2, n_features / 2
     first = norms[..., : 2 * half : 2] ** 2 / 2
     # Invert each half of the distribution from its small tail: probabilities near 1 lose all

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from .._arrays import LARGEST, beside, cast, is_array_api, namespace, take, to_host
+from .._arrays import LARGEST, cast, in_library_of, is_array_api, namespace, take, to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
 from .._memory import check_fits
@@ -26,7 +26,6 @@ from .._validation import (
     commit,
     draft_of,
     drop_zero_weights,
-    freeze,
     same,
     validate_rows,
 )
@@ -35,8 +34,8 @@ from ..features import (
     AdaptiveRF,
     check_columns,
     difference,
-    fitted_at,
-    fitted_to,
+    fit_at_sigmas,
+    fit_to_statistics,
     in_range,
     lacks_rows,
     prepared,
@@ -114,12 +113,12 @@ class Data:
         """Return some of the rows, given a slice or indices."""
         names = ["y", "numbers", "target", "groups", "values"]
         names += [] if self.sample_weight is None else ["sample_weight"]
-        own = {name: getattr(self, name)[rows] for name in names}
-        return replace(self, X=take(self.X, rows), statistics=None, **own)
+        arrays = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, X=take(self.X, rows), statistics=None, **arrays)
 
     def fitted(self, feature_map):
         """Fit a map to all rows, and return it."""
-        feature_map = fitted_to(feature_map, **self._fit_arguments(feature_map))
+        feature_map = fit_to_statistics(feature_map, **self._fit_arguments(feature_map))
         width = getattr(feature_map, "n_features_in_", self.X.shape[1])
         if width != self.X.shape[1]:  # fitted before, and frozen
             raise ValueError(
@@ -128,17 +127,17 @@ class Data:
             )
         return feature_map
 
-    def fitted_at(self, feature_map, sigmas):
+    def fit_at_sigmas(self, feature_map, sigmas):
         """Return an iterator over maps fitted to all rows, one per sigma, that share a draw."""
-        return fitted_at(feature_map, sigmas, **self._fit_arguments(feature_map))
+        return fit_at_sigmas(feature_map, sigmas, **self._fit_arguments(feature_map))
 
     def _fit_arguments(self, feature_map):
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
-        own = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
+        arguments = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             is_usual = abs(np.frexp(self.sample_weight.max())[1]) <= _WEIGHT_BITS
-            own["sample_weight"] = self.sample_weight if is_usual else self.score_weights
-        return own
+            arguments["sample_weight"] = self.sample_weight if is_usual else self.score_weights
+        return arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +203,9 @@ class KeySums:
         """
         if self.sums is None or not (self.has_one_scale and self.maps[1].is_positive):
             return None
-        some = self.log_weights > -np.inf
+        is_used = self.log_weights > -np.inf
         with np.errstate(invalid="ignore"):
-            means = self._log_sizes()[:: self.n_values][some] - self.log_weights[some, None]
+            means = self._log_sizes()[:: self.n_values][is_used] - self.log_weights[is_used, None]
             top = means.max(axis=0)
             return top if (means - top).min() > -_SPREAD else None
 
@@ -229,7 +228,9 @@ class KeySums:
 
     def _over_weights(self, logs):
         """Return logs less those of the weights' scale, of shape (n_groups, n_values, M)."""
-        logs, top = (own.reshape(-1, self.n_values, own.shape[1]) for own in (logs, self.sums.top))
+        logs, top = (
+            sums.reshape(-1, self.n_values, sums.shape[1]) for sums in (logs, self.sums.top)
+        )
         return differences(logs, finite(top[:, :1]))
 
     def _of_block(self, sums, weights, suits, units):
@@ -267,11 +268,11 @@ class KeySums:
             reference = None if is_array_api(X) else before.reference()
 
             def sums(rows, reference=reference):
-                own = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
-                return _block_sums(feature_map, *own, n_groups, memory, reference)
+                block = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
+                return _block_sums(feature_map, *block, n_groups, memory, reference)
 
-            for part in map_blocks(sums, min(start + length, X.shape[0]), size, start):
-                total = total.merge(total._of_block(*part, units))
+            for block_sums in map_blocks(sums, min(start + length, X.shape[0]), size, start):
+                total = total.merge(total._of_block(*block_sums, units))
             start, length = start + length, min(8 * length, most)
         return total
 
@@ -279,11 +280,11 @@ class KeySums:
         """Return the sums over rows that each are a column of their own, as with an `ExactMap`."""
         units, _ = exponents_of(data.values)
         n, n_groups = len(data.y), len(self.weights)
-        own = np.column_stack([np.ones(n), np.ldexp(data.values, -units)])
+        terms = np.column_stack([np.ones(n), np.ldexp(data.values, -units)])
         log_weights = np.log(data.weights)[:, None] + np.insert(units, 0, 0) * _LOG_2
         shape, rows = (n_groups, self.n_values, n), np.arange(n)
         sums, top = np.zeros(shape), np.full(shape, -np.inf)
-        sums[data.groups, :, rows], top[data.groups, :, rows] = own, log_weights
+        sums[data.groups, :, rows], top[data.groups, :, rows] = terms, log_weights
         return replace(
             self,
             sums=Sums(sums.reshape(-1, n, 1), top.reshape(-1, n)),
@@ -320,15 +321,15 @@ class KeySums:
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
-        sums = Sums(self.sums.sums, top).joined().beside(X)
+        sums = Sums(self.sums.sums, top).joined().in_library_of(X)
         readout = Readout(sums, feature_map.is_positive, self.n_values)
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
-            found = readout(feature_map, block, memory)
-            found = namespace(found).reshape(found, (-1, n_groups, self.n_values))
-            found = found if is_array_api(X) else found.astype(np.float64, copy=False)
-            return function(found, block)
+            seen = readout(feature_map, block, memory)
+            seen = namespace(seen).reshape(seen, (-1, n_groups, self.n_values))
+            seen = seen if is_array_api(X) else seen.astype(np.float64, copy=False)
+            return function(seen, block)
 
         size, map_blocks = blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
@@ -337,16 +338,16 @@ class KeySums:
     def log_shares(self, X):
         """Return the logs of every group's share of the weights that rows see, (n, n_groups)."""
         logs = self.maps[0](X).values
-        parts = self.sums.beside(X).groups()
-        scores = namespace(logs).stack([part.log_weigh(logs) for part in parts], axis=1)
+        parts = self.sums.in_library_of(X).groups()
+        scores = namespace(logs).stack([sums.log_weigh(logs) for sums in parts], axis=1)
         return scores - log_sum_exp(scores)[:, None]
 
 
 def exponents_of(values):
     """Return the largest and smallest exponents of 2 of columns, ignoring zeros."""
-    exponents, some = np.frexp(values)[1] - 1, values != 0
-    least = exponents.min(axis=0, initial=_MOST, where=some)
-    return exponents.max(axis=0, initial=_LEAST, where=some), least
+    exponents, is_used = np.frexp(values)[1] - 1, values != 0
+    least = exponents.min(axis=0, initial=_MOST, where=is_used)
+    return exponents.max(axis=0, initial=_LEAST, where=is_used), least
 
 
 def _precise(X, is_wide):
@@ -360,7 +361,7 @@ def _block_sums(feature_map, X, groups, values, n_groups, memory, reference):
         X, groups, values = take(X, order), groups[order], values[order]
     bounds = np.searchsorted(groups, np.arange(n_groups + 1)).tolist()
     weights = np.bincount(groups, values[:, 0], n_groups)
-    X, values = in_range(feature_map, X), beside(values, X)
+    X, values = in_range(feature_map, X), in_library_of(values, X)
     sums, suits = sums_of_block(feature_map, X, values, memory, bounds, reference)
     return sums, weights, suits or reference is None
 
@@ -436,10 +437,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
     def _prepared(self, sigma=None, hint=None):
         """Return an unfitted copy of the map."""
-        own, owner = self.feature_map, type(self).__name__
-        own = self._default_map if own is None else own
-        own = prepared(own, owner=owner, sigma=sigma, hint=hint)
-        return prepared(own, owner=owner, random_state=self.random_state)
+        feature_map, owner = self.feature_map, type(self).__name__
+        feature_map = self._default_map if feature_map is None else feature_map
+        feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
+        return prepared(feature_map, owner=owner, random_state=self.random_state)
 
     def _check_size(self, feature_map, data, n_sums=2):
         """Raise, before a map is drawn, if sums of its features cannot be held at once."""
@@ -491,8 +492,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     def _added(self, sums, data):
         """Return sums with more rows."""
         with beside_threads(sums.maps[1]):
-            own = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
-            return sums.merge(replace(own, targets=self._statistics_of(data)))
+            more = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
+            return sums.merge(replace(more, targets=self._statistics_of(data)))
 
     def _statistics_of(self, data):
         """Return the `Targets` of a regressor."""
@@ -503,10 +504,10 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
     def _on(self, sums):
         """Return a copy that predicts from these sums, for scoring."""
-        own = copy.copy(self)
-        vars(own).pop("feature_names_in_", None)  # it will not see tables
-        own._warns = False  # its sigma may not be the chosen one
-        return own._hold(sums)
+        copied = copy.copy(self)
+        vars(copied).pop("feature_names_in_", None)  # it will not see tables
+        copied._warns = False  # its sigma may not be the chosen one
+        return copied._hold(sums)
 
     def _hold(self, sums):
         self._fitted = sums
@@ -554,8 +555,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         if type(other) is not type(self):
             raise TypeError(f"other must be a {type(self).__name__}, got {other!r:.60}.")
         check_is_fitted(other)
-        for own in (self, other):
-            check_unchanged(own, own._fitted.params, "merge takes models as they were fitted")
+        for model in (self, other):
+            check_unchanged(model, model._fitted.params, "merge takes models as they were fitted")
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
@@ -563,15 +564,15 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
     def _differences(self, other):
         """Yield what keeps two fitted estimators from being merged."""
-        params = [dict(own._fitted.params) for own in (self, other)]
+        params = [dict(model._fitted.params) for model in (self, other)]
         for name in params[0]:
-            one, two = (own.get(name) for own in params)
+            one, two = (values.get(name) for values in params)
             is_of_map = name.startswith("feature_map") or name in ("sigma", "random_state")
             is_same = same(one, two) or (isinstance(one, Number) and one == two)
             if not (is_of_map or is_same):
                 yield f"parameter {name}={one!r} against {two!r}"
         for name in ("n_features_in_", "feature_names_in_", "classes_", "_outputs"):
-            one, two = (getattr(own, name, None) for own in (self, other))
+            one, two = (getattr(model, name, None) for model in (self, other))
             if not (same(one, two) or np.array_equal(one, two)):
                 hint = ": fit parts that may lack a class by partial_fit(X, y, classes=...)"
                 hint = hint if name == "classes_" else ""
@@ -597,7 +598,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
     def _finished(self, sums):
         """Return this draft with its sums."""
-        return self._hold(freeze(sums))
+        return self._hold(sums)
 
     def _query(self, X, function):
         """Return `KeySums.query` for rows that the user passes to a public method, and a dtype.
@@ -609,12 +610,12 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
 
         def noted(sums, block):
             xp, weights = namespace(sums), sums[:, :, 0]
-            some = bool(xp.any(weights[:, 0] == 0))  # all weights take several times as long
-            lost.append(some and bool(xp.any(xp.all(weights == 0, axis=1))))
+            is_partial = bool(xp.any(weights[:, 0] == 0))  # all weights take several times as long
+            lost.append(is_partial and bool(xp.any(xp.all(weights == 0, axis=1))))
             return function(sums, block)
 
         X = validate_rows(self, X, reset=False)
-        found = self._fitted.query(X, noted)
+        answer = self._fitted.query(X, noted)
         if any(lost) and self._warns:
             warnings.warn(
                 "Some rows of X are predicted by the class shares or the mean target alone: the "
@@ -623,7 +624,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
                 FeatureCollapseWarning,
                 stacklevel=3,
             )
-        return found, X.dtype
+        return answer, X.dtype
 
     def __sklearn_is_fitted__(self):
         return self._fitted is not None

@@ -15,9 +15,9 @@ from sklearn.frozen import FrozenEstimator
 
 from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels, naming
-from ..features._survey import Survey, scope_of
+from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
-from ._kinds import sorted_classes
+from ._mixins import sorted_classes
 from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts
@@ -32,21 +32,21 @@ def bare(sums):
 
 
 def passes(model, classes, scope):
-    """Return the passes of a fit to batches, as `skrf._batches.driven` takes them."""
+    """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
     if isinstance(model.feature_map, str):
         raise ValueError(model._obstacle_to_batches())
     is_searched = model._searches_sigma()
     feature_map = model._prepared(1.0 if is_searched else model.sigma)
     started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
     classes, scope, is_fitted = started
-    survey_of = partial(surveyed, model, scope, classes)
+    summary_of = partial(surveyed, model, scope, classes)
     if is_fitted and not (is_classifier(model) and classes is None):
-        both = partial(_surveyed_and_summed, model, survey_of)
-        survey, sums = yield Pass("sums", both, is_last=True)
-        draft = planned(model, survey)
+        both = partial(_summary_and_sums, model, summary_of)
+        summary, sums = yield Pass("sums", both, is_last=True)
+        draft = planned(model, summary)
     else:
-        survey = yield Pass("statistics", survey_of)
-        draft = planned(model, survey)
+        summary = yield Pass("statistics", summary_of)
+        draft = planned(model, summary)
         sums = yield Pass("sums", partial(summed, draft), is_last=True)
     return draft._finished(_under(draft._fitted, sums))
 
@@ -70,7 +70,7 @@ def surveyed(model, scope, classes, X, y, weights, number, strata=None):
         names, first, codes = np.unique(strata(X, y), return_index=True, return_inverse=True)
         counts = names, np.bincount(codes), first
         if not has_weight(weights):
-            return Survey(scope, {number: counts})
+            return BatchSummary(scope, {number: counts})
     is_new = classes is None and is_classifier(model) and y is not None
     # With given classes, a batch of few rows may well have a class per row.
     names = np.unique(check_labels("y", y)) if is_new else classes
@@ -79,25 +79,25 @@ def surveyed(model, scope, classes, X, y, weights, number, strata=None):
         draft.classes_ = np.unique(data.y)  # without those of rows without weight
     ranks = None if codes is None else ranks_of(codes)[data.numbers]
     rows = data.X, data.y, data.sample_weight
-    return Survey.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
+    return BatchSummary.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
 
 
-def planned(model, survey):
+def planned(model, summary):
     """Return a draft with a fitted map and empty sums."""
-    draft, data = drafted(model, survey)
+    draft, data = drafted(model, summary)
     draft._fitted = draft._fit_map(data)
     return draft
 
 
-def drafted(model, survey):
+def drafted(model, summary):
     """Return a draft with columns and classes set, and the rows of the sample."""
-    sample = survey.sample
+    sample = summary.sample
     if sample is None:
         raise ValueError(NO_ROWS)
-    draft, data = model._read(sample.X, sample.y, sample.weights, classes=survey.classes)
-    if survey.names is not None:
-        draft.feature_names_in_ = survey.names
-    return draft, replace(data, statistics=survey.statistics)
+    draft, data = model._read(sample.X, sample.y, sample.weights, classes=summary.classes)
+    if summary.names is not None:
+        draft.feature_names_in_ = summary.names
+    return draft, replace(data, statistics=summary.statistics)
 
 
 def summed(draft, *batch):
@@ -115,9 +115,9 @@ def _under(before, sums):
     return replace(sums, params=before.params, maps=before.maps)
 
 
-def _surveyed_and_summed(model, survey_of, *batch):
-    survey = survey_of(*batch)
-    return survey, summed(planned(model, survey), *batch)
+def _summary_and_sums(model, summary_of, *batch):
+    summary = summary_of(*batch)
+    return summary, summed(planned(model, summary), *batch)
 
 
 # ---------------------------------------------------------------- folds
@@ -145,14 +145,14 @@ class Folds:
     seed: int | None
 
     @classmethod
-    def of(cls, cv, survey):
+    def of(cls, cv, summary):
         """Return the folds of a splitter, given the counts of a survey."""
-        numbers = sorted(survey.counts)
-        labels = np.unique(np.concatenate([survey.counts[k][0] for k in numbers]))
+        numbers = sorted(summary.counts)
+        labels = np.unique(np.concatenate([summary.counts[k][0] for k in numbers]))
         # In order of their first row, as scikit-learn stratifies.
         totals, starts, order = np.zeros(len(labels), int), {}, []
         for number in numbers:
-            names, counts, first = survey.counts[number]
+            names, counts, first = summary.counts[number]
             codes, starts[number] = np.searchsorted(labels, names), totals
             order += [code for code in codes[np.argsort(first)] if not totals[code]]
             totals = totals + np.bincount(codes, counts, len(labels)).astype(int)
@@ -189,11 +189,11 @@ class Folds:
 
     def of_sample(self, labels, sample):
         """Return the folds of the rows of a sample."""
-        codes, found = np.searchsorted(self.labels, labels), np.empty(len(labels), int)
+        codes, folds = np.searchsorted(self.labels, labels), np.empty(len(labels), int)
         for number in np.unique(sample.batches):
-            own = sample.batches == number
-            found[own] = self.of_ranks(codes[own], sample.ranks[own], number)
-        return found
+            in_batch = sample.batches == number
+            folds[in_batch] = self.of_ranks(codes[in_batch], sample.ranks[in_batch], number)
+        return folds
 
 
 def ranks_of(codes):
@@ -239,34 +239,34 @@ def searches(model, classes, scope):
     classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
-    survey_of = partial(surveyed, model, scope, classes, strata=strata)
-    survey = yield Pass("statistics", survey_of, counts_all=True)
-    draft, data = drafted(model, survey)
-    folds, sigmas = Folds.of(cv, survey), model._grid(data)
+    summary_of = partial(surveyed, model, scope, classes, strata=strata)
+    summary = yield Pass("statistics", summary_of, counts_all=True)
+    draft, data = drafted(model, summary)
+    folds, sigmas = Folds.of(cv, summary), model._grid(data)
     feature_map = model._map_at(float(sigmas[0]))
     is_apart = learns_from(feature_map, data)
     model._check_size(feature_map, data, (2 if is_apart else 4) * folds.n_splits * len(sigmas))
     if is_apart:
-        own = folds.of_sample(strata(survey.sample.X, survey.sample.y), survey.sample)
-        tests = [np.flatnonzero(own == k) for k in range(folds.n_splits)]
+        fold_of_row = folds.of_sample(strata(summary.sample.X, summary.sample.y), summary.sample)
+        tests = [np.flatnonzero(fold_of_row == k) for k in range(folds.n_splits)]
         fits = fitted_apart(feature_map, data, tests, sigmas)
         fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
     else:
-        fits = [[own] for own in data.fitted_at(feature_map, sigmas)]
+        fits = [[fitted] for fitted in data.fit_at_sigmas(feature_map, sigmas)]
     draft._fitted = draft._before(maps_of(fits[0][0]), data)
-    search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, own)] for own in fits])
+    search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, fit)] for fit in fits])
     sums = yield Pass("sums of all sigmas and folds", search.sums)
     trains, tests, totals = search.settled(sums)
-    found = None
+    record = None
     if draft._scores_rows:
         outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
-        found = yield Pass("scores", outcomes, is_last=not is_apart)
-        check_folds(found)
-    scores, unit = draft._scores_of(trains, tests, found)
-    runs = zip(scores, [own[0] for own in fits], totals, strict=True)
+        record = yield Pass("scores", outcomes, is_last=not is_apart)
+        check_folds(record)
+    scores, unit = draft._scores_of(trains, tests, record)
+    runs = zip(scores, [fit[0] for fit in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit, draft._rounding(data))
     if is_apart:
-        (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
+        (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)
         total = yield Pass("sums", partial(summed, draft), is_last=True)
         total = _under(draft._fitted, total)
@@ -310,27 +310,30 @@ class _Search:
         (data, fold), n = self._parts(*batch), self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
         rows += [fold == k for k in range(0 if self.is_apart and self.draft._scores_rows else n)]
-        parts = [_part(data, own) if own.any() else None for own in rows]
+        parts = [_part(data, in_fold) if in_fold.any() else None for in_fold in rows]
 
-        def made(s, k, part):
-            return part and bare(self.draft._added(self._before(s, k % n), part))
+        def made(s, k, fold_data):
+            return fold_data and bare(self.draft._added(self._before(s, k % n), fold_data))
 
-        return [[made(s, k, part) for k, part in enumerate(parts)] for s in range(len(self.maps))]
+        return [
+            [made(s, k, fold_data) for k, fold_data in enumerate(parts)]
+            for s in range(len(self.maps))
+        ]
 
     def settled(self, sums):
         """Return for every sigma the sums to train on and to test on, and those of all rows."""
         n = self.folds.n_splits
-        for own in sums:
-            check_folds(own)
+        for of_fold in sums:
+            check_folds(of_fold)
         sums = [
-            [_under(self._before(s, k % n), own) for k, own in enumerate(of_sigma)]
+            [_under(self._before(s, k % n), of_fold) for k, of_fold in enumerate(of_sigma)]
             for s, of_sigma in enumerate(sums)
         ]
         if self.is_apart:
-            return [own[:n] for own in sums], [own[n:] for own in sums], sums
+            return [of_fold[:n] for of_fold in sums], [of_fold[n:] for of_fold in sums], sums
         nothing = self.draft._fitted
-        both = [all_but_one(nothing, own) for own in sums]
-        return [own[0] for own in both], sums, [own[1] for own in both]
+        both = [all_but_one(nothing, of_fold) for of_fold in sums]
+        return [of_fold[0] for of_fold in both], sums, [of_fold[1] for of_fold in both]
 
     def outcomes(self, trains, exponents, *batch):
         """Return for every fold the moments of its targets, and the outcomes of all sigmas.
@@ -344,17 +347,19 @@ class _Search:
         """
         (data, fold), record = self._parts(*batch), [None] * self.folds.n_splits
         for k in np.unique(fold):
-            part = _part(data, fold == k)
-            weights = np.ldexp(part.weights, -exponents[0])
-            moments = Moments.of(np.ldexp(part.values, -exponents[1]), weights, sizes=False)
-            outcomes = (self.draft._on(own[k])._outcomes(part, exponents[1]) for own in trains)
-            record[k] = moments, np.stack([weights @ own for own in outcomes])
+            fold_data = _part(data, fold == k)
+            weights = np.ldexp(fold_data.weights, -exponents[0])
+            moments = Moments.of(np.ldexp(fold_data.values, -exponents[1]), weights, sizes=False)
+            outcomes = (
+                self.draft._on(models[k])._outcomes(fold_data, exponents[1]) for models in trains
+            )
+            record[k] = moments, np.stack([weights @ models for models in outcomes])
         return record
 
 
 def check_folds(records):
     """Raise if a fold has no record."""
-    if any(own is None for own in records):
+    if any(record is None for record in records):
         raise ValueError(
             "cv must leave rows of positive weight to train and to test on in every fold, but one "
             "has none."
@@ -368,5 +373,5 @@ def _part(data, mask):
 
 def _exponents(weight, trains):
     """Return exponents of 2 of the weights together, and of the largest target of each output."""
-    known = [own.targets.most for own in trains[0] if own.targets is not None]
+    known = [sums.targets.most for sums in trains[0] if sums.targets is not None]
     return int(np.frexp(weight)[1]), np.max(known, axis=0) if known else 0

@@ -34,9 +34,9 @@ def blocks_of(feature_map, X):
 
 
 def beside_threads(feature_map):
-    """Limit BLAS to one thread if features of a map, or of a mechanism, come from our threads."""
-    is_mechanism = hasattr(feature_map, "learns_from")
-    is_parallel = is_mechanism or getattr(feature_map, "is_parallel", False)
+    """Limit BLAS to one thread if features of a map come from our threads."""
+    is_feature_map = hasattr(feature_map, "_learns_from")
+    is_parallel = is_feature_map or getattr(feature_map, "is_parallel", False)
     return serial_blas() if is_parallel else nullcontext()
 
 

@@ -11,7 +11,7 @@ from sklearn.base import is_classifier
 
 from .._arrays import LARGEST, to_host
 from .._typing import Array
-from .._validation import commit, freeze, naming
+from .._validation import commit, naming, read_only
 from ._batches import searches
 from ._blocks import beside_threads
 from ._search import (
@@ -21,9 +21,9 @@ from ._search import (
     learns_from,
     nearly_best,
     positive_array,
+    reported,
     resolved,
     tests_of,
-    told,
 )
 
 
@@ -67,10 +67,10 @@ class Search:
         judged = judged_apart if is_apart else judged_together
         with beside_threads(feature_map):
             runs = judged(draft, feature_map, data, tests, sigmas, judge)
-            runs = told(runs, sigmas, self.verbose, unit)
+            runs = reported(runs, sigmas, self.verbose, unit)
             draft.feature_map_, sums = draft._choose(runs, sigmas, unit, self._rounding(data))
         if sums is None:  # every fold had a map of its own
-            (draft.feature_map_,) = data.fitted_at(feature_map, [draft.sigma_])
+            (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)
         return commit(self, draft._finished(sums))
 
@@ -126,15 +126,15 @@ class Search:
             Whether scores are those of splits.
         """
         scores, means, good = [], [], []
-        for sigma, (own, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
-            scores.append(np.atleast_2d(np.array(np.transpose(own), order="C")))
+        for sigma, (score, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
+            scores.append(np.atleast_2d(np.array(np.transpose(score), order="C")))
             means.append(np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf))
             # Of those whose sums are kept, every larger sigma has a better score.
-            good = [own for own in good if own[1] < sigma or own[0] > means[-1].max()]
-            if not any(own[1] <= sigma and own[0] >= means[-1].max() for own in good):
+            good = [score for score in good if score[1] < sigma or score[0] > means[-1].max()]
+            if not any(score[1] <= sigma and score[0] >= means[-1].max() for score in good):
                 good.append((means[-1].max(), sigma, made))
-            are_best = nearly_best(np.array([own[0] for own in good]), self._ceiling, rounding)
-            good = [own for own, is_best in zip(good, are_best, strict=True) if is_best]
+            are_best = nearly_best(np.array([score[0] for score in good]), self._ceiling, rounding)
+            good = [score for score, is_best in zip(good, are_best, strict=True) if is_best]
         grid = ({"sigma": sigmas} if len(sigmas) else {}) | self._others()
         params = [
             dict(zip(grid, values, strict=True))
@@ -143,15 +143,15 @@ class Search:
         means = np.concatenate(means)
         means[nearly_best(means, self._ceiling, rounding)] = means.max()
         ranks = rankdata(-means, method="min").astype(int)
-        table = {f"param_{name}": np.array([own[name] for own in params]) for name in grid}
+        table = {f"param_{name}": np.array([values[name] for values in params]) for name in grid}
         table |= {"params": params, "rank_test_score": ranks}
         with np.errstate(over="ignore", invalid="ignore"):
             scores = np.concatenate(scores) * unit * unit
             table["mean_test_score"] = scores.mean(axis=1)
             if is_split:
                 table["std_test_score"] = scores.std(axis=1)
-                table |= {f"split{k}_test_score": own.copy() for k, own in enumerate(scores.T)}
-        self.cv_results_ = freeze(table)
+                table |= {f"split{k}_test_score": score.copy() for k, score in enumerate(scores.T)}
+        self.cv_results_ = {name: read_only(values) for name, values in table.items()}
         # Of nearly equal ones the smallest sigma, and the largest alpha.
         place = max(
             np.flatnonzero(ranks == 1),

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from .._arrays import largest_entry, like, scaled_squares, to_host
-from .._sums import Rows, peaked
+from .._sums import Rows, exp_max_one
 from ..features import FeatureMap, row_codes
 from ..statistics import standardised
 from ._search import is_constant, refined, resolved
@@ -72,7 +72,9 @@ def _loo_sigma(data):
             squares = scaled_squares(points[rows], points, scale)
             squares[np.arange(len(squares)), np.arange(rows.start, rows.stop)] = np.inf
             for k, sigma in enumerate(sigmas):
-                scores[k] += score(peaked(squares * ((sigma / scale) ** 2 / -2)) @ score.sums, rows)
+                scores[k] += score(
+                    exp_max_one(squares * ((sigma / scale) ** 2 / -2)) @ score.sums, rows
+                )
         return scores
 
     return refined(scale, evaluate)
@@ -99,16 +101,16 @@ class _Score:
         self.sums = np.zeros((number.max() + 1, columns.shape[1]))
         np.add.at(self.sums, number, columns * weights[:, None])
 
-    def __call__(self, found, rows):
+    def __call__(self, sums, rows):
         """Return the score of some points up to a constant, given the sums they see."""
-        own = self.sums[rows]
+        own_sums = self.sums[rows]
         # Compared with one point, the weights of all others may be too small for floats.
-        total = found[:, : self.n_groups].sum(axis=1, keepdims=True)
-        found = found / np.where(total > 0, total, 1.0)
-        if found.shape[1] > self.n_groups:
-            weights, means = own[:, :1], found[:, 1:]
-            targets = own[:, 1:] / np.where(weights > 0, weights, 1.0)
+        total = sums[:, : self.n_groups].sum(axis=1, keepdims=True)
+        sums = sums / np.where(total > 0, total, 1.0)
+        if sums.shape[1] > self.n_groups:
+            weights, means = own_sums[:, :1], sums[:, 1:]
+            targets = own_sums[:, 1:] / np.where(weights > 0, weights, 1.0)
             return -np.sum(weights * (means - targets) ** 2)
         n, shares = len(self.sums), self.sums.sum(axis=0)
-        chances = (n * found + shares) / (n + 1)  # smoothed by about 1 / (n + 1)
-        return np.sum(own * np.log(np.maximum(chances, _TINY)))
+        chances = (n * sums + shares) / (n + 1)  # smoothed by about 1 / (n + 1)
+        return np.sum(own_sums * np.log(np.maximum(chances, _TINY)))

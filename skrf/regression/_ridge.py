@@ -20,7 +20,7 @@ from .._arrays import (
     to_host,
 )
 from .._memory import check_fits
-from .._sums import Memory, peaked, transposed
+from .._sums import Memory, exp_max_one, transposed
 from .._threads import Scratch
 from ..features import in_range
 from ._blocks import blocks_of
@@ -61,7 +61,7 @@ def plain_features(feature_map, X, memory, n_more=0):
         if rows.scale is not None:
             return rows.plain()
     xp, do = namespace(rows.values), arithmetic(rows.values)
-    features = peaked(rows.values)
+    features = exp_max_one(rows.values)
     norms = xp.sqrt(squared_norms(features))[:, None]
     return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
 
@@ -241,11 +241,11 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         return to_host(transposed(table) @ table)
 
     def run(rows):
-        found = np.zeros_like(total)
+        moments = np.zeros_like(total)
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(rows.start, rows.stop, size):
-                found += block(slice(start, min(start + size, rows.stop)))
-        return found
+                moments += block(slice(start, min(start + size, rows.stop)))
+        return moments
 
     least, usual = n_columns, _BLOCK // n_columns
     most = max(usual, least, min(rows_at_once(X, n_columns, usual), _GPU_ROWS))
@@ -306,9 +306,9 @@ class Ridge:
 
     def means(self, features):
         """Return the predictions for features, (n, T)."""
-        found = features @ like(self.coef, features)
-        found = cast(found, namespace(found).float64)
-        return found * like(self.unit, found) + like(self.intercept, found)
+        predictions = features @ like(self.coef, features)
+        predictions = cast(predictions, namespace(predictions).float64)
+        return predictions * like(self.unit, predictions) + like(self.intercept, predictions)
 
     def deviations(self, features):
         """Return the standard deviations of targets for features, (n, T)."""
@@ -346,11 +346,11 @@ class Discriminants(Ridge):
 
     def means(self, features):
         """Return the logarithms of the probabilities for features, (n, T)."""
-        found = super().means(features)
-        xp = namespace(found)
-        found = found @ like(self.turn, found) + like(self.levels, found)
-        found = found - xp.max(found, axis=1, keepdims=True)
-        return found - xp.log(xp.sum(xp.exp(found), axis=1, keepdims=True))
+        predictions = super().means(features)
+        xp = namespace(predictions)
+        predictions = predictions @ like(self.turn, predictions) + like(self.levels, predictions)
+        predictions = predictions - xp.max(predictions, axis=1, keepdims=True)
+        return predictions - xp.log(xp.sum(xp.exp(predictions), axis=1, keepdims=True))
 
 
 def solved(moments, alpha, noise=None):

@@ -94,7 +94,7 @@ def refined(scale, evaluate):
 
 def is_constant(data):
     """Return whether there is nothing to learn: a single class or target."""
-    return all((part == part[0]).all() for part in (data.groups, data.values))
+    return all((values == values[0]).all() for values in (data.groups, data.values))
 
 
 # ---------------------------------------------------------------- features that are kept
@@ -193,13 +193,13 @@ class Kept:
 
         def keep_plain(rows):
             """Keep features without scales, and return whether they fit."""
-            found = out[rows]
-            scale = feature_map.write(X[rows], found, memory.room, top if n_scales == 0 else None)
+            block = out[rows]
+            scale = feature_map.write(X[rows], block, memory.room, top if n_scales == 0 else None)
             if scale is not None:
                 return True
-            largest = max(found.max(), -found.min())
+            largest = max(block.max(), -block.min())
             with np.errstate(over="ignore"):
-                np.exp(found, out=found)
+                np.exp(block, out=block)
             return largest < most
 
         def keep(rows):
@@ -219,19 +219,22 @@ class Kept:
         """Return kept products, those from before if they serve, or None."""
         source = None if before is None else before.source
         if source is not None and X.dtype == before.rows.dtype:
-            own = feature_map.of_products(source)
-            if own is not None:
-                return replace(before, feature_map=own)
-        own = feature_map.of_products(feature_map)
-        if own is None or X.shape[0] * own.n_features * X.dtype.itemsize > KEPT_BYTES:
+            product_map = feature_map.of_products(source)
+            if product_map is not None:
+                return replace(before, feature_map=product_map)
+        product_map = feature_map.of_products(feature_map)
+        if (
+            product_map is None
+            or X.shape[0] * product_map.n_features * X.dtype.itemsize > KEPT_BYTES
+        ):
             return None
-        out = room((X.shape[0], own.n_features), X.dtype)
+        out = room((X.shape[0], product_map.n_features), X.dtype)
 
         def keep(rows):
             out[rows] = feature_map.products(X[rows])
 
         run_rows(keep, X.shape[0], block_rows(*out.shape, X.shape[1]))
-        return cls(out, own, source=feature_map)
+        return cls(out, product_map, source=feature_map)
 
     def seen(self, sums):
         """Return sums of kept features as kept queries see them, up to a factor."""
@@ -250,8 +253,8 @@ def rounds_of(tests, n):
     """Return lists of (index, rows): disjoint tests, and rows in no test with index None."""
     rounds = []
     for number, test in enumerate(tests):
-        free = (own for own in rounds if not own[1][test].any())
-        folds, is_taken = next(free, ([], np.zeros(n, bool)))
+        open_rounds = (round_ for round_ in rounds if not round_[1][test].any())
+        folds, is_taken = next(open_rounds, ([], np.zeros(n, bool)))
         if not folds:
             rounds.append((folds, is_taken))
         folds.append((number, test))
@@ -306,23 +309,25 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
         [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
     ]
     parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
-    for fitted in data.fitted_at(feature_map, sigmas):
+    for fitted in data.fit_at_sigmas(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
         if model._may_keep:
             kept = Kept.of(maps, data.X, room, data.sample_weight, kept, len(rounds) == 1)
         nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
-        for folds, own in zip(rounds, parts, strict=True):
+        for folds, fold_data in zip(rounds, parts, strict=True):
             sums, before = [], nothing
-            for (_, rows), part in zip(folds, own, strict=True):
-                read = part if kept is None else replace(part, X=kept.rows[rows])
+            for (_, rows), test_data in zip(folds, fold_data, strict=True):
+                read = test_data if kept is None else replace(test_data, X=kept.rows[rows])
                 sums.append(model._added(before, read))
                 before = sums[-1].emptied
             others, total = all_but_one(nothing, sums)
-            for (number, rows), part, train, test in zip(folds, own, others, sums, strict=True):
+            for (number, rows), test_data, train, test in zip(
+                folds, fold_data, others, sums, strict=True
+            ):
                 if number is not None:
                     if kept is not None:
                         train = replace(train, sums=kept.seen(train.sums), kept=kept.rows[rows])
-                    scores[number] = judge(train, part, test)
+                    scores[number] = judge(train, test_data, test)
         if kept is not None:
             total = replace(total, sums=kept.whole(total.sums))
         yield scores, fitted, replace(total, maps=maps)
@@ -337,7 +342,7 @@ def as_slice(rows):
 def judged_apart(model, feature_map, data, tests, sigmas, judge):
     """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
     for fits in fitted_apart(feature_map, data, tests, sigmas):
-        yield [_judged(model, *own, judge) for own in fits], None, None
+        yield [_judged(model, *fit, judge) for fit in fits], None, None
 
 
 def _judged(model, fitted, train, test, judge):
@@ -350,12 +355,12 @@ def fitted_apart(feature_map, data, tests, sigmas):
 
     def run(test):
         train = data.part(np.setdiff1d(np.arange(len(data.y)), test))
-        return zip(train.fitted_at(feature_map, sigmas), repeat(train), repeat(data.part(test)))
+        return zip(train.fit_at_sigmas(feature_map, sigmas), repeat(train), repeat(data.part(test)))
 
     return zip(*map(run, tests), strict=True)
 
 
-def told(runs, sigmas, verbose, unit):
+def reported(runs, sigmas, verbose, unit):
     """Yield the runs of sigmas, and print a line with the best score for each if requested."""
     progress = Progress(verbose)
     for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
@@ -428,8 +433,8 @@ def best_sigma(model, feature_map, data):
         return scale
     total = data.weights.sum()
 
-    def judge(sums, part, _):
-        return part.weights @ model._on(sums)._merits(part) / total
+    def judge(sums, test_data, _):
+        return test_data.weights @ model._on(sums)._merits(test_data) / total
 
     sigmas = []
     judged = judged_apart if learns_from(feature_map, data) else judged_together
@@ -454,7 +459,7 @@ def check_gaussian(feature_map):
 
 def learns_from(feature_map, data):
     """Return whether a map learns from the targets, which is assumed if it does not say."""
-    return not hasattr(feature_map, "learns_from") or feature_map.learns_from(data.target)
+    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(data.target)
 
 
 def _by_rows(groups, X):

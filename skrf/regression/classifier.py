@@ -6,7 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array
 from ._base import BaseKernelRegression
-from ._kinds import Classification, in_dtype
+from ._mixins import Classification, in_dtype
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
@@ -26,7 +26,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        Any scikit-learn transformer: a mechanism of this library, Nystroem, a Pipeline, or a
+        Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
         fitted one as FrozenEstimator. A transformer without ``transform_keys`` is symmetric. None
         is ``AdaptiveRF(256)``. "exact" uses the Gaussian kernel that features approximate, in time
         quadratic in the rows and without `partial_fit`.

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import cast, like, namespace
 from .._typing import Array
 from ._base import BaseKernelRegression, exponents_of
-from ._kinds import Regression, predictions_in
+from ._mixins import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent

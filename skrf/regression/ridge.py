@@ -18,14 +18,14 @@ from .._validation import (
     Interval,
     StrOptions,
     check_positive,
-    freeze,
+    read_only,
     validate_rows,
 )
 from ..features import RFFSampler
 from ._base import SIGMA, BaseKernelRegression
 from ._blocks import beside_threads, blocks_of
 from ._cv import Search
-from ._kinds import Classification, Regression, in_dtype, predictions_in
+from ._mixins import Classification, Regression, in_dtype, predictions_in
 from ._ridge import (
     Moments,
     Ridge,
@@ -163,11 +163,11 @@ class _BaseRidge(BaseKernelRegression):
 
     def _hold(self, fitted):
         ridge = fitted.ridge
-        coef, intercept = map(freeze, ridge.linear)
+        coef, intercept = map(read_only, ridge.linear)
         self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, intercept
         if not is_classifier(self):
             with np.errstate(over="ignore"):
-                self.noise_variance_ = freeze(ridge.deviation**2)
+                self.noise_variance_ = read_only(ridge.deviation**2)
             if not fitted.shape:
                 self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
         return super()._hold(fitted)
@@ -184,9 +184,9 @@ class _BaseRidge(BaseKernelRegression):
 
         size, map_blocks = blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
-        found = namespace(parts[0]).concat(parts, axis=0)
-        check_range(found)
-        return found, X.dtype
+        predictions = namespace(parts[0]).concat(parts, axis=0)
+        check_range(predictions)
+        return predictions, X.dtype
 
 
 # ---------------------------------------------------------------- how alpha is found
@@ -276,7 +276,7 @@ class _Search(Search, _BaseRidge):
         def judge(train, _, test):
             # Together they hold all rows, so the unit is the same for all folds.
             unit = np.maximum(train.moments.unit, test.moments.unit)
-            train, test = (own.moments.in_units(unit) for own in (train, test))
+            train, test = (sums.moments.in_units(unit) for sums in (train, test))
             coefs = np.stack(run_all(partial(solve, train), alphas), axis=2)
             return -test.mean_errors(train, coefs)
 
@@ -285,7 +285,7 @@ class _Search(Search, _BaseRidge):
     def _scores_of(self, trains, tests, _):
         """Return the scores of all sigmas and folds of a search in batches, and their unit."""
         judge, pairs = self._judge(), zip(trains, tests, strict=True)
-        scores = [[judge(one, None, two) for one, two in zip(*own, strict=True)] for own in pairs]
+        scores = [[judge(one, None, two) for one, two in zip(*pair, strict=True)] for pair in pairs]
         return scores, np.maximum(trains[0][0].moments.unit, tests[0][0].moments.unit).max()
 
     def _least_alpha(self):
@@ -352,11 +352,13 @@ class _Regression(Regression):
         functions = (ridge.means, ridge.deviations) if return_std else (ridge.means,)
 
         def both(features):
-            return namespace(features).concat([part(features) for part in functions], axis=1)
+            return namespace(features).concat(
+                [function(features) for function in functions], axis=1
+            )
 
-        found, size = predictions_in(*self._of_features(X, both)), len(ridge.intercept)
-        xp, starts = namespace(found), range(0, found.shape[1], size)
-        parts = [xp.reshape(found[:, a : a + size], (-1, *shape)) for a in starts]
+        predictions, size = predictions_in(*self._of_features(X, both)), len(ridge.intercept)
+        xp, starts = namespace(predictions), range(0, predictions.shape[1], size)
+        parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
 
 
@@ -389,8 +391,8 @@ class _Classification(Classification):
             covariance.
         """
         check_is_fitted(self)
-        found = in_dtype(*self._of_features(X, self._fitted.ridge.means))
-        return found if len(self.classes_) > 2 else found[:, 0]
+        predictions = in_dtype(*self._of_features(X, self._fitted.ridge.means))
+        return predictions if len(self.classes_) > 2 else predictions[:, 0]
 
     def predict(self, X: Array) -> Array:
         """Return the class with the largest decision value; ties go to the first class.
@@ -405,12 +407,12 @@ class _Classification(Classification):
         array of shape (n_samples,)
             Labels.
         """
-        found = self.decision_function(X)
-        xp, rounding = namespace(found), rounding_of(found)
-        if found.ndim == 1:
-            return self._labels_at(xp.astype(found > rounding, xp.int64))
-        top = xp.max(found, axis=1, keepdims=True)
-        are_best = found >= top - rounding * (1 + xp.abs(top))
+        predictions = self.decision_function(X)
+        xp, rounding = namespace(predictions), rounding_of(predictions)
+        if predictions.ndim == 1:
+            return self._labels_at(xp.astype(predictions > rounding, xp.int64))
+        top = xp.max(predictions, axis=1, keepdims=True)
+        are_best = predictions >= top - rounding * (1 + xp.abs(top))
         return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
 
 
@@ -429,7 +431,7 @@ class ApproxKernelRidge(_Regression, _Plain):
     Parameters
     ----------
     feature_map : transformer, default=None
-        Any scikit-learn transformer: a mechanism of this library, Nystroem, a Pipeline, or a
+        Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
         fitted one as FrozenEstimator. Of asymmetric maps the query side is used. None is
         ``RFFSampler(512, sigma="scale")``.
     sigma : float, "scale", "median" or None, default=None

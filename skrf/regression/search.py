@@ -67,29 +67,31 @@ class _Search(Search):
             )
         return super()._passes(classes, scope)
 
-    def _scores_of(self, trains, tests, found):
+    def _scores_of(self, trains, tests, outcomes):
         """Return the scores of all sigmas and folds of a search in batches, and their unit."""
-        scores = [[self._score_of(own, moments) for own in sums] for moments, sums in found]
+        scores = [
+            [self._score_of(outcome, moments) for outcome in sums] for moments, sums in outcomes
+        ]
         return np.transpose(scores), 1.0
 
     def _choose(self, runs, sigmas, *unit):
-        found = super()._choose(runs, sigmas, *unit)
+        sigma = super()._choose(runs, sigmas, *unit)
         self.sigmas_ = self.cv_results_["param_sigma"]
         self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
-        return found
+        return sigma
 
     def _judge(self):
         """Return a function that scores sums on rows of any weight."""
         if self.scoring is None:
-            return lambda sums, part, _: self._on(sums)._score(part)
+            return lambda sums, test_data, _: self._on(sums)._score(test_data)
         from sklearn.metrics import check_scoring  # more megabytes
 
         scorer = check_scoring(self, scoring=self.scoring)
         takes_weights = "sample_weight" in signature(scorer).parameters
 
-        def judge(sums, part, _):
-            weights = {"sample_weight": part.score_weights} if takes_weights else {}
-            return scorer(self._on(sums), part.X, part.y, **weights)
+        def judge(sums, test_data, _):
+            weights = {"sample_weight": test_data.score_weights} if takes_weights else {}
+            return scorer(self._on(sums), test_data.X, test_data.y, **weights)
 
         return judge
 

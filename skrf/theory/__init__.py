@@ -1,6 +1,6 @@
 """Errors known in advance: closed forms, tail bounds, sizes, comparison and advice."""
 
-from .choice import Comparison, ComparisonTable, compare, default_mechanisms, kernel_variance
+from .choice import Comparison, ComparisonTable, compare, default_feature_maps, kernel_variance
 from .concentration import (
     bernstein_bound,
     chebyshev_bound,
@@ -19,7 +19,7 @@ __all__ = [
     "bernstein_bound",
     "chebyshev_bound",
     "compare",
-    "default_mechanisms",
+    "default_feature_maps",
     "expected_conformity",
     "hoeffding_bound",
     "hybrid_max_error",

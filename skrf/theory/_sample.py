@@ -5,15 +5,17 @@ from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_estimate
 from .._validation import check_range, naming
-from ..features import in_range, mapped
+from ..features import BaseRandomFeatures, in_range, mapped
 
 MAX_ROWS = 400
 
 
-def check_mechanism(mechanism, name="mechanism"):
-    """Raise unless an object is a mechanism."""
-    if isinstance(mechanism, type) or not hasattr(mechanism, "term_range"):
-        raise TypeError(f"{name} must be an instance of a mechanism of skrf, got {mechanism!r}.")
+def check_feature_map(feature_map, name="feature_map"):
+    """Raise unless an object is a feature map."""
+    if isinstance(feature_map, type) or not isinstance(feature_map, BaseRandomFeatures):
+        raise TypeError(
+            f"{name} must be an instance of a feature map of skrf, got {feature_map!r}."
+        )
 
 
 def check_rows(X, name="X", **options):
@@ -45,17 +47,17 @@ def log_ratio(log_squares, log_kernel):
     return total - np.logaddexp.reduce(2 * log_kernel, axis=None)
 
 
-def sides_of(mechanism, X, Y):
+def sides_of(feature_map, X, Y):
     """Return the features of queries and keys, as `skrf._sums` takes them."""
-    pairs = zip(mechanism.feature_maps_, (X, Y), strict=True)
+    pairs = zip(feature_map.feature_maps_, (X, Y), strict=True)
     return [mapped(side, in_range(side, Z)) for side, Z in pairs]
 
 
-def log_errors_of(mechanism, X, Y, seeds):
+def log_errors_of(feature_map, X, Y, seeds):
     """Return the log of the measured mean squared error of every pair, the mean over seeds."""
-    log_kernel, total = mechanism.exact_kernel(X, Y, log=True), -np.inf
+    log_kernel, total = feature_map.exact_kernel(X, Y, log=True), -np.inf
     for seed in seeds:
-        logs, sign = log_estimate(*sides_of(mechanism.redraw(seed), X, Y), is_exact=False)
+        logs, sign = log_estimate(*sides_of(feature_map.redraw(seed), X, Y), is_exact=False)
         top = np.maximum(logs, log_kernel)
         with np.errstate(divide="ignore"):  # an error may be 0
             errors = np.log(np.abs(sign * np.exp(logs - top) - np.exp(log_kernel - top))) + top

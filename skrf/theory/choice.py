@@ -1,4 +1,4 @@
-"""Predicted and measured errors of mechanisms side by side."""
+"""Predicted and measured errors of feature maps side by side."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ from ..features import (
     PositiveRF,
     RFFSampler,
 )
-from ._sample import check_mechanism, check_sides, log_ratio, sample_rows, sides_of
+from ._sample import check_feature_map, check_sides, log_ratio, sample_rows, sides_of
 
 _N_DRAWS = 50
 _PROJECTIONS = 2**19  # of all draws together, from which there are fewer draws
@@ -30,14 +30,14 @@ _LOG_ROWS = 100
 
 
 def kernel_variance(
-    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
+    feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
 ) -> Array:
-    """Return the closed-form variance of a fitted mechanism's estimate of the kernel.
+    """Return the closed-form variance of a fitted feature map's estimate of the kernel.
 
     Parameters
     ----------
-    mechanism : mechanism
-        A fitted mechanism.
+    feature_map : feature map
+        A fitted feature map.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
     log : bool, default=False
@@ -46,11 +46,11 @@ def kernel_variance(
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        As ``mechanism.kernel_variance(X, Y, log=log)``.
+        As ``feature_map.kernel_variance(X, Y, log=log)``.
 
     See Also
     --------
-    n_components_for : The number of columns needed for an error.
+    n_components_for : The number of components needed for an error.
     chebyshev_bound : A bound on the probability of an error.
     skrf.RFFSampler.kernel_variance : The same as a method.
 
@@ -69,19 +69,19 @@ def kernel_variance(
     >>> float(kernel_variance(RFFSampler(random_state=0).fit(X), X).max())
     0.0
     """
-    check_mechanism(mechanism)
-    return mechanism.kernel_variance(X, Y, log=log)
+    check_feature_map(feature_map)
+    return feature_map.kernel_variance(X, Y, log=log)
 
 
-def default_mechanisms(
+def default_feature_maps(
     n_components: int = 100, *, sigma: Sigma = 1.0, kernel: Kernel = "gaussian"
 ) -> dict[str, BaseRandomFeatures]:
-    """Return the mechanisms that `compare` tries.
+    """Return the feature maps that `compare` tries.
 
     Parameters
     ----------
     n_components : int, default=100
-        Number of output columns; maps with pairs use one less if it is odd.
+        Number of components; maps with pairs use one less if it is odd.
     sigma : float, "scale" or "median", default=1.0
         Multiplier of the inputs.
     kernel : {"gaussian", "softmax"}, default="gaussian"
@@ -89,8 +89,8 @@ def default_mechanisms(
 
     Returns
     -------
-    dict of str to mechanism
-        Unfitted mechanisms by name. The softmax kernel adds asymmetric ones, the Gaussian kernel
+    dict of str to feature map
+        Unfitted feature maps by name. The softmax kernel adds asymmetric ones, the Gaussian kernel
         landmarks.
 
     See Also
@@ -99,14 +99,14 @@ def default_mechanisms(
 
     Examples
     --------
-    >>> from skrf.theory import default_mechanisms
-    >>> default_mechanisms(101)["trigonometric"].n_components
+    >>> from skrf.theory import default_feature_maps
+    >>> default_feature_maps(101)["trigonometric"].n_components
     100
     """
     n_components = check_integer("n_components", n_components)
     even = max(n_components - n_components % 2, 1)
     common = {"sigma": sigma, "kernel": kernel}
-    mechanisms = {
+    feature_maps = {
         "trigonometric": RFFSampler(even, **common),
         "positive": PositiveRF(n_components, **common),
         "optimal positive": OptimalPositiveRF(n_components, **common),
@@ -117,11 +117,11 @@ def default_mechanisms(
     }
     if kernel == "softmax":
         balanced = {"asymmetric": True, **common}
-        mechanisms["dense, asymmetric"] = DenseExponentialRF(n_components, **balanced)
-        mechanisms["adaptive, asymmetric"] = AdaptiveRF(n_components, **balanced)
+        feature_maps["dense, asymmetric"] = DenseExponentialRF(n_components, **balanced)
+        feature_maps["adaptive, asymmetric"] = AdaptiveRF(n_components, **balanced)
     else:
-        mechanisms["cluster Nystroem"] = ClusterNystroem(n_components, sigma=sigma)
-    return mechanisms
+        feature_maps["cluster Nystroem"] = ClusterNystroem(n_components, sigma=sigma)
+    return feature_maps
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class Comparison:
     Parameters
     ----------
     name : str
-        Name of the mechanism.
-    mechanism : mechanism
-        The unfitted mechanism.
+        Name of the feature map.
+    feature_map : feature map
+        The unfitted feature map.
     predicted : float
         Closed-form relative error of the kernel matrix; NaN if none is known.
     is_exact : bool
@@ -158,7 +158,7 @@ class Comparison:
     """
 
     name: str
-    mechanism: BaseRandomFeatures = field(repr=False)
+    feature_map: BaseRandomFeatures = field(repr=False)
     predicted: float
     is_exact: bool
     measured: float
@@ -187,7 +187,7 @@ class ComparisonTable(Table[Comparison]):
     >>> import numpy as np
     >>> from skrf import RFFSampler, theory
     >>> X = np.zeros((3, 2))
-    >>> theory.compare(X, mechanisms={"trigonometric": RFFSampler(8)})
+    >>> theory.compare(X, feature_maps={"trigonometric": RFFSampler(8)})
     name           predicted  is_exact  measured  log_error  sum_error  is_positive  cost
     trigonometric          0      True         0          0          0        False     8
     """
@@ -205,11 +205,11 @@ def compare(
     n_components: int = 100,
     sigma: Sigma = 1.0,
     kernel: Kernel = "gaussian",
-    mechanisms: Mapping[str, BaseRandomFeatures] | None = None,
+    feature_maps: Mapping[str, BaseRandomFeatures] | None = None,
     criterion: Literal["log", "frobenius", "sums"] = "log",
     random_state: int = 0,
 ) -> ComparisonTable:
-    """Return predicted and measured errors of the kernel matrix for several mechanisms.
+    """Return predicted and measured errors of the kernel matrix for several feature maps.
 
     Parameters
     ----------
@@ -218,13 +218,13 @@ def compare(
     Y : array-like of shape (n_keys, n_features), default=None
         Keys; None takes X.
     n_components : int, default=100
-        Number of output columns of the default mechanisms.
+        Number of components of the default feature maps.
     sigma : float, "scale" or "median", default=1.0
         Multiplier of their inputs.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         Their kernel.
-    mechanisms : dict of str to mechanism, default=None
-        Mechanisms to compare; None means `default_mechanisms`.
+    feature_maps : dict of str to feature map, default=None
+        Feature maps to compare; None means `default_feature_maps`.
     criterion : {"log", "frobenius", "sums"}, default="log"
         The error by which the table is sorted: ``log_error``, ``measured`` or ``sum_error``.
     random_state : int, default=0
@@ -267,26 +267,26 @@ def compare(
     X, Y = check_sides(X, Y)
     rows = X[sample_rows(X, random_state)]
     keys = rows if Y is None else Y[sample_rows(Y, random_state)]
-    if mechanisms is None:
-        mechanisms = default_mechanisms(n_components, sigma=sigma, kernel=kernel)
+    if feature_maps is None:
+        feature_maps = default_feature_maps(n_components, sigma=sigma, kernel=kernel)
     table = [
-        _row(name, mechanism, X, Y, rows, keys, random_state)
-        for name, mechanism in checked_mechanisms(mechanisms).items()
+        _row(name, feature_map, X, Y, rows, keys, random_state)
+        for name, feature_map in checked_feature_maps(feature_maps).items()
     ]
     return ComparisonTable(sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion])))
 
 
-def checked_mechanisms(mechanisms):
-    """Return a dict of mechanisms, or raise and name what is not a mechanism."""
-    if not isinstance(mechanisms, Mapping):
-        raise TypeError(f"mechanisms must be a dict of str to mechanism, got {mechanisms!r}.")
-    for name, mechanism in mechanisms.items():
-        check_mechanism(mechanism, f"mechanisms[{name!r}]")
-    return mechanisms
+def checked_feature_maps(feature_maps):
+    """Return a dict of feature maps, or raise and name what is not a feature map."""
+    if not isinstance(feature_maps, Mapping):
+        raise TypeError(f"feature_maps must be a dict of str to feature map, got {feature_maps!r}.")
+    for name, feature_map in feature_maps.items():
+        check_feature_map(feature_map, f"feature_maps[{name!r}]")
+    return feature_maps
 
 
-def _row(name, mechanism, X, Y, rows, keys, random_state):
-    fitted = clone(mechanism).set_params(random_state=random_state).fit(X, keys=Y)
+def _row(name, feature_map, X, Y, rows, keys, random_state):
+    fitted = clone(feature_map).set_params(random_state=random_state).fit(X, keys=Y)
     log_exact = fitted.exact_kernel(rows, keys, log=True)
     top = log_exact.max()
     exact = np.exp(log_exact - top)
@@ -294,7 +294,7 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
     log_sums = log_sum_exp(log_exact + others)
     few = tuple(slice(None, None, -(-n // _LOG_ROWS)) for n in log_exact.shape)  # evenly spread
     errors, log_errors, sum_errors = [], [], []
-    for draw in range(max(min(_N_DRAWS, _PROJECTIONS // fitted.n_projections_), 1)):
+    for draw in range(max(min(_N_DRAWS, _PROJECTIONS // fitted._n_projections), 1)):
         if draw > 0:  # the first draw is that of `fit`
             fitted.redraw(random_state + draw)
         sides = sides_of(fitted, rows, keys)
@@ -302,7 +302,7 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
             errors.append(np.linalg.norm(sign * np.exp(logs - top) - exact))
         sum_errors.append(_log_error(*log_signed_sum(logs + others, sign), log_sums))
-        parts = (side.part(own) for side, own in zip(sides, few, strict=True))
+        parts = (side.part(chosen) for side, chosen in zip(sides, few, strict=True))
         log_errors.append(_log_error(*log_estimate(*parts), log_exact[few]))
     predicted, is_exact = float("nan"), False
     # No closed form is no prediction, and an infinite error is one.
@@ -312,14 +312,14 @@ def _row(name, mechanism, X, Y, rows, keys, random_state):
         is_exact = fitted.kernel_variance_is_exact_
     return Comparison(
         name,
-        clone(mechanism),
+        clone(feature_map),
         predicted,
         is_exact,
         float(np.median(errors) / np.linalg.norm(exact)),
         float(np.median(log_errors)),
         float(np.median(sum_errors)),
         bool(fitted.is_positive),
-        fitted.n_projections_ * fitted.n_features_in_,
+        fitted._n_projections * fitted.n_features_in_,
     )
 
 

@@ -10,21 +10,21 @@ from .._arrays import to_host
 from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures
-from ._sample import check_mechanism
+from ._sample import check_feature_map
 
 _SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its maximum
 _LARGEST_EXPONENT = 650.0  # nats of an exponent whose exponential is still a float
 
 
 def chebyshev_bound(
-    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
+    feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
 ) -> np.ndarray:
     """Return an upper bound on P(|estimate - mean| >= error) from the closed-form variance.
 
     Parameters
     ----------
-    mechanism : mechanism
-        A fitted mechanism with a closed-form variance or a bound.
+    feature_map : feature map
+        A fitted feature map with a closed-form variance or a bound.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
     error : float
@@ -42,7 +42,7 @@ def chebyshev_bound(
 
     See Also
     --------
-    bernstein_bound : Exponential in the number of columns, for bounded maps.
+    bernstein_bound : Exponential in the number of components, for bounded maps.
     left_tail_bound : For estimates that are too small.
     kernel_variance : The variance that it uses.
 
@@ -60,13 +60,13 @@ def chebyshev_bound(
     np.True_
     """
     error = check_positive("error", error)
-    check_mechanism(mechanism)
-    logs = to_host(mechanism.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
+    check_feature_map(feature_map)
+    logs = to_host(feature_map.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
 
 def hoeffding_bound(
-    mechanism: BaseRandomFeatures,
+    feature_map: BaseRandomFeatures,
     X: Array,
     Y: Array | None = None,
     *,
@@ -77,9 +77,9 @@ def hoeffding_bound(
 
     Parameters
     ----------
-    mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
+    feature_map : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
         Fitted with ``coupling="iid"`` and ``projection="dense"``; exponentials are bounded if the
-        real part of the fitted ``A_`` is negative. For ``side="upper"``, mechanisms with positive
+        real part of the fitted ``A_`` is negative. For ``side="upper"``, feature maps with positive
         features may also have the couplings "orthogonal" and "simplex".
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
@@ -92,10 +92,10 @@ def hoeffding_bound(
     -------
     ndarray of shape (n_x, n_y)
         min(1, 2 exp(-2 m error^2 / range^2)), without the first 2 for the upper side, where m is
-        the number of projections and the range of a single one is ``mechanism.term_range(X, Y)``: 2
-        for sines and cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for
-        optimal positive features of scaled, centred inputs, and
-        exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d) |x + y|) for regularised ones, about their own mean.
+        the number of projections and the range is that of a single one:
+        2 for sines and cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for
+        optimal positive features of scaled, centred inputs, and exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d)
+        |x + y|) for regularised ones, about their own mean.
 
     Raises
     ------
@@ -126,12 +126,12 @@ def hoeffding_bound(
     >>> bool(hoeffding_bound(features, X, error=0.2)[0, 0] < 1e-8)
     True
     """
-    error, log_range = _checked(mechanism, X, Y, error, side)
-    return _on_sides(mechanism, math.log(2) + 2 * (math.log(error) - log_range), side)
+    error, log_range = _checked(feature_map, X, Y, error, side)
+    return _on_sides(feature_map, math.log(2) + 2 * (math.log(error) - log_range), side)
 
 
 def bernstein_bound(
-    mechanism: BaseRandomFeatures,
+    feature_map: BaseRandomFeatures,
     X: Array,
     Y: Array | None = None,
     *,
@@ -145,7 +145,7 @@ def bernstein_bound(
 
     Parameters
     ----------
-    mechanism : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
+    feature_map : RFFSampler, OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
         As in `hoeffding_bound`.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
@@ -158,7 +158,7 @@ def bernstein_bound(
     -------
     ndarray of shape (n_x, n_y)
         min(1, 2 exp(-m error^2 / (2 variance + 2/3 range error))), without the first 2 for the
-        upper side, with ``mechanism.term_variance(X, Y)`` and ``mechanism.term_range(X, Y)``.
+        upper side. Variance and range are those of a single projection, as in `hoeffding_bound`.
 
     Raises
     ------
@@ -185,34 +185,34 @@ def bernstein_bound(
     >>> bool(bernstein_bound(features, **pair) < 1e-5 < 1e-4 < hoeffding_bound(features, **pair))
     True
     """
-    error, log_range = _checked(mechanism, X, Y, error, side)
-    log_variance = to_host(mechanism.term_variance(X, Y, log=True))
+    error, log_range = _checked(feature_map, X, Y, error, side)
+    log_variance = to_host(feature_map._of_pairs(X, Y, "_log_term_variance"))
     # Both in units of the error, so that neither square leaves the range of floats.
     log_spread = np.logaddexp(
         math.log(2) + log_variance - 2 * math.log(error),
         math.log(2 / 3) + log_range - math.log(error),
     )
-    return _on_sides(mechanism, -log_spread, side)
+    return _on_sides(feature_map, -log_spread, side)
 
 
-def _checked(mechanism, X, Y, error, side):
+def _checked(feature_map, X, Y, error, side):
     """Return the error and the log range of one term for the requested sides."""
     error = check_positive("error", error)
-    check_mechanism(mechanism)
+    check_feature_map(feature_map)
     if side not in ("two", "upper"):
         raise ValueError(f"side must be 'two' or 'upper', got {side!r}.")
-    return error, to_host(mechanism.term_range(X, Y, log=True, upper=side == "upper"))
+    return error, to_host(feature_map._of_pairs(X, Y, "_log_term_range", side == "upper"))
 
 
-def _on_sides(mechanism, log_rate, side):
+def _on_sides(feature_map, log_rate, side):
     """Return the bound for the log of the exponent per projection."""
     with np.errstate(over="ignore"):
-        exponent = -mechanism.n_projections_ * np.exp(log_rate)
+        exponent = -feature_map._n_projections * np.exp(log_rate)
     return np.minimum((2 if side == "two" else 1) * np.exp(exponent), 1.0)
 
 
 def left_tail_bound(
-    mechanism: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
+    feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
 ) -> np.ndarray:
     """Return a bound on P(estimate <= mean - error) for features that are never negative.
 
@@ -220,7 +220,7 @@ def left_tail_bound(
 
     Parameters
     ----------
-    mechanism : mechanism
+    feature_map : feature map
         Fitted, with ``projection="dense"``: `PositiveRF`, `OptimalPositiveRF` and a
         `GeneralizedExponentialRF` whose ``A_`` is real and ``s_`` is 1, with the couplings "iid",
         "orthogonal" and "simplex"; `DenseExponentialRF` with "iid" or "orthogonal"; `PoissonRF`,
@@ -234,10 +234,10 @@ def left_tail_bound(
     -------
     ndarray of shape (n_x, n_y)
         exp(-error^2 / (2 S)), where S is the sum over independent blocks of
-        E[(part of the estimate)^2], ``mechanism.block_moment(X, Y)``. For m independent projections
-        S is E[Z^2] / m, with Z the product of one. For blocks it is the mean squared error plus the
-        squared kernel times the sum of squared shares, which is about 1 over the number of blocks,
-        so a single block tells nothing.
+        E[(part of the estimate)^2]. For m independent
+        projections S is E[Z^2] / m, with Z the product of one. For blocks it is the mean squared
+        error plus the squared kernel times the sum of squared shares, which is about 1 over the
+        number of blocks, so a single block tells nothing.
 
     Raises
     ------
@@ -266,13 +266,13 @@ def left_tail_bound(
     True
     """
     error = check_positive("error", error)
-    check_mechanism(mechanism)
-    logs = to_host(mechanism.block_moment(X, Y, log=True))
+    check_feature_map(feature_map)
+    logs = to_host(feature_map._of_pairs(X, Y, "_log_block_moment"))
     with np.errstate(over="ignore"):
         return np.exp(-np.exp(2 * math.log(error) - logs) / 2)
 
 
-def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float) -> float:
+def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: float) -> float:
     """Return a bound on the probability that any estimate within a ball is off by `error` or more.
 
     This holds for all pairs of queries and keys at once, with explicit constants. It is far too
@@ -280,7 +280,7 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
 
     Parameters
     ----------
-    mechanism : OptimalPositiveRF or GeneralizedExponentialRF
+    feature_map : OptimalPositiveRF or GeneralizedExponentialRF
         Fitted with ``coupling="iid"``, ``projection="dense"`` and ``kernel="gaussian"``; positive
         and bounded: ``A_`` real and negative, ``s_`` = 1.
     error : float
@@ -298,11 +298,11 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     Raises
     ------
     ValueError
-        If ``error`` or ``radius`` is not a positive number, or the mechanism is not supported.
+        If ``error`` or ``radius`` is not a positive number, or the feature map is not supported.
 
     See Also
     --------
-    n_components_uniform : The number of columns for a probability.
+    n_components_uniform : The number of components for a probability.
     hoeffding_bound : For one pair.
 
     Notes
@@ -325,28 +325,28 @@ def uniform_bound(mechanism: BaseRandomFeatures, *, error: float, radius: float)
     >>> uniform_bound(features, error=0.3, radius=0.5) < 1e-3
     True
     """
-    per_projection, log_net, log_slope = _uniform_terms(mechanism, error, radius)
-    exponent = mechanism.n_projections_ * per_projection
+    per_projection, log_net, log_slope = _uniform_terms(feature_map, error, radius)
+    exponent = feature_map._n_projections * per_projection
 
     def log_bound(log_c):
         return np.logaddexp(log_net(log_c) - exponent, log_slope(log_c))
 
     # Convex in log c; search downwards from where the second term is 1.
     top = -log_slope(0.0) / 2
-    found = minimize_scalar(log_bound, bounds=(top - _SMALLEST_NET, top), method="bounded")
-    return math.exp(min(float(found.fun), 0.0))
+    optimum = minimize_scalar(log_bound, bounds=(top - _SMALLEST_NET, top), method="bounded")
+    return math.exp(min(float(optimum.fun), 0.0))
 
 
 def n_components_uniform(
-    mechanism: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
+    feature_map: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
 ) -> int:
-    """Return the number of columns at which `uniform_bound` falls to a probability.
+    """Return the number of components at which `uniform_bound` falls to a probability.
 
     For d = 4, R = 1 and an error of 0.1 it is 5e7, whereas `n_components_for` gives thousands.
 
     Parameters
     ----------
-    mechanism : OptimalPositiveRF or GeneralizedExponentialRF
+    feature_map : OptimalPositiveRF or GeneralizedExponentialRF
         As in `uniform_bound`.
     error : float
         Absolute error > 0.
@@ -358,7 +358,7 @@ def n_components_uniform(
     Returns
     -------
     int
-        The number of columns.
+        The number of components.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def n_components_uniform(
     See Also
     --------
     uniform_bound : The bound.
-    n_components_for : The number of columns for given data.
+    n_components_for : The number of components for given data.
 
     References
     ----------
@@ -386,14 +386,14 @@ def n_components_uniform(
     >>> f"{count:.0e}"
     '5e+07'
     """
-    per_projection, log_net, log_slope = _uniform_terms(mechanism, error, radius)
+    per_projection, log_net, log_slope = _uniform_terms(feature_map, error, radius)
     probability = check_positive("probability", probability)
     if probability >= 1:
         raise ValueError(f"probability must be below 1, got {probability!r}.")
     if per_projection < math.exp(-_LARGEST_EXPONENT):
         raise ValueError(
-            f"error={error!r} is too small at radius={radius!r}: the number of columns leaves the "
-            "range of floats. Allowed: a larger error or a smaller radius."
+            f"error={error!r} is too small at radius={radius!r}: the number of components leaves "
+            "the range of floats. Allowed: a larger error or a smaller radius."
         )
     top = (math.log(probability) - log_slope(0.0)) / 2
 
@@ -401,22 +401,23 @@ def n_components_uniform(
         left = math.log(probability) + math.log(-math.expm1(-2 * step))
         return (log_net(top - step) - left) / per_projection
 
-    found = minimize_scalar(count, bounds=(1e-6, _SMALLEST_NET), method="bounded")
-    return math.ceil(found.fun)
+    optimum = minimize_scalar(count, bounds=(1e-6, _SMALLEST_NET), method="bounded")
+    return math.ceil(optimum.fun)
 
 
-def _uniform_terms(mechanism, error, radius):
+def _uniform_terms(feature_map, error, radius):
     """Return the terms of the bound: its exponent per projection, and functions of log c."""
     error, radius = check_positive("error", error), check_positive("radius", radius)
-    check_mechanism(mechanism)
-    A = getattr(mechanism, "A_", 0.0)
-    if not (mechanism.is_positive and A.real < 0 and mechanism.kernel == "gaussian"):
+    check_feature_map(feature_map)
+    A = getattr(feature_map, "A_", 0.0)
+    if not (feature_map.is_positive and A.real < 0 and feature_map.kernel == "gaussian"):
         raise ValueError(
             "uniform_bound needs a fitted OptimalPositiveRF, or GeneralizedExponentialRF with "
-            f"s_ = 1, kernel='gaussian' and a real A_ < 0, got {mechanism!r} with A_ = {A!r}."
+            f"s_ = 1, kernel='gaussian' and a real A_ < 0, got {feature_map!r} with A_ = {A!r}."
         )
-    d, A = mechanism.n_features_in_, A.real
-    mechanism.term_range(np.zeros((1, d)), log=True)  # raises unless projections are independent
+    d, A = feature_map.n_features_in_, A.real
+    # Raises unless projections are independent.
+    feature_map._of_pairs(np.zeros((1, d)), None, "_log_term_range", False)
     log_b = d / 2 * math.log1p(-4 * A) - radius**2 / (2 * A)
     log_gradient = math.log(64) + 2 * log_b + math.log((1 - 4 * A) * d + 4 * radius**2)
 

@@ -75,10 +75,10 @@ def hybrid_max_error(
     values = log_square(angles)
     best = int(np.argmax(values))
     ends = angles[max(best - 1, 0)], angles[min(best + 1, _N_ANGLES - 1)]
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         lambda angle: -log_square(angle), bounds=ends, method="bounded", options={"xatol": 1e-12}
     )
-    result = (max(float(values[best]), -float(found.fun)) - math.log(n_projections)) / 2
+    result = (max(float(values[best]), -float(optimum.fun)) - math.log(n_projections)) / 2
     result += 2 * math.log(radius / length)
     if log:
         return result

@@ -1,4 +1,4 @@
-"""The number of columns needed for an error."""
+"""The number of components needed for an error."""
 
 import math
 from bisect import bisect_left
@@ -11,29 +11,29 @@ from sklearn.base import clone
 from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures
-from ._sample import check_mechanism, check_sides, log_errors_of, log_ratio
+from ._sample import check_feature_map, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
-_CONSTANT = 512  # mechanisms do not change with their size from here on
+_CONSTANT = 512  # feature maps do not change with their size from here on
 _LARGEST_LOG = 690.0  # e^690 is still a float
 _INDEPENDENT = {"coupling": "iid", "projection": "dense"}
 
 
 def n_components_for(
-    mechanism: BaseRandomFeatures,
+    feature_map: BaseRandomFeatures,
     X: Array,
     Y: Array | None = None,
     *,
     rel_error: float,
     quantile: float | None = 0.5,
 ) -> int:
-    """Return the smallest number of columns whose predicted error is small enough.
+    """Return the smallest number of components whose predicted error is small enough.
 
     Parameters
     ----------
-    mechanism : mechanism
-        An unfitted or fitted mechanism of this library; it is cloned.
+    feature_map : feature map
+        An unfitted or fitted feature map of this library; it is cloned.
     X : array-like of shape (n_samples, n_features)
         Queries.
     Y : array-like of shape (n_keys, n_features), default=None
@@ -48,11 +48,11 @@ def n_components_for(
     Returns
     -------
     int
-        A number of columns that the mechanism allows, however large (a Python integer). It comes
-        from the closed form of the variance for up to 768 rows per side, or, if none is known, from
-        100 draws of 128 columns for 128 rows per side, as a multiple of the closed form of
-        independent projections if there is one. A measured error is assumed to fall with the square
-        root of the number of columns (with Sobol' points it falls faster).
+        A number of components that the feature map allows, however large (a Python integer). It
+        comes from the closed form of the variance for up to 768 rows per side, or, if none is
+        known, from 100 draws of 128 columns for 128 rows per side, as a multiple of the closed form
+        of independent projections if there is one. A measured error is assumed to fall with the
+        square root of the number of components (with Sobol' points it falls faster).
 
     Raises
     ------
@@ -63,9 +63,9 @@ def n_components_for(
 
     See Also
     --------
-    compare : Errors at one number of columns.
+    compare : Errors at one number of components.
     n_components_uniform : A number that suffices for all pairs in a ball at once.
-    skrf.plotting.KernelErrorDisplay : Errors against numbers of columns.
+    skrf.plotting.KernelErrorDisplay : Errors against numbers of components.
 
     Examples
     --------
@@ -80,9 +80,9 @@ def n_components_for(
     rel_error = check_positive("rel_error", rel_error)
     if quantile is not None and not (isinstance(quantile, Real) and 0 <= quantile <= 1):
         raise ValueError(f"quantile must be None or a number from 0 to 1, got {quantile!r}.")
-    check_mechanism(mechanism)
+    check_feature_map(feature_map)
     X, Y = check_sides(X, Y)
-    block, log_kernel, log_errors = _source(mechanism, X, Y)
+    block, log_kernel, log_errors = _source(feature_map, X, Y)
 
     def errors_of(count):
         """Return the log mean squared errors for `count` projections; blocks are independent."""
@@ -105,45 +105,45 @@ def n_components_for(
     fewer = max(math.ceil(blocks) - 1, 0) * block
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
-    return count * mechanism.columns_per_projection
+    return count * feature_map._columns_per_projection
 
 
-def _source(mechanism, X, Y):
+def _source(feature_map, X, Y):
     """Return the best available source of errors.
 
     A number of projections whose multiples are independent blocks, the log kernel of some pairs,
     and their log mean squared errors as a function of at most that number of projections.
     """
-    keys, step = X if Y is None else Y, mechanism.columns_per_projection
+    keys, step = X if Y is None else Y, feature_map._columns_per_projection
     chosen, few = (_chosen(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS))
 
-    def fitted(mechanism, n_projections):
-        own = clone(mechanism).set_params(n_components=n_projections * step, random_state=0)
-        return own.fit(X, keys=Y)
+    def fitted(feature_map, n_projections):
+        copied = clone(feature_map).set_params(n_components=n_projections * step, random_state=0)
+        return copied.fit(X, keys=Y)
 
     def of_pairs(function, chosen):
         values = [function(X[rows], keys[others], log=True) for rows, others in chosen]
-        return np.concatenate([part.ravel() for part in values])
+        return np.concatenate([errors.ravel() for errors in values])
 
-    def closed(mechanism):
-        return cache(lambda n: of_pairs(fitted(mechanism, n).kernel_variance, chosen))
+    def closed(feature_map):
+        return cache(lambda n: of_pairs(fitted(feature_map, n).kernel_variance, chosen))
 
     block = X.shape[1]
-    one, many = (fitted(mechanism, n) for n in (block, block * -(-_CONSTANT // block)))
-    if one.n_projections_ * many.n_components != many.n_projections_ * one.n_components:
+    one, many = (fitted(feature_map, n) for n in (block, block * -(-_CONSTANT // block)))
+    if one._n_projections * many.n_components != many._n_projections * one.n_components:
         block, one = many.n_components // step, many  # hybrid maps change with their size
     log_kernel = of_pairs(one.exact_kernel, chosen)
     if _has_closed_form(one):
-        return block, log_kernel, closed(mechanism)
+        return block, log_kernel, closed(feature_map)
     n_measured = max(_MEASURED_COLUMNS // step, 1)
-    some = fitted(mechanism, n_measured)
+    sampled = fitted(feature_map, n_measured)
 
     def measured(queries, keys, log):
-        return log_errors_of(some, queries, keys, range(_N_DRAWS))
+        return log_errors_of(sampled, queries, keys, range(_N_DRAWS))
 
     logs = of_pairs(measured, few)
-    known = mechanism.get_params(deep=False)
-    plain = clone(mechanism).set_params(**{k: v for k, v in _INDEPENDENT.items() if k in known})
+    known = feature_map.get_params(deep=False)
+    plain = clone(feature_map).set_params(**{k: v for k, v in _INDEPENDENT.items() if k in known})
     independent = fitted(plain, n_measured)
     if _has_closed_form(independent):
         expected = of_pairs(independent.kernel_variance, few)
@@ -151,17 +151,17 @@ def _source(mechanism, X, Y):
         gain = np.median(logs[apart] - expected[apart]) if apart.any() else 0.0
         errors = closed(plain)
         return block, log_kernel, lambda n: errors(n) + gain
-    if not mechanism.is_unbiased:
+    if not feature_map.is_unbiased:
         raise NotImplementedError(
-            f"No number of columns can be predicted for {mechanism!r}, whose error is bias: "
+            f"No number of components can be predicted for {feature_map!r}, whose error is bias: "
             "compare at several n_components shows what is measured."
         )
     logs += math.log(n_measured)
-    return block, of_pairs(some.exact_kernel, few), lambda n: logs - math.log(n)
+    return block, of_pairs(sampled.exact_kernel, few), lambda n: logs - math.log(n)
 
 
-def _has_closed_form(mechanism):
-    return getattr(mechanism, "kernel_variance_is_exact_", False)
+def _has_closed_form(feature_map):
+    return getattr(feature_map, "kernel_variance_is_exact_", False)
 
 
 def _chosen(n_queries, n_keys, most):

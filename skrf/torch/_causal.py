@@ -3,7 +3,7 @@
 import torch
 
 from .._arrays import cast
-from .._sums import Rows, lifted, lowered
+from .._sums import Rows, scale_keys, scale_queries
 from ..attention._prefix_sums import Step, as_rows, heads_together, in_parts
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
@@ -41,32 +41,34 @@ class _CausalProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, queries, query_scale, keys, key_scale, values, far, top):
-        left, left_slopes = lifted(Rows(*map(_fixed, (queries, query_scale))), top[..., None, :])
-        right, right_slopes = lowered(Rows(*map(_fixed, (keys, key_scale))), top)
+        left, left_slopes = scale_queries(
+            Rows(*map(_fixed, (queries, query_scale))), top[..., None, :]
+        )
+        right, right_slopes = scale_keys(Rows(*map(_fixed, (keys, key_scale))), top)
         left, right, values = _folded(left), _folded(right), _folded(values)
         near = _triangles(left @ right.mT)
         earlier = right.mT @ values
         _, total = _running(far, earlier.unflatten(0, (len(far), -1)))
-        found = (left @ earlier).baddbmm_(near, values)
+        products = (left @ earlier).baddbmm_(near, values)
         ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
-        return _unfolded(found, queries), total
+        return _unfolded(products, queries), total
 
     @staticmethod
-    def backward(ctx, by_found, by_total):
+    def backward(ctx, by_products, by_total):
         if torch.is_grad_enabled():  # autograd would see only a part of the graph
             raise NotImplementedError(
                 "Second derivatives (create_graph=True) of causal attention are not available."
             )
         left, right, values, near, earlier, *slopes = ctx.saved_tensors
-        by_found = _folded(by_found)
-        later = left.mT @ by_found
+        by_products = _folded(by_products)
+        later = left.mT @ by_products
         _, by_far = _running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
-        by_near = _triangles(by_found @ values.mT)
-        by_left = (by_found @ earlier.mT).baddbmm_(by_near, right)
+        by_near = _triangles(by_products @ values.mT)
+        by_left = (by_products @ earlier.mT).baddbmm_(by_near, right)
         by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
-        by_values = (right @ later).baddbmm_(near.mT, by_found)
+        by_values = (right @ later).baddbmm_(near.mT, by_products)
         pairs = zip((by_left, by_right), slopes, strict=True)
-        by_queries, by_keys = (_unfolded(part, own).mul_(own) for part, own in pairs)
+        by_queries, by_keys = (_unfolded(gradient, side).mul_(side) for gradient, side in pairs)
         by_values = _unfolded(by_values, slopes[1])
         return by_queries, None, by_keys, None, by_values, by_far, None
 

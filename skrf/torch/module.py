@@ -140,7 +140,10 @@ class RandomFeatureAttention(nn.Module):
             weights = value.weights if isinstance(value, ToeplitzMask) else None
             self.mask_weights = weights if isinstance(weights, nn.Parameter) else None
         elif name in _OF_OPERATORS and "_operators" in vars(self):
-            for operator in (*self._operators.values(), *(own for own, _ in self._fitted.values())):
+            for operator in (
+                *self._operators.values(),
+                *(operator for operator, _ in self._fitted.values()),
+            ):
                 setattr(operator, name, value)
 
     # ---------------------------------------------------------------- operators
@@ -158,7 +161,9 @@ class RandomFeatureAttention(nn.Module):
 
     def _forget(self):
         """Reset the operators of both directions to unfitted ones."""
-        self._operators = {own: self._operator(own, self.seed) for own in _DIRECTIONS}
+        self._operators = {
+            is_causal: self._operator(is_causal, self.seed) for is_causal in _DIRECTIONS
+        }
         self._fitted, self._records = {}, {}
         self._register()
 
@@ -171,19 +176,19 @@ class RandomFeatureAttention(nn.Module):
     @contextmanager
     def _masked(self, operator):
         """Yield an operator with the mask of a call: a copy, as other threads may have another."""
-        mask, own = self.mask, copy.copy(operator)
+        mask, copied = self.mask, copy.copy(operator)
         if isinstance(mask, ToeplitzMask) and self.mask_weights is not None:
             # torch replaces parameters in load_state_dict(assign=True) and functional_call.
             mask = copy.copy(mask)
             mask.weights = self.mask_weights
         elif callable(mask) and not isinstance(mask, (ToeplitzMask, torch.Tensor)):
             mask = mask()
-        own.mask = mask
+        copied.mask = mask
         try:
-            yield own
+            yield copied
         finally:
-            own.mask = None
-            vars(operator).update(vars(own))  # what was drawn is kept
+            copied.mask = None
+            vars(operator).update(vars(copied))  # what was drawn is kept
 
     def fit(
         self,
@@ -216,7 +221,7 @@ class RandomFeatureAttention(nn.Module):
             For a `feature_map` whose parameters buffers cannot hold, such as `AdaptiveRF`.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
-        parts = [part.detach() for part in parts]
+        parts = [tensor.detach() for tensor in parts]
         with self._masked(self._operator(is_causal, self.seed)) as operator:
             operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
@@ -241,7 +246,9 @@ class RandomFeatureAttention(nn.Module):
             self.seed = int(np.random.default_rng(self.seed).integers(2**31 - 1))
         else:
             self.seed = draw_seed(random_state)
-        self._operators = {own: self._drawn(own, self.seed) for own in _DIRECTIONS}
+        self._operators = {
+            is_causal: self._drawn(is_causal, self.seed) for is_causal in _DIRECTIONS
+        }
         self.n_calls = 0
         self._register()
         return self
@@ -289,8 +296,8 @@ class RandomFeatureAttention(nn.Module):
         operator = self._operators[is_causal]
         if seed != self.seed:
             operator = self._drawn(is_causal, seed)
-        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as own:
-            return own(query, key, value, key_padding_mask=key_padding_mask)
+        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
+            return masked(query, key, value, key_padding_mask=key_padding_mask)
 
     def _count(self):
         """Count a training call, redraw if it is time to, and return the seed of the call.
@@ -329,13 +336,13 @@ class RandomFeatureAttention(nn.Module):
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True, False or None, got {is_causal!r}.")
         inputs = {"query": query, "key": key, "value": value}
-        for name, part in inputs.items():
-            if not isinstance(part, torch.Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor, got {type(part).__name__}.")
-            if part.ndim != 4:
+        for name, tensor in inputs.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+            if tensor.ndim != 4:
                 raise ValueError(
                     f"{name} must have the shape (batch, heads, length, width), got "
-                    f"{tuple(part.shape)}."
+                    f"{tuple(tensor.shape)}."
                 )
         return is_causal, list(inputs.values())
 
@@ -356,9 +363,9 @@ class RandomFeatureAttention(nn.Module):
         """Write everything besides the arguments that outputs depend on into buffers."""
         device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
-        for is_causal, own in self._records.items():
+        for is_causal, record in self._records.items():
             direction = _DIRECTIONS[is_causal]
-            arrays.update({f"{direction}/{name}": array for name, array in own.items()})
+            arrays.update({f"{direction}/{name}": array for name, array in record.items()})
         self._buffers.clear()
         for name, array in arrays.items():
             self.register_buffer(f"{_RECORD}{name}", torch.tensor(array, device=device))
@@ -372,9 +379,9 @@ class RandomFeatureAttention(nn.Module):
         self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
     ):
         given = below(state_dict, f"{prefix}{_RECORD}")
-        found = {name: value.numpy(force=True) for name, value in given.items()}
-        if {"seed", "n_calls"} <= set(found):
-            self._restore(found)
+        arrays = {name: value.numpy(force=True) for name, value in given.items()}
+        if {"seed", "n_calls"} <= set(arrays):
+            self._restore(arrays)
         # The buffers are now those of the state, so none can be missing.
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing, unexpected, errors
@@ -386,8 +393,8 @@ class RandomFeatureAttention(nn.Module):
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
-                with self._masked(operator) as own:
-                    restore_fit(own, record)
+                with self._masked(operator) as masked:
+                    restore_fit(masked, record)
                 self._keep(is_causal, operator, record)
         self._register()
 
@@ -396,4 +403,4 @@ def _modules_of(feature_map):
     """Return the modules among the functions of a `GeneralizedMap`."""
     functions = getattr(feature_map, "functions", None) or ()
     functions = *functions, getattr(feature_map, "nonlinearity", None)
-    return nn.ModuleList(own for own in functions if isinstance(own, nn.Module))
+    return nn.ModuleList(function for function in functions if isinstance(function, nn.Module))

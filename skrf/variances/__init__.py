@@ -1,7 +1,7 @@
 """Closed forms: the mean squared error of every estimator as a function of a pair's geometry.
 
-Pure formulas of numbers. Mechanisms name the law that describes them; `skrf.theory` asks
-mechanisms. One file a family.
+Pure formulas of numbers. Feature maps name the law that describes them; `skrf.theory` asks
+feature maps. One file a family.
 """
 
 from .coupling import log_mean_squared_error

@@ -55,7 +55,7 @@ def log_mean_squared_error(
     See Also
     --------
     PairGeometry : The quantities that closed forms depend on.
-    skrf.theory.kernel_variance : The variance for a fitted mechanism.
+    skrf.theory.kernel_variance : The variance for a fitted feature map.
 
     References
     ----------

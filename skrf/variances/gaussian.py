@@ -46,7 +46,7 @@ class PairGeometry:
     See Also
     --------
     log_mean_squared_error : The error of a closed form for it.
-    skrf.theory.kernel_variance : The variance for a fitted mechanism.
+    skrf.theory.kernel_variance : The variance for a fitted feature map.
 
     References
     ----------

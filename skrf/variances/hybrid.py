@@ -25,12 +25,15 @@ def hybrid_log_variance(moments, log_variances, covariances):
         log Var = log sum_kj E[l_k l_j] Cov(E_k, E_j). Source: Choromanski et al., Hybrid random
         features (2022), theorem 3.1 for two independent estimators.
     """
-    parts = [(moments[k, k], own) for k, own in enumerate(log_variances)]
+    parts = [(moments[k, k], log_variance) for k, log_variance in enumerate(log_variances)]
     parts += [(2 * moments[pair] * value, unit) for pair, (value, unit) in covariances.items()]
     with np.errstate(divide="ignore"):
         logs = np.stack([np.log(np.abs(factor)) + unit for factor, unit in parts])
     total, sign = logsumexp(
-        logs, axis=0, b=np.stack([np.sign(own) for own, _ in parts]), return_sign=True
+        logs,
+        axis=0,
+        b=np.stack([np.sign(log_variance) for log_variance, _ in parts]),
+        return_sign=True,
     )
     return np.where(sign > 0, total, -np.inf)
 

@@ -1,4 +1,4 @@
-"""How a mechanism prepares rows for projection: scaled, shifted and balanced."""
+"""How a feature map prepares rows for projection: scaled, shifted and balanced."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _LARGEST_SINGLE, _FAR_SINGLE = 1e30, 1e25  # an exponent and a factor too large 
 
 
 @dataclass(frozen=True, eq=False)
-class Coordinates:
+class Affine:
     """Rows sigma * (matrix @ x - offset).
 
     Parameters

@@ -1,6 +1,6 @@
 """The single entry for feature maps: how consumers configure, fit and read what they are given.
 
-A mechanism is read through its attribute ``feature_maps_``, a FrozenEstimator through what it
+A feature map is read through its attribute ``feature_maps_``, a FrozenEstimator through what it
 wraps, a Pipeline through its last step after the others, and any other transformer through an
 adapter. If a map lacks something that a consumer needs, an error names it.
 """
@@ -76,14 +76,14 @@ def prepared(
     fit_to : Fits what it returns.
     as_feature_map : Reads what was fitted.
     """
-    is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "adapted")
+    is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "fit_without_data")
     if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
         raise TypeError(
-            "feature_map must be an instance of a mechanism of skrf, or of another transformer "
+            "feature_map must be an instance of a feature map of skrf, or of another transformer "
             f"with the methods fit and transform, not a class; {owner} got {feature_map!r}."
         )
-    own = clone(feature_map)
-    held = _last(own) if is_deep else own
+    copied = clone(feature_map)
+    held = _last(copied) if is_deep else copied
     params = held.get_params(deep=False)
     signature = inspect.signature(type(held)).parameters
     for name, value in settings.items():
@@ -102,7 +102,7 @@ def prepared(
         held.set_params(**{name: value})
     if seed is not None and "random_state" in params:
         held.set_params(random_state=seed(params["random_state"]))
-    return own
+    return copied
 
 
 def check_columns(feature_map, n_rows, bytes_of, purpose):
@@ -122,15 +122,17 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     purpose : str
         What they are for.
     """
-    own = _last(feature_map)
-    is_frozen = isinstance(own, FrozenEstimator)
-    if is_frozen or not (hasattr(own, "_n_columns") and isinstance(own.n_components, Integral)):
+    transformer = _last(feature_map)
+    is_frozen = isinstance(transformer, FrozenEstimator)
+    if is_frozen or not (
+        hasattr(transformer, "_n_columns") and isinstance(transformer.n_components, Integral)
+    ):
         return
-    n_columns = most = int(own.n_components)
+    n_columns = most = int(transformer.n_components)
     if bytes_of(most) > available():
-        own._validate_params()
-        n_columns = own._n_columns(n_rows)
-    check_fits(bytes_of(n_columns), components(own), purpose)
+        transformer._validate_params()
+        n_columns = transformer._n_columns(n_rows)
+    check_fits(bytes_of(n_columns), components(transformer), purpose)
 
 
 def learns_from_sums(feature_map):
@@ -139,17 +141,17 @@ def learns_from_sums(feature_map):
     return not is_frozen and hasattr(feature_map, "fit_statistics")
 
 
-def fitted_to(feature_map, statistics, **rows):
+def fit_to_statistics(feature_map, statistics, **rows):
     """Fit a map to given statistics if they are enough, otherwise to rows, and return it."""
     if statistics is not None and learns_from_sums(feature_map):
         return feature_map.fit_statistics(statistics)
     return feature_map.fit(**rows)
 
 
-def fitted_at(feature_map, sigmas, X, y=None, *, statistics=None, **weights):
+def fit_at_sigmas(feature_map, sigmas, X, y=None, *, statistics=None, **weights):
     """Return an iterator over fitted copies of a transformer, one per sigma, that share a draw.
 
-    Mechanisms compute statistics and clusters once.
+    Feature maps compute statistics and clusters once.
 
     Parameters
     ----------
@@ -172,13 +174,13 @@ def fitted_at(feature_map, sigmas, X, y=None, *, statistics=None, **weights):
         The fitted copies.
     """
     needs_rows = statistics is None or not learns_from_sums(feature_map)
-    if needs_rows and hasattr(feature_map, "fit_each"):
-        return feature_map.fit_each(sigmas, X, y, **weights)
-    own = clone(feature_map)
-    if getattr(own, "random_state", 0) is None:  # copies of a RandomState draw the same
-        own.set_params(random_state=draw_seed(None))
-    of_sigma = (clone(own).set_params(sigma=sigma) for sigma in sigmas)
-    return (fitted_to(own, statistics, X=X, y=y, **weights) for own in of_sigma)
+    if needs_rows and hasattr(feature_map, "_fit_each"):
+        return feature_map._fit_each(sigmas, X, y, **weights)
+    template = clone(feature_map)
+    if getattr(template, "random_state", 0) is None:  # copies of a RandomState draw the same
+        template.set_params(random_state=draw_seed(None))
+    of_sigma = (clone(template).set_params(sigma=sigma) for sigma in sigmas)
+    return (fit_to_statistics(template, statistics, X=X, y=y, **weights) for template in of_sigma)
 
 
 def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:
@@ -215,8 +217,8 @@ def frozen_kernel(feature_map):
 
     Parameters
     ----------
-    feature_map : mechanism, FrozenEstimator, Pipeline or transformer
-        The map; both are None for mechanisms of other packages.
+    feature_map : feature map, FrozenEstimator, Pipeline or transformer
+        The map; both are None for feature maps of other packages.
     """
     held = _last(feature_map)
     if not isinstance(held, FrozenEstimator):
@@ -239,7 +241,7 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
 
     Parameters
     ----------
-    transformer : mechanism, FrozenEstimator, Pipeline or transformer
+    transformer : feature map, FrozenEstimator, Pipeline or transformer
         Fitted.
     keys : bool, default=False
         Whether to return the key side. A transformer without ``transform_keys`` is symmetric.
@@ -284,7 +286,7 @@ def maps_sides_alike(transformer):
 
     Parameters
     ----------
-    transformer : mechanism, FrozenEstimator, Pipeline or transformer
+    transformer : feature map, FrozenEstimator, Pipeline or transformer
         Fitted.
     """
     if isinstance(transformer, FrozenEstimator):

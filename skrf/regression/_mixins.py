@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 
-from .._arrays import beside, cast, constant, namespace, to_host
+from .._arrays import cast, constant, in_library_of, namespace, to_host
 from .._estimator import Unless
 from .._typing import Array
 from .._validation import (
@@ -44,8 +44,8 @@ def in_dtype(values, dtype):
 
 def predictions_in(values, dtype):
     """Return predictions of targets, (n, T), in the dtype of the rows; warn if it cannot."""
-    found = in_dtype(values, dtype)
-    if found.dtype != values.dtype:
+    predictions = in_dtype(values, dtype)
+    if predictions.dtype != values.dtype:
         xp = namespace(values)
         sizes, limits = xp.max(xp.abs(constant(values)), axis=0), xp.finfo(dtype)
         is_beyond = (sizes > limits.max) | ((sizes > 0) & (sizes < limits.smallest_normal))
@@ -56,7 +56,7 @@ def predictions_in(values, dtype):
                 RuntimeWarning,
                 stacklevel=3,
             )
-    return found
+    return predictions
 
 
 class _Scored:
@@ -150,7 +150,7 @@ class Classification(_Scored, ClassifierMixin):
     def _labels_at(self, places):
         """Return labels in the library of their indices, if they are numbers."""
         labels = self.classes_[to_host(places)]
-        return beside(labels, places) if labels.dtype.kind in "biuf" else labels
+        return in_library_of(labels, places) if labels.dtype.kind in "biuf" else labels
 
 
 class Regression(_Scored, RegressorMixin):

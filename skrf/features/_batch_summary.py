@@ -14,9 +14,9 @@ from .._arrays import to_host
 from .._batches import Pass, Scope
 from .._validation import draft_of, drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
-from ._entry import fitted_to, learns_from_sums
+from ._adapters import fit_to_statistics, learns_from_sums
 
-_STREAM = 0x5A3B1E  # of random numbers, apart from the streams that mechanisms draw from a seed
+_STREAM = 0x5A3B1E  # of random numbers, apart from the streams that feature maps draw from a seed
 
 
 def scope_of(feature_map, scope, random_state, *, needs_rows=False):
@@ -68,16 +68,18 @@ class Sample:
         if len(rows) > n_rows:
             rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
         # Copy, because the next batch may reuse the memory.
-        own = {name: None if part is None else part[rows] for name, part in vars(self).items()}
-        return Sample(**own)
+        kept = {
+            name: None if values is None else values[rows] for name, values in vars(self).items()
+        }
+        return Sample(**kept)
 
     def joined(self, other):
         """Return the rows of both; rows without weights get weight 1 if the others have some."""
-        pairs = {name: [part, getattr(other, name)] for name, part in vars(self).items()}
-        if any(own is not None for own in pairs["weights"]):
+        pairs = {name: [values, getattr(other, name)] for name, values in vars(self).items()}
+        if any(side is not None for side in pairs["weights"]):
             sides = (self, other)
             pairs["weights"] = [
-                np.ones(len(own.keys)) if own.weights is None else own.weights for own in sides
+                np.ones(len(side.keys)) if side.weights is None else side.weights for side in sides
             ]
         return Sample(**{name: _stacked(pair) for name, pair in pairs.items()})
 
@@ -89,7 +91,7 @@ def _stacked(pair):
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
+class BatchSummary:
     """What is known about batches before a map is fitted.
 
     Law: `merge` is associative (statistics to rounding) and changes neither side.
@@ -155,7 +157,7 @@ class Survey:
         counts = {**self.counts, **other.counts}
         if self.sample is None or other.sample is None:
             return replace(self if other.sample is None else other, counts=counts)
-        names = [None if part.names is None else part.names.tolist() for part in (self, other)]
+        names = [None if side.names is None else side.names.tolist() for side in (self, other)]
         check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
         check_alike("X", "names of features", *names)
         if self.sample.y is not None and other.sample.y is not None:
@@ -164,7 +166,7 @@ class Survey:
         if classes is not None:
             check_alike("y", "kind of labels", *map(_kind, (classes, other.classes)))
             classes = np.union1d(classes, other.classes)
-        return Survey(
+        return BatchSummary(
             self.scope,
             counts,
             self.statistics.merge(other.statistics),
@@ -174,28 +176,28 @@ class Survey:
         )
 
 
-def fitted_to_survey(feature_map, scope):
+def passes_of_fit(feature_map, scope):
     """Return the passes that fit a map of this library to batches."""
     draft = draft_of(feature_map)
     scope = scope_of(draft, scope, draft.random_state)
-    of_rows = partial(_survey_of, draft, scope)
-    survey = yield Pass("statistics", of_rows, is_last=True)
-    sample = survey.sample
+    of_rows = partial(_summary_of, draft, scope)
+    summary = yield Pass("statistics", of_rows, is_last=True)
+    sample = summary.sample
     rows = {"X": sample.X, "y": sample.y, "sample_weight": sample.weights}
-    fitted_to(draft, survey.statistics, **rows)
-    if survey.names is not None:
-        draft.feature_names_in_ = survey.names
+    fit_to_statistics(draft, summary.statistics, **rows)
+    if summary.names is not None:
+        draft.feature_names_in_ = summary.names
     return draft
 
 
-def _survey_of(feature_map, scope, X, y, weights, number):
+def _summary_of(feature_map, scope, X, y, weights, number):
     draft = draft_of(feature_map)
     X = to_host(validate_rows(draft, X, reset=True))
     if y is not None:
         check_consistent_length(X, y)
     weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
     y = None if y is None else np.asarray(to_host(y))[rows]
-    return Survey.of(draft, (X, y, weights), number, rows, scope)
+    return BatchSummary.of(draft, (X, y, weights), number, rows, scope)
 
 
 def _kind(labels):

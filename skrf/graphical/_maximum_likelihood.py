@@ -21,8 +21,8 @@ _ENDS = {  # by the status of the optimiser; None if it met a value that is not 
 }
 
 
-class Climber(EstimatorBase):
-    """Estimators that learn by `climb`.
+class MaximumLikelihood(EstimatorBase):
+    """Estimators that learn by `maximize`.
 
     A subclass has ``_given``, what its model depends on, and ``_make_model()``.
     """
@@ -48,7 +48,7 @@ class Climber(EstimatorBase):
         return self._kept[1]
 
     def _limits(self):
-        """Check the parameters, and return those of `climb`."""
+        """Check the parameters, and return those of `maximize`."""
         self._validate_params()
         whole = check_integer("max_iter", self.max_iter)  # scikit-learn takes True for 1
         return {"max_iter": whole, "tol": self.tol, "verbose": self.verbose}
@@ -72,12 +72,12 @@ class Climber(EstimatorBase):
 
 def unpacked(vector, arrays):
     """Return a vector as arrays of the shapes of others."""
-    ends = np.cumsum([part.size for part in arrays])[:-1]
-    own = zip(np.split(vector, ends), arrays, strict=True)
-    return [values.reshape(part.shape) for values, part in own]
+    ends = np.cumsum([array.size for array in arrays])[:-1]
+    pairs = zip(np.split(vector, ends), arrays, strict=True)
+    return [values.reshape(array.shape) for values, array in pairs]
 
 
-def climb(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit"):
+def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit"):
     """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
     Parameters
@@ -139,7 +139,7 @@ def climb(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="f
 
 
 def _flat(arrays):
-    return np.concatenate([part.ravel() for part in arrays])
+    return np.concatenate([array.ravel() for array in arrays])
 
 
 def _check_finite(*values):

@@ -42,7 +42,7 @@ class Upward(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
+class BeliefPropagation:
     """A tree of variables with log unary potentials, and a potential on every edge.
 
     Parameters
@@ -101,10 +101,10 @@ class Field:
     @cached_property
     def _children(self):
         """Children by potential, which many edges may share."""
-        found = {}
+        children = {}
         for i, pair in self.pairs.items():
-            found.setdefault(pair, []).append(i)
-        return found
+            children.setdefault(pair, []).append(i)
+        return children
 
     @cached_property
     def log_partition(self):
@@ -113,15 +113,15 @@ class Field:
 
     def log_weights(self, states):
         """Return the sum of the log potentials of assignments, (n, n_variables)."""
-        total = sum(values[own] for values, own in zip(self.unary, states.T, strict=True))
+        total = sum(values[state] for values, state in zip(self.unary, states.T, strict=True))
         for i, parent in self.parents.items():
             total = total + self.pairs[i].values(states[:, parent], states[:, i])
         return total
 
     def log_prob(self, states):
         """Return the log probabilities of assignments, or a float for one, (n_variables,)."""
-        found = self.log_weights(np.atleast_2d(states)) - self.log_partition
-        return float(found[0]) if states.ndim == 1 else found
+        logs = self.log_weights(np.atleast_2d(states)) - self.log_partition
+        return float(logs[0]) if states.ndim == 1 else logs
 
     def marginals(self):
         """Return the distribution of every variable."""
@@ -156,11 +156,11 @@ class Field:
         up = self._up
         widest = max(map(len, (*up.beliefs, *up.details.values())))
         for rows in gen_batches(n, max(1, _BLOCK // widest)):
-            own, root = states[rows], up.beliefs[0]
-            own[:, 0] = draw_rows(np.broadcast_to(root, (len(own), len(root))), rng)
+            drawn, root = states[rows], up.beliefs[0]
+            drawn[:, 0] = draw_rows(np.broadcast_to(root, (len(drawn), len(root))), rng)
             for i, parent in self.parents.items():
-                given = own[:, parent], up.beliefs[i], up.details[i]
-                own[:, i] = self.pairs[i].draw(*given, rng)
+                given = drawn[:, parent], up.beliefs[i], up.details[i]
+                drawn[:, i] = self.pairs[i].draw(*given, rng)
         return states
 
     def expected_counts(self):
@@ -178,8 +178,8 @@ class Field:
         of_pairs = {}
         for pair, edges in self._children.items():
             left, from_left, right, from_right, messages = (
-                np.array([part[i] for i in edges])
-                for part in (rests, details, up.beliefs, up.details, up.messages)
+                np.array([of_nodes[i] for i in edges])
+                for of_nodes in (rests, details, up.beliefs, up.details, up.messages)
             )
             total = log_sum_exp(left + messages)[:, None]
             of_pairs[pair] = pair.expected(left - total, right, from_left - total, from_right)
@@ -189,8 +189,8 @@ class Field:
         """Return the counts of assignments, (n, n_variables), minus those expected of n."""
         n, (expected, expected_pairs) = len(states), self.expected_counts()
         of_states = [
-            np.bincount(own, minlength=len(shares)) - n * shares
-            for own, shares in zip(states.T, expected, strict=True)
+            np.bincount(values, minlength=len(shares)) - n * shares
+            for values, shares in zip(states.T, expected, strict=True)
         ]
         of_pairs = {}
         for pair, edges in self._children.items():
@@ -198,6 +198,6 @@ class Field:
             codes = states[:, [self.parents[i] for i in edges]] * m + states[:, edges]
             codes, total = np.unique(codes, return_counts=True)
             seen = pair.counts(codes // m, codes % m, total)
-            own = zip(seen, expected_pairs[pair], strict=True)
-            of_pairs[pair] = [counts - n * shares for counts, shares in own]
+            both = zip(seen, expected_pairs[pair], strict=True)
+            of_pairs[pair] = [counts - n * shares for counts, shares in both]
         return of_states, of_pairs

@@ -1,0 +1,148 @@
+"""What a fit reads, the rows and a seed, and the immutable result that it leaves."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .._memory import check_fits, components
+from .._threads import narrow_blas
+from .._validation import read_only
+from ..statistics import PairStatistics
+from ._clusters import unique_rows
+from ._map import FeatureMap
+from ._sigma import resolve_sigma
+from .streams import rng_of
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows that a feature map may look at one by one.
+
+    Parameters
+    ----------
+    queries : ndarray or sparse matrix of shape (n, d)
+        Queries.
+    keys : ndarray or sparse matrix of shape (n_keys, d)
+        Keys; the same object if there are no separate keys.
+    weights : ndarray of shape (n,) or None
+        Positive weights of the queries.
+    seed : int
+        Seed of the fit.
+    labels : ndarray of shape (n,) or None, default=None
+        Class codes of the queries.
+    key_weights : ndarray of shape (n_keys,) or None, default=None
+        Positive weights of the keys.
+    """
+
+    queries: object
+    keys: object
+    weights: np.ndarray | None
+    seed: int
+    labels: np.ndarray | None = None
+    key_weights: np.ndarray | None = None
+    _made: dict = field(default_factory=dict)
+
+    def once(self, key, make):
+        """Return make(), kept under a key because it is the same for every sigma."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def for_part(self, part):
+        """Return the same rows, which keep what they make for a part of a feature map apart."""
+        return replace(self, _made=self.once(part, dict))
+
+    def distinct(self):
+        """Return the distinct rows in lexicographic order, weighted by how often they occur."""
+        queries, weights, labels = unique_rows(self.queries, self.weights, self.labels)
+        keys, key_weights = queries, weights
+        if self.keys is not self.queries:
+            keys, key_weights, _ = unique_rows(self.keys)
+        return Sample(queries, keys, weights, self.seed, labels, key_weights)
+
+    def statistics(self, **options):
+        """Return the `PairStatistics` of both sides."""
+        keys = None if self.keys is self.queries else self.keys
+        return PairStatistics.of(self.queries, keys, self.weights, self.key_weights, **options)
+
+    def rng(self, *stream):
+        """Return the generator of a stream of the fit's seed; see `rng_of`."""
+        return rng_of(self.seed, *stream)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The immutable result of a fit.
+
+    Parameters
+    ----------
+    spec : feature map
+        An unfitted copy with the parameters of the fit.
+    seed : int
+        Source of all random numbers.
+    statistics : PairStatistics
+        Of the data.
+    learned, draw : SimpleNamespace
+        Parameters and random numbers; names that end with an underscore are public.
+    queries, keys : FeatureMap
+        The two sides, the same object for symmetric feature maps.
+    """
+
+    spec: Any
+    seed: int
+    statistics: PairStatistics
+    learned: SimpleNamespace
+    draw: SimpleNamespace
+    queries: FeatureMap
+    keys: FeatureMap
+
+    @classmethod
+    def assemble(cls, spec, seed, statistics, learned, draw):
+        """Combine parameters and random numbers into maps; what users can read is read-only."""
+        fitted = cls(spec, seed, statistics, learned, draw, *spec._assemble(learned, draw))
+        parts = statistics.queries, statistics.keys, fitted.queries, fitted.keys
+        for values in (fitted.attributes, *map(vars, parts)):
+            for value in values.values():
+                read_only(value)
+        return fitted
+
+    @classmethod
+    def to(cls, spec, statistics, sample, *, before=None):
+        """Return the result of fitting a feature map to statistics and rows.
+
+        Parameters
+        ----------
+        spec : feature map
+            Unfitted, with the parameters to use.
+        statistics : PairStatistics
+            Of all data.
+        sample : Sample
+            The latest rows.
+        before : Fitted, default=None
+            An earlier result, whose random numbers are kept if the parameters allow it.
+        """
+        learned = spec._sizes()
+        learned.n_features = len(statistics.queries.mean)
+        check_fits(spec._n_bytes(learned, sample), components(spec), "its projections or centres")
+        with narrow_blas(learned.n_features):
+            learned.sigma = resolve_sigma(spec, statistics, sample)
+            spec._learn(learned, statistics)
+            spec._learn_from_rows(learned, sample)
+            if before is not None and spec._keeps_draw(before.learned, learned):
+                draw = before.draw
+            else:
+                draw = spec._draw(learned, sample.seed)
+            return cls.assemble(spec, sample.seed, statistics, learned, draw)
+
+    def redrawn(self, seed):
+        """Return the same result with other random numbers."""
+        draw = self.spec._draw(self.learned, seed)
+        return self.assemble(self.spec, seed, self.statistics, self.learned, draw)
+
+    @property
+    def attributes(self):
+        """Public attributes by name."""
+        both = {**vars(self.learned), **vars(self.draw)}
+        return {name: value for name, value in both.items() if name.endswith("_")}
