@@ -16,20 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from skrf import (
-    AdaptiveRF,
-    DenseExponentialRF,
-    HybridRF,
-    OptimalPositiveRF,
-    PositiveRF,
-    RFFSampler,
-)
-from skrf.attention import (
-    ApproxKernelAttention,
-    GeneralizedMap,
-    ToeplitzMask,
-    exact_attention,
-)
+from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask, exact_attention
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.projections import Simplex
 
@@ -51,13 +39,8 @@ MAPS = {
     "adaptive": AdaptiveRF(24, random_state=0),
     "clustered": HybridRF(24, coefficients="clustered", random_state=0),
     "trigonometric": RFFSampler(400, random_state=0),
-    "elu": GeneralizedMap(24, nonlinearity="elu", random_state=0),
-    "square": GeneralizedMap(nonlinearity="square", projection="identity", random_state=0),
-    "exp": GeneralizedMap(24, nonlinearity="exp", epsilon=0.1, random_state=0),
     "functions": GeneralizedMap(**FUNCTIONS, epsilon=0.1),
 }
-every_map = pytest.mark.parametrize("name", MAPS)
-every_mask = pytest.mark.parametrize("mask", MASKS)
 NEEDS_DATA = {"HybridRF-clustered", "HybridRF-complex"}
 both_modes = pytest.mark.parametrize("causal", [False, True])
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
@@ -76,24 +59,22 @@ def padding_of(s=S, lead=(2,)):
 # ------------------------------------------------------------------ one result in every mode
 
 
-EVERY_CASE = [(name, mask) for name in MAPS for mask in ("none", "toeplitz")] + [
-    (name, mask) for name in ("optimal", "trigonometric") for mask in ("grid", "sparse", "boolean")
-]
+CASES = [(name, "none") for name in MAPS]
+CASES += [("optimal", mask) for mask in ("toeplitz", "grid", "sparse", "boolean")]
+CASES += [("trigonometric", "boolean"), ("clustered", "toeplitz"), ("functions", "toeplitz")]
 
 
 @both_modes
-@pytest.mark.parametrize(("name", "mask"), EVERY_CASE)
+@pytest.mark.parametrize(("name", "mask"), CASES)
 def test_linear_equals_quadratic(name, mask, causal):
     attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=MASKS[mask])
     q, k, v = inputs()
     padding = padding_of(L)
     if name in ("asymmetric", "adaptive", "clustered"):
         attention.fit(q, k)
-    for hidden in (None, padding):
-        expected = attention_of(attention, q, k, v, hidden)
-        assert_allclose(
-            attention(q, k, v, key_padding_mask=hidden), expected, rtol=1e-10, atol=1e-10
-        )
+    expected = attention_of(attention, q, k, v, padding)
+    found = attention(q, k, v, key_padding_mask=padding)
+    assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
     single = [part.astype(np.float32) for part in (q, k, v)]
     result = attention(*single, key_padding_mask=padding)
     assert result.dtype == np.float32
@@ -102,22 +83,26 @@ def test_linear_equals_quadratic(name, mask, causal):
     assert_allclose(result, expected, rtol=1e-4, atol=atol)
 
 
-@every_map
+@pytest.mark.parametrize("name", ["optimal", "adaptive", "clustered", "functions"])
 def test_cross_attention_equals_quadratic(name):
     q, k, v = inputs(s=S)
     attention = ApproxKernelAttention(MAPS[name], block_size=37)
-    padding = padding_of()
-    expected = attention_of(attention, q, k, v, padding)
-    result = attention(q, k, v, key_padding_mask=padding)
-    assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
+    for padding in (None, padding_of()):
+        expected = attention_of(attention, q, k, v, padding)
+        result = attention(q, k, v, key_padding_mask=padding)
+        assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("name", "scale"), [("optimal", 0.5), ("optimal", 3.0), ("optimal", 30.0), ("clustered", 3.0)]
+    ("name", "scale", "sizes", "n"),
+    [
+        ("optimal", 0.5, (512,), 700),
+        ("optimal", 3.0, (1,), 60),
+        ("optimal", 30.0, (1, 7, 64, 200), 300),
+        ("clustered", 3.0, (1, 7, 64), 150),
+    ],
 )
-@pytest.mark.parametrize("sizes", [(1,), (7,), (512,), (1, 7, 64, 200)])
-def test_streaming_equals_one_shot(sizes, name, scale):
-    n = 700 if sizes != (1,) else 60
+def test_streaming_equals_one_shot(name, scale, sizes, n):
     attention = ApproxKernelAttention(MAPS[name], causal=True)
     q, k, v = inputs(scale, n=n, s=n)
     if name == "clustered":
@@ -151,20 +136,18 @@ def test_a_long_stream_does_not_drift():
     assert states[0].sums.shape == (16, 5) and states[0].log_scale.shape == (16,)
 
 
-@pytest.mark.parametrize(("name", "mask"), EVERY_CASE)
-def test_nothing_comes_from_the_future(name, mask):
-    attention = ApproxKernelAttention(MAPS[name], causal=True, mask=MASKS[mask])
-    q, k, v = inputs()
-    if name == "clustered":
+def test_nothing_comes_from_the_future():
+    """Not even by rounding, which the dense definition would not tell."""
+    for name, mask in (("optimal", "none"), ("clustered", "none"), ("optimal", "toeplitz")):
+        attention = ApproxKernelAttention(MAPS[name], causal=True, mask=MASKS[mask])
+        q, k, v = inputs()
         attention.fit(q, k)
-    before = attention(q, k, v)
-    cut = 61
-    for part in (q, k, v):
-        part[..., cut:, :] = 5 * part[..., cut:, :] + 3
-    after = attention(q, k, v)
-    atol = 1e-9 if name == "trigonometric" else 1e-11
-    assert_allclose(after[..., :cut, :], before[..., :cut, :], rtol=1e-11, atol=atol)
-    assert np.abs(after[..., cut:, :] - before[..., cut:, :]).max() > 0.1
+        before, cut = attention(q, k, v), 61
+        for part in (q, k, v):
+            part[..., cut:, :] = 5 * part[..., cut:, :] + 3
+        after = attention(q, k, v)
+        assert_allclose(after[..., :cut, :], before[..., :cut, :], rtol=1e-11, atol=1e-11)
+        assert np.abs(after[..., cut:, :] - before[..., cut:, :]).max() > 0.1
 
 
 @both_modes
@@ -183,9 +166,9 @@ def test_threads_change_nothing(causal):
 
 @both_modes
 @pytest.mark.parametrize("name", ["optimal", "hyperbolic", "asymmetric", "adaptive", "clustered"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "shape", [(40, 8), (40, 1), (1, 8), (1, 1)], ids=lambda shape: "x".join(map(str, shape))
+    ("shape", "dtype"),
+    [((40, 8), np.float32), ((40, 8), np.float64), ((40, 1), np.float64), ((1, 1), np.float32)],
 )
 def test_extreme_inputs_stay_finite(shape, dtype, name, causal):
     """Logits of +-1e4, constant rows, one position, width 1, padded rows: finite and right."""
@@ -218,16 +201,6 @@ def test_extreme_inputs_stay_finite(shape, dtype, name, causal):
             assert_allclose(out, expected, atol=(1e-3 if dtype == np.float32 else 1e-9) * largest)
 
 
-@both_modes
-@pytest.mark.parametrize("scale", [3.0, 30.0, 300.0])
-def test_single_precision_at_any_size(scale, causal):
-    """Exponents of 1e3 and more are formed in float64: the same numbers give the same output."""
-    q, k, v = (part.astype(np.float32) for part in inputs(scale))
-    attention = ApproxKernelAttention(MAPS["optimal"], causal=causal).fit(q, k)
-    expected = attention(*(part.astype(np.float64) for part in (q, k, v)))
-    assert_allclose(attention(q, k, v), expected, atol=1e-4)
-
-
 def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
     """Log keys -60, 0, 100: a block-end maximum alone would give 0/0 in the first rows."""
     attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0), causal=True, scale=1.0)
@@ -238,20 +211,21 @@ def test_the_first_keys_of_a_causal_block_may_be_far_below_the_later_ones():
         assert_allclose(attention(q, keys, v), expected[0, 0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-17, 1e-16, 1e-15, 1e-12, 1e-7, 1e-6, 1e-3])
 @pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive", "clustered"])
-def test_keys_that_agree_to_rounding(name, spread):
+def test_keys_that_agree_to_rounding(name):
     """Balancing a spread of rounding against that of queries must not blow rounding up."""
-    q, k, v = inputs(s=S)
-    k = k[..., :1, :] * (1 + spread * np.random.default_rng(1).normal(size=k.shape))
+    q, k, v = inputs(lead=(1, 2), key_lead=(1, 1), s=S)
     attention = ApproxKernelAttention(MAPS[name])
     if name == "adaptive":
         attention.set_params(feature_map__asymmetric=True)
-    result, exact = attention(q, k, v), exact_attention(q, k, v)
-    assert_allclose(result, exact, atol=30 * spread + 1e-9)
-    single = [part.astype(np.float32) for part in (q, k, v)]
-    widened = attention(*(part.astype(float) for part in single))
-    assert_allclose(attention(*single), widened, rtol=1e-4, atol=1e-4)
+    steps = np.random.default_rng(1).normal(size=k.shape)
+    for spread in (0.0, 1e-16, 1e-15, 1e-12, 1e-6):
+        keys = k[..., :1, :] * (1 + spread * steps)
+        result, exact = attention(q, keys, v), exact_attention(q, keys, v)
+        assert_allclose(result, exact, atol=30 * spread + 1e-9)
+        single = [part.astype(np.float32) for part in (q, keys, v)]
+        widened = attention(*(part.astype(float) for part in single))
+        assert_allclose(attention(*single), widened, rtol=1e-4, atol=1e-4)
 
 
 def test_collapse_is_said_and_only_then():
@@ -286,36 +260,30 @@ def test_queries_whose_weights_sum_to_0_get_0_and_a_warning(mask, causal):
     is_lost = (q < 0).all(axis=-1)
     assert not found[is_lost].any()
     assert_allclose(found[~is_lost], expected[~is_lost])
-    with pytest.warns(FeatureCollapseWarning, match="weights of their queries sum to 0"):
+    with pytest.warns(FeatureCollapseWarning, match=r"\(3 of 12 queries\)"):
         attention(q, k, v)
-
-
-def test_streams_warn_of_queries_whose_weights_sum_to_0():
-    map_ = GeneralizedMap(nonlinearity="relu", projection="identity")
-    attention = ApproxKernelAttention(map_, causal=True)
-    q, k, v = np.abs(np.random.default_rng(0).normal(size=(3, 2, 6, 3)))
-    _, state = attention.step(q, k, v, attention.init_state())
-    with pytest.warns(FeatureCollapseWarning, match=r"\(2 of 12 queries\)"):
-        # A key of before counts, though those of this step are padded.
-        attention.step(
-            np.where(np.arange(6)[:, None] == 3, -q, q),
-            *(k, v, state),
-            key_padding_mask=np.ones(6, dtype=bool),
-        )
+    if causal and mask is None:
+        _, state = attention.step(k, k, v, attention.init_state())
+        with pytest.warns(FeatureCollapseWarning, match=r"\(3 of 12 queries\)"):
+            # A key of before counts, though those of this step are padded.
+            attention.step(q, k, v, state, key_padding_mask=np.ones(6, dtype=bool))
 
 
 # ------------------------------------------------------------------ gradients
 
 
-@pytest.mark.parametrize("name", [n for n in MAPS if n not in ("adaptive", "functions")])
-@pytest.mark.parametrize("mask", ["none", "toeplitz", "boolean"])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [(name, "none") for name in ("optimal", "hyperbolic", "asymmetric", "clustered")]
+    + [("trigonometric", "none"), ("trigonometric", "boolean"), ("optimal", "toeplitz")],
+)
 @both_modes
 def test_gradients_are_those_of_differences(name, mask, causal):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     attention = ApproxKernelAttention(MAPS[name], causal=causal, mask=MASKS[mask])
     if name == "trigonometric":  # more features: denominators away from 0
         attention.set_params(feature_map=RFFSampler(2000, random_state=0))
-    parts = inputs(scale=0.4)
+    parts = inputs(scale=0.4, lead=(2, 2), key_lead=(2, 1))
     attention.fit(*parts[:2])
     padding = torch.tensor(padding_of(L))
     rng = np.random.default_rng(2)
@@ -347,10 +315,10 @@ def test_statistics_come_from_the_call_the_fit_or_nowhere():
     scale = D**-0.25
     for b in range(2):
         for h in range(4):
-            mechanism = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=scale)
+            own = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=scale)
             pair = q[b, 2 * (h // 2) : 2 * (h // 2) + 2].reshape(-1, D)
-            mechanism.fit(pair, keys=k[b, h // 2])
-            weights = mechanism.approximate_kernel(q[b, h], k[b, h // 2])
+            own.fit(pair, keys=k[b, h // 2])
+            weights = own.approximate_kernel(q[b, h], k[b, h // 2])
             expected = weights / weights.sum(axis=1, keepdims=True) @ v[b, h // 2]
             assert_allclose(attention(q, k, v)[b, h], expected, rtol=1e-9)
     causal = ApproxKernelAttention(MAPS["asymmetric"], causal=True)
@@ -366,30 +334,6 @@ def test_statistics_come_from_the_call_the_fit_or_nowhere():
         causal(q[:, :1], k[:, :1], v[:, :1])
 
 
-def test_padded_keys_take_no_part_in_statistics():
-    q, k, v = inputs(lead=(), key_lead=())
-    padding = np.arange(L) >= 100
-    changed = k.copy()
-    changed[100:] += 50
-    for attention in (
-        ApproxKernelAttention(MAPS["asymmetric"]),
-        ApproxKernelAttention(MAPS["asymmetric"]).fit(q, changed, key_padding_mask=padding),
-    ):
-        result = attention(q, changed, v, key_padding_mask=padding)[:100]
-        expected = ApproxKernelAttention(MAPS["asymmetric"])(q[:100], k[:100], v[:100])
-        assert_allclose(result, expected, rtol=1e-10)
-
-
-def test_random_numbers_are_drawn_once():
-    q, k, v = inputs()
-    attention = ApproxKernelAttention(OptimalPositiveRF(24))
-    first = attention(q, k, v)
-    assert_array_equal(attention(q, k, v), first)
-    assert not np.allclose(clone(attention)(q, k, v), first, rtol=1e-3)
-    attention.set_params(scale=0.01)
-    assert not np.allclose(attention(q, k, v), first, rtol=1e-3)
-
-
 def test_a_changed_map_takes_effect():
     """Its parameters count, not the object: they change in place, and ids come again."""
     q, k, v = inputs()
@@ -398,12 +342,13 @@ def test_a_changed_map_takes_effect():
         attention.set_params(feature_map__n_components=n)
         expected = ApproxKernelAttention(OptimalPositiveRF(n, random_state=0))(q, k, v)
         assert_array_equal(attention(q, k, v), expected)
-    for n in range(1, 12):
+    for n in range(1, 8):
         attention.set_params(feature_map=PositiveRF(n, random_state=0))
         expected = ApproxKernelAttention(PositiveRF(n, random_state=0))(q, k, v)
         assert_array_equal(attention(q, k, v), expected)
     attention = ApproxKernelAttention(OptimalPositiveRF(8))
     kept = attention(q, k, v)
+    assert not np.allclose(clone(attention)(q, k, v), kept, rtol=1e-3)
     attention.set_params(feature_map__n_components=16)(q, k, v)
     attention.set_params(feature_map__n_components=8)
     assert_array_equal(attention(q, k, v), kept)
@@ -421,10 +366,10 @@ def test_parameters_that_change_after_fit_are_refused():
 
 
 @pytest.mark.parametrize("is_fitted", [False, True])
-@pytest.mark.parametrize("feature_map", [None, OptimalPositiveRF(24), AdaptiveRF(24)], ids=repr)
+@pytest.mark.parametrize("feature_map", [MAPS["asymmetric"], AdaptiveRF(24)], ids=repr)
 def test_what_stands_at_padded_positions_does_not_count(feature_map, is_fitted):
     """Neither as key nor as query: the latter must not enter statistics."""
-    q, k, v = inputs(key_lead=(2, 2))
+    q, k, v = inputs()
     padding = np.zeros((2, L), bool)
     padding[1, -7:] = True
     attention = ApproxKernelAttention(feature_map, random_state=0)
@@ -438,7 +383,11 @@ def test_what_stands_at_padded_positions_does_not_count(feature_map, is_fitted):
     others = q.copy(), k.copy(), v.copy()
     for part, change in zip(others, (3, -2, 10), strict=True):
         part[1, :, -7:] += change
-    assert_array_equal(attended(*others), attended(q, k, v))
+    found = attended(*others)
+    assert_array_equal(found, attended(q, k, v))
+    if not is_fitted:
+        alone = clone(attention)(*(part[1:, :, :-7] for part in (q, k, v)))
+        assert_allclose(found, alone[0], rtol=1e-10)
 
 
 def test_random_state_of_the_operator_replaces_that_of_the_map():
@@ -476,21 +425,19 @@ def test_a_redraw_stays_until_random_state_changes(is_fitted):
 
 
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.endswith("positive")])
-def test_every_mechanism_serves(name):
-    q, k, v = inputs(0.3)
+def test_every_feature_map_serves(name):
+    q, k, v = inputs(0.3, lead=(1, 2), key_lead=(1, 1), n=80, s=80)
     attention = ApproxKernelAttention(make(name, n_components=512, random_state=0))
     error = attention(q, k, v) - exact_attention(q, k, v)
     # Discrete features are coarse; all others are within a tenth.
     assert np.sqrt(np.mean(error**2)) < (0.3 if name.startswith(("Po", "Geo", "Hyb")) else 0.1)
     attention.set_params(causal=True)
-    try:
-        attention(q, k, v)
-    except ValueError as error:
-        assert name in NEEDS_DATA and "call fit(q, k) first" in str(error)
+    if name in NEEDS_DATA:
+        with pytest.raises(ValueError, match=r"call fit\(q, k\) first"):
+            attention(q, k, v)
         attention.fit(q, k)
-    else:
-        assert name not in NEEDS_DATA
-    assert attention(q, k, v).shape == q.shape[:-1] + (E,)
+    expected = attention_of(attention, q, k, v)
+    assert_allclose(attention(q, k, v), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_pipelines_and_couplings_of_a_user_serve():
@@ -505,46 +452,28 @@ def test_pipelines_and_couplings_of_a_user_serve():
     own = OptimalPositiveRF(64, coupling=Simplex(), random_state=0)
     named = OptimalPositiveRF(64, coupling="simplex", random_state=0)
     assert_array_equal(*(ApproxKernelAttention(m)(q, k, v) for m in (own, named)))
-    with pytest.raises(ValueError, match="no parameter 'sigma'"):
-        ApproxKernelAttention(Nystroem())(q, k, v)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_error_falls_as_one_over_the_root(causal):
+def test_error_falls_as_one_over_the_root():
     """32 times the features, 40 seeds: the error falls by sqrt(32) within 20 %."""
-    q, k, v = inputs(0.5, lead=(), key_lead=())
-    exact = exact_attention(q, k, v, causal=causal)
-    errors = [
-        np.sqrt(
-            np.mean(
-                [
-                    np.mean(
-                        (
-                            ApproxKernelAttention(
-                                OptimalPositiveRF(m, coupling="iid", random_state=seed),
-                                causal=causal,
-                            )(q, k, v)
-                            - exact
-                        )
-                        ** 2
-                    )
-                    for seed in range(40)
-                ]
-            )
-        )
-        for m in (64, 2048)
-    ]
-    assert 0.8 * np.sqrt(32) < errors[0] / errors[1] < 1.2 * np.sqrt(32)
+    q, k, v = inputs(0.5, lead=(), key_lead=(), n=50, s=50)
+    exact = exact_attention(q, k, v)
+
+    def error_of(n_components, seed):
+        feature_map = OptimalPositiveRF(n_components, coupling="iid", random_state=seed)
+        return np.mean((ApproxKernelAttention(feature_map)(q, k, v) - exact) ** 2)
+
+    few, many = (np.sqrt(np.mean([error_of(m, s) for s in range(40)])) for m in (64, 2048))
+    assert 0.8 * np.sqrt(32) < few / many < 1.2 * np.sqrt(32)
 
 
-@pytest.mark.parametrize("scale", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("scale", [0.3, 1.0])
 def test_diagnosis_knows_the_error(scale):
     q, k, v = np.random.default_rng(3).normal(size=(3, 4, 256, 32))
     q, k = scale * q, scale * k
     exact = exact_attention(q, k, v)
-    for seed in range(3):
-        features = OptimalPositiveRF(256, random_state=seed)
-        attention = ApproxKernelAttention(features)
+    for seed in range(2):
+        attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=seed))
         true = np.linalg.norm(attention(q, k, v) - exact) / np.linalg.norm(exact)
         diagnosis = attention.diagnose(q, k, v)
         assert 1 / 1.5 < diagnosis.relative_error / true < 1.5
@@ -554,8 +483,7 @@ def test_diagnosis_knows_the_error(scale):
 
 def test_attention_matrix_has_the_rows_that_multiply_the_values():
     q, k, v = inputs(s=S)
-    attention = ApproxKernelAttention(MAPS["optimal"])
-    padding = padding_of()
+    attention, padding = ApproxKernelAttention(MAPS["optimal"]), padding_of()
     matrix = attention.attention_matrix(q, k, key_padding_mask=padding)
     assert matrix.shape == (2, 4, L, S)
     assert_allclose(matrix.sum(axis=-1), 1)
@@ -563,76 +491,60 @@ def test_attention_matrix_has_the_rows_that_multiply_the_values():
     assert_allclose(matrix @ np.repeat(v, 2, axis=1), out, rtol=1e-9)
 
 
-def test_diagnosis_of_nothing():
-    q, k, v = inputs(s=S)
-    attention = ApproxKernelAttention(MAPS["optimal"])
-    assert attention.diagnose(q, k, 0 * v).relative_error == 0
-    nothing = attention.diagnose(q, k, v, key_padding_mask=np.ones(S, dtype=bool))
-    assert nothing.relative_error == 0 and nothing.effective_features is None
-
-
 # ------------------------------------------------------------------ refusals
 
 
-def test_parameters_are_checked():
-    q, k, v = inputs()
-    for feature_map, said in (
-        (OptimalPositiveRF(sigma=2.0), "sigma=2.0, but attention sets it"),
-        (RFFSampler(kernel="laplacian"), "kernel='laplacian', but attention sets it"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            ApproxKernelAttention(feature_map)(q, k, v)
-    for feature_map in (OptimalPositiveRF, "favor", np.eye(3)):
-        with pytest.raises(TypeError, match="feature_map must be an instance"):
-            ApproxKernelAttention(feature_map)(q, k, v)
-    for params, said in (
-        ({"scale": -1.0}, "scale must be"),
-        ({"block_size": 0}, "block_size must be"),
-        ({"causal": "yes"}, "causal must be True or False"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            ApproxKernelAttention(**params)(q, k, v)
-    with pytest.raises(ValueError, match="q must have shape"):
-        ApproxKernelAttention().attention_matrix(q[0, 0, 0], k)
-    with pytest.raises(ValueError, match="k must have shape"):
-        ApproxKernelAttention().attention_matrix(q, k[0, 0, 0])
-    with pytest.raises(ValueError, match="Streaming needs causal=True"):
-        ApproxKernelAttention().init_state()
-    causal = ApproxKernelAttention(causal=True)
-    with pytest.raises(TypeError, match="state must come from"):
-        causal.step(q, k, v, None)
-    _, state = causal.step(q, k, v, causal.init_state())
-    with pytest.raises(ValueError, match=r"holds sums of shape \(2, 2, 256, 6\) of numpy"):
-        causal.step(q[:1], k[:1], v[:1], state)
-    with pytest.raises(ValueError, match="feature_map__n_components=8 cannot be set, because fea"):
-        ApproxKernelAttention().set_params(feature_map__n_components=8)
-
-
-def test_no_values_are_no_keys():
-    """None among the values once stood for the keys."""
+def test_wrong_calls_are_named():
     q, k, v = inputs()
     attention = ApproxKernelAttention(MAPS["optimal"])
     causal = ApproxKernelAttention(MAPS["optimal"], causal=True)
-    for call in (
-        lambda: attention(q, k, None),
-        lambda: attention.diagnose(q, k, None),
-        lambda: causal.step(q, k, None, causal.init_state()),
-    ):
-        with pytest.raises(TypeError, match="v must hold real numbers"):
+    _, state = causal.step(q, k, v, causal.init_state())
+    narrow = q[..., :2], k[..., :2], v
+    wrong_maps = [
+        (OptimalPositiveRF(sigma=2.0), ValueError, "sigma=2.0, but attention sets it"),
+        (RFFSampler(kernel="laplacian"), ValueError, "kernel='laplacian', but attention sets it"),
+        *(
+            (own, TypeError, "feature_map must be an")
+            for own in (OptimalPositiveRF, "a", np.eye(3))
+        ),
+    ]
+    wrong = [({"feature_map": own}, error, said) for own, error, said in wrong_maps] + [
+        ({"scale": -1.0}, ValueError, "scale must be"),
+        ({"block_size": 0}, ValueError, "block_size must be"),
+        ({"causal": "yes"}, ValueError, "causal must be True or False"),
+    ]
+    no_values = TypeError, "v must hold real numbers"
+    cases = [
+        *((lambda own=own: ApproxKernelAttention(**own)(q, k, v), *said) for own, *said in wrong),
+        (lambda: attention.attention_matrix(q[0, 0, 0], k), ValueError, "q must have shape"),
+        (lambda: attention.attention_matrix(q, k[0, 0, 0]), ValueError, "k must have shape"),
+        (attention.init_state, ValueError, "Streaming needs causal=True"),
+        (lambda: causal.step(q, k, v, None), TypeError, "state must come from"),
+        (
+            lambda: causal.step(q[:1], k[:1], v[:1], state),
+            ValueError,
+            r"holds sums of shape \(2, 2, 24, 6\) of numpy",
+        ),
+        (lambda: causal.step(*narrow, state), ValueError, r"keys of width 6, these .* width 2"),
+        (
+            lambda: ApproxKernelAttention().set_params(feature_map__n_components=8),
+            ValueError,
+            "feature_map__n_components=8 cannot be set, because fea",
+        ),
+        (
+            lambda: ApproxKernelAttention(Nystroem())(q, k, v),
+            ValueError,
+            "no parameter 'sigma'",
+        ),
+        # None among the values once stood for the keys.
+        (lambda: attention(q, k, None), *no_values),
+        (lambda: attention.diagnose(q, k, None), *no_values),
+        (lambda: causal.step(q, k, None, causal.init_state()), *no_values),
+    ]
+    for call, error, said in cases:
+        with pytest.raises(error, match=said):
             call()
-
-
-def test_a_state_is_of_one_width():
-    attention = ApproxKernelAttention(MAPS["optimal"], causal=True)
-    rng = np.random.default_rng(0)
-    wide, narrow, v = rng.normal(size=(5, 4)), rng.normal(size=(5, 2)), rng.normal(size=(5, 3))
-    _, state = attention.step(wide, wide, v, attention.init_state())
-    with pytest.raises(
-        ValueError, match=r"state must come from .* for keys of width 4, these need .* width 2"
-    ):
-        attention.step(narrow, narrow, v, state)
-    out, _ = attention.step(wide, wide, v, state)
-    assert np.isfinite(out).all()
+    assert np.isfinite(causal.step(q, k, v, state)[0]).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -672,23 +584,12 @@ def test_streams_remember_values_at_the_ends_of_the_range(unit):
     assert_allclose(found / unit, expected[..., 5:, :] / unit, rtol=0, atol=1e-4)
 
 
-def test_parameters_survive_cloning():
-    attention = ApproxKernelAttention(MAPS["adaptive"], causal=True, scale=0.2, block_size=64)
-    copy = clone(attention)
-    assert repr(copy) == repr(attention) and "AdaptiveRF" in repr(attention)
-    assert copy.get_params()["feature_map__n_components"] == 24
-
-
-def test_a_function_serves_as_nonlinearity():
-    q, k, v = inputs()
-    own = ApproxKernelAttention(GeneralizedMap(24, nonlinearity=lambda z: z**2, random_state=0))
-    named = ApproxKernelAttention(GeneralizedMap(24, nonlinearity="square", random_state=0))
-    assert_allclose(own(q, k, v), named(q, k, v), rtol=1e-12)
-
-
 def test_diagnosis_has_no_units():
     q, k, v = inputs()
     attention = ApproxKernelAttention(MAPS["optimal"])
+    assert attention.diagnose(q, k, 0 * v).relative_error == 0
+    nothing = attention.diagnose(q, k, v, key_padding_mask=np.ones(L, dtype=bool))
+    assert nothing.relative_error == 0 and nothing.effective_features is None
     expected = attention.diagnose(q, k, v)
     for unit in (1e200, 1e-200):
         found = attention.diagnose(q, k, unit * v)
@@ -714,17 +615,14 @@ def test_sums_of_streams_stay_in_the_range_of_float32():
 def test_states_of_beams():
     """The state of selected texts continues them, and no state is changed."""
     attention = ApproxKernelAttention(MAPS["optimal"], causal=True)
-    q, k, v = inputs(n=20, s=20)
-    first, last = slice(0, 12), slice(12, 20)
-    _, state = attention.step(q[..., first, :], k[..., first, :], v[..., first, :],
-                              attention.init_state())  # fmt: skip
-    kept = state.sums.copy(), state.log_scale.copy()
-    chosen = [1, 1, 0]
-    expected = attention(q[chosen], k[chosen], v[chosen])[..., last, :]
-    found, _ = attention.step(*(z[chosen][..., last, :] for z in (q, k, v)), state.select(chosen))
+    parts = inputs(n=20, s=20)
+    first, last = ([part[..., rows, :] for part in parts] for rows in (slice(12), slice(12, 20)))
+    _, state = attention.step(*first, attention.init_state())
+    kept, chosen = (state.sums.copy(), state.log_scale.copy()), [1, 1, 0]
+    expected = attention(*(part[chosen] for part in parts))[..., 12:, :]
+    found, _ = attention.step(*(part[chosen] for part in last), state.select(chosen))
     assert_allclose(found, expected, rtol=1e-10)
     assert_array_equal(state.sums, kept[0])
     assert_array_equal(state.log_scale, kept[1])
-    again = pickle.loads(pickle.dumps(state))
-    found, _ = attention.step(*(z[..., last, :] for z in (q, k, v)), again)
-    assert_allclose(found, attention(q, k, v)[..., last, :], rtol=1e-10)
+    found, _ = attention.step(*last, pickle.loads(pickle.dumps(state)))
+    assert_allclose(found, attention(*parts)[..., 12:, :], rtol=1e-10)

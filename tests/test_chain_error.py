@@ -1,5 +1,6 @@
 """The estimated error of a chain's log partition function against dense sums over all states."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -14,7 +15,6 @@ from skrf.graphical._error import estimate
 
 N, LENGTH = 12, 8
 KINDS = ("alike", "later", "unary", "later and unary", "edges", "sizes", "sizes and unary")
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def make(kind, scale, seed):
@@ -51,39 +51,28 @@ def quiet(*args, **kwargs):
 # ---------------------------------------------------------------- estimates and bounds
 
 
-@every_kind
-@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 1e3])
-def test_bounds_contain_the_exact_value(kind, scale, monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_contain_the_exact_value(kind, monkeypatch):
+    """With as many products as edges they meet."""
     monkeypatch.setattr(_error, "_N_STATES", 2)
-    for seed in range(10):
+    for scale, seed in itertools.product([0.1, 1.0, 3.0, 1e3], range(4)):
         left, right, unary = make(kind, scale, seed)
         exact = dense(left, right, unary)
+        room = 1e-12 * abs(exact)
         widths = []
-        for n_products in (1, 3, 5):
+        for n_products in (1, 3, 5, LENGTH - 1, 100):
             told = quiet(left, right, LENGTH, 7.0, unary=unary, n_products=n_products)
-            room = 1e-12 * abs(exact)
             assert told.lower - room <= exact <= told.upper + room
             assert told.lower <= told.log_partition <= told.upper
             assert_allclose(told.error, told.log_partition - 7, atol=room)
             widths.append(told.upper - told.lower)
+        assert max(widths[3:]) <= 2 * room
         if "sizes" not in kind and kind != "edges":
             assert widths[2] <= widths[0] + room  # more products, closer bounds
 
 
-@every_kind
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize("n_products", [LENGTH - 1, 100])
-def test_as_many_products_as_edges_are_exact(kind, scale, n_products):
-    left, right, unary = make(kind, scale, 3)
-    exact = dense(left, right, unary)
-    told = estimate(left, right, LENGTH, exact, unary=unary, n_products=n_products)
-    for value in (told.log_partition, told.lower, told.upper):
-        assert_allclose(value, exact, rtol=1e-12)
-    assert abs(told.error) < 1e-12 * max(1, abs(exact))
-
-
-@pytest.mark.parametrize("kind", ["alike", "later", "unary", "later and unary"])
-@pytest.mark.parametrize("n_products", [1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("n_products", [1, 5])
 def test_windows_are_exact_and_ratios_bound_the_rest(kind, n_products):
     left, right, unary = make(kind, 0.4, 1)
     told = quiet(left, right, LENGTH, 0.0, unary=unary, n_products=n_products)
@@ -132,12 +121,12 @@ def test_some_states_of_every_position_tell_nearly_all(monkeypatch):
 
 @pytest.mark.parametrize("deviation", [0.4, 0.8])
 def test_report_is_within_a_factor_of_two(deviation):
-    """The chain of benchmarks/chain_error.py; all ten draws, where eight were promised."""
+    """The chain of benchmarks/chain_error.py; all five draws, where four of five were promised."""
     embeddings = deviation * np.random.default_rng(0).normal(size=(400, 16))
     exact = ChainMRF(embeddings, feature_map="exact").log_partition(50)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureCollapseWarning)
-        for seed in range(10):
+        for seed in range(5):
             chain = ChainMRF(embeddings, feature_map=AdaptiveRF(256), random_state=seed)
             told = chain.report(50)
             true = exact - chain.log_partition(50)
@@ -147,17 +136,7 @@ def test_report_is_within_a_factor_of_two(deviation):
             assert exact - told.lower < 1
 
 
-def test_report_knows_later():
-    rng = np.random.default_rng(0)
-    tables = rng.normal(size=(2, 30, 4)) / 2
-    chain = ChainMRF(*tables, feature_map=AdaptiveRF(32, random_state=3))
-    exact = ChainMRF(*tables, feature_map="exact")
-    with pytest.warns(FeatureCollapseWarning):  # bounds that meet exclude all but small errors
-        told = chain.report(20, n_products=19)
-    assert_allclose(told.log_partition, exact.log_partition(20), rtol=1e-12)
-    assert_allclose(told.error, exact.log_partition(20) - chain.log_partition(20), atol=1e-9)
-
-
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 def test_collapse_warns_with_numbers_and_the_callers_line():
     embeddings = 2.0 * np.random.default_rng(0).normal(size=(60, 16))
     chain = ChainMRF(embeddings, feature_map=AdaptiveRF(16), random_state=0)
@@ -168,44 +147,35 @@ def test_collapse_warns_with_numbers_and_the_callers_line():
     for value in (chain.log_partition(50), told.lower, told.upper):
         assert f"{value:.6g}" in message
     assert "AdaptiveRF" in message and 'feature_map="exact"' in message
+    exact = ChainMRF(embeddings, feature_map="exact").log_partition(50)
+    told = chain.report(50, n_products=49)
+    assert_allclose([told.lower, told.log_partition, told.upper], exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 1e3, 1e100])
-@pytest.mark.parametrize("length", [1, 2, 11, 10**6])
-def test_exact_chain_has_no_error_and_no_warning(scale, length):
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 1e100])
+def test_exact_chain_has_no_error_and_no_warning(scale):
     embeddings = scale * np.random.default_rng(0).normal(size=(20, 3))
     chain = ChainMRF(embeddings, feature_map="exact")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        told = chain.report(length)
-    exact = chain.log_partition(length)
-    assert abs(told.error) <= 1e-3 * max(1, abs(exact))
-    assert told.lower - 1e-9 * abs(exact) <= exact <= told.upper + 1e-9 * abs(exact)
+    for length in (1, 2, 11, 10**6):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            told = chain.report(length)
+        exact = chain.log_partition(length)
+        assert abs(told.error) <= 1e-3 * max(1, abs(exact))
+        assert told.lower - 1e-9 * abs(exact) <= exact <= told.upper + 1e-9 * abs(exact)
 
 
-@pytest.mark.parametrize("gap", [0.05, 5.0])
-def test_small_excess_is_no_collapse(gap):
+def test_small_excess_and_rounding_are_no_collapse():
     left, right, _ = make("alike", 0.5, 0)
     exact = dense(left, right, None)
-    for sign in (-1, 1):
+    for gap in (-0.11, -0.09, 0.09, 0.11):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            estimate(left, right, LENGTH, exact + sign * gap, n_products=LENGTH)
-        assert bool(caught) == (gap > 1)
-
-
-def test_rounding_is_no_collapse():
+            estimate(left, right, LENGTH, exact + gap, n_products=LENGTH)
+        assert bool(caught) == (abs(gap) > 0.1)
     left, right, _ = make("alike", 1e6, 0)
     exact = dense(left, right, None)
     assert 1e-11 * exact > 100
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         estimate(left, right, LENGTH, exact * (1 + 1e-11), n_products=3)
-
-
-@pytest.mark.parametrize("name", ["length", "n_products"])
-@pytest.mark.parametrize("value", [0, 2.5, "a", None])
-def test_bad_numbers_are_named(name, value):
-    chain = ChainMRF(np.ones((3, 2)), feature_map="exact")
-    with pytest.raises((TypeError, ValueError), match=f"{name} must be .*{value!r}"):
-        chain.report(**{"length": 5, name: value})

@@ -1,21 +1,14 @@
-"""Tables of mechanisms: what they say is what one measures."""
+"""Tables of feature maps: what they say is what one measures."""
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skrf import (
-    OptimalPositiveRF,
-    RFFSampler,
-    theory,
-)
+from skrf import OptimalPositiveRF, RFFSampler, theory
 
 X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
 FEW = {"trigonometric": RFFSampler(32), "optimal": OptimalPositiveRF(32)}
-
-
-# ------------------------------------------------------------------ compare
 
 
 def test_a_table_prints_aligned_and_becomes_a_frame():
@@ -47,8 +40,9 @@ def test_default_feature_maps_take_sigma_and_kernel(kernel):
     assert ("adaptive, asymmetric" in names) == (kernel == "softmax")
 
 
-@pytest.mark.parametrize("Z", [None, Y])
-@pytest.mark.parametrize("mechanism", [OptimalPositiveRF(64), RFFSampler(64, sigma=2.0)])
+@pytest.mark.parametrize(
+    "mechanism, Z", [(OptimalPositiveRF(64), None), (RFFSampler(64, sigma=2.0), Y)]
+)
 def test_sum_errors_are_those_of_row_sums(mechanism, Z):
     [row] = theory.compare(X, Z, feature_maps={"": mechanism})
     fitted = clone(mechanism).set_params(random_state=0).fit(X, keys=Z)

@@ -1,7 +1,6 @@
 """The loaders: real files where they are at hand, small written ones and a faked OpenML."""
 
 import os
-import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from numpy.testing import assert_array_equal
 from sklearn.utils import Bunch
 
 from skrf.datasets import REGIMES, load_uci, make_regime, uci
-from skrf.exceptions import FeatureCollapseWarning
 
 # name: rows, columns with the label, classes, categorical columns, width after one-hot encoding.
 # The first three are from the list that comes with the files, the last from the papers' code.
@@ -37,8 +35,6 @@ FIRST_ROWS = {
     "wifi": ([-64, -56, -61, -66, -71, -82, -81], 1),
     "chess": (["a", "1", "b", "3", "c", "2"], "draw"),
 }
-NAMES = sorted(EXPECTED)
-DOWNLOADABLE = [name for name in NAMES if name != "wifi"]
 
 # Read before the fixture below hides the variable.
 REAL_DIR = os.environ.get("SKRF_UCI_DIR")
@@ -61,47 +57,40 @@ def write(folder, name, *rows, end="\n"):
 
 
 @pytest.mark.skipif(not REAL_DIR, reason="SKRF_UCI_DIR is not set: no UCI files are at hand")
-@pytest.mark.parametrize("name", NAMES)
-def test_real_files(name):
-    rows, n_columns, n_classes, categorical, width = EXPECTED[name]
-    bunch = load_uci(name, data_dir=REAL_DIR)
-    assert bunch.data.shape == (rows, n_columns - 1) and len(np.unique(bunch.target)) == n_classes
-    assert bunch.categorical_features == categorical
-    levels = sum(len(np.unique(bunch.data[:, j].astype(str))) for j in categorical)
-    assert levels + n_columns - 1 - len(categorical) == width
-    features, label = FIRST_ROWS[name]
-    assert bunch.data[0].tolist() == features and bunch.target[0] == label
+def test_real_files():
+    for name, (rows, n_columns, n_classes, categorical, width) in EXPECTED.items():
+        bunch = load_uci(name, data_dir=REAL_DIR)
+        assert bunch.data.shape == (rows, n_columns - 1), name
+        assert len(np.unique(bunch.target)) == n_classes, name
+        assert bunch.categorical_features == categorical, name
+        levels = sum(len(np.unique(bunch.data[:, j].astype(str))) for j in categorical)
+        assert levels + n_columns - 1 - len(categorical) == width, name
+        features, label = FIRST_ROWS[name]
+        assert bunch.data[0].tolist() == features and bunch.target[0] == label, name
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_is_read_as_it_is(name, end, tmp_path, monkeypatch):
-    (features, label), (_, n_columns, _, categorical, _) = FIRST_ROWS[name], EXPECTED[name]
-    write(tmp_path, name, ([f" {cell} " for cell in features], f" {label}"), end=end)
-    path = tmp_path / f"{name}.csv"
-    path.write_bytes("\ufeff\n \n".encode() + path.read_bytes())
+def test_a_file_is_read_as_it_is(end, tmp_path, monkeypatch):
     monkeypatch.setenv("SKRF_UCI_DIR", str(tmp_path))
-    bunch = load_uci(name)
-    assert bunch.data.tolist() == [features] and bunch.target.tolist() == [label]
-    assert bunch.data.dtype == (object if categorical else np.float64)
-    assert len(bunch.feature_names) == n_columns - 1
-    X, y = load_uci(name, return_X_y=True, download=True)  # a file comes before a download
-    assert_array_equal(X, bunch.data)
-    assert_array_equal(y, bunch.target)
-
-
-def test_data_dir_comes_before_the_variable(tmp_path, monkeypatch):
-    for folder, label in (("a", 1), ("b", 0)):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder, "banknote", ([1, 2, 3, 4], label))
-    monkeypatch.setenv("SKRF_UCI_DIR", str(tmp_path / "b"))
-    assert load_uci("banknote", data_dir=tmp_path / "a").target.tolist() == [1]
-    assert load_uci("banknote").target.tolist() == [0]
-
-
-def test_no_file_names_what_to_do(tmp_path):
+    for name, (features, label) in FIRST_ROWS.items():
+        _, n_columns, _, categorical, _ = EXPECTED[name]
+        write(tmp_path, name, ([f" {cell} " for cell in features], f" {label}"), end=end)
+        path = tmp_path / f"{name}.csv"
+        path.write_bytes("\ufeff\n \n".encode() + path.read_bytes())
+        bunch = load_uci(name)
+        assert bunch.data.tolist() == [features] and bunch.target.tolist() == [label]
+        assert bunch.data.dtype == (object if categorical else np.float64)
+        assert len(bunch.feature_names) == n_columns - 1
+        X, y = load_uci(name, return_X_y=True, download=True)  # a file comes before a download
+        assert_array_equal(X, bunch.data)
+        assert_array_equal(y, bunch.target)
+    # A folder that is given comes before the variable.
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "own", "banknote", ([1, 2, 3, 4], 1))
+    assert load_uci("banknote", data_dir=tmp_path / "own").data.tolist() == [[1, 2, 3, 4]]
+    monkeypatch.delenv("SKRF_UCI_DIR")
     with pytest.raises(FileNotFoundError, match=r"car\.csv in data_dir=.*SKRF_UCI_DIR.*download=T"):
-        load_uci("car", data_dir=tmp_path)
+        load_uci("car", data_dir=tmp_path / "own")
     with pytest.raises(ValueError, match="name must be one of 'abalone', .* got 'iris'"):
         load_uci("iris")
 
@@ -124,7 +113,7 @@ def test_cells_that_are_not_allowed(name, line, said, tmp_path):
         load_uci(name, data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_downloads_are_files_of_uci(name, monkeypatch):
     if name == "wifi":
         with pytest.raises(ValueError, match="download=True is not possible for name='wifi'"):
@@ -151,12 +140,6 @@ def test_downloads_are_files_of_uci(name, monkeypatch):
 # ------------------------------------------------------------------ warnings and regimes
 
 
-def test_feature_collapse_warning_can_be_caught_as_a_user_warning():
-    with pytest.warns(UserWarning) as caught:
-        warnings.warn("collapsed", FeatureCollapseWarning, stacklevel=1)
-    assert caught[0].category is FeatureCollapseWarning
-
-
 def test_regimes_are_what_they_say():
     pairs = {name: make_regime(name, 2000, sigma=0.5, random_state=0) for name in REGIMES}
     for X, Y in pairs.values():
@@ -176,21 +159,18 @@ def test_regimes_are_what_they_say():
             make_regime(wrong)
 
 
-@pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize(
-    ("parameter", "value", "error"),
-    [("n_samples", value, ValueError) for value in (0, -1)]
-    + [("n_samples", value, TypeError) for value in (2.5, "a", None, True, [3])]
-    + [("sigma", value, ValueError) for value in (np.nan, 0, -1, np.inf, 10**400)]
-    + [("sigma", value, TypeError) for value in ("a", None, True, 1j, [1.0])]
-    + [("random_state", value, ValueError) for value in ("a", -1, 2.5, np.random.default_rng())],
-)
-def test_regimes_name_what_they_cannot_take(regime, parameter, value, error):
-    with pytest.raises(error, match=f"^{parameter} must be .*got ") as caught:
-        make_regime(regime, **{"n_samples": 3, parameter: value})
-    assert repr(value) in str(caught.value)
-
-
-def test_regimes_take_numbers_of_any_library():
+def test_regimes_name_what_they_cannot_take():
+    for error, parameter, values in (
+        (ValueError, "n_samples", (0, -1)),
+        (TypeError, "n_samples", (2.5, "a", None, True, [3])),
+        (ValueError, "sigma", (np.nan, 0, -1, np.inf, 10**400)),
+        (TypeError, "sigma", ("a", None, True, 1j, [1.0])),
+        (ValueError, "random_state", ("a", -1, 2.5, np.random.default_rng())),
+    ):
+        for value in values:
+            for regime in REGIMES:
+                with pytest.raises(error, match=f"^{parameter} must be .*got ") as caught:
+                    make_regime(regime, **{"n_samples": 3, parameter: value})
+                assert repr(value) in str(caught.value)
     X, _ = make_regime("normal", np.int64(3), sigma=np.float32(0.5), random_state=np.int64(0))
     assert X.shape == (3, 64)

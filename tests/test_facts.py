@@ -20,31 +20,24 @@ def facts():
     return module
 
 
-@pytest.fixture(scope="module")
-def rows(facts):
-    return facts.table()
-
-
-def test_every_mechanism_has_its_facts(facts, rows):
-    assert {row[0].split("`")[1] for row in rows} == {
-        f"skrf.{name}" for name in exported_mechanisms() | LANDMARKS
-    }
-    assert all(len(row) == len(facts.COLUMNS) for row in rows)
-
-
-def test_facts_that_are_known(facts, rows):
+def test_facts_that_are_known(facts):
+    rows = facts.table()
+    names = {f"skrf.{name}" for name in exported_mechanisms() | LANDMARKS}
+    assert {row[0].split("`")[1] for row in rows} == names
     known = {row[0]: dict(zip(facts.COLUMNS[1:], row[1:], strict=True)) for row in rows}
-    hybrid, dense = known["`skrf.HybridRF`"], known["`skrf.DenseExponentialRF`"]
-    assert (hybrid["symmetric"], hybrid["positive"], hybrid["unbiased"]) == ("no", "no", "yes")
-    assert hybrid["variance in closed form"] == "iid"
-    assert dense["variance in closed form"] == "iid; bound: orthogonal"
-    regularized = known["`skrf.PositiveRF` with ``variant='regularized'``"]
-    assert regularized["unbiased"] == "no"
-    assert known["`skrf.SimplexRFPlus`"]["variance in closed form"] == "no"
-    assert known["`skrf.AdaptiveRF`"]["``partial_fit``"] == "no"
-    landmarks = known["`skrf.ClusterNystroem`"]
-    assert landmarks["positive"] == landmarks["unbiased"] == "no"
-    assert landmarks["variance in closed form"] == "no"
+    closed = "variance in closed form"
+    for name, column, value in (
+        ("`skrf.HybridRF`", "symmetric", "no"),
+        ("`skrf.HybridRF`", "positive", "no"),
+        ("`skrf.HybridRF`", "unbiased", "yes"),
+        ("`skrf.HybridRF`", closed, "iid"),
+        ("`skrf.DenseExponentialRF`", closed, "iid; bound: orthogonal"),
+        ("`skrf.PositiveRF` with ``variant='regularized'``", "unbiased", "no"),
+        ("`skrf.SimplexRFPlus`", closed, "no"),
+        ("`skrf.AdaptiveRF`", "``partial_fit``", "no"),
+        ("`skrf.ClusterNystroem`", "unbiased", "no"),
+    ):
+        assert known[name][column] == value, (name, column)
 
 
 def test_a_fact_is_asked_and_not_written(facts):

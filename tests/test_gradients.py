@@ -25,48 +25,44 @@ CASES = [(name, {"kernel": kernel}) for name in DIFFERENTIABLE for kernel in KER
 CASES += list(EXTRA.values())
 
 
-def columns(mechanism, Z, keys, scale=None):
-    """Return values of features, of maps with signs on a given log scale of the rows."""
-    values, own = mechanism.feature_maps_[keys](Z)
+def values_of(features, Z, keys, scale):
+    """Return values of features, of maps with signs on a given log scale of the samples."""
+    values, own = features.feature_maps_[keys](Z)
     if own is None:
         return np.where(values > -np.inf, values, 0.0)  # zero features stay so
     return values * np.exp(own - scale)
 
 
-@pytest.mark.parametrize("keys", [False, True])
 @pytest.mark.parametrize(("name", "params"), CASES, ids=str)
-def test_gradients_are_those_of_differences(name, params, keys):
+def test_gradients_are_those_of_differences(name, params):
     wide = np.hstack([X] * 6) / 2 if "projection" in params else X
     n_components = 70 if name.startswith("HybridRF") else 6
     params = {"n_components": n_components, "sigma": 0.8, "random_state": 0, **params}
-    mechanism = make(name, **params).fit(wide, keys=None if "projection" in params else Y)
-    Z = wide[:4]
-    feature_map = mechanism.feature_maps_[keys]
-    values, scale = feature_map(Z)
-    gradient = RNG.normal(size=values.shape)
-    result = feature_map.pull_back(Z, gradient)
-    step = 1e-6
-    for j in range(Z.shape[1]):
-        moved = np.zeros(Z.shape[1])
-        moved[j] = step
-        ends = (columns(mechanism, Z + sign * moved, keys, scale) for sign in (1, -1))
-        slope = next(ends) - next(ends)
-        expected = (gradient * slope).sum(axis=1) / (2 * step)
-        assert_allclose(result[:, j], expected, rtol=2e-8, atol=2e-8)
+    features = make(name, **params).fit(wide, keys=None if "projection" in params else Y)
+    Z, step = wide[:4], 1e-6
+    for keys, feature_map in zip((False, True), features.feature_maps_, strict=True):
+        values, scale = feature_map(Z)
+        gradient = RNG.normal(size=values.shape)
+        result = feature_map.pull_back(Z, gradient)
+        for j, moved in enumerate(step * np.eye(Z.shape[1])):
+            ends = (values_of(features, Z + sign * moved, keys, scale) for sign in (1, -1))
+            slope = next(ends) - next(ends)
+            expected = (gradient * slope).sum(axis=1) / (2 * step)
+            assert_allclose(result[:, j], expected, rtol=2e-8, atol=2e-8)
 
 
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in DIFFERENTIABLE])
 def test_unknown_gradients_are_said_to_be(name):
-    mechanism = make(name, n_components=24, random_state=0).fit(X)
+    features = make(name, n_components=24, random_state=0).fit(X)
     with pytest.raises(NotImplementedError, match="No gradients are available"):
-        mechanism.feature_maps_[0].pull_back(X, mechanism.transform(X))
+        features.feature_maps_[0].pull_back(X, features.transform(X))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
-    mechanism = make(name, n_components=24, random_state=3)
+    features = make(name, n_components=24, random_state=3)
     before = make(name, n_components=24, random_state=3).fit(X)
-    prototype = mechanism.fit(X)
+    prototype = features.fit(X)
     adapted = prototype._adapted(2 * X, Y)
     fitted = make(name, n_components=24, random_state=3).fit(2 * X, keys=Y)
     assert_allclose(adapted.transform(Y), fitted.transform(Y), rtol=1e-12)
@@ -76,12 +72,12 @@ def test_an_adapted_copy_is_a_fit_with_the_same_seed(name):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_member_without_data(name):
-    mechanism = make(name, n_components=24, random_state=0)
-    if mechanism._needs_data:
+    features = make(name, n_components=24, random_state=0)
+    if features._needs_data:
         kinds = "PoissonRF", "GeometricRF", "DiscreteRF"
-        assert name in [f"{kind}-positive" for kind in kinds] or "clustered" in repr(mechanism)
+        assert name in [f"{kind}-positive" for kind in kinds] or "clustered" in repr(features)
         return
-    free = mechanism.fit_without_data(3)
+    free = features.fit_without_data(3)
     if accepts(name, "center"):
         assert_array_equal(free.offset_, np.zeros(3))
     for parameter, value in {"A_": 0, "rho_": 1, "lambda_": 1, "p_": 0.5, "share_": 1}.items():

@@ -15,13 +15,20 @@ from skrf import (
 )
 
 
-def test_a_single_cluster_is_its_base():
+def test_a_single_cluster_is_its_base_and_pairs_meet_in_one_block():
     hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
     positive = OptimalPositiveRF(24, random_state=0).fit(X)
     assert_allclose(hybrid.rho_, positive.rho_, rtol=1e-9)
     # Centres stand where they should to 1e-10 of the width of the data.
     assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-9)
     assert_allclose(hybrid.transform_keys(Y), positive.transform(Y), rtol=1e-9)
+    for name in ("HybridRF-clustered", "HybridRF-complex"):
+        reference = fitted(name, n_components=48)
+        queries, keys = (
+            (np.abs(rows).reshape(len(rows), 4, 12) > 0).any(axis=2)
+            for rows in (reference.transform(X), reference.transform_keys(Y))
+        )
+        assert ((queries[:, None] & keys).sum(axis=2) == 1).all()
 
 
 def test_variance_of_clusters_is_that_of_optimal_features_about_their_centres():
@@ -39,7 +46,7 @@ def test_variance_of_clusters_is_that_of_optimal_features_about_their_centres():
 
 
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
-def test_hybrid_columns_are_counted_as_documented(name):
+def test_hybrid_components_are_counted_as_documented(name):
     for n_components in (7, 24, 100, 333):
         reference = fitted(name, n_components=n_components)
         m, n = reference.omega_.shape[0], reference.n_coefficients_
@@ -52,37 +59,9 @@ def test_hybrid_columns_are_counted_as_documented(name):
         assert reference.transform(X).shape == (30, expected)
     with pytest.raises(ValueError, match="n_components=7.*n_coefficients=5"):
         fitted(name, n_components=7, n_coefficients=5)
-
-
-def test_hybrid_equals_its_formula():
-    for name in ("HybridRF", "HybridRF-gaussian"):
-        reference = fitted(name, keys=None, n_components=100)
-        rows = X - reference.offset_
-        positive = PositiveRF(len(reference.omega_), random_state=0).fit(X)
-        trigonometric = RFFSampler(2 * len(reference.omega_), random_state=0).fit(X)
-        P, T = positive.approximate_kernel(X), trigonometric.approximate_kernel(X)
-        taus = reference._fitted.queries.taus.dense()
-        if name == "HybridRF":
-            signs = np.where(rows @ taus.T < 0, -1.0, 1.0)
-            weight = (1 - signs @ signs.T / len(taus)) / 2
-        else:
-            angles = rows @ taus.T
-            weight = 1 - np.cos(angles[:, None] - angles).mean(axis=2)
-        assert_allclose(
-            reference.approximate_kernel(X), weight * P + (1 - weight) * T, rtol=1e-9, atol=1e-12
-        )
-
-
-@pytest.mark.parametrize("recenter", [True, False])
-def test_a_pair_of_rows_meets_in_one_block(recenter):
-    name = "HybridRF-clustered" if recenter else "HybridRF-complex"
-    reference = fitted(name, n_components=48)
-    width = 48 // 4
-    used = [
-        (np.abs(rows).reshape(len(rows), 4, width) > 0).any(axis=2)
-        for rows in (reference.transform(X), reference.transform_keys(Y))
-    ]
-    assert ((used[0][:, None] & used[1]).sum(axis=2) == 1).all()
+    for base in (("positive",), ("cosine", "trigonometric"), (PositiveRF(), RFFSampler), (None, 3)):
+        with pytest.raises(ValueError, match="'base'.*hyperbolic"):
+            fitted(name, base=base)
 
 
 @pytest.mark.parametrize("recenter", [True, False])
@@ -96,11 +75,22 @@ def test_weights_move_clusters_and_stretches(recenter):
     ).fit(Z, sample_weight=weights, keys=keys)
     assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
     assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)
-    if not recenter:
-        real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
-        squares = np.average(Z**2, axis=0, weights=weights)
-        assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)
-        assert not imaginary.any()
+    if recenter:
+        return
+    real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
+    squares = np.average(Z**2, axis=0, weights=weights)
+    assert_allclose(real, (np.mean(keys**2, axis=0) / squares) ** 0.25, rtol=1e-12)
+    assert not imaginary.any()
+    # Where the mean is 0, which any weights know to rounding alone, rounding decides nothing.
+    rows = rng.normal(size=(30, 2))
+    rows = np.r_[rows, -rows]
+    hybrid.set_params(center=True)
+    for factor in (1.0, 0.1, 0.7):
+        for exact in (rows, np.round(rows)):
+            hybrid.fit(exact, sample_weight=np.full(60, factor))
+            real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
+            assert_allclose(imaginary, 1, rtol=1e-12)
+            assert not real.any()
 
 
 def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
@@ -127,26 +117,6 @@ def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
             for rho in (root, 1.01 * root, root / 1.01)
         )
         assert best < min(others)
-
-
-def test_rounding_decides_no_stretch():
-    """The mean of a single cluster is 0, which any weights know to rounding alone."""
-    Z = np.random.default_rng(0).normal(size=(30, 3))
-    rows = np.r_[Z, -Z]
-    hybrid = HybridRF(16, coefficients="clustered", n_clusters=1, recenter=False, random_state=0)
-    for factor in (1.0, 0.1, 0.7):
-        for exact in (rows, np.round(rows)):
-            hybrid.fit(exact, sample_weight=np.full(60, factor))
-            real, imaginary = hybrid._fitted.queries.stretches[0][0, 0]
-            assert_allclose(imaginary, 1, rtol=1e-12)
-            assert not real.any()
-
-
-def test_wrong_bases_are_named():
-    wrong = ("positive",), ("cosine", "trigonometric"), (PositiveRF(), RFFSampler), (None, None)
-    for base in wrong:
-        with pytest.raises(ValueError, match="'base'.*hyperbolic"):
-            HybridRF(base=base).fit(X)
 
 
 @pytest.mark.parametrize("coefficients", ["angular", "gaussian"])

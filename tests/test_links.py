@@ -16,8 +16,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "api.rst"
 
 def estimators():
     """Yield (listed name, class) of all estimators of the reference."""
-    text = REFERENCE.read_text(encoding="utf-8")
-    for name in re.findall(r"^   ([A-Za-z_.]+)$", text, re.MULTILINE):
+    for name in re.findall(r"^   ([A-Za-z_.]+)$", REFERENCE.read_text("utf-8"), re.MULTILINE):
         if not name.startswith(("dask.", "torch.", "features.")):  # base classes have no instances
             home, _, own = f"skrf.{name}".rpartition(".")
             value = getattr(import_module(home), own)
@@ -27,14 +26,19 @@ def estimators():
 
 @pytest.fixture
 def urls(monkeypatch):
-    """Return the list that stands for the addresses under [project.urls]."""
+    """Return the list that stands for the addresses under [project.urls]; None: not installed."""
     given = []
 
     class Metadata:
         def get_all(self, key, failobj=None):
             return given if key == "Project-URL" and given else failobj
 
-    monkeypatch.setattr(_estimator.metadata, "metadata", {"scikit-random-features": Metadata()}.get)
+    def metadata(name):
+        if given == [None]:
+            raise _estimator.metadata.PackageNotFoundError(name)
+        return {"scikit-random-features": Metadata()}[name]
+
+    monkeypatch.setattr(_estimator.metadata, "metadata", metadata)
     _estimator.address.cache_clear()
     yield given
     _estimator.address.cache_clear()
@@ -44,6 +48,10 @@ def links(estimator):
     return re.findall(r'href="([^"#]+)', estimator._repr_html_())
 
 
+class Own(AdaptiveRF):
+    pass
+
+
 def test_an_address_gives_links(urls):
     urls += ["Homepage, https://elsewhere.example", f"Documentation, {ADDRESS}/"]
     assert f"{ADDRESS}/generated/skrf.AdaptiveRF.html" in links(AdaptiveRF())
@@ -51,31 +59,12 @@ def test_an_address_gives_links(urls):
     found = {name: cls.__new__(cls)._get_doc_link() for name, cls in estimators()}
     assert found == {name: f"{ADDRESS}/generated/skrf.{name}.html" for name in found}
     assert len(found) >= 27 and {"graphical.KernelHMM", "attention.GeneralizedMap"} <= {*found}
+    assert Own()._get_doc_link() == ""  # a class of a user
 
 
-@pytest.mark.parametrize("given", [[], ["Homepage, https://elsewhere.example"]])
+@pytest.mark.parametrize("given", [[], ["Homepage, https://elsewhere.example"], [None]])
 def test_without_an_address_there_are_no_links(urls, given):
     urls += given
-    for _, cls in estimators():
-        assert cls.__new__(cls)._get_doc_link() == ""
-    for estimator in (AdaptiveRF(), KernelRegressionClassifier(AdaptiveRF())):
-        assert links(estimator) == []
-
-
-def test_a_package_that_is_not_installed_has_no_address(monkeypatch):
-    def missing(name):
-        raise _estimator.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(_estimator.metadata, "metadata", missing)
-    _estimator.address.cache_clear()
     assert _estimator.address() == ""
-    _estimator.address.cache_clear()
-
-
-def test_classes_of_users_do_not_link_here(urls):
-    urls.append(f"Documentation, {ADDRESS}")
-
-    class Own(AdaptiveRF):
-        pass
-
-    assert Own()._get_doc_link() == ""
+    for estimator in (AdaptiveRF(), KernelRegressionClassifier(AdaptiveRF())):
+        assert estimator._get_doc_link() == "" and links(estimator) == []

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -20,58 +19,37 @@ SERVICES = [
 needs_services = pytest.mark.skipif(not SERVICES[-1].is_file(), reason="no clone of the repository")
 
 
-def test_one_version():
+def test_one_version_and_all_that_distributions_hold():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [skrf.__version__]
-
-
-def test_what_the_source_distribution_names_exists():
-    included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert [name for name in included if not (ROOT / name.removeprefix("/")).exists()] == []
+    targets = PROJECT["tool"]["hatch"]["build"]["targets"]
+    included = [name.removeprefix("/") for name in targets["sdist"]["include"]]
+    # Type checkers look for these beside the code.
+    included += ["skrf/py.typed", "skrf/__init__.pyi"]
+    assert [name for name in included if not (ROOT / name).exists()] == []
+    assert targets["wheel"] == {"packages": ["skrf"]}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"/\.stamp-(\w+)", makefile)) - {"venv", "lowest"}
+    assert {"tests", "lint", "docs", "dist", "config"} <= named <= {*PROJECT["dependency-groups"]}
 
 
 def test_files_that_are_named_exist():
     """In comments and prose too; pages are also named relative to docs, and some are built."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    built = [line.strip("/") for line in ignored if "/" in line.strip("/")]
-    texts = [
-        path
-        for folder in ("skrf", "tests", "docs", "benchmarks", "examples", ".github")
-        for path in (ROOT / folder).glob("**/*")
-        if path.suffix in (".py", ".rst", ".yml")
-        and not {"_build", "auto_examples", "generated"} & set(path.parts)
-    ]
-    texts += [
-        ROOT / name for name in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")
-    ]
-    named = re.compile(
-        r"(?<![\w/.])((?:skrf|tests|docs|benchmarks|examples)/[\w/.-]*\.[a-z]{2,4})\b"
-    )
+    built = tuple(line.strip("/") for line in ignored if "/" in line.strip("/"))
+    folders = ("skrf", "tests", "docs", "benchmarks", "examples", ".github")
+    texts = [path for folder in folders for path in (ROOT / folder).glob("**/*")]
+    texts = [path for path in texts if path.suffix in (".py", ".rst", ".yml")]
+    texts = [p for p in texts if not {"_build", "auto_examples", "generated"} & {*p.parts}]
+    texts += [ROOT / own for own in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")]
+    named = r"(?<![\w/.])((?:skrf|tests|docs|benchmarks|examples)/[\w/.-]*\.[a-z]{2,4})\b"
     found = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in texts
-        for name in named.findall(path.read_text(encoding="utf-8"))
-        if not (ROOT / name).exists()
-        and not (ROOT / "docs" / name).exists()
-        and not any(name.startswith(folder) for folder in built)
+        for name in re.findall(named, path.read_text(encoding="utf-8"))
+        if not ((ROOT / name).exists() or (ROOT / "docs" / name).exists() or name.startswith(built))
     }
     assert found == set()
-
-
-def test_type_checkers_find_the_hints_in_what_is_installed():
-    """Both files lie in the folder that the wheel holds, and git keeps them: so does hatchling."""
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["skrf"]}
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    for name in ("py.typed", "__init__.pyi"):
-        assert (ROOT / "skrf" / name).is_file()
-        assert not any(fnmatch(name, pattern) for pattern in ignored)
-
-
-def test_groups_that_make_installs_exist():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"/\.stamp-(\w+)", makefile)) - {"venv", "lowest"}
-    assert {"tests", "lint", "docs", "dist", "config"} <= named
-    assert named <= set(PROJECT["dependency-groups"])
 
 
 @needs_services
@@ -84,14 +62,3 @@ def test_services_call_targets_that_exist_and_say_that_they_never_ran():
         assert text.startswith("# Never run so far") or path.name == "zizmor.yml", path.name
         called |= set(re.findall(r"(?:- run:|entry:|^ +-) make ([\w-]+)", text, re.MULTILINE))
     assert {"test", "test-lowest", "test-sdist", "test-wheel", "lint", "docs"} <= called <= targets
-
-
-@needs_services
-def test_workflows_run_what_is_supported():
-    """The classifiers are those Pythons that the tests have seen: the workflow may know more."""
-    text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
-    run = [set(re.findall(r"3\.\d+", row)) for row in re.findall(r"python: \[(.+)\]", text)]
-    prefix = "Programming Language :: Python :: 3."
-    classifiers = PROJECT["project"]["classifiers"]
-    stated = {f"3.{name.removeprefix(prefix)}" for name in classifiers if name.startswith(prefix)}
-    assert len(stated) >= 3 and len(run) == 2 and all(stated <= versions for versions in run)

@@ -42,30 +42,22 @@ def test_kernel_errors_are_measured_beside_predicted():
     assert display.name == "RFFSampler" and right.get_legend() is not None
 
 
-def test_draws_repeat_and_differ():
-    features = OptimalPositiveRF(16, random_state=0).fit(X)
+def test_draws_repeat_on_given_axes_and_differ():
+    axes = Figure().subplots(1, 2)
+    # Without a closed form no prediction is drawn.
+    features = OptimalPositiveRF(16, coupling="sobol", random_state=0).fit(X)
     first, second, other = (
-        KernelErrorDisplay.from_estimator(features, X, n_components=[16], random_state=seed)
+        KernelErrorDisplay.from_estimator(features, X, random_state=seed, ax=axes)
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first.measured, second.measured)
-    assert len(np.unique([first.measured, other.measured])) == 10
-
-
-def test_without_a_closed_form_no_prediction_is_drawn():
-    features = OptimalPositiveRF(16, coupling="sobol", random_state=0).fit(X)
-    display = KernelErrorDisplay.from_estimator(features, X)
-    assert np.isnan(display.predicted).all()
-    assert [text.get_text() for text in display.ax_[1].get_legend().get_texts()] == ["measured"]
-
-
-def test_given_axes_are_drawn_on():
-    axes = Figure().subplots(1, 2)
-    features = OptimalPositiveRF(16, random_state=0).fit(X)
-    display = KernelErrorDisplay.from_estimator(features, X, ax=axes)
-    assert display.figure_ is axes[0].figure and list(display.ax_) == list(axes)
+    assert (first.measured != other.measured).any()
+    assert np.isnan(first.predicted).all()
+    legend = first.ax_[1].get_legend().get_texts()
+    assert "predicted" not in [text.get_text() for text in legend]
+    assert first.figure_ is axes[0].figure and list(first.ax_) == list(axes)
     with pytest.raises(ValueError, match="ax must be 2 axes, got 1"):
-        display.plot(axes[0])
+        first.plot(axes[0])
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -11,26 +11,27 @@ import processors
 import pytest
 
 # Kernels of OpenBLAS, which other libraries and processors ignore, and numbers of threads.
-RUNS = [("Haswell", 1), ("Haswell", 2), ("Zen", 1), ("Prescott", 1)]
+RUNS = [("Haswell", 1), ("Haswell", 2), ("Zen", 1), ("Prescott", 2)]
 if {"AVX512_SKX", "X86_V4"} & {*np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])}:
     RUNS += [("SkylakeX", 2)]
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}
 
 
+def results_of(kernel, threads, folder):
+    path = folder / f"{kernel}-{threads}"
+    known = {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    known |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    command = [sys.executable, Path(processors.__file__), path]
+    done = subprocess.run(
+        command, env=os.environ | known, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return pickle.loads(path.read_bytes())
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder, found = tmp_path_factory.mktemp("processors"), {}
-    for kernel, threads in RUNS:
-        path = folder / f"{kernel}-{threads}"
-        known = {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        known |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        command = [sys.executable, Path(processors.__file__), path]
-        done = subprocess.run(
-            command, env=os.environ | known, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        found[kernel, threads] = pickle.loads(path.read_bytes())
-    return found
+def first(tmp_path_factory):
+    return results_of(*RUNS[0], tmp_path_factory.mktemp("processors"))
 
 
 def distance(one, two):
@@ -45,10 +46,10 @@ def distance(one, two):
 
 
 @pytest.mark.parametrize("run", RUNS[1:], ids=lambda run: f"{run[0]}-{run[1]}")
-def test_processors_and_threads(runs, run):
+def test_processors_and_threads(first, run, tmp_path):
     wrong = []
-    for case, (parameters, values) in runs[run].items():
-        expected, expected_values = runs[RUNS[0]][case]
+    for case, (parameters, values) in results_of(*run, tmp_path).items():
+        expected, expected_values = first[case]
         assert parameters.keys() == expected.keys()
         apart = {name: distance(parameters[name], expected[name]) for name in parameters}
         wrong += [(case, name, own) for name, own in apart.items() if not own < 1e-6]
@@ -57,10 +58,10 @@ def test_processors_and_threads(runs, run):
     assert not wrong, wrong
 
 
-def test_dtypes(runs):
+def test_dtypes(first):
     wrong = []
-    for (name, dtype, key), (parameters, _) in runs[RUNS[0]].items():
-        expected, _ = runs[RUNS[0]][name, "float64", key]
+    for (name, dtype, key), (parameters, _) in first.items():
+        expected, _ = first[name, "float64", key]
         apart = {own: distance(parameters[own], expected[own]) for own in parameters}
         wrong += [(name, dtype, key, own) for own, value in apart.items() if not value < 1e-4]
     assert not wrong, wrong

@@ -1,7 +1,6 @@
 """The scripts that reproduce the papers: their cache, their verdicts and their core functions."""
 
 import importlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -22,42 +21,18 @@ def script(monkeypatch):
     return importlib.import_module
 
 
-def test_cache_keeps_what_is_finished_and_forgets_what_has_changed(script, tmp_path):
+def test_cache_verdicts_and_tables(script, tmp_path):
     common = script("_common")
     path = tmp_path / "folder" / "cache.json"
     cache = common.Cache(path, {"sigma": 1.0})
     cache["a 1"] = [1.0, 2.0]
     again = common.Cache(path, {"sigma": 1.0})
     assert "a 1" in again and "a 2" not in again and again["a 1"] == [1.0, 2.0]
-    assert "a 1" not in common.Cache(path, {"sigma": 2.0})
-
-
-def test_cache_reads_files_of_seeds(script, tmp_path):
-    """The format in which long runs of uci_accuracy.py have been kept."""
-    uci = script("uci_accuracy")
-    record = {"validation": [0.5], "test": [0.25]}
-    stored = {
-        "method": repr(uci.METHODS["Poisson+"]),
-        "n_components": uci.N_COMPONENTS,
-        "sigmas": uci.SIGMAS.tolist(),
-        "seeds": {"3": record},
-    }
-    (tmp_path / "car_Poisson+.json").write_text(json.dumps(stored))
-    cache = uci.cache_of(tmp_path, "car", "Poisson+")
-    assert 3 in cache and 4 not in cache and cache[3] == record
-    cache[4] = record
-    stored["seeds"]["4"] = record
-    assert json.loads((tmp_path / "car_Poisson+.json").read_text()) == stored
-
-
-def test_verdict_counts_both_standard_errors(script):
-    common = script("_common")
+    assert "a 1" not in common.Cache(path, {"sigma": 2.0})  # what has changed is forgotten
+    # Both standard errors count.
     assert common.verdict((1.0, 0.3), (1.9, 0.4)).startswith("met")
     assert common.verdict((1.0, 0.3), (2.1, 0.4)) == "differs by -1.1 (-2.2 standard errors)"
-
-
-def test_markdown_is_a_table(script):
-    lines = script("_common").markdown([("name", "a"), ("x", "1.0")]).splitlines()
+    lines = common.markdown([("name", "a"), ("x", "1.0")]).splitlines()
     assert lines == ["| name |   a |", "| :--- | --: |", "| x    | 1.0 |"]
 
 
@@ -85,26 +60,6 @@ def test_moments_leave_equal_rows_out(script):
     assert total / n <= log_sum - np.log(n)
 
 
-@pytest.mark.parametrize("r", [1.0, 1.5])
-def test_hybrid_maps_cost_no_more_operations(script, r):
-    """And the closed forms of the bases are lemma 3.4 of the slides."""
-    study = script("hybrid_angles")
-    chosen = study.feature_maps(r)
-    budget = study.operations(study.N_PROJECTIONS)
-    for name, mechanism in chosen.items():
-        error = study.closed_form(mechanism, r)
-        assert error.shape == (len(study.ANGLES),)
-        assert study.sizes(mechanism, name)[2] <= budget
-    assert_allclose(
-        study.closed_form(chosen["trigonometric"], r), study.lemma(r, study.ANGLES), atol=1e-12
-    )
-    assert_allclose(
-        study.closed_form(chosen["positive"], r)[::-1], study.lemma(r, study.ANGLES), atol=1e-12
-    )
-    estimates = study.estimates(chosen["hybrid, angular"], r, range(3))
-    assert_allclose(estimates[:, [0, -1]], np.exp([[r * r, -r * r]] * 3))
-
-
 def test_accuracy_is_read_off_at_the_published_share(script):
     published = script("_uci_published")
     rng = np.random.default_rng(0)
@@ -117,11 +72,3 @@ def test_accuracy_is_read_off_at_the_published_share(script):
     # A few test rows alone give more: p (1 - p) / 30 less the part of the line.
     _, error = published.at_share(accuracies, shares, 60.0, 3.0, n_test=30)
     assert_allclose(error, np.sqrt(2500 / 30 * 9 / 25 + 9 / 50), rtol=0.05)
-
-
-def test_constant_answers_are_not_chosen(script):
-    published = script("_uci_published")
-    record = {"validation": np.array([[60.0, 70.0]]), "test": np.array([[61.0, 71.0]])}
-    changed = published.with_constant_answers(record, np.array([[False, True]]), np.array([33.0]))
-    assert changed["validation"].tolist() == [[60.0, 0.0]]
-    assert changed["test"].tolist() == [[61.0, 33.0]]

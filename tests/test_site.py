@@ -36,9 +36,6 @@ def test_install_has_the_versions_of_pyproject():
     for (name, versions, _), requirement in zip(rows[1:], wanted, strict=True):
         assert requirement.startswith(name)
         assert re.findall(r"[\d.]+", versions) == re.findall(r"[<=]([\d.]+)", requirement)
-
-
-def test_versions_with_an_upper_bound():
     assert module("requirements")._versions(">=2.2,<3") == "2.2 or later, below 3"
 
 
@@ -69,33 +66,6 @@ def test_every_key_that_a_page_cites_has_an_entry():
     assert len(cited) >= 10 and cited <= entries
 
 
-def sources_by_year():
-    """Return {year: surnames, or titles of works without authors} of references.bib."""
-    found = {}
-    for entry in (DOCS / "references.bib").read_text(encoding="utf-8").split("\n@"):
-        year = re.search(r"year = \{(\d+)\}", entry)
-        if year:
-            authors = re.search(r"author = \{(.+)\}", entry)
-            title = re.search(r"title = \{(.+)\}", entry)[1]
-            names = authors[1].split(" and ") if authors else [title]
-            found.setdefault(year[1], set()).update(name.split(",")[0] for name in names)
-    return found
-
-
-def test_papers_of_docstrings_have_entries():
-    """What stands before a year in parentheses, under References, names an author or the work."""
-    known, missing, n_papers = sources_by_year(), [], 0
-    for path in sorted((ROOT / "skrf").glob("**/*.py")):
-        text = path.read_text(encoding="utf-8")
-        for section in re.findall(r"^ +References\n +-+\n(.*?)(?:\n\n|\"\"\")", text, re.M | re.S):
-            *parts, _ = re.split(r"\((\d{4})\)", section)
-            for before, year in zip(parts[::2], parts[1::2], strict=True):
-                n_papers += 1
-                if not any(name in before for name in known.get(year, ())):
-                    missing.append(f"{path.name}: {before.strip()} ({year})")
-    assert missing == [] and n_papers >= 20
-
-
 def test_pictures_that_pages_show_exist():
     missing = []
     for page in pages():
@@ -106,15 +76,3 @@ def test_pictures_that_pages_show_exist():
             if not source.is_file():
                 missing.append(f"{page.name}: {name}")
     assert missing == []
-
-
-def test_every_page_says_what_it_is_for_before_its_first_section():
-    silent = []
-    for page in pages():
-        if "include::" in page.read_text(encoding="utf-8")[:200] or "_templates" in page.parts:
-            continue
-        text = page.read_text(encoding="utf-8")
-        first = re.sub(r"\A(?:\.\. [^\n]*\n\n)?[^\n]+\n=+\n", "", text).strip().split("\n\n")[0]
-        if not re.match(r"[A-Z:`]", first):
-            silent.append(f"{page.name}: {first[:40]}")
-    assert silent == []

@@ -1,5 +1,7 @@
 """Sums on a log scale against exact arithmetic, at any size and in any order."""
 
+from functools import reduce
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,39 +112,29 @@ def test_any_order_of_adding_and_merging_is_the_same_sum(kind, seed, size):
         added(None, keys.part([i]).map(np.array), values[[i]])
         for i in np.random.default_rng(seed).permutation(6)
     ]
-    merged = parts[0]
-    for part in parts[1:]:
-        merged = merged.merge(part)
-    left, right = parts[0].merge(parts[1]).merge(parts[2]), parts[0].merge(parts[1].merge(parts[2]))
-    for one, other in ((whole, merged), (left, right)):
-        assert np.array_equal(one.top, other.top)
-        assert_allclose(one.sums, other.sums, rtol=1e-12, atol=1e-12)
+    before = [array.copy() for sums in parts for array in (sums.sums, sums.top)]
+    half = slice(3, 6)
+    for merged in (
+        reduce(Sums.merge, parts),
+        parts[0].merge(reduce(Sums.merge, parts[1:])),
+        added(None, keys.part([0, 1, 2]).map(np.array), values[:3]).add(
+            keys.part(half).map(np.array), values[half]
+        ),
+    ):
+        assert np.array_equal(merged.top, whole.top)
+        assert_allclose(merged.sums, whole.sums, rtol=1e-12, atol=1e-12)
+    parts[0].weigh(keys.map(np.array)), parts[0].balanced()
+    after = [array for sums in parts for array in (sums.sums, sums.top)]
+    assert all(map(np.array_equal, after, before))
 
 
 @every_kind
-def test_sums_change_neither_their_object_nor_their_argument(kind):
-    keys, values = rows_of(kind, 0, 10.0, 6), values_of(0, 6)
-    first, second = (
-        added(None, keys.part(half).map(np.array), values[half])
-        for half in (slice(0, 3), slice(3, 6))
-    )
-    before = [array.copy() for sums in (first, second) for array in (sums.sums, sums.top)]
-    first.merge(second), first.at(second.top)
-    first.add(keys.part(slice(3, 6)).map(np.array), values[3:])
-    first.weigh(keys.map(np.array)), first.balanced()
-    after = [array for sums in (first, second) for array in (sums.sums, sums.top)]
-    for one, other in zip(before, after, strict=True):
-        assert np.array_equal(one, other)
-
-
-@every_kind
-@pytest.mark.parametrize("size", [1.0, 400.0])
-def test_slopes_are_derivatives_of_the_factors(kind, size):
-    rows = rows_of(kind, 3, size, 4)
-    rows = rows.map(finite)  # a feature that is zero has no logarithm to differentiate
-    top = rows.exponents.max(axis=0)
+def test_slopes_are_derivatives_of_the_factors(kind):
     step = 1e-6
-    for function in (scale_keys, scale_queries):
+    for size, function in product((1.0, 400.0), (scale_keys, scale_queries)):
+        rows = rows_of(kind, 3, size, 4)
+        rows = rows.map(finite)  # a feature that is zero has no logarithm to differentiate
+        top = rows.exponents.max(axis=0)
         factors, slopes = function(rows.map(np.array), top)
         if function is scale_queries and kind == "positive":
             # The largest of a row is taken out of both.
@@ -158,24 +150,18 @@ def test_slopes_are_derivatives_of_the_factors(kind, size):
 
 @given(seeds, st.sampled_from([1.0, 30.0, 700.0, 1e5]))
 @generated
-def test_products_in_logarithms_keep_their_digits(seed, size):
+def test_products_in_logarithms_keep_their_digits_and_signs(seed, size):
     one, other = rows_of("positive", seed, size, 4), rows_of("positive", seed + 1, size, 5)
-    exact = exactly(one) @ exactly(other).T
+    logs = log_product(one.values, other.values.T)
+    assert_allclose(log_estimate(one, other)[0], logs, rtol=1e-12, atol=1e-12)
+    signed = rows_of("by row", 0, size, 4), rows_of("by row", 1, size, 5)
     with mp.workdps(50):
-        logs = np.vectorize(lambda x: float(mp.log(x)) if x else -np.inf)(exact)
-    close = {"rtol": 1e-12, "atol": 1e-12}
-    assert_allclose(log_product(one.values, other.values.T), logs, **close)
-    assert_allclose(log_estimate(one, other)[0], logs, **close)
-
-
-@pytest.mark.parametrize("size", [1.0, 700.0, 1e5])
-def test_signed_products_have_logs_and_signs(size):
-    one, other = rows_of("by row", 0, size, 4), rows_of("by row", 1, size, 5)
-    exact = exactly(one) @ exactly(other).T
-    logs, signs = log_estimate(one, other)
-    with mp.workdps(50):
-        assert_allclose(logs, np.vectorize(lambda x: float(mp.log(abs(x))))(exact), rtol=1e-10)
-    assert np.array_equal(signs, np.vectorize(lambda x: float(mp.sign(x)))(exact))
+        exact, signs = exactly(one) @ exactly(other).T, exactly(signed[0]) @ exactly(signed[1]).T
+        log = np.vectorize(lambda x: float(mp.log(abs(x))) if x else -np.inf)
+        assert_allclose(logs, log(exact), rtol=1e-12, atol=1e-12)
+        logs, found = log_estimate(*signed)
+        assert_allclose(logs, log(signs), rtol=1e-10)
+        assert np.array_equal(found, np.vectorize(lambda x: float(mp.sign(x)))(signs))
 
 
 def test_infinite_exponents_are_never_subtracted_from_each_other():

@@ -3,11 +3,12 @@
 import copy
 import io
 import pickle
-import shutil
 from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, PoissonRF
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask
@@ -67,23 +68,18 @@ def test_a_module_is_the_operator(name):
     torch.testing.assert_close(attend(q, k, v), operator(q, k, v))
 
 
-@every_attention
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_short_floats_round_the_result_alone(name, dtype):
-    parts = inputs(dtype=dtype)
-    attend = made(name).fit(*parts)
-    found, expected = attend(*parts), attend(*(part.float() for part in parts))
-    assert found.dtype == dtype
-    bound = 4 * torch.finfo(dtype).eps * expected.abs() + torch.finfo(dtype).tiny
-    assert ((found.float() - expected).abs() <= bound).all()
-
-
-def test_sums_stay_in_float32_under_autocast():
-    q, k, v = inputs()
-    attend = made("default")
-    expected = attend(q, k, v)
+@pytest.mark.parametrize("name", ["default", "causal", "balanced"])
+def test_short_floats_round_the_result_alone(name):
+    for dtype in (torch.float16, torch.bfloat16):
+        parts = inputs(dtype=dtype)
+        attend = made(name).fit(*parts)
+        found, expected = attend(*parts), attend(*(part.float() for part in parts))
+        assert found.dtype == dtype
+        bound = 4 * torch.finfo(dtype).eps * expected.abs() + torch.finfo(dtype).tiny
+        assert ((found.float() - expected).abs() <= bound).all()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(attend(q, k, v), expected)
+        single = [part.float() for part in parts]
+        assert torch.equal(attend(*single), expected)
 
 
 # ------------------------------------------------------------------ gradients
@@ -98,20 +94,20 @@ def test_gradients_are_differences(name):
     assert torch.autograd.gradcheck(attend, parts, fast_mode=True)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_weights_of_masks_train(is_causal):
+def test_weights_of_masks_train():
     parts = inputs(1, 2, 6, 3, dtype=torch.float64)
     weights = torch.nn.Parameter(torch.linspace(0.5, 1.5, 11, dtype=torch.float64))
-    attend = RandomFeatureAttention(
-        mask=ToeplitzMask(weights), is_causal=is_causal, random_state=0
-    ).fit(*parts)
-    assert [own is weights for own in attend.parameters()] == [True]
+    for is_causal in (False, True):
+        attend = RandomFeatureAttention(
+            mask=ToeplitzMask(weights), is_causal=is_causal, random_state=0
+        ).fit(*parts)
+        assert [own is weights for own in attend.parameters()] == [True]
 
-    def of_weights(weights):
-        attend.mask = ToeplitzMask(weights)
-        return attend(*parts)
+        def of_weights(weights, attend=attend):
+            attend.mask = ToeplitzMask(weights)
+            return attend(*parts)
 
-    assert torch.autograd.gradcheck(of_weights, (weights,))
+        assert torch.autograd.gradcheck(of_weights, (weights,))
 
 
 class Decay(torch.nn.Module):
@@ -137,8 +133,7 @@ def test_a_mask_may_be_a_module():
         rate += step
         change = (attend(*parts) - before).sum() / step
     assert float(rate.grad) == pytest.approx(float(change), rel=1e-4)
-    # No graph of a call is kept.
-    assert all(own.mask is None for own in attend._operators.values())
+    # No graph of a call is kept: torch refuses to copy one.
     assert torch.equal(copy.deepcopy(attend)(*parts), attend(*parts))
     other = RandomFeatureAttention(mask=Decay(), random_state=1)
     other.load_state_dict(sent(attend.state_dict()))
@@ -185,21 +180,23 @@ def test_functions_that_are_modules_are_part_of_the_module():
     assert all(part.grad.any() for part in two.parameters())
 
 
-def test_calls_at_the_same_time_have_their_own_mask(monkeypatch):
-    parts = inputs(1, 2, 6, 3)
-    attend = RandomFeatureAttention(mask=torch.rand(6, 6), is_causal=True, random_state=0)
-    right, maps, others = attend(*parts), ApproxKernelAttention._maps, []
+def test_calls_at_the_same_time_have_their_own_mask():
+    parts, others = inputs(1, 2, 6, 3), []
 
-    def interrupted(*arguments):
+    def interrupted(X):
         """Begin and end another call, as another thread may."""
         if not others:
             others.append(None)
             others.append(attend(*parts))
-        return maps(*arguments)
+        return X
 
-    monkeypatch.setattr(ApproxKernelAttention, "_maps", interrupted)
-    assert torch.equal(attend(*parts), right)
+    feature_map = make_pipeline(FunctionTransformer(interrupted), OptimalPositiveRF(8))
+    attend = RandomFeatureAttention(feature_map, mask=torch.rand(6, 6), random_state=0)
+    found, right = attend(*parts), attend(*parts)
+    assert torch.equal(found, right)
     assert torch.equal(others[1], right)
+    attend.mask = None
+    assert not torch.equal(attend(*parts), right)
 
 
 def test_attributes_may_change():
@@ -259,7 +256,7 @@ class Layer(torch.nn.Module):
     def __init__(self, **params):
         super().__init__()
         self.project = torch.nn.Linear(6, 18, dtype=torch.float64)
-        self.attend = RandomFeatureAttention(OptimalPositiveRF(64), dropout=0.2, **params)
+        self.attend = RandomFeatureAttention(OptimalPositiveRF(8), dropout=0.2, **params)
 
     def forward(self, X):
         for _ in range(2):
@@ -288,7 +285,7 @@ def trained(call, **params):
     parameters, found, seeds = list(layers.parameters()), [], []
     optimizer = torch.optim.SGD(parameters, 0.1)
     for _ in range(3):
-        outputs = torch.randn(2, 2, 20, 6, dtype=torch.float64).requires_grad_()
+        outputs = torch.randn(2, 2, 8, 6, dtype=torch.float64).requires_grad_()
         for layer in layers:
             outputs = [call(layer, own) for own in outputs]
         optimizer.zero_grad()
@@ -301,13 +298,14 @@ def trained(call, **params):
 
 
 @pytest.mark.parametrize(
-    ("redraw_every", "is_causal"), [(1, True), (2, True), (3, True), (None, True), (2, False)]
+    ("redraw_every", "is_causal"), [(1, True), (2, False), (3, True), (None, True)]
 )
 def test_checkpointing_changes_nothing(redraw_every, is_causal):
     params = {"redraw_every": redraw_every, "is_causal": is_causal}
     right, seeds, number = trained(lambda layer, X: layer(X), **params)
     assert len(set(seeds)) == (2 if redraw_every is None else 6)  # of 2 layers after 3 steps
-    for call in CHECKPOINTS.values():
+    kinds = list(CHECKPOINTS.values())
+    for call in kinds if redraw_every == 3 else kinds[-1:]:
         found, *others = trained(call, **params)
         assert others == [seeds, number]
         for own, truth in zip(found, right, strict=True):
@@ -372,11 +370,10 @@ def test_statistics_stay_in_redraws():
 
 
 @every_attention
-@pytest.mark.parametrize("n_redraws", [0, 2])
-@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.parametrize(("is_fitted", "n_redraws"), [(False, 2), (True, 0), (True, 2)])
 def test_a_state_round_trips_exactly(name, is_fitted, n_redraws):
-    q, k, v = inputs()
-    attend, other = made(name), made(name, seed=1).fit(*inputs(seed=1))
+    q, k, v = inputs(1, 4, 20, 8)
+    attend, other = made(name), made(name, seed=1).fit(*inputs(1, 4, 20, 8, seed=1))
     if is_fitted:
         attend.fit(q, k, v)
     for _ in range(n_redraws):
@@ -406,42 +403,44 @@ def test_both_directions_are_fitted_apart():
 
 
 def test_modules_inside_others_load():
-    q, k, v = inputs()
-    model = torch.nn.ModuleDict({"first": made("balanced"), "second": made("causal", 1)})
-    model["first"].fit(q, k, v)
-    other = torch.nn.ModuleDict({"first": made("balanced", 2), "second": made("causal", 3)})
+    parts = inputs()
+    model, other = (
+        torch.nn.ModuleDict({"first": made("balanced", seed), "second": made("causal", seed + 1)})
+        for seed in (0, 2)
+    )
+    model["first"].fit(*parts)
     other.load_state_dict(sent(model.state_dict()))
     for name, attend in model.items():
-        assert torch.equal(other[name](q, k, v), attend(q, k, v))
+        assert torch.equal(other[name](*parts), attend(*parts))
     with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
         other.load_state_dict({})
 
 
-@every_attention
-def test_copies_pickles_and_casts_have_the_same_outputs(name):
-    q, k, v = inputs()
-    attend = made(name).fit(q, k, v)
-    expected = attend(q, k, v)
-    copies = [copy.deepcopy(attend), pickle.loads(pickle.dumps(attend))]
-    copies.append(copy.deepcopy(attend).half().float())
-    for other in copies:
-        assert torch.equal(other(q, k, v), expected)
-        for own, part in attend.state_dict().items():
-            assert torch.equal(other.state_dict()[own], part)
-    copies[0].redraw()
-    assert torch.equal(attend(q, k, v), expected)
+def test_copies_pickles_and_casts_have_the_same_outputs():
+    parts = inputs()
+    for name in ("default", "balanced", "poisson"):
+        attend = made(name).fit(*parts)
+        expected = attend(*parts)
+        copies = [copy.deepcopy(attend), pickle.loads(pickle.dumps(attend))]
+        copies.append(copy.deepcopy(attend).half().float())
+        for other in copies:
+            assert torch.equal(other(*parts), expected)
+            for own, part in attend.state_dict().items():
+                assert torch.equal(other.state_dict()[own], part)
+        copies[0].redraw()
+        assert torch.equal(attend(*parts), expected)
 
 
-def test_a_record_makes_the_mechanism_again():
+def test_a_record_makes_the_feature_map_again():
     X, Y = np.random.default_rng(0).normal(size=(2, 40, 6))
-    for mechanism in (
+    for feature_map in (
         OptimalPositiveRF(16, kernel="softmax", random_state=0),
         DenseExponentialRF(16, asymmetric=True, kernel="softmax", random_state=0),
         HybridRF(80, base=(DenseExponentialRF(), "positive", "trigonometric"), random_state=0),
     ):
         for keys, more in ((2 * Y + 1, X), (None, None)):
-            fitted = copy.copy(mechanism).fit(X, keys=keys)
-            for source in (mechanism, copy.copy(mechanism).fit(Y)):
+            fitted = copy.copy(feature_map).fit(X, keys=keys)
+            for source in (feature_map, copy.copy(feature_map).fit(Y)):
                 again = restored(source, record_of(fitted))
                 np.testing.assert_array_equal(again.transform_keys(Y), fitted.transform_keys(Y))
                 both = [copy.copy(own).partial_fit(Y, keys=more) for own in (again, fitted)]
@@ -454,17 +453,12 @@ def test_a_record_makes_the_mechanism_again():
 # Both by the compiler itself.
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [("eager", "default"), ("eager", "causal"), ("inductor", "causal")],
-)
-def test_a_compiled_module_is_the_eager_one(name, backend):
-    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("no C++ compiler")
+def test_a_compiled_module_is_the_eager_one():
+    """With the backend that only traces: graphs do not include calls, so none compiles ours."""
     q, k, v = inputs()
     q.requires_grad_()
-    attend = made(name, redraw_every=2)
-    compiled = torch.compile(copy.deepcopy(attend), backend=backend)
+    attend = made("causal", redraw_every=2)
+    compiled = torch.compile(copy.deepcopy(attend), backend="eager")
     for _ in range(3):
         found, expected = compiled(q, k, v), attend(q, k, v)
         assert torch.equal(found, expected)
@@ -475,30 +469,24 @@ def test_a_compiled_module_is_the_eager_one(name, backend):
         return 2 * attend(q + 1, k, v) + v
 
     attend.eval()
-    torch.testing.assert_close(torch.compile(around, backend=backend)(q), around(q))
+    torch.testing.assert_close(torch.compile(around, backend="eager")(q), around(q))
 
 
 # ------------------------------------------------------------------ errors
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
+def test_wrong_arguments_are_named():
+    q, k, v = inputs()
+    attend = RandomFeatureAttention(random_state=0)
+    for params, said in [
         ({"is_causal": 1}, "is_causal must be True or False, got 1"),
         ({"dropout": 1.0}, "dropout must be a number from 0 to less than 1, got 1.0"),
         ({"dropout": None}, "dropout must be a number from 0 to less than 1, got None"),
         ({"redraw_every": 0}, "redraw_every must be an integer >= 1, got 0"),
         ({"random_state": "a"}, "random_state"),
-    ],
-)
-def test_wrong_arguments_are_named(params, said):
-    with pytest.raises(ValueError, match=said):
-        RandomFeatureAttention(**params)
-
-
-def test_wrong_inputs_are_named():
-    q, k, v = inputs()
-    attend = RandomFeatureAttention(random_state=0)
+    ]:
+        with pytest.raises(ValueError, match=said):
+            RandomFeatureAttention(**params)
     with pytest.raises(TypeError, match="key must be a torch.Tensor, got ndarray"):
         attend(q, k.numpy(), v)
     with pytest.raises(ValueError, match=r"query must have the shape .*, got \(80, 8\)"):

@@ -1,7 +1,7 @@
 """Pair terms and mean squared errors equal independent references; nothing here is random.
 
-References, in many digits: the mean over the angle of 1F1 (a closed form at right angles), and the
-moment series; in double precision, the mean over the norms of 0F1, which uses neither.
+The reference of pair terms is, in many digits, the mean over the angle of 1F1 (a closed form at
+right angles).
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.polynomial.legendre import leggauss
 from numpy.testing import assert_allclose
-from scipy.special import eval_genlaguerre, hyp0f1
+from scipy.special import eval_genlaguerre
 
 from skrf import PositiveRF, variances
 from skrf.projections import COUPLINGS
@@ -21,14 +21,11 @@ from skrf.variances.coupling import cosine_pair, exponential_pair
 from skrf.variances.gaussian import log_expm1
 
 DIGITS = 60
-DIMENSIONS = [2, 3, 8, 64]
 COSINES = {
     "right angle": lambda d: 0.0,
     "simplex": lambda d: -1 / (d - 1),
-    "mirrored simplex": lambda d: 1 / (d - 1),
-    "opposite": lambda d: -1.0,
 }
-SQUARES = [1e-8, 1e-3, 0.3, 2.0, 3.9, 4.1, 30.0, 100.0, 500.0]
+SQUARES = [1e-8, 0.3, 2.0, 3.9, 4.1, 30.0, 100.0, 500.0]
 
 
 def mean_sine(f, d):
@@ -50,29 +47,6 @@ def c(v2, d, t):
             return mp.hyp1f1(d, mp.mpf(d) / 2, z, zeroprec=500, maxterms=10**6)
 
         return at(0) if t == 0 else mean_sine(at, d)
-
-
-def c_by_moments(v2, d, t):
-    """Return c_t(v^2) by its series in the moments of the angle, term by term."""
-    with mp.workdps(DIGITS):
-        v2, t, half = mp.mpf(v2), mp.mpf(t), mp.mpf(d) / 2
-        last = int(2 * abs(v2) + 80)
-        sines = [mp.beta((d + mp.mpf(j)) / 2, 0.5) / mp.beta(half, 0.5) for j in range(last)]
-        total = mp.mpf(0)
-        for k in range(last):
-            tilt = mp.fsum(mp.binomial(k, j) * t**j * sines[j] for j in range(k + 1))
-            total += tilt * (v2 / 2) ** k / mp.factorial(k) * mp.rf(d, k) / mp.rf(half, k)
-        return total
-
-
-def c_by_norms(v2, d, t):
-    """Return c_t(v^2) as the mean over two chi_d norms of 0F1(; d/2; v^2 S / 4)."""
-    nodes, weights = leggauss(160)
-    r = (nodes + 1) / 2 * (math.sqrt(d) + 12)
-    chi = weights * np.exp((d - 1) * np.log(r) - r**2 / 2)
-    chi /= chi.sum()
-    sum2 = np.add.outer(r**2, r**2) + 2 * t * np.outer(r, r)
-    return chi @ hyp0f1(d / 2, v2 * sum2 / 4) @ chi
 
 
 def exponential_reference(v2, d, t):
@@ -103,71 +77,55 @@ def log_mse(law, geometry, coupling, m):
     return variances.log_mean_squared_error(law, geometry, m, blocks, coupling.pair_cosine)[0]
 
 
-# ------------------------------------------------------------------- the references agree
-
-
-@pytest.mark.parametrize(
-    "v2, d, t", [(1e-8, 3, -0.5), (1.0, 2, -1.0), (5.0, 8, 1 / 7), (-5.0, 3, -0.5), (12.0, 2, 0.0)]
-)
-def test_three_references_agree(v2, d, t):
-    by_angle = c(v2, d, t)
-    with mp.workdps(DIGITS):
-        assert abs(by_angle / c_by_moments(v2, d, t) - 1) < mp.mpf(10) ** -30
-        assert abs(by_angle / c_by_norms(v2, d, t) - 1) < 1e-12
-
-
 # ------------------------------------------------------------------- pair terms
 
 
+def assert_pairs(values, reference, d, t, slack):
+    for square, value in zip(SQUARES, values, strict=True):
+        expected = reference(square, d, t)
+        assert abs(value - expected) <= 1e-12 * abs(expected) + slack(square), (square, value)
+
+
+# In two dimensions the rows of a simplex are opposite.
 @pytest.mark.parametrize("cosine", COSINES)
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_exponential_pair(d, cosine):
+@pytest.mark.parametrize("d", [2, 3, 64])
+def test_pair_terms(d, cosine):
     t = COSINES[cosine](d)
-    values = exponential_pair(np.array(SQUARES), d, t)
-    for v2, value in zip(SQUARES, values, strict=True):
-        expected = exponential_reference(v2, d, t)
-        # Against an own term of e^v2 the pair term needs no digits beyond this.
-        slack = 1e-17 * math.exp(v2) if v2 > (60 if t <= 0 else 60 + d) else 0.0
-        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (v2, value, expected)
 
+    # Against an own term of e^v2 the pair term needs no digits beyond this.
+    def of_exponentials(v2, largest=60):
+        return 1e-17 * math.exp(v2) if v2 > largest else 0.0
 
-@pytest.mark.parametrize("cosine", ["right angle", "simplex", "opposite"])
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_hyperbolic_pair(d, cosine):
-    t = COSINES[cosine](d)
+    squares = np.array(SQUARES)
+    assert_pairs(exponential_pair(squares, d, t), exponential_reference, d, t, of_exponentials)
     values = variances.Hyperbolic().pair(geometry(d, SQUARES, 1.0), t)[0]
-    for v2, value in zip(SQUARES, values, strict=True):
-        expected = hyperbolic_reference(v2, d, t)
-        slack = 1e-17 * math.exp(v2) if v2 > 60 else 0.0
-        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (v2, value, expected)
+    assert_pairs(values, hyperbolic_reference, d, t, of_exponentials)
+    values = cosine_pair(squares, d, t)
+    assert_pairs(values, trigonometric_reference, d, t, lambda z: 0.0 if z <= 4 else 1e-14)
+    if cosine == "simplex":
+        assert_pairs(
+            exponential_pair(squares, d, -t),
+            exponential_reference,
+            d,
+            -t,
+            lambda v2: of_exponentials(v2, 60 + d),
+        )
 
 
-@pytest.mark.parametrize("cosine", ["right angle", "simplex", "opposite"])
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_cosine_pair(d, cosine):
-    t = COSINES[cosine](d)
-    values = cosine_pair(np.array(SQUARES), d, t)
-    for delta2, value in zip(SQUARES, values, strict=True):
-        expected = trigonometric_reference(delta2, d, t)
-        slack = 0.0 if delta2 <= 4 else 1e-14
-        assert abs(value - expected) <= 1e-12 * abs(expected) + slack, (delta2, value, expected)
-
-
-@pytest.mark.parametrize("cosine", [0.0, -0.3])
 @pytest.mark.parametrize("d", [2, 3, 4, 64])
-def test_pairs_far_apart_have_no_cosine(d, cosine):
+def test_pairs_far_apart_have_no_cosine(d):
     """SciPy gives NaN at 1e30, and does not come back from 1e13."""
-    for delta2 in (1e30, 1e300, 1e13):
-        assert abs(cosine_pair(np.array([delta2]), d, cosine)[0]) < 1e-14
+    for cosine in (0.0, -0.3):
+        for delta2 in (1e30, 1e300, 1e13):
+            assert abs(cosine_pair(np.array([delta2]), d, cosine)[0]) < 1e-14
 
 
-@pytest.mark.parametrize("pair", [exponential_pair, cosine_pair])
-def test_pair_terms_are_divided_by_the_unit(pair):
-    squares = np.array([[1e-3, 0.7, 3.0]])
-    unit = np.array([[-5.0, 0.0, 2.0]])
-    np.testing.assert_allclose(
-        pair(squares, 3, -0.5, unit), pair(squares, 3, -0.5) * np.exp(-unit), rtol=1e-13
-    )
+def test_pair_terms_are_divided_by_the_unit():
+    squares = np.array([[1e-3, 0.7, 3.0, 9.0]])
+    unit = np.array([[-5.0, 0.0, 2.0, 1.0]])
+    for pair in (exponential_pair, cosine_pair):
+        expected = pair(squares, 3, -0.5) * np.exp(-unit)
+        assert_allclose(pair(squares, 3, -0.5, unit), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("d", [3, 64])
@@ -175,7 +133,7 @@ def test_interpolated_mean_cosine_equals_the_direct_one(d):
     t = -1 / (d - 1)
     delta2 = np.linspace(4.0, 400.0, 1001)
     direct = np.concatenate([cosine_pair(delta2[i : i + 1], d, t) for i in range(0, 1001, 20)])
-    np.testing.assert_allclose(cosine_pair(delta2, d, t)[::20], direct, rtol=0, atol=1e-13)
+    assert_allclose(cosine_pair(delta2, d, t)[::20], direct, rtol=0, atol=1e-13)
 
 
 # ------------------------------------------------------------------- mean squared errors
@@ -213,48 +171,23 @@ LAWS = [
 ]
 
 
-# m = 2 cuts the only block, 8 fills one of eight or four of two, 11 and 100 cut the last.
-@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
-@pytest.mark.parametrize("m", [1, 2, 8, 11, 100])
-@pytest.mark.parametrize("d", [2, 3, 8, 64])
+# m = 1 cuts the only block, 8 fills it, the others cut the last one.
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_mean_squared_error_of_whole_and_cut_blocks(law, d, m, coupling):
+def test_mean_squared_error_of_whole_and_cut_blocks(law):
     sums = [1e-8, 0.3, 2.0, 30.0, 500.0]
     differences = [1e-8, 0.3, 2.0, 30.0, 100.0]
-    values = log_mse(law, geometry(d, sums, [differences]), coupling, m)
-    whole, cut = divmod(m, d)
-    blocks = {"iid": {1: m}}.get(coupling, {d: whole, **({cut: 1} if cut else {})})
-
-    def cosine(rows):
-        return 0.0 if coupling == "orthogonal" else -1 / (rows - 1)
-
-    for v2, delta2, value in zip(sums, differences, values, strict=True):
-        expected = reference_log_mse(law, d, v2, delta2, m, blocks, cosine)
-        assert abs(value - expected) < 1e-11 * max(1, abs(expected)), (v2, delta2)
-
-
-@pytest.mark.parametrize("m", [1, 3, 100])
-@pytest.mark.parametrize("law", [*LAWS, variances.RandomPhase(), variances.Regularized()], ids=str)
-def test_independent_projections_divide_the_variance(law, m):
-    pairs = geometry(3, [0.2, 1.0, 4.0], [[0.5, 1.0, 6.0]])
-    own = law.log_scale(pairs) + law.log_own(pairs)
-    np.testing.assert_allclose(log_mse(law, pairs, "iid", m), own[0] - math.log(m), rtol=1e-14)
-
-
-@pytest.mark.parametrize("coupling", ["orthogonal", "simplex"])
-@pytest.mark.parametrize("d", [1, 2, 3, 8])
-def test_regularised_blocks(d, coupling):
-    # Directions of a block at cosine t: |omega_i + omega_j|^2 = 2 d (1 + t) always.
-    m = 2 * d + 1
-    v2, delta2 = np.array([0.01, 1.0, 9.0]), np.array([0.3, 2.0, 0.1])
-    lower = hyp0f1(d / 2, d * v2 / 4)
-    total = m * (hyp0f1(d / 2, d * v2) - lower**2)
-    if d > 1:
-        t = 0.0 if coupling == "orthogonal" else -1 / (d - 1)
-        total += 2 * d * (d - 1) * (hyp0f1(d / 2, d * (1 + t) * v2 / 2) - lower**2)
-    expected = np.exp(-(v2 + delta2)) * total / m**2
-    values = log_mse(variances.Regularized(), geometry(d, v2, [delta2]), coupling, m)
-    np.testing.assert_allclose(np.exp(values), expected, rtol=1e-10)
+    for d, m in ((2, 1), (3, 11), (8, 8), (64, 100)):
+        whole, cut = divmod(m, d)
+        cuts = {cut: 1} if cut else {}
+        for coupling, blocks, cosine in (
+            ("iid", {1: m}, None),
+            ("orthogonal", {d: whole, **cuts}, lambda rows: 0.0),
+            ("simplex", {d: whole, **cuts}, lambda rows: -1 / (rows - 1)),
+        ):
+            values = log_mse(law, geometry(d, sums, [differences]), coupling, m)
+            for v2, delta2, value in zip(sums, differences, values, strict=True):
+                expected = reference_log_mse(law, d, v2, delta2, m, blocks, cosine)
+                assert abs(value - expected) < 1e-11 * max(1, abs(expected)), (coupling, d, v2)
 
 
 @cache
@@ -302,17 +235,23 @@ def regularized_reference(d, v, delta2, coupling, m):
         return mean - v2 - mp.mpf(delta2) + mp.log(total / m**2)
 
 
-@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
 @pytest.mark.parametrize("d", [1, 2, 17, 1000])
-def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d, coupling):
+def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
     lengths = [1e-30, 1e-6, 1e-3, 0.3, 1.99, 2.01, 4.0, 30.0, 1e3, 1e6]
     law = variances.Regularized()
     pairs = geometry(d, np.square(lengths), 0.3)
-    for m in (1, d, d + 2):
+    for coupling, m in (
+        ("iid", 1),
+        ("iid", d + 2),
+        ("orthogonal", d),
+        ("orthogonal", d + 2),
+        ("simplex", d),
+        ("simplex", 2 * d + 2),
+    ):
         values = log_mse(law, pairs, coupling, m)
         for v, value in zip(lengths, values, strict=True):
             expected = regularized_reference(d, v, 0.3, coupling, m)
-            assert abs(value - expected) < 2e-12 * max(1, abs(expected)), (m, v)
+            assert abs(value - expected) < 2e-12 * max(1, abs(expected)), (coupling, m, v)
     # The own term alone, against which log K^2 of distant pairs is enormous.
     for v in (30.0, 1e3, 1e6):
         with mp.workdps(60):
@@ -323,10 +262,9 @@ def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d, cou
 
 
 @pytest.mark.parametrize("variant", ["exponential", "hyperbolic", "regularized"])
-@pytest.mark.parametrize("coupling", ["orthogonal", "simplex"])
-def test_an_outlier_costs_no_more_than_another_row(variant, coupling):
+def test_an_outlier_costs_no_more_than_another_row(variant):
     rows = np.random.default_rng(0).normal(size=(60, 4))
-    features = PositiveRF(8, variant=variant, coupling=coupling, random_state=0).fit(rows)
+    features = PositiveRF(8, variant=variant, coupling="simplex", random_state=0).fit(rows)
     rows[0] = 1e6
     tracemalloc.start()
     logs = features.kernel_variance(rows, log=True)
@@ -346,15 +284,15 @@ def test_logarithms_reach_beyond_the_range_of_doubles(law):
         expected = reference_log_mse(law, 8, v2, delta2, 8, blocks, lambda rows: 0.0)
         assert abs(value - expected) < 1e-11 * abs(expected)
     if law == variances.Exponential():
-        np.testing.assert_allclose(values, [-152, -702, -1002, 700, 3988], atol=0.3)
+        assert_allclose(values, [-152, -702, -1002, 700, 3988], atol=0.3)
 
 
-@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
-@pytest.mark.parametrize("law", [LAWS[0], LAWS[2], LAWS[3], variances.Regularized()], ids=str)
-def test_an_exact_estimate_has_log_error_minus_infinity(law, coupling):
+def test_an_exact_estimate_has_log_error_minus_infinity():
     # x = y is exact for trigonometric features, x = -y for the positive ones.
     exact = geometry(3, 0.0, [[0.0]])
-    assert log_mse(law, exact, coupling, 7) == -np.inf
+    for law in (LAWS[0], LAWS[2], LAWS[3], variances.Regularized()):
+        for coupling in ("iid", "orthogonal", "simplex"):
+            assert log_mse(law, exact, coupling, 7) == -np.inf
 
 
 def test_random_phase_has_no_pair_term():
@@ -372,65 +310,7 @@ def test_tiny_arguments_keep_their_digits_where_odd_terms_cancel():
         assert math.isclose(cosine_pair(np.array([v2]), 3, -0.5)[0], expected, rel_tol=1e-9)
 
 
-# ------------------------------------------------------------------- theorems
-
-NORMS = np.concatenate([np.logspace(-3, 0, 7), np.linspace(1.3, 5, 10)])
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-@pytest.mark.parametrize("law", [*LAWS[:2], variances.Regularized()], ids=str)
-def test_simplex_beats_orthogonal_beats_iid_for_positive_laws(law, d):
-    pairs = geometry(d, NORMS**2, 1.0)
-    for m in (2, d, 2 * d + 2):
-        iid, orthogonal, simplex = (
-            log_mse(law, pairs, name, m) for name in ("iid", "orthogonal", "simplex")
-        )
-        assert (orthogonal <= iid).all() and (simplex <= orthogonal).all()
-        visible = (NORMS > 0.5) & (NORMS < 2)
-        assert (orthogonal < iid)[visible].all() and (simplex < orthogonal)[visible].all()
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_orthogonal_is_never_above_iid_for_hyperbolic(d):
-    pairs = geometry(d, NORMS**2, 1.0)
-    law = variances.Hyperbolic()
-    assert (log_mse(law, pairs, "orthogonal", d) <= log_mse(law, pairs, "iid", d) + 1e-14).all()
-
-
-@pytest.mark.parametrize("d", DIMENSIONS)
-def test_orthogonal_gains_at_least_the_known_gap(d):
-    # (1 - 1/m) 2/(d + 2) (K - e^-n)^2 for a block of m = d rows.
-    pairs = geometry(d, NORMS**2, 0.7)
-    gap = -exponential_pair(pairs.sum2, d, 0.0)[0] * (1 - 1 / d)
-    bound = (1 - 1 / d) * 2 / (d + 2) * np.expm1(-pairs.sum2[0] / 2) ** 2
-    assert (gap >= bound * (1 - 1e-12)).all()
-
-
-def test_simplex_does_not_suit_trigonometric_features():
-    # Two dimensions: at worst 1.42 times iid, at |Delta| = 1.9; always above it.
-    distances = np.linspace(0.05, 8, 319)
-    pairs = geometry(2, 0.0, [distances**2])
-    ratio = np.exp(
-        log_mse(variances.Trigonometric(), pairs, "simplex", 2)
-        - log_mse(variances.Trigonometric(), pairs, "iid", 2)
-    )
-    assert (ratio > 1).all()
-    assert round(float(ratio.max()), 2) == 1.42
-    assert distances[ratio.argmax()] == pytest.approx(1.9, abs=0.05)
-
-
 # ------------------------------------------------------------------- small parts
-
-
-def test_geometry_of_pairs():
-    X, Y = np.random.default_rng(0).normal(size=(2, 4, 3))
-    pairs = variances.PairGeometry.of(X, Y)
-    assert pairs.n_features == 3
-    for i, x in enumerate(X):
-        for j, y in enumerate(Y):
-            assert math.isclose(pairs.norms2[i, j], x @ x + y @ y, rel_tol=1e-14)
-            assert math.isclose(pairs.sum2[i, j], (x + y) @ (x + y), rel_tol=1e-13)
-            assert math.isclose(pairs.difference2[i, j], (x - y) @ (x - y), rel_tol=1e-13)
 
 
 def test_log_expm1_is_right_for_tiny_and_huge_arguments():
@@ -441,37 +321,12 @@ def test_log_expm1_is_right_for_tiny_and_huge_arguments():
     assert log_expm1(0.0) == -np.inf
 
 
-# Blocks are whole or cut: 3 and 4 of 3, 8 and 12 of 8, 64 and 96 of 64.
-@pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
-@pytest.mark.parametrize(("d", "m"), [(3, 3), (3, 4), (8, 8), (8, 12), (64, 64), (64, 96)])
-def test_measured_squared_error_of_blocks(d, m, coupling):
-    """Draws against the closed form at v^2 <= 0.4.
-
-    4.4 standard errors of 2,000 draws: a wrong MSE is seen from 20 % on (asserted). Orthogonal and
-    independent draws differ by more than that from d = 3 on, simplex and orthogonal ones too.
-    """
-    rng = np.random.default_rng(d)
-    rows = rng.normal(size=(4, d))
-    rows *= np.array([[0.3], [0.3], [0.2], [0.1]]) / np.linalg.norm(rows, axis=1, keepdims=True)
-    features = PositiveRF(m, coupling=coupling, center=False, random_state=0).fit(rows)
-    exact, expected = features.exact_kernel(rows), features.kernel_variance(rows)
-    squares = np.array(
-        [
-            ((features.redraw(seed).approximate_kernel(rows) - exact) ** 2 / expected).mean()
-            for seed in range(2000)
-        ]
-    )
-    error = squares.std(ddof=1) / np.sqrt(2000)
-    assert 4.4 * error < 0.2
-    assert abs(squares.mean() - 1) < 4.4 * error
-
-
 # ------------------------------------------------------------------- Matern spectra
 
 
 def matern(r, nu):
     """Return the Matern kernel of a scaled distance."""
-    with mp.workdps(DIGITS):
+    with mp.workdps(300):
         s = mp.sqrt(2 * nu) * mp.mpf(r)
         return (1 + {0.5: 0, 1.5: s, 2.5: s + s * s / 3}[nu]) * mp.exp(-s)
 
@@ -496,8 +351,7 @@ def both_rows_by_scales(r, d, nu):
     return total / weights.sum()
 
 
-@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
-@pytest.mark.parametrize("d", [2, 8])
+@pytest.mark.parametrize(("d", "nu"), [(2, 0.5), (8, 1.5), (2, 2.5), (8, 2.5)])
 def test_matern_pair(d, nu):
     distances = np.array([0.1, 0.7, 2.0, 6.0, 50.0])
     expected = [both_rows_by_scales(r, d, nu) - float(matern(r, nu)) ** 2 for r in distances]
@@ -508,11 +362,7 @@ def test_matern_pair(d, nu):
 def test_matern_variance(nu):
     for r in (1e-60, 1e-8, 1e-3, 0.3, 2.0, 30.0, 1e150):
         with mp.workdps(300):
-            s = mp.sqrt(2 * nu) * mp.mpf(r)
-            one, two = (
-                (1 + {0.5: 0, 1.5: z, 2.5: z + z * z / 3}[nu]) * mp.exp(-z) for z in (s, 2 * s)
-            )
-            expected = (1 + two - 2 * one**2) / 2
+            expected = (1 + matern(2 * mp.mpf(r), nu) - 2 * matern(r, nu) ** 2) / 2
             assert abs(variances.matern_variance(np.array(r), nu) / expected - 1) < 1e-13
 
 

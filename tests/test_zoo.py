@@ -5,6 +5,7 @@ hold counts, hybrid ones products of columns. What all share is tested over all 
 """
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,27 +17,24 @@ from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, Y, fitted
 from sklearn.base import clone
 
-import skrf
-from skrf import AdaptiveRF, HybridRF, KernelRegressionClassifier
+from skrf import KernelRegressionClassifier
 
 ZOO = [name for name in MECHANISMS if name not in PLAIN]
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 every_zoo = pytest.mark.parametrize("name", ZOO)
-every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 # Those that look at single rows: they learn centres.
 CLUSTERED = ("AdaptiveRF", "HybridRF-clustered", "HybridRF-complex")
 every_clustered = pytest.mark.parametrize("name", CLUSTERED)
 
 
 @every_zoo
-@every_kernel
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_container_gives_the_same_features(name, kernel):
     reference = fitted(name, kernel=kernel, sigma="scale")
     queries, keys = reference.transform(Y), reference.transform_keys(Y)
     assert queries.shape == (20, reference.n_components_)
-    assert_allclose(
-        reference.approximate_kernel(Y, X), queries @ reference.transform_keys(X).T, **CLOSE
-    )
+    estimate = queries @ reference.transform_keys(X).T
+    assert_allclose(reference.approximate_kernel(Y, X), estimate, **CLOSE)
     sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel=kernel, sigma="scale")
     assert_allclose(sparse.transform(sp.csr_matrix(Y)), queries, **CLOSE)
     assert_allclose(sparse.transform_keys(sp.csc_array(Y)), keys, **CLOSE)
@@ -44,8 +42,7 @@ def test_every_container_gives_the_same_features(name, kernel):
         half = reference.transform(single)
         assert half.dtype == np.float32
         assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
-    for i in (0, 7):
-        assert_allclose(reference.transform(Y[i : i + 1]), queries[i : i + 1], **CLOSE)
+    assert_allclose(reference.transform(Y[7:8]), queries[7:8], **CLOSE)
     copy = pickle.loads(pickle.dumps(reference))
     assert_array_equal(copy.transform_keys(Y), keys)
     assert_array_equal(clone(reference).fit(X, keys=Y).transform(Y), queries)
@@ -82,33 +79,16 @@ def test_claims_hold(name):
 
 
 @every_zoo
-@pytest.mark.parametrize("sigma", [1e-3, 1e3])
-def test_extreme_sigma_and_degenerate_data(name, sigma):
-    for rows in (X, X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))):
+def test_extreme_sigma_and_degenerate_data(name):
+    degenerate = X, X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))
+    for sigma, rows in product((1e-3, 1e3), degenerate):
         reference = make(name, n_components=6, sigma=sigma, random_state=0).fit(rows)
-        values = reference.feature_maps_[0](np.asarray(rows)).values
+        values = reference.feature_maps_[0](rows).values
         assert not np.isnan(values).any()
         if reference.is_positive:
             share = 1 if name != "HybridRF-clustered" else len(reference.query_centers_)
             n_seen = reference.n_components_ // share
             assert (np.isfinite(values).sum(axis=1) == n_seen).all()
-
-
-@every_zoo
-def test_partial_fit_is_fit_on_the_concatenation(name):
-    whole = make(name, n_components=24, sigma="scale", random_state=0)
-    if not hasattr(whole, "partial_fit"):
-        single_rows = (AdaptiveRF, HybridRF, skrf.GeometricRF, skrf.DiscreteRF)
-        assert isinstance(whole, single_rows)
-        return
-    whole.fit(X)
-    parts = clone(whole)
-    for rows in np.array_split(X, 3):
-        parts.partial_fit(rows)
-    # The complex parameter comes from an optimiser, which stops at that.
-    close = {"rtol": 1e-6, "atol": 1e-7} if name.startswith("Generalized") else CLOSE
-    assert_allclose(parts.transform(Y), whole.transform(Y), **close)
-    assert not hasattr(clone(whole).set_params(sigma="median"), "partial_fit")
 
 
 # ------------------------------------------------------------------ weights are repetitions
@@ -134,7 +114,7 @@ def assert_same_map(one, other, tolerance):
 
 
 @settings(
-    max_examples=100,
+    max_examples=60,
     derandomize=True,
     deadline=None,
     database=None,
@@ -161,6 +141,8 @@ def test_weights_are_repetitions(name, kernel, side, kind, sigma, n_components, 
     y = rng.integers(0, 4, n) if side == "labels" else None
     keys = rng.normal(size=(8, 3))[rng.integers(8, size=12)] if side == "keys" else None
     params = {"n_clusters": 3} if accepts(name, "n_clusters") else {}
+    if name == "AdaptiveRF" and kernel == "softmax":
+        params["asymmetric"] = side == "keys"
     params |= {"n_components": n_components, "sigma": sigma, "kernel": kernel, "random_state": 0}
     mechanism = make(name, **params)
 
@@ -194,15 +176,12 @@ def test_weights_are_repetitions_where_rows_are_drawn(name, side):
     weights = rng.integers(0, 3, 24_000)
     y, keys = (np.arange(24_000) % 3, None) if side == "labels" else (None, rows[:22_000] + 1)
     mechanism = make(name, n_components=30, sigma="median", random_state=0)
-    weighted = clone(mechanism).fit(rows, y, sample_weight=weights, keys=keys)
+    weighted = clone(mechanism).fit(rows, y, sample_weight=0.3 * weights, keys=keys)
     repeated = rng.permutation(np.repeat(np.arange(24_000), weights))
+    labels = None if y is None else y[repeated]
     other_keys = None if keys is None else keys[::-1]
-    again = clone(mechanism).fit(
-        rows[repeated], None if y is None else y[repeated], keys=other_keys
-    )
+    again = clone(mechanism).fit(rows[repeated], labels, keys=other_keys)
     assert_same_map(again, weighted, 1e-9)
-    scaled = clone(mechanism).fit(rows, y, sample_weight=0.3 * weights, keys=keys)
-    assert_same_map(scaled, weighted, 1e-9)
 
 
 @every_clustered
@@ -211,22 +190,6 @@ def test_kernel_regression_weighs_the_centres_of_its_map(name):
     repeated = np.random.default_rng(0).permutation(np.repeat(np.arange(30), weights))
     model = KernelRegressionClassifier(make(name, n_components=24, random_state=0))
     weighted = clone(model).fit(X, y, sample_weight=weights)
-    assert_same_map(
-        clone(model).fit(X[repeated], y[repeated]).feature_map_, weighted.feature_map_, 1e-9
-    )
-    assert_allclose(
-        clone(model).fit(X[repeated], y[repeated]).predict_proba(Y),
-        weighted.predict_proba(Y),
-        **CLOSE,
-    )
-
-
-@every_zoo
-def test_kernel_regression_takes_it(name):
-    y = np.arange(30) % 3
-    model = KernelRegressionClassifier(make(name, n_components=24, random_state=0)).fit(X, y)
-    shares = model.predict_proba(Y)
-    assert_allclose(shares.sum(axis=1), 1.0)
-    mapped = model.feature_map_
-    scores = mapped.transform(Y) @ (mapped.transform_keys(X).T @ np.eye(3)[y])
-    assert_array_equal(model.predict(Y), scores.argmax(axis=1))
+    other = clone(model).fit(X[repeated], y[repeated])
+    assert_same_map(other.feature_map_, weighted.feature_map_, 1e-9)
+    assert_allclose(other.predict_proba(Y), weighted.predict_proba(Y), **CLOSE)
