@@ -95,7 +95,8 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=Tru
     causal : bool, default=False
         Whether position i reads only positions up to i, which requires as many keys as queries.
     is_checked : bool, default=True
-        Whether contents are checked here, or later, set by set on threads.
+        Whether contents are checked here. False is for callers that make a `KeyGroup` of every
+        set, which checks its own, on threads.
 
     Returns
     -------

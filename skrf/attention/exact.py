@@ -108,25 +108,38 @@ def exact_attention(
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
         mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=False)
     dtype = _dtype_of_logits(inputs, scale, is_weighted)
+    return attended(inputs, dtype, scale, causal, mask, block_size)
+
+
+def attended(inputs, dtype, scale, causal, mask, block_size):
+    """Return the outputs of checked `Inputs`, computed in a dtype, in the layout given.
+
+    The other parameters are those of `exact_attention`, checked; the mask is a `Mask` or None.
+    """
     q, k, v = (cast(array, dtype) for array in (inputs.q, inputs.k, inputs.v))
     given = scale, causal, mask, block_size
     sets = np.arange(k.shape[0])
     if not inputs.is_numpy:
         padding = None if inputs.padding is None else inputs.padding[:, None, :]
         parts = k[:, None, :, :], v[:, None, :, :]
-        blocks_of_rows = _attend(q, *parts, padding, inputs.heads_of(sets), *given)
+        blocks_of_rows = _outputs_by_block(q, *parts, padding, inputs.heads_of(sets), *given)
         return inputs.given_layout(side_by_side([out for _, out in blocks_of_rows], -2))
     out = np.empty((*q.shape[:3], v.shape[-1]), dtype=inputs.q.dtype)
     for u in sets:
         padding = None if inputs.padding is None else inputs.padding[u]
         for g, head in enumerate(inputs.heads_of(u)):
-            for rows, block in _attend(q[u, g], k[u], v[u], padding, head, *given):
+            of_head = q[u, g], k[u], v[u], padding, head
+            for rows, block in _outputs_by_block(*of_head, *given):
                 out[u, g, rows] = block
     return inputs.given_layout(out)
 
 
-def _attend(q, k, v, padding, heads, scale, causal, mask, block_size):
-    """Yield rows and the outputs of these queries (..., n, d), block by block."""
+def _outputs_by_block(q, k, v, padding, heads, scale, causal, mask, block_size):
+    """Yield slices of queries and their outputs, block by block.
+
+    NumPy passes single heads, (L, d) and (S, d); other libraries all heads at once, (U, G, L, d)
+    and (U, 1, S, d) with padding (U, 1, S). At any time two arrays of a block of logits are held.
+    """
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     for rows in blocks(q.shape[-2], block_size):
         # No query of a causal block reads keys after the block's last query.

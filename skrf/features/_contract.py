@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from types import SimpleNamespace
 
 import numpy as np
+import scipy.sparse as sp
 
+from .._arrays import cast, namespace, scaled_squares
 from ..projections.base import dense_bytes
 from ._fitted import Sample
 
@@ -22,6 +24,9 @@ class Contract(ABC):
     _is_positive = False
     _is_symmetric = True
     _is_unbiased = True
+
+    # Feature maps without the parameter have this kernel, or name their own.
+    kernel = "gaussian"
 
     _needs_full_statistics = _needs_sizes = False
     _looks_at_rows = False  # at single rows, which are then weighted
@@ -71,6 +76,18 @@ class Contract(ABC):
     @abstractmethod
     def _assemble(self, learned, draw):
         """Return the `FeatureMap` objects of queries and keys."""
+
+    def _log_exact_kernel(self, X, Y, sigma):
+        """Return the log kernel of all pairs of rows; feature maps with their own override this.
+
+        X and Y are validated rows of any kind, dense or sparse, not yet multiplied by sigma.
+        """
+        if self.kernel == "softmax":
+            # Convert to float64 before scaling: sigma and products may leave float32's range.
+            X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
+            product = X @ Y.T
+            return product.toarray() if sp.issparse(product) else product
+        return scaled_squares(X, Y, sigma) / -2
 
     @abstractmethod
     def _log_variance(self, fitted, X, Y):

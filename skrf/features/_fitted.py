@@ -105,7 +105,8 @@ class Fitted:
         parts = statistics.queries, statistics.keys, fitted.queries, fitted.keys
         for values in (fitted.attributes, *map(vars, parts)):
             for value in values.values():
-                read_only(value)
+                if isinstance(value, np.ndarray):
+                    read_only(value)
         return fitted
 
     @classmethod

@@ -3,10 +3,9 @@
 import warnings
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, is_array_api, like, namespace, scaled_squares
+from .._arrays import cast, is_array_api, like, namespace
 from .._sums import log_estimate, signed_product
 from .._typing import Array
 from .._validation import validate_rows
@@ -135,15 +134,6 @@ class KernelMatrixMixin:
         for side, Z, name in ((self._fitted.queries, X, "X"), (self._fitted.keys, Y, "Y")):
             needs_double(side, Z, name)
         return X, Y
-
-    def _log_exact_kernel(self, X, Y, sigma):
-        """Return the log kernel of all pairs of rows."""
-        if self.kernel == "softmax":
-            # Convert to float64 before scaling: sigma and products may leave float32's range.
-            X, Y = (cast(Z, namespace(Z).float64) * sigma for Z in (X, Y))
-            product = X @ Y.T
-            return product.toarray() if sp.issparse(product) else product
-        return scaled_squares(X, Y, sigma) / -2
 
     def _flagged(self, values, what):
         """Return the values, and warn if some overflowed."""

@@ -24,7 +24,9 @@ _SMALL = 2**16  # number of entries below which threads cost more than they save
 def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
-    Values are at most about 1; exponents have shape (n, M), or (n,) with one per row.
+    Values are at most about 1; exponents have shape (n, M), or (n,) with one per row. A caller
+    whose values grow with the row normalises them itself: it divides the values of each row by the
+    largest of their absolute values (by 1 where all are 0) and adds its logarithm to the amplitude.
 
     See Also
     --------

@@ -89,7 +89,7 @@ class GaussianMap(FeatureMap):
     @property
     def level(self):
         """Log scale of all rows, if they share one: that of an average."""
-        if self.nonlinearity.reads_rows or self.affine.is_softmax:
+        if not self.nonlinearity.has_level or self.affine.is_softmax:
             return None
         row = self.nonlinearity.row_term(0.0, self.n_features)
         return row - math.log(self.drawn.n_projections) / 2
@@ -141,7 +141,8 @@ class GaussianMap(FeatureMap):
         A single matrix product with two more columns then computes them.
         """
         is_dense = isinstance(self.projection, DenseProjection)
-        return self.is_positive and self.columns_per_projection == 1 and is_dense
+        is_linear = self.nonlinearity.is_log_linear
+        return is_linear and self.columns_per_projection == 1 and is_dense
 
     @property
     def _wide_slope(self):
@@ -281,7 +282,10 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     @abstractmethod
     def _law(self, learned):
-        """Return the closed form of `skrf.variances` at the fitted parameters."""
+        """Return the closed form at the fitted parameters: one of `skrf.variances`, or its own.
+
+        One without the method ``pair`` holds where projections are independent.
+        """
 
     @property
     def _is_positive(self):
@@ -332,10 +336,17 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _check_variance(self, learned):
         self._check_is_dense()
-        coupling = self._joint
-        blocks = coupling.blocks(learned.n_projections, learned.n_features)
-        if any(coupling.pair_cosine(rows) is None for rows in blocks):
-            known = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
+        coupling, has_pairs = self._joint, hasattr(self._law(learned), "pair")
+
+        def is_known(coupling, *size):
+            blocks = coupling.blocks(*size)
+            return all(
+                coupling.pair_cosine(rows) is not None and (has_pairs or rows == 1)
+                for rows in blocks
+            )
+
+        if not is_known(coupling, learned.n_projections, learned.n_features):
+            known = [name for name, other in COUPLINGS.items() if is_known(other, 2, 2)]
             raise NotImplementedError(
                 f"No closed form is known for coupling={self.coupling!r}. "
                 f"Known: {', '.join(map(repr, known))}."
@@ -364,15 +375,18 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     def _repels(self, fitted):
         """Return whether no mixed moment of terms exceeds that of independent projections.
 
-        Terms are positive mixtures of exp(k omega.z). Given the lengths, a mixed moment grows with
-        the length of sum_i k_i omega_i, which is smallest at the smallest cosine. At right angles
-        it has moments of Dirichlet variables, which are below the products of single moments.
+        Terms of log-linear features are positive mixtures of exp(k omega.z). Given the lengths, a
+        mixed moment grows with the length of sum_i k_i omega_i, which is smallest at the smallest
+        cosine. At right angles it has moments of Dirichlet variables, which are below the products
+        of single moments.
         """
         coupling, learned = self._joint, fitted.learned
         blocks = coupling.blocks(learned.n_projections, learned.n_features)
         cosines = [coupling.pair_cosine(rows) for rows in blocks]
         is_known = self.projection == "dense" and None not in cosines
-        return is_known and fitted.queries.is_positive and max(cosines) <= 0
+        nonlinearity = self._terms(fitted)
+        is_mixture = nonlinearity is not None and nonlinearity.is_log_linear
+        return is_known and is_mixture and max(cosines) <= 0
 
     def _log_term_variance(self, fitted, X, Y):
         is_independent = type(self._joint) is Independent
@@ -418,11 +432,15 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return logs + self._log_outer_factor(learned, X, Y)
 
     def _dense_sides(self, learned, X, Y):
-        """Return dense rows of both sides in projected coordinates."""
+        """Return dense rows of both sides in projected coordinates, those of the closed form."""
         return [self._affine(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))]
 
     def _log_outer_factor(self, learned, X, Y):
-        """Return the log factor of the Gaussian variance: |x|^2 + |y|^2 for softmax."""
+        """Return the log factor of the squared kernel that the geometry does not hold.
+
+        The closed form, at the rows of `_dense_sides`, is multiplied by its exponential. The log is
+        0 for the Gaussian kernel and |x|^2 + |y|^2 for softmax.
+        """
         terms = [
             self._affine(learned, keys=keys).outer_term(Affine(1.0).on_host(Z))
             for Z, keys in ((X, False), (Y, True))

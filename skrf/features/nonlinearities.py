@@ -28,7 +28,8 @@ class Nonlinearity:
     norm_slope = 0.0  # factor of |x|^2 in row_term
     needs_products = True  # in pull_back
     has_sines = False  # whether `write` makes sines and cosines by compiled code
-    reads_rows = True  # whether values or scales depend on more of a row than its products
+    has_level = False  # whether all rows share one log scale, `row_term`, a constant; without bias
+    is_log_linear = False  # whether columns are exp(w.x + row + bias), or exp(row - w.x)
 
     def multiplier(self, projection):
         """Return the projection that multiplies the inputs and the bias of its columns."""
@@ -76,7 +77,7 @@ class SineCosine(Nonlinearity):
 
     columns_per_projection = 2
     has_sines = True
-    reads_rows = False
+    has_level = True
 
     def log_range(self, geometry):
         """Return that of cos w.(x - y), from -1 to 1."""
@@ -106,7 +107,7 @@ class PhasedCosine(Nonlinearity):
     """One column sqrt(2) cos(w.x + phase), phase uniform on (0, 2 pi): the pair folded into one."""
 
     phase: float
-    reads_rows = False
+    has_level = True
 
     def log_range(self, geometry):
         """Return that of a product of two such columns, from -2 to 2."""
@@ -129,9 +130,9 @@ class PhasedCosine(Nonlinearity):
 
 @dataclass(frozen=True)
 class PositiveNonlinearity(Nonlinearity):
-    """Base of the positive nonlinearities, whose columns are given as logarithms."""
+    """Base of the exponentials: positive columns, whose logarithms are linear in w.x."""
 
-    is_positive = True
+    is_positive = is_log_linear = True
     needs_products = False
     norm_slope = -1.0
 
