@@ -17,6 +17,14 @@ from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels, naming
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
+from ._decisions import (
+    best_sigmas,
+    candidates_of,
+    features_of,
+    hits,
+    n_scored_folds,
+    solution,
+)
 from ._mixins import sorted_classes
 from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
 
@@ -265,6 +273,20 @@ def searches(model, classes, scope):
     scores, unit = draft._scores_of(trains, tests, record)
     runs = zip(scores, [fit[0] for fit in fits], totals, strict=True)
     draft.feature_map_, total = draft._choose(runs, sigmas, unit, draft._rounding(data))
+    decisions = draft._decisions_to_score()
+    if decisions:
+        grid, best = draft._decision_grid(decisions), best_sigmas(draft.cv_results_)
+        places = [int(np.flatnonzero(sigmas == sigma)[0]) for sigma in best]
+        draft.decisions_ = "one-vs-one"  # whose sums serve every decision
+        search = replace(search, maps=[search.maps[k] for k in places])
+        sums = yield Pass("sums of classes", search.sums)
+        trains, _, totals = search.settled(sums)
+        record = yield Pass("decisions", partial(search.outcomes_of, search.solved(trains, grid)))
+        check_folds(record)
+        scores = np.mean([right / weight for weight, right in record], axis=0)
+        draft._take(candidates_of(grid, best, scores))
+        chosen = int(np.flatnonzero(best == draft.sigma_)[0])
+        draft.feature_map_, total = fits[places[chosen]][0], totals[chosen]
     if is_apart:
         (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)
@@ -354,6 +376,27 @@ class _Search:
                 self.draft._on(models[k])._outcomes(fold_data, exponents[1]) for models in trains
             )
             record[k] = moments, np.stack([weights @ models for models in outcomes])
+        return record
+
+    def solved(self, trains, grid):
+        """Return for every sigma, and fold to be scored, the solutions of a grid of decisions."""
+        n_classes, n_columns = len(self.draft.classes_), trains[0][0].moments.n_columns
+        n_folds = n_scored_folds(self.folds.n_splits, grid, len(trains), n_classes, n_columns)
+        return [
+            [[solution(*pair, sums.moments) for pair in grid] for sums in of_sigma[:n_folds]]
+            for of_sigma in trains
+        ]
+
+    def outcomes_of(self, solutions, *batch):
+        """Return for every fold its weight, and the weight of rows that solutions get right."""
+        (data, fold), record = self._parts(*batch), [None] * len(solutions[0])
+        for k in set(fold) & set(range(len(record))):
+            fold_data, right = _part(data, fold == k), []
+            codes, weights = fold_data.values.values, fold_data.sample_weight
+            for s, of_sigma in enumerate(solutions):
+                features = features_of(self._before(s, k).maps[0], fold_data.X)
+                right.append([hits(one.means(features), codes, weights) for one in of_sigma[k]])
+            record[k] = np.array([fold_data.weights.sum()]), np.array(right)
         return record
 
 

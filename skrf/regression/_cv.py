@@ -69,7 +69,9 @@ class Search:
             runs = judged(draft, feature_map, data, tests, sigmas, judge)
             runs = reported(runs, sigmas, self.verbose, unit)
             draft.feature_map_, sums = draft._choose(runs, sigmas, unit, self._rounding(data))
-        if sums is None:  # every fold had a map of its own
+        if draft._chooses_again(feature_map, data, tests):
+            sums = None
+        if sums is None:  # or if every fold had a map of its own
             (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
             sums = draft._sums_of(draft.feature_map_, data)
         return commit(self, draft._finished(sums))
@@ -84,6 +86,14 @@ class Search:
 
     def _obstacle_to_batches(self):
         return "a search scores folds of all rows. Call fit, or fit_batches for rows in batches."
+
+    def _chooses_again(self, feature_map, data, tests):
+        """Choose what sums cannot score, and return whether it needs other sums."""
+        return False
+
+    def _decisions_to_score(self):
+        """Return the decisions of a classifier that sums cannot score."""
+        return ()
 
     def _map_at(self, sigma):
         return self._prepared(sigma=sigma, hint=self._hint)

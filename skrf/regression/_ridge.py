@@ -130,6 +130,11 @@ class Moments:
         """Squares of the targets, (T,)."""
         return np.diagonal(self.products)[self.n_columns :]
 
+    @property
+    def together(self):
+        """The moments of all rows, as `ClassMoments` has them, too."""
+        return self
+
     def in_units(self, unit):
         """Return the same with targets in other units."""
         if np.array_equal(unit, self.unit):
@@ -280,13 +285,13 @@ class Ridge:
         Powers of 2 that the targets are divided by.
     intercept : ndarray of shape (T,)
         Intercepts.
-    root : ndarray of shape (M, M)
+    root : ndarray of shape (M, M) or None
         R R' is the inverse of gram + alpha.
     mean : ndarray of shape (M,)
         Mean of the features.
     weight : float
         Sum of the weights.
-    deviation : ndarray of shape (T,)
+    deviation : ndarray of shape (T,) or None
         Standard deviation of the noise; NaN if there are too few rows to estimate it.
     """
 
@@ -294,10 +299,10 @@ class Ridge:
     coef: np.ndarray
     unit: np.ndarray
     intercept: np.ndarray
-    root: np.ndarray
+    root: np.ndarray | None
     mean: np.ndarray
     weight: float
-    deviation: np.ndarray
+    deviation: np.ndarray | None
 
     @property
     def linear(self):
@@ -371,7 +376,7 @@ def solved(moments, alpha, noise=None):
     deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
     if noise is not None:
         deviation = np.full(coef.shape[1], np.sqrt(noise))
-    return _ridge_of(moments, alpha, coef, root, deviation)
+    return ridge_of(moments, alpha, coef, root, deviation)
 
 
 def discriminants(ridge, moments):
@@ -403,7 +408,8 @@ def _deviation(squares, freedom):
     return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)
 
 
-def _ridge_of(moments, alpha, coef, root, deviation):
+def ridge_of(moments, alpha, coef, root=None, deviation=None):
+    """Return the `Ridge` of coefficients; without a root it has no standard deviations."""
     means, targets = np.split(moments.mean, [moments.n_columns])
     intercept = (targets - means @ coef) * moments.unit
     return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
@@ -509,4 +515,4 @@ class Spectrum:
         coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
         root = self.vectors / np.sqrt(self.values + alpha)
         deviation = _deviation(self.rest + parts(best)[0] @ self.explained, freedom)
-        return _ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)
+        return ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)

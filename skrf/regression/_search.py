@@ -360,6 +360,15 @@ def fitted_apart(feature_map, data, tests, sigmas):
     return zip(*map(run, tests), strict=True)
 
 
+def fitted_together(feature_map, data, tests, sigmas):
+    """Return an iterator over the same of maps that are fitted to all rows."""
+    parts = [
+        (data.part(np.setdiff1d(np.arange(len(data.y)), test)), data.part(test)) for test in tests
+    ]
+    for fitted in data.fit_at_sigmas(feature_map, sigmas):
+        yield [(fitted, *part) for part in parts]
+
+
 def reported(runs, sigmas, verbose, unit):
     """Yield the runs of sigmas, and print a line with the best score for each if requested."""
     progress = Progress(verbose)

@@ -21,10 +21,20 @@ from .._validation import (
     read_only,
     validate_rows,
 )
-from ..features import RFFSampler
+from ..features import RFFSampler, as_feature_map
 from ._base import SIGMA, BaseKernelRegression
 from ._blocks import beside_threads, blocks_of
+from ._class_moments import ClassMoments, PairRidges, is_affordable
 from ._cv import Search
+from ._decisions import (
+    DECISIONS,
+    accuracies,
+    best_sigmas,
+    candidates_of,
+    grid_of,
+    n_scored_folds,
+    simplest,
+)
 from ._mixins import Classification, Regression, in_dtype, predictions_in
 from ._ridge import (
     Moments,
@@ -38,7 +48,15 @@ from ._ridge import (
     solve,
     solved,
 )
-from ._search import ROUNDING, maps_of, positive_array
+from ._search import (
+    ROUNDING,
+    fitted_apart,
+    fitted_together,
+    learns_from,
+    maps_of,
+    nearly_best,
+    positive_array,
+)
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
@@ -85,7 +103,7 @@ class FittedRidge:
         Parameters of the estimator at its first fit.
     maps : tuple of FeatureMap
         Maps of queries and keys; only the first is used.
-    moments : Moments or None
+    moments : Moments or ClassMoments or None
         Moments of all rows so far.
     ridge : Ridge or None
         The solution computed from them at the end.
@@ -97,7 +115,7 @@ class FittedRidge:
 
     params: dict
     maps: tuple
-    moments: Moments | None
+    moments: Moments | ClassMoments | None
     ridge: Ridge | None
     shape: tuple
     total: float | None = None
@@ -143,18 +161,23 @@ class _BaseRidge(BaseKernelRegression):
     def _added(self, before, data):
         total = before.total or before.moments.weight + data.total
         share = data.total / total if total < np.inf else 0.0
-        rows, alpha = (data.X, data.values, data.sample_weight), share * self._least_alpha()
+        alpha = share * self._least_alpha()
         with beside_threads(before.maps[0]):
-            moments = moments_of_rows(before.maps[0], *rows, least_alpha=alpha)
+            moments = self._moments_of(before.maps[0], data, alpha)
         return before.merge(replace(before, moments=moments))
 
-    def _decisions(self, ridge, moments):
+    def _moments_of(self, feature_map, data, least_alpha):
+        """Return the moments of rows."""
+        rows = data.X, data.values, data.sample_weight
+        return moments_of_rows(feature_map, *rows, least_alpha=least_alpha)
+
+    def _decided(self, moments):
         """Return the solution that predictions are made from."""
-        return ridge
+        return self._solved(moments.together)
 
     def _finished(self, sums):
         with narrow_blas(sums.moments.n_columns):
-            ridge = self._decisions(self._solved(sums.moments), sums.moments)
+            ridge = self._decided(sums.moments)
         return super()._finished(replace(sums, ridge=ridge, total=None))
 
     @property
@@ -275,8 +298,9 @@ class _Search(Search, _BaseRidge):
 
         def judge(train, _, test):
             # Together they hold all rows, so the unit is the same for all folds.
-            unit = np.maximum(train.moments.unit, test.moments.unit)
-            train, test = (sums.moments.in_units(unit) for sums in (train, test))
+            train, test = train.moments.together, test.moments.together
+            unit = np.maximum(train.unit, test.unit)
+            train, test = train.in_units(unit), test.in_units(unit)
             coefs = np.stack(run_all(partial(solve, train), alphas), axis=2)
             return -test.mean_errors(train, coefs)
 
@@ -286,11 +310,18 @@ class _Search(Search, _BaseRidge):
         """Return the scores of all sigmas and folds of a search in batches, and their unit."""
         judge, pairs = self._judge(), zip(trains, tests, strict=True)
         scores = [[judge(one, None, two) for one, two in zip(*pair, strict=True)] for pair in pairs]
-        return scores, np.maximum(trains[0][0].moments.unit, tests[0][0].moments.unit).max()
+        units = (sums[0][0].moments.together.unit for sums in (trains, tests))
+        return scores, np.maximum(*units).max()
 
     def _least_alpha(self):
         """Return what will be added to the diagonal, or may be."""
         return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+    def _finished(self, sums):
+        draft = super()._finished(sums)
+        if self.sigmas is not None:  # nothing can be added to a search
+            self._fitted = replace(self._fitted, moments=None)
+        return draft
 
     def _solved(self, moments):
         if self.sigmas is None:
@@ -363,7 +394,7 @@ class _Regression(Regression):
 
 
 class _Classification(Classification):
-    """Predictions of classes by the largest of ridge regressions on -1 and 1."""
+    """Predictions of classes from ridge regressions on -1 and 1."""
 
     def _to_sum(self, y, classes):
         codes, target = self._coded(y, classes)
@@ -372,11 +403,38 @@ class _Classification(Classification):
         targets = Targets(codes, np.ones(len(ones)), (), ones)
         return target, np.zeros(len(y), dtype=int), targets, 1
 
-    def _decisions(self, ridge, moments):
-        return discriminants(ridge, moments) if len(self.classes_) > 2 else ridge
+    def _bytes_of_sums(self, n_columns, data):
+        n_bytes = super()._bytes_of_sums(n_columns, data)
+        return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
+
+    def _keeps_classes(self, n_columns):
+        """Return whether the moments of every class are kept, for pairs of classes."""
+        return len(self.classes_) > 2 and self._decision(n_columns) == "one-vs-one"
+
+    def _decision(self, n_columns):
+        """Return the decision that is made from sums of so many features."""
+        if len(self.classes_) <= 2:
+            return "argmax"
+        if self.decision != "auto":
+            return self.decision
+        if hasattr(self, "cv"):  # a search, whose folds choose
+            return vars(self).get("decisions_", "discriminants")
+        return "one-vs-one" if is_affordable(len(self.classes_), n_columns) else "discriminants"
+
+    def _moments_of(self, feature_map, data, least_alpha):
+        if not self._keeps_classes(feature_map.n_columns or 0):
+            return super()._moments_of(feature_map, data, least_alpha)
+        rows = data.X, data.values.values, len(self.classes_), data.sample_weight
+        return ClassMoments.of_rows(feature_map, *rows, least_alpha)
+
+    def _decided(self, moments):
+        ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)
+        if self.decisions_ == "one-vs-one":
+            return PairRidges.solved(moments, ridge.alpha)
+        return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
 
     def decision_function(self, X: Array) -> Array:
-        """Return the ridge regressions on -1 and 1.
+        """Return the ridge regressions on -1 and 1, or what is decided from them.
 
         Parameters
         ----------
@@ -386,9 +444,10 @@ class _Classification(Classification):
         Returns
         -------
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
-            For two classes the regression, positive for ``classes_[1]``; for more, logarithms of
-            the classes' probabilities, if the features of every class were normal with the same
-            covariance.
+            For two classes the regression, positive for ``classes_[1]``. For more, by
+            ``decisions_``: the regressions ("argmax"); logarithms of the classes' probabilities,
+            if the features of every class were normal with the same covariance
+            ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
         """
         check_is_fitted(self)
         predictions = in_dtype(*self._of_features(X, self._fitted.ridge.means))
@@ -520,7 +579,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     Targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier, and two classes are
     told apart by the sign of the regression. The largest of three or more regressions often misses
     a class that lies between others, so they are turned into linear discriminants, which follow
-    from the same sums. See `ApproxKernelRidge` for the regression.
+    from the same sums, or every pair of classes has a regression of its own, as in scikit-learn's
+    OneVsOneClassifier but from a single pass over the rows. See `ApproxKernelRidge` for the
+    regression.
 
     Parameters
     ----------
@@ -530,6 +591,13 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
+    decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
+        How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
+        the linear discriminants that follow from them, or by the votes of a regression for every
+        pair of classes, which is usually the most accurate with some thousands of rows and costs
+        K (K - 1) / 2 solutions and the moments of every class in memory, K n_components^2
+        numbers. "auto" is "one-vs-one", or "discriminants" where the solutions would take more
+        than a minute or so (K^2 n_components^3 / 6 > 2e12).
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -537,10 +605,14 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels.
-    coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features in `decision_function`, up to a common term.
-    intercept_ : ndarray of shape (1,) or (n_classes,)
-        Its intercepts.
+    decisions_ : str
+        How classes are told apart; "argmax" for two.
+    coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
+        Coefficients of the features in the regression, in the decision values up to a common term,
+        or in the regressions of the pairs (0, 1), (0, 2), ..., (1, 2), ..., which are positive for
+        the second class.
+    intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
+        Intercepts.
     alpha_ : float
         The penalty.
     feature_map_ : transformer
@@ -560,17 +632,35 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007); Hastie, Tibshirani and
     Buja, Flexible discriminant analysis by optimal scoring (1994). The regression is that of
-    `ApproxKernelRidge`.
+    `ApproxKernelRidge`; one regression for every pair: Hastie and Tibshirani, Classification by
+    pairwise coupling (1998).
 
     Examples
     --------
     >>> from sklearn.datasets import load_digits
     >>> from skrf import ApproxKernelRidgeClassifier
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = ApproxKernelRidgeClassifier(random_state=0).fit(X[:1000], y[:1000])
-    >>> bool(model.score(X[1000:], y[1000:]) > 0.95)
+    >>> model = ApproxKernelRidgeClassifier(alpha=0.1, random_state=0)
+    >>> bool(model.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.95)
     True
     """
+
+    _parameter_constraints = {
+        **_Plain._parameter_constraints,
+        "decision": [StrOptions({"auto", *DECISIONS})],
+    }
+
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
+        self.decision = decision
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):
@@ -656,7 +746,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
-    mean squared error. Predictions are those of `ApproxKernelRidgeClassifier`.
+    mean squared error. Of three or more classes the two best values of sigma are then scored once
+    more, by the accuracy of every decision on held-out rows, with a map fitted to the training rows
+    of each fold. Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -667,10 +759,16 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. An int is the number of values, spread evenly on a log scale
         from a tenth of the sigma of "scale" to ten times that.
-    alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-        Penalties, > 0.
+    alphas : array-like, default=(0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+        Penalties, > 0. Those above 1 are not tried for pairs of classes.
     cv : int, splitter or iterable of splits, default=5
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
+    decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
+        How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
+        the linear discriminants that follow from them, or by the votes of a regression for every
+        pair of classes, which is usually the most accurate with some thousands of rows and costs
+        K (K - 1) / 2 solutions. "auto" takes the most accurate on held-out rows, the first of
+        equals.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -680,18 +778,22 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels.
+    decisions_ : str
+        How classes are told apart; "argmax" for two.
+    decision_scores_ : dict of float
+        The best accuracy of every decision that was tried on held-out rows.
     alpha_ : float
         The best penalty, the largest of those that are nearly as good.
     sigma_ : float
         The best sigma, the smallest of those that are nearly as good, if the map has one.
     best_score_ : float
-        Its score.
+        Its score in ``cv_results_``.
     cv_results_ : dict of ndarray
-        Scores of all pairs, named as in GridSearchCV.
-    coef_ : ndarray of shape (1, n_columns) or (n_classes, n_columns)
-        Coefficients of the features in `decision_function`, up to a common term.
-    intercept_ : ndarray of shape (1,) or (n_classes,)
-        Its intercepts.
+        Scores of all pairs of sigma and alpha, named as in GridSearchCV.
+    coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
+        Coefficients of the features, as in `ApproxKernelRidgeClassifier`.
+    intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
+        Intercepts.
     feature_map_ : transformer
         The fitted clone of the feature map, with the best sigma.
     n_features_in_ : int
@@ -718,3 +820,72 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     >>> bool(model.score(X, y) > 0.95)
     True
     """
+
+    _parameter_constraints = {
+        **_Search._parameter_constraints,
+        "decision": [StrOptions({"auto", *DECISIONS})],
+    }
+
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array | None = 10,
+        alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 5,
+        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            feature_map,
+            sigmas=sigmas,
+            alphas=alphas,
+            cv=cv,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.decision = decision
+
+    def _decisions_to_score(self):
+        """Return the decisions among which held-out rows choose, or which they give an alpha."""
+        decisions = DECISIONS if self.decision == "auto" else (self.decision,)
+        is_scored = len(self.classes_) > 2 and "one-vs-one" in decisions
+        return decisions if is_scored else ()
+
+    def _decision_grid(self, decisions):
+        """Return the pairs (decision, alpha) to score."""
+        return grid_of(decisions, np.unique(self._others()["alpha"]))
+
+    def _chooses_again(self, feature_map, data, tests):
+        decisions = self._decisions_to_score()
+        if not decisions:
+            return False
+        sigmas, n_classes = best_sigmas(self.cv_results_), len(self.classes_)
+        grid = self._decision_grid(decisions)
+        if learns_from(feature_map, data):
+            fits = fitted_apart(feature_map, data, tests, sigmas)
+        else:
+            fits = fitted_together(feature_map, data, tests, sigmas)
+        scores = []
+        for of_sigma in fits:
+            n_columns = as_feature_map(of_sigma[0][0]).n_columns or 0
+            n_folds = n_scored_folds(len(tests), grid, len(sigmas), n_classes, n_columns)
+            of_folds = [accuracies(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
+            scores.append(np.mean(of_folds, axis=0))
+        former = self.sigma_
+        self._take(candidates_of(grid, sigmas, scores))
+        return self.decisions_ == "one-vs-one" or self.sigma_ != former
+
+    def _take(self, candidates):
+        """Set the parameters of the best candidate."""
+        scores = np.array([one.score for one in candidates])
+        best = simplest(candidates, nearly_best(scores, ceiling=1.0))
+        self.decisions_, self.sigma_, self.alpha_ = best.decision, best.sigma, best.alpha
+        table = self.cv_results_
+        place = (table["param_sigma"] == best.sigma) & (table["param_alpha"] == best.alpha)
+        self.best_score_ = float(table["mean_test_score"][place][0])
+        self.decision_scores_ = {}
+        for one in candidates:
+            score = self.decision_scores_.get(one.decision, 0.0)
+            self.decision_scores_[one.decision] = max(score, one.score)

@@ -1,0 +1,131 @@
+"""Which decision a ridge classifier makes, by its accuracy on held-out rows.
+
+argmax takes the largest of K regressions on -1 and 1, discriminants turn them into linear
+discriminants, and one-vs-one lets a regression for every pair of classes vote.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._arrays import to_host
+from .._sums import Memory
+from ..features import as_feature_map
+from ._blocks import beside_threads, blocks_of
+from ._class_moments import ClassMoments, PairRidges, n_operations, pair_values, votes
+from ._ridge import discriminants, moments_of_rows, plain_features, ridge_of, solve
+
+# The simplest first, which nearly equal scores go to.
+DECISIONS = ("argmax", "discriminants", "one-vs-one")
+_N_SIGMAS = 2  # of which decisions are scored
+_LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
+_DUAL_ROWS = 4096  # products of all pairs of so many training rows are held
+_MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A decision with its parameters, and its accuracy on held-out rows."""
+
+    decision: str
+    sigma: float
+    alpha: float
+    score: float
+
+
+def best_sigmas(table, n=_N_SIGMAS):
+    """Return the best values of sigma in a table of scores, the best first."""
+    sigmas = np.unique(table["param_sigma"])
+    scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
+    return sigmas[np.argsort(np.negative(scores), kind="stable")[:n]]
+
+
+def grid_of(decisions, alphas):
+    """Return all pairs (decision, alpha) to try."""
+    largest = max(_LARGEST_PAIR_ALPHA, min(alphas))
+    return [
+        (decision, float(alpha))
+        for decision in decisions
+        for alpha in alphas
+        if decision != "one-vs-one" or alpha <= largest
+    ]
+
+
+def candidates_of(grid, sigmas, scores):
+    """Return a `Candidate` for every sigma and pair of a grid, given scores (n_sigmas, n_pairs)."""
+    return [
+        Candidate(decision, float(sigma), alpha, float(score))
+        for sigma, of_sigma in zip(sigmas, scores, strict=True)
+        for (decision, alpha), score in zip(grid, of_sigma, strict=True)
+    ]
+
+
+def simplest(candidates, is_good):
+    """Return the simplest of the good candidates: its decision, then least sigma, most alpha."""
+    chosen = [one for one, good in zip(candidates, is_good, strict=True) if good]
+    return min(chosen, key=lambda one: (DECISIONS.index(one.decision), one.sigma, -one.alpha))
+
+
+def n_scored_folds(n_folds, grid, n_sigmas, n_classes, n_columns):
+    """Return of how many folds decisions are scored, so that pairs do not take too long."""
+    n_solutions = sum(decision == "one-vs-one" for decision, _ in grid) * n_sigmas
+    cost = n_operations(n_classes, n_columns) * n_solutions
+    return int(np.clip(_MOST_OPERATIONS / max(cost, 1), 1, n_folds))
+
+
+# ---------------------------------------------------------------- solutions and their accuracy
+
+
+def solution(decision, alpha, moments):
+    """Return the solution of a decision, from `ClassMoments` if it is for pairs of classes."""
+    if decision == "one-vs-one":
+        return PairRidges.solved(moments, alpha)
+    together = moments.together
+    ridge = ridge_of(together, alpha, solve(together, alpha))
+    return ridge if decision == "argmax" else discriminants(ridge, together)
+
+
+def hits(values, codes, weights):
+    """Return the weight of the rows whose class has the largest value."""
+    is_right = values.argmax(axis=1) == codes
+    return float(is_right.sum() if weights is None else weights @ is_right)
+
+
+def accuracies(transformer, train, test, grid, n_classes):
+    """Return the accuracy on test rows of every pair (decision, alpha) of a grid."""
+    feature_map = as_feature_map(transformer)
+    codes, weights = train.values.values, train.sample_weight
+    of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
+    n_columns = feature_map.n_columns or 0
+    # Pairs with fewer rows than features are solved in their rows.
+    is_dual = len(codes) <= _DUAL_ROWS and 2 * len(codes) < n_columns * n_classes
+    least = min(alpha for _, alpha in grid)
+    values = {}
+    with beside_threads(feature_map):
+        features = features_of(feature_map, test.X)
+        if of_pairs and not is_dual:
+            moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
+        else:
+            moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
+        if of_pairs and is_dual:
+            of_train = features_of(feature_map, train.X)
+            regressions = pair_values(of_train, codes, weights, of_pairs, features, n_classes)
+            for alpha, of_alpha in zip(of_pairs, regressions, strict=True):
+                values["one-vs-one", alpha] = votes(of_alpha, n_classes)
+    scores = []
+    for pair in grid:
+        found = values[pair] if pair in values else solution(*pair, moments).means(features)
+        scores.append(hits(found, test.values.values, test.sample_weight))
+    return np.array(scores) / test.weights.sum()
+
+
+def features_of(feature_map, X):
+    """Return the features of rows on the host in float64, as ridge regression reads them."""
+    memory = Memory()
+
+    def block(rows):
+        values = to_host(plain_features(feature_map, X[rows, :], memory))
+        return values.astype(np.float64)  # a copy: the next block reuses the memory
+
+    size, map_blocks = blocks_of(feature_map, X)
+    return np.concatenate(map_blocks(block, X.shape[0], size))

@@ -1,0 +1,204 @@
+"""Ridge regressions of all pairs of classes, from the moments of each class."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.datasets import load_digits, load_iris
+from sklearn.linear_model import RidgeClassifier
+from sklearn.multiclass import OneVsOneClassifier
+
+from skrf import (
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ClusterNystroem,
+    OptimalPositiveRF,
+    RFFSampler,
+)
+from skrf.regression._class_moments import ClassMoments, pair_values, votes
+from skrf.regression._ridge import moments_of_rows
+from skrf.regression.ridge import Targets
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(240, 3))
+y = np.digitize(X[:, 0] + 0.3 * RNG.normal(size=240), [-0.7, 0, 0.7])
+WEIGHTS = RNG.uniform(0.5, 2.0, 240)
+MAP = RFFSampler(24, sigma=0.7, random_state=0)
+DECISIONS = ("argmax", "discriminants", "one-vs-one")
+
+
+def model(**params):
+    return ApproxKernelRidgeClassifier(MAP, **{"alpha": 0.1, "decision": "one-vs-one", **params})
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("alpha", [1e-4, 1.0])
+def test_coefficients_are_those_of_a_ridge_for_every_pair(weights, alpha):
+    fitted = model(alpha=alpha).fit(X, y, weights)
+    F = fitted.feature_map_.transform(X)
+    for number, (first, second) in enumerate(combinations(range(4), 2)):
+        rows = np.isin(y, (first, second))
+        peer = RidgeClassifier(alpha=alpha).fit(
+            F[rows], y[rows] == second, None if weights is None else weights[rows]
+        )
+        assert_allclose(fitted.coef_[number], np.ravel(peer.coef_), rtol=1e-8, atol=1e-8)
+        assert_allclose(fitted.intercept_[number], peer.intercept_[0], rtol=1e-8, atol=1e-8)
+
+
+def test_predictions_are_those_of_scikit_learn_but_for_ties():
+    Z, labels = load_digits(return_X_y=True)
+    fitted = model(alpha=1.0).set_params(feature_map=RFFSampler(128, sigma="scale", random_state=0))
+    fitted.fit(Z[:600], labels[:600])
+    F = fitted.feature_map_.transform(Z)
+    peer = OneVsOneClassifier(RidgeClassifier(alpha=1.0)).fit(F[:600], labels[:600])
+    values = F[600:] @ fitted.coef_.T + fitted.intercept_
+    counts = np.zeros((len(values), 10))
+    for number, (first, second) in enumerate(combinations(range(10), 2)):
+        counts[np.arange(len(values)), np.where(values[:, number] > 0, second, first)] += 1
+    top = np.sort(counts, axis=1)
+    is_clear = top[:, -1] > top[:, -2]
+    assert is_clear.mean() > 0.9
+    assert_array_equal(fitted.predict(Z[600:])[is_clear], peer.predict(F[600:])[is_clear])
+    # Each decision value is the votes, and less than half a vote more or less.
+    assert_allclose(fitted.decision_function(Z[600:]), counts, rtol=0, atol=0.34)
+
+
+def test_ties_go_to_the_class_with_the_larger_sum_of_tanh():
+    # A cycle of wins: 0 beats 1 by 1.4, 1 beats 2 by 40, 2 beats 0 by .1. Raw sums would choose 1.
+    values = np.array([[-1.4, 0.1, -40.0]])
+    margins = np.tanh([1.4, 0.1, 40.0]) @ [[1, -1, 0], [-1, 0, 1], [0, 1, -1]]
+    assert_allclose(votes(values, 3), [1 + margins / 6], rtol=1e-12)
+    assert votes(values, 3).argmax() == 0
+
+
+def test_batches_and_merged_parts_equal_one_fit():
+    whole = model().fit(X, y, WEIGHTS)
+    batches = model()
+    for rows in (slice(0, 100), slice(100, 101), slice(101, 240)):
+        batches.partial_fit(X[rows], y[rows], classes=np.arange(4), sample_weight=WEIGHTS[rows])
+    streamed = model().fit_batches([(X[:90], y[:90]), (X[90:], y[90:])])
+    assert_allclose(batches.coef_, whole.coef_, rtol=1e-10, atol=1e-10)
+    assert_allclose(streamed.coef_, model().fit(X, y).coef_, rtol=1e-10, atol=1e-10)
+
+
+def test_the_sum_of_the_classes_are_the_moments_of_all_rows():
+    feature_map = MAP.fit(X).feature_maps_[0]
+    of_classes = ClassMoments.of_rows(feature_map, X, y, 5, WEIGHTS).together
+    targets = Targets(y, np.ones(5), (), np.arange(5))
+    expected = moments_of_rows(feature_map, X, targets, WEIGHTS)
+    assert_allclose(of_classes.weight, expected.weight, rtol=1e-14)
+    assert_allclose(of_classes.mean, expected.mean, rtol=1e-12, atol=1e-14)
+    assert_allclose(of_classes.products, expected.products, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_pairs_solved_in_their_rows_are_the_same(weights):
+    fitted = model(alpha=1e-3).fit(X[:60], y[:60], None if weights is None else weights[:60])
+    F = fitted.feature_map_.transform(X)
+    given = None if weights is None else weights[:60]
+    values = pair_values(F[:60], y[:60], given, [10.0, 1e-3], F[60:], 4)
+    assert_allclose(values[1], F[60:] @ fitted.coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9)
+
+
+def test_a_class_without_rows_never_wins():
+    fitted = model().partial_fit(X[:50], np.minimum(y[:50], 2), classes=[0, 1, 2, 3, 4])
+    assert set(fitted.predict(X)) <= {0, 1, 2}
+    values = pair_values(np.eye(3), np.array([0, 1, 1]), None, [1.0], np.eye(3), 4)
+    assert (votes(values[0], 4)[:, 2:].max(axis=1) < votes(values[0], 4)[:, :2].max(axis=1)).all()
+
+
+def test_float32_and_positive_maps():
+    exact = model().fit(X, y).decision_function(X)
+    single = model().fit(X.astype(np.float32), y).decision_function(X.astype(np.float32))
+    assert single.dtype == np.float32
+    assert np.mean(np.abs(single - exact) < 1e-3) > 0.98  # a vote may turn
+    positive = model().set_params(feature_map=OptimalPositiveRF(64, sigma=0.7, random_state=0))
+    assert positive.fit(X, y).score(X, y) > 0.75
+
+
+def test_two_classes_have_one_regression():
+    for decision in ("auto", *DECISIONS):
+        fitted = model(decision=decision).fit(X, y > 1)
+        assert fitted.decisions_ == "argmax" and fitted.coef_.shape == (1, 24)
+        assert_array_equal(fitted.predict(X), model(decision="argmax").fit(X, y > 1).predict(X))
+
+
+@pytest.mark.parametrize("feature_map", [MAP, ClusterNystroem(30, random_state=0)], ids=repr)
+def test_a_search_takes_the_decision_that_is_best_on_held_out_rows(feature_map):
+    scores = {}
+    for decision in DECISIONS:
+        search = ApproxKernelRidgeClassifierCV(feature_map, sigmas=3, cv=3, decision=decision)
+        search.fit(X, y)
+        assert search.decisions_ == decision
+        scores[decision] = search
+    auto = ApproxKernelRidgeClassifierCV(feature_map, sigmas=3, cv=3).fit(X, y)
+    assert set(auto.decision_scores_) == set(DECISIONS)
+    best = max(auto.decision_scores_.values())
+    assert auto.decision_scores_[auto.decisions_] == pytest.approx(best, abs=1e-4)
+    assert scores["one-vs-one"].decision_scores_ == {
+        "one-vs-one": auto.decision_scores_["one-vs-one"]
+    }
+    # The model is a plain one with the parameters that were chosen.
+    plain = ApproxKernelRidgeClassifier(
+        feature_map, sigma=auto.sigma_, alpha=auto.alpha_, decision=auto.decisions_
+    )
+    assert_allclose(auto.coef_, plain.fit(X, y).coef_, rtol=1e-8, atol=1e-10)
+    assert auto.best_score_ in auto.cv_results_["mean_test_score"]
+
+
+def test_scores_of_a_search_are_those_of_its_folds():
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = list(StratifiedKFold(3).split(X, y))
+    search = ApproxKernelRidgeClassifierCV(
+        MAP, sigmas=[0.5], alphas=[0.1], cv=folds, decision="one-vs-one"
+    ).fit(X, y)
+    expected = [
+        ApproxKernelRidgeClassifier(MAP, sigma=0.5, alpha=0.1, decision="one-vs-one")
+        .fit(X[train], y[train])
+        .score(X[test], y[test])
+        for train, test in folds
+    ]
+    assert search.decision_scores_["one-vs-one"] == pytest.approx(np.mean(expected), abs=1e-12)
+
+
+class Memory(TransformerMixin, BaseEstimator):
+    """Features that give away the labels of the rows seen in `fit`, and no others."""
+
+    def __init__(self, sigma=1.0):
+        self.sigma = sigma
+
+    def fit(self, X, y):
+        self.codes_ = dict(zip(map(bytes, X), np.unique(y, return_inverse=True)[1], strict=True))
+        return self
+
+    def transform(self, X):
+        return np.array(
+            [np.eye(4)[3 if k is None else k] for k in map(self.codes_.get, map(bytes, X))]
+        )
+
+
+@pytest.mark.parametrize("decision", ["auto", "one-vs-one"])
+def test_permuted_labels_score_at_chance(decision):
+    """A map that reads labels is fitted inside the folds, so nothing leaks."""
+    Z, labels = load_iris(return_X_y=True)
+    Z = Z + RNG.normal(scale=1e-3, size=Z.shape)  # no equal rows
+    labels = RNG.permutation(labels)
+    search = ApproxKernelRidgeClassifierCV(Memory(), sigmas=[1.0], cv=3, decision=decision).fit(
+        Z, labels
+    )
+    assert max(search.decision_scores_.values()) < 0.5  # 1 if a held-out row was seen
+    assert search.score(Z, labels) == 1.0
+
+
+def test_votes_follow_the_classes_whatever_their_names():
+    names = np.array(["d", "a", "c", "b"])
+    fitted = model().fit(X, names[y])
+    assert np.mean(fitted.predict(X) == names[y]) == pytest.approx(model().fit(X, y).score(X, y))
+
+
+def test_faulty_decisions_are_named():
+    with pytest.raises(ValueError, match="decision"):
+        model(decision="votes").fit(X, y)
