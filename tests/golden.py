@@ -1,4 +1,4 @@
-"""Results of version 0.1.0 in digests, which `test_golden.py` compares with today's.
+"""Results in digests, which `test_golden.py` compares with today's.
 
     python tests/golden.py     # writes golden.json anew: only where a change of results is meant
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from instances import KERNELS, MECHANISMS, accepts, couplings, make
+from instances import MECHANISMS, accepts, couplings, make
 from sklearn.kernel_approximation import Nystroem
 
 import skrf
@@ -21,6 +21,7 @@ from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
     ToeplitzMask,
+    exact_attention,
 )
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
 from skrf.projections import PROJECTIONS
@@ -43,62 +44,57 @@ def rows(n, d, seed):
     return np.round(rng.normal(0.3, 0.5, (n, d)), 3) * (rng.random((n, d)) < 0.8)
 
 
-# ------------------------------------------------------------------ mechanisms
+# ------------------------------------------------------------------ features
 
 
-def _mechanism_cases():
-    """Yield name, mechanism, dtype."""
+def _maps():
+    """Yield name, map, dtype, and whether all that it computes is kept, or its features alone."""
     for name in MECHANISMS:
+        for dtype in ("float64", "float32"):
+            yield f"{name} {dtype}", make(name, **PARAMS), dtype, True
+        yield f"{name} softmax", make(name, **{**PARAMS, "kernel": "softmax"}), "float64", False
         for coupling in couplings(name):
-            held = PROJECTIONS if accepts(name, "projection") else (None,)
-            for projection in held:
+            for projection in PROJECTIONS if accepts(name, "projection") else ():
                 if projection == "hadamard" and coupling not in PROJECTIONS["hadamard"]:
-                    if coupling is not None or make(name).coupling not in PROJECTIONS["hadamard"]:
-                        continue
-                params = {} if projection is None else {"projection": projection}
-                for kernel in KERNELS:
-                    for dtype in ("float64", "float32"):
-                        if dtype == "float32" and kernel == "softmax":
-                            continue
-                        own = make(
-                            name, coupling, n_components=14, sigma=0.8, kernel=kernel,
-                            random_state=3, **params,
-                        )  # fmt: skip
-                        yield f"{name} {coupling} {projection} {kernel} {dtype}", own, dtype
+                    continue
+                draw = make(name, coupling, projection=projection, **PARAMS)
+                yield f"{name} {coupling} {projection}", draw, "float64", False
     for asymmetric in (skrf.DenseExponentialRF, skrf.AdaptiveRF):
-        own = asymmetric(14, asymmetric=True, kernel="softmax", random_state=3)
-        yield f"{asymmetric.__name__} asymmetric", own, "float64"
+        feature_map = asymmetric(14, asymmetric=True, kernel="softmax", random_state=3)
+        yield f"{asymmetric.__name__} asymmetric", feature_map, "float64", True
     for kernel in ("laplacian", "cauchy", "matern12", "matern32", "matern52"):
-        yield f"RFFSampler {kernel}", skrf.RFFSampler(14, kernel=kernel, random_state=3), "float64"
+        feature_map = skrf.RFFSampler(14, kernel=kernel, random_state=3)
+        yield f"RFFSampler {kernel}", feature_map, "float64", True
     for name in ("RFFSampler", "PositiveRF-hyperbolic", "GeneralizedExponentialRF"):
-        yield f"{name} one column", make(name, n_components=1, random_state=3), "float64"
+        yield f"{name} one column", make(name, n_components=1, random_state=3), "float64", False
     for sigma in ("scale", "median"):
-        yield f"sigma {sigma}", skrf.OptimalPositiveRF(14, sigma=sigma, random_state=3), "float64"
+        feature_map = skrf.OptimalPositiveRF(14, sigma=sigma, random_state=3)
+        yield f"sigma {sigma}", feature_map, "float64", False
     for centers in ("kmeans", "random"):
-        own = skrf.AdaptiveRF(14, centers=centers, sigma=2.0, random_state=3)
-        yield f"AdaptiveRF {centers}", own, "float64"
+        feature_map = skrf.AdaptiveRF(14, centers=centers, sigma=2.0, random_state=3)
+        yield f"AdaptiveRF {centers}", feature_map, "float64", False
 
 
-def _mechanisms():
-    for name, mechanism, dtype in _mechanism_cases():
-        width = 14 if getattr(mechanism, "projection", None) == "hadamard" else 4
+PARAMS = {"n_components": 14, "sigma": 0.8, "random_state": 3}
+
+
+def _features():
+    for name, feature_map, dtype, is_whole in _maps():
+        width = 14 if getattr(feature_map, "projection", None) == "hadamard" else 4
         X, Y = (rows(n, width, seed).astype(dtype) for n, seed in ((20, 0), (9, 1)))
-        for keys in (None, Y):
-            mechanism.fit(X, keys=keys)
-            found = {"transform": mechanism.transform(Y)}
-            if keys is not None:
-                found["transform_keys"] = mechanism.transform_keys(X)
-            if hasattr(mechanism, "omega_"):
-                found["omega"] = mechanism.omega_
-            if dtype == "float64":
-                try:
-                    found["variance"] = mechanism.kernel_variance(X[:4] / 2, Y[:4] / 2)
-                except NotImplementedError:
-                    pass
-                found["kernel"] = mechanism.approximate_kernel(X, Y)
-            side = "" if keys is None else " with keys"
-            for part, values in found.items():
-                yield f"{name}{side}: {part}", dtype, values
+        feature_map.fit(X, keys=Y)
+        yield f"{name}: queries", dtype, feature_map.transform(Y)
+        yield f"{name}: keys", dtype, feature_map.transform_keys(X)
+        if not is_whole:
+            continue
+        if dtype == "float64":
+            yield f"{name}: kernel", dtype, feature_map.approximate_kernel(X, Y)
+            try:
+                variance = feature_map.kernel_variance(X[:4] / 2, Y[:4] / 2)
+            except NotImplementedError:
+                continue
+            yield f"{name}: variance", dtype, variance
+        yield f"{name}: one side", dtype, feature_map.fit(X).transform(Y)
 
 
 # ------------------------------------------------------------------ estimators
@@ -135,6 +131,33 @@ def _regression():
     yield "classifier partial_fit", "float64", model.predict_proba(Z)
     model = KernelRegressionClassifier(former).fit(sp.csr_array(X), y)
     yield "classifier sparse", "float64", model.predict_proba(sp.csr_array(Z))
+    model = KernelRegressor("exact", sigma=0.8).fit(X, X[:, 0] ** 2, weights)
+    yield "regressor exact", "float64", model.predict(Z)
+
+
+def _ridge():
+    X, Z = rows(60, 4, 0), rows(15, 4, 1)
+    y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
+    targets = np.column_stack([X[:, 0] ** 2, 1000 * X[:, 1]])
+    for name in ("RFFSampler", "OptimalPositiveRF", "ClusterNystroem"):
+        for dtype in ("float64", "float32"):
+            A, B = X.astype(dtype), Z.astype(dtype)
+            feature_map = getattr(skrf, name)(20, sigma=0.8, random_state=1)
+            model = skrf.ApproxKernelRidge(feature_map, alpha=0.1).fit(A, targets, weights)
+            yield f"regressor {name} {dtype}", dtype, model.predict(B)
+            if dtype == "float64":
+                _, deviations = model.predict(B, return_std=True)
+                yield f"regressor {name}: deviations", dtype, deviations
+            for decision in ("argmax", "discriminants", "one-vs-one"):
+                model = skrf.ApproxKernelRidgeClassifier(feature_map, alpha=0.1, decision=decision)
+                model.fit(A, y, weights)
+                yield f"classifier {name} {dtype} {decision}", dtype, model.decision_function(B)
+    model = skrf.ApproxKernelRidgeCV(skrf.RFFSampler(20, random_state=1), sigmas=3, cv=3)
+    model.fit(X, targets, weights)
+    yield "search: scores", "float64", model.cv_results_["mean_test_score"]
+    model = skrf.ApproxKernelRidgeCV(skrf.RFFSampler(20, sigma=0.8, random_state=1), sigmas=None)
+    model.fit(X, targets, weights)
+    yield "generalised cross-validation: scores", "float64", model.cv_results_["mean_test_score"]
 
 
 # ------------------------------------------------------------------ attention
@@ -197,6 +220,43 @@ def _attention():
                 yield case, "float64", operator(q, k, v, key_padding_mask=padding)
 
 
+def _exact_attention():
+    rng = np.random.default_rng(8)
+    for dtype in ("float64", "float32"):
+        q, k, v, padding = _attention_inputs(dtype)
+        for causal in (False, True):
+            output = exact_attention(q, k, v, causal=causal, key_padding_mask=padding)
+            yield f"softmax {'causal' if causal else ''} {dtype}", dtype, output
+    q, k, v, _ = _attention_inputs("float64")
+    yield "mask", "float64", exact_attention(q, k, v, mask=rng.random((70, 70)))
+
+
+def _torch_gradients():
+    """Yield gradients of a loss with respect to queries, keys and values."""
+    import torch
+
+    from skrf.torch import RandomFeatureAttention
+
+    maps = {
+        "default": skrf.OptimalPositiveRF(24, random_state=1),
+        "trigonometric": skrf.RFFSampler(24, random_state=1),
+        "relu": GeneralizedMap(24, random_state=1),
+        "hyperbolic": skrf.PositiveRF(24, variant="hyperbolic", random_state=1),
+    }
+    for name, feature_map in maps.items():
+        for dtype in ("float64", "float32"):
+            for causal in (False, True):
+                *heads, _ = _attention_inputs(dtype)
+                tensors = [torch.tensor(part, requires_grad=True) for part in heads]
+                attention = RandomFeatureAttention(feature_map, is_causal=causal)
+                output = attention(*tensors)
+                weights = torch.cos(torch.arange(output.numel(), dtype=output.dtype))
+                (output.ravel() @ weights).backward()
+                for side, tensor in zip("qkv", tensors, strict=True):
+                    case = f"{name} {dtype}{' causal' if causal else ''}: {side}"
+                    yield case, dtype, tensor.grad.numpy()
+
+
 # ------------------------------------------------------------------ graphical models
 
 
@@ -234,9 +294,12 @@ def _graphical():
 
 
 SUBJECTS = {
-    "mechanisms": _mechanisms,
+    "features": _features,
     "regression": _regression,
+    "ridge": _ridge,
     "attention": _attention,
+    "exact attention": _exact_attention,
+    "torch gradients": _torch_gradients,
     "graphical": _graphical,
 }
 
@@ -253,7 +316,7 @@ def main():
     lines = []
     for subject in SUBJECTS:
         for name, (dtype, *numbers) in digests(subject).items():
-            row = [dtype, *(float(f"{number:.11g}") for number in numbers)]
+            row = [dtype, *(float(f"{number:.14g}") for number in numbers)]
             lines.append(f"{json.dumps(f'{subject}: {name}')}: {json.dumps(row)}")
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(lines)} digests in {PATH.name}")

@@ -1,4 +1,8 @@
-"""Nothing that was published moves: results equal those of version 0.1.0 to rounding."""
+"""No result moves unnoticed: digests of arrays equal those that were written to a file.
+
+The generalised map's parameter comes from an optimiser, which stops at 1e-8 or so. Attention by
+features of both signs divides by sums that may cancel, so rounding is larger there.
+"""
 
 import json
 
@@ -7,25 +11,34 @@ import pytest
 from golden import PATH, SUBJECTS, digests
 
 # Of the root mean square of an array.
-TOLERANCE = {"float64": 1e-9, "float32": 3e-4}
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+SIGNED = ("attention trigonometric", "attention hybrid")
+
+
+def tolerance_of(name, dtype):
+    """Return what rounding may change, beside a processor's own order of sums."""
+    if "eneralized" in name:
+        return 1e-6
+    return TOLERANCE[dtype] * (100.0 if name.startswith(SIGNED) else 1.0)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_results_are_those_of_version_0_1(subject):
+def test_results_are_those_in_the_file(subject):
+    if subject == "torch gradients":
+        pytest.importorskip("torch", reason="torch is not installed")
     kept = {
         name.removeprefix(f"{subject}: "): row
         for name, row in json.loads(PATH.read_text()).items()
         if name.startswith(f"{subject}: ")
     }
-    found = digests(subject)
-    assert found.keys() == kept.keys()
+    results = digests(subject)
+    assert results.keys() == kept.keys()
     moved = []
     for name, (dtype, size, *products) in kept.items():
-        own_dtype, own_size, *own = found[name]
-        assert own_dtype == dtype
-        # The generalised map's parameter comes from an optimiser, which stops at that.
-        tolerance = max(TOLERANCE[dtype], 1e-6 if "eneralized" in name else 0.0)
-        same_size = np.isclose(own_size, size, rtol=tolerance, atol=0.0)
-        if not (same_size and np.allclose(own, products, rtol=0.0, atol=10 * tolerance)):
-            moved.append((name, size, own_size))
+        new_dtype, new_size, *new_products = results[name]
+        assert new_dtype == dtype
+        tolerance = tolerance_of(name, dtype)
+        same_size = np.isclose(new_size, size, rtol=tolerance, atol=0.0)
+        if not (same_size and np.allclose(new_products, products, rtol=0.0, atol=10 * tolerance)):
+            moved.append((name, size, new_size))
     assert not moved, f"{len(moved)} of {len(kept)}: {moved[:8]}"

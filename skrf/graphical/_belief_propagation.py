@@ -15,7 +15,7 @@ from sklearn.utils import gen_batches
 
 from .._sums import differences, finite, log_sum_exp
 from .._validation import check_integer, naming
-from ._potentials import draw_rows
+from ._potentials import draw_rows, largest_log
 
 _BLOCK = 2**22  # entries of a temporary array
 
@@ -137,10 +137,10 @@ class BeliefPropagation:
         """Return the log probability of the most probable assignment, and that assignment."""
         up = self.upward("maxima")
         states = np.empty(len(self.unary), dtype=int)
-        states[0] = up.beliefs[0].argmax()
+        states[0], top = largest_log(up.beliefs[0])
         for i, parent in self.parents.items():
             states[i] = up.details[i][states[parent]]
-        return float(up.beliefs[0].max()) + up.scale - self.log_partition, states
+        return float(top) + up.scale - self.log_partition, states
 
     def max_marginals(self):
         """Return the largest log probability with every state of every variable."""

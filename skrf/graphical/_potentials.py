@@ -55,7 +55,7 @@ class Potential:
         size = max(1, _BLOCK // m)
         for start in range(0, n, size):
             block = slice(start, start + size)
-            places[block], tops[block] = largest(self.log_rows(block) + logs)
+            places[block], tops[block] = largest_log(self.log_rows(block) + logs)
         return tops, places
 
 
@@ -359,10 +359,25 @@ def log_features(feature_map, embeddings):
     return mapped(feature_map, in_range(feature_map, embeddings, "embeddings")).values
 
 
-def largest(rows):
-    """Return the index and the value of the maximum of each row."""
-    choice = rows.argmax(axis=1)
-    return choice, rows[np.arange(len(rows)), choice]
+def largest(values, margin):
+    """Return the index and the value of the maximum along the last axis.
+
+    Paths that visit the same transitions in another order are equally probable but for rounding,
+    which must not choose among them: of the values that lack at most a margin, the first is taken.
+    """
+    tops = values.max(axis=-1)
+    return (values >= (tops - margin)[..., None]).argmax(axis=-1), tops
+
+
+def rounding_of_logs(tops):
+    """Return how much of logs of probabilities may be rounding, after sums of many of them."""
+    rounding = 256 * np.finfo(tops.dtype).eps
+    return np.where(tops == -np.inf, 0.0, rounding * (1.0 + np.abs(tops)))
+
+
+def largest_log(logs):
+    """Return the index and the value of the maximum of log values along the last axis."""
+    return largest(logs, rounding_of_logs(logs.max(axis=-1)))
 
 
 def draw_rows(logs, rng):

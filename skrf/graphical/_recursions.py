@@ -14,7 +14,15 @@ from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
 from ._belief_propagation import BeliefPropagation
-from ._potentials import Dense, LowRank, draw_rows, largest, log_features
+from ._potentials import (
+    Dense,
+    LowRank,
+    draw_rows,
+    largest,
+    largest_log,
+    log_features,
+    rounding_of_logs,
+)
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _BLOCK_ENTRIES = 2**22  # pairs of states held at once
@@ -350,10 +358,10 @@ class Model:
                 top, pointers[t] = enter(best)
                 best = top + self.log_emissions(sequence[t : t + 1])[0]
             path = np.empty(len(sequence), dtype=int)
-            path[-1] = best.argmax()
+            path[-1], log_probability = largest_log(best)
             for t in range(len(sequence) - 1, 0, -1):
                 path[t - 1] = pointers[t, path[t]]
-            yield best.max(), path
+            yield log_probability, path
 
     def _entered(self, into, best):
         """Return the log probabilities of the best paths to all states, and their origins."""
@@ -362,13 +370,14 @@ class Model:
         leaving = np.exp(logs - top).T
         tops, origins = np.empty(n), np.empty(n, dtype=int)
         for block in gen_batches(n, max(1, _BLOCK_ENTRIES // n)):
-            choice, values = largest(into[block] @ leaving)
+            products = into[block] @ leaving
+            choice, values = largest(products, rounding_of_logs(top) * products.max(axis=1))
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
                 values = np.log(values) + top
             if lost.size:
                 again = log_product(self.transition.log_T.T[block][lost], logs.T)
-                choice[lost], values[lost] = largest(again)
+                choice[lost], values[lost] = largest_log(again)
             tops[block], origins[block] = values, choice
         return tops, origins
 

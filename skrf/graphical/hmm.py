@@ -16,11 +16,12 @@ from .._typing import Array, RandomState, Transformer
 from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
 from ._learning import learn
 from ._maximum_likelihood import MaximumLikelihood
-from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
+from ._potentials import as_array, as_generator, check_embeddings, fitted_maps, largest
 from ._recursions import ANY, LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 _LARGEST = 1e130  # largest standard deviation of embeddings
+_ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
 _OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
@@ -779,5 +780,5 @@ def _decoded(model, sequences, algorithm):
     paths = [np.empty(len(sequence), dtype=int) for sequence in sequences]
     for sequence, path in zip(sequences, paths, strict=True):
         for t, posterior in model.posteriors(sequence):
-            path[t] = posterior.argmax()
+            path[t] = largest(posterior, _ROUNDING * posterior.max())[0]
     return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)
