@@ -359,25 +359,24 @@ def log_features(feature_map, embeddings):
     return mapped(feature_map, in_range(feature_map, embeddings, "embeddings")).values
 
 
-def largest(values, margin):
-    """Return the index and the value of the maximum along the last axis.
+def largest(values, tops, margin):
+    """Return the index of the maximum along the last axis, given the maxima.
 
     Paths that visit the same transitions in another order are equally probable but for rounding,
     which must not choose among them: of the values that lack at most a margin, the first is taken.
     """
-    tops = values.max(axis=-1)
-    return (values >= (tops - margin)[..., None]).argmax(axis=-1), tops
+    return (values >= (tops - margin)[..., None]).argmax(axis=-1)
 
 
 def rounding_of_logs(tops):
     """Return how much of logs of probabilities may be rounding, after sums of many of them."""
-    rounding = 256 * np.finfo(tops.dtype).eps
-    return np.where(tops == -np.inf, 0.0, rounding * (1.0 + np.abs(tops)))
+    return np.where(tops == -np.inf, 0.0, 256 * np.finfo(tops.dtype).eps * (1.0 + np.abs(tops)))
 
 
 def largest_log(logs):
     """Return the index and the value of the maximum of log values along the last axis."""
-    return largest(logs, rounding_of_logs(logs.max(axis=-1)))
+    tops = logs.max(axis=-1)
+    return largest(logs, tops, rounding_of_logs(tops)), tops
 
 
 def draw_rows(logs, rng):

@@ -371,7 +371,8 @@ class Model:
         tops, origins = np.empty(n), np.empty(n, dtype=int)
         for block in gen_batches(n, max(1, _BLOCK_ENTRIES // n)):
             products = into[block] @ leaving
-            choice, values = largest(products, rounding_of_logs(top) * products.max(axis=1))
+            values = products.max(axis=1)
+            choice = largest(products, values, rounding_of_logs(top) * values)
             lost = np.flatnonzero(values <= LEAST[values.dtype])
             with np.errstate(divide="ignore"):
                 values = np.log(values) + top

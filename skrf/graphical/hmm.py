@@ -780,5 +780,6 @@ def _decoded(model, sequences, algorithm):
     paths = [np.empty(len(sequence), dtype=int) for sequence in sequences]
     for sequence, path in zip(sequences, paths, strict=True):
         for t, posterior in model.posteriors(sequence):
-            path[t] = largest(posterior, _ROUNDING * posterior.max())[0]
+            top = posterior.max()
+            path[t] = largest(posterior, top, _ROUNDING * top)
     return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)
