@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from skrf import OptimalPositiveRF
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask, exact_attention
-from skrf.attention._masks import GridMask, as_mask
+from skrf.attention._masks import Mask, as_mask
 
 N, M, E = 24, 6, 3
 GRIDS = ((24,), (4, 6), (2, 3, 4))
@@ -64,8 +64,9 @@ PLAIN = GeneralizedMap(projection="identity")
 
 @pytest.fixture(params=["entries", "products"])
 def way(request, monkeypatch):
-    """Compute Toeplitz masks in one of the two ways."""
-    monkeypatch.setattr(GridMask, "products_pay", lambda *sizes: request.param == "products")
+    """Compute masks that have products in one of the two ways."""
+    for kind in (kind for kind in Mask.__subclasses__() if "multiplier" in vars(kind)):
+        monkeypatch.setattr(kind, "products_pay", lambda *sizes: request.param == "products")
     return request.param
 
 

@@ -41,14 +41,17 @@ REAL_DIR = os.environ.get("SKRF_UCI_DIR")
 
 
 @pytest.fixture(autouse=True)
-def no_surprises(monkeypatch):
-    """Hide the variable and refuse the network, unless a test says otherwise."""
+def openml(monkeypatch):
+    """Hide the variable and the network; return the list of what OpenML answers, by its number."""
+    answers = {}
 
-    def refuse(**kwargs):
-        raise AssertionError(f"fetch_openml was called with {kwargs}")
+    def fetch(*, data_id, **kwargs):
+        assert data_id in answers, f"fetch_openml was called with {data_id} and {kwargs}"
+        return answers.pop(data_id)
 
     monkeypatch.delenv("SKRF_UCI_DIR", raising=False)
-    monkeypatch.setattr(uci, "fetch_openml", refuse)
+    monkeypatch.setattr(uci, "fetch_openml", fetch)
+    return answers
 
 
 def write(folder, name, *rows, end="\n"):
@@ -114,26 +117,21 @@ def test_cells_that_are_not_allowed(name, line, said, tmp_path):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_downloads_are_files_of_uci(name, monkeypatch):
+def test_downloads_are_files_of_uci(name, openml):
     if name == "wifi":
         with pytest.raises(ValueError, match="download=True is not possible for name='wifi'"):
             load_uci(name, download=True)
         return
     pandas = pytest.importorskip("pandas")
-    (features, label), facts, calls = FIRST_ROWS[name], uci._facts()[name], []
+    (features, label), facts = FIRST_ROWS[name], uci._facts()[name]
     theirs = {ours: own for own, ours in facts.get("openml_labels", {}).items()}
     frame = pandas.DataFrame({f"V{j}": [cell] for j, cell in enumerate(features)})
     if name == "chess":
         frame["V1"] = [1.0]  # ranks are numbers there
     frame.insert(1, facts["openml_target"], [theirs.get(str(label), str(label))])
-
-    def fetch(**kwargs):
-        calls.append(kwargs["data_id"])
-        return Bunch(frame=frame)
-
-    monkeypatch.setattr(uci, "fetch_openml", fetch)
+    openml[facts["openml_id"]] = Bunch(frame=frame)
     bunch = load_uci(name, download=True)
-    assert calls == [facts["openml_id"]]
+    assert openml == {}  # asked for once
     assert bunch.data.tolist() == [features] and bunch.target.tolist() == [label]
 
 

@@ -1,6 +1,7 @@
 """The diagrams of estimators in notebooks link to the documentation, where it has an address."""
 
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -25,22 +26,23 @@ def estimators():
 
 
 @pytest.fixture
-def urls(monkeypatch):
-    """Return the list that stands for the addresses under [project.urls]; None: not installed."""
-    given = []
+def urls(tmp_path, monkeypatch):
+    """Return what installs the package with addresses under [project.urls]; None: not at all."""
 
-    class Metadata:
-        def get_all(self, key, failobj=None):
-            return given if key == "Project-URL" and given else failobj
+    def install(addresses):
+        if addresses is None:
+            monkeypatch.setattr(sys, "path", [])
+        else:
+            folder = tmp_path / "scikit_random_features-0.dist-info"
+            folder.mkdir()
+            lines = ["Metadata-Version: 2.1", "Name: scikit-random-features", "Version: 0"]
+            lines += [f"Project-URL: {address}" for address in addresses]
+            (folder / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
+            monkeypatch.syspath_prepend(tmp_path)
+        _estimator.address.cache_clear()
+        _estimator.address()  # is kept
 
-    def metadata(name):
-        if given == [None]:
-            raise _estimator.metadata.PackageNotFoundError(name)
-        return {"scikit-random-features": Metadata()}[name]
-
-    monkeypatch.setattr(_estimator.metadata, "metadata", metadata)
-    _estimator.address.cache_clear()
-    yield given
+    yield install
     _estimator.address.cache_clear()
 
 
@@ -53,7 +55,7 @@ class Own(AdaptiveRF):
 
 
 def test_an_address_gives_links(urls):
-    urls += ["Homepage, https://elsewhere.example", f"Documentation, {ADDRESS}/"]
+    urls(["Homepage, https://elsewhere.example", f"Documentation, {ADDRESS}/"])
     assert f"{ADDRESS}/generated/skrf.AdaptiveRF.html" in links(AdaptiveRF())
     assert f"{ADDRESS}/generated/skrf.AdaptiveRF.html" in links(make_pipeline(AdaptiveRF()))
     found = {name: cls.__new__(cls)._get_doc_link() for name, cls in estimators()}
@@ -62,9 +64,9 @@ def test_an_address_gives_links(urls):
     assert Own()._get_doc_link() == ""  # a class of a user
 
 
-@pytest.mark.parametrize("given", [[], ["Homepage, https://elsewhere.example"], [None]])
+@pytest.mark.parametrize("given", [[], ["Homepage, https://elsewhere.example"], None])
 def test_without_an_address_there_are_no_links(urls, given):
-    urls += given
+    urls(given)
     assert _estimator.address() == ""
     for estimator in (AdaptiveRF(), KernelRegressionClassifier(AdaptiveRF())):
         assert estimator._get_doc_link() == "" and links(estimator) == []

@@ -3,11 +3,13 @@
 import inspect
 import math
 import re
+import subprocess
+import sys
 import time
 import tracemalloc
 from contextlib import contextmanager
 from itertools import product
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,10 +64,28 @@ def refused(*words):
 
 
 @pytest.fixture
-def small(monkeypatch):
+def machine(monkeypatch):
+    """Return the dictionary of all files that tell this process of its control groups."""
+    files, read = {}, Path.read_text
+
+    def read_text(path, *args, **kwargs):
+        name = path.as_posix()
+        if not name.startswith(("/proc/self/cgroup", "/sys/fs/cgroup")):
+            return read(path, *args, **kwargs)
+        if name not in files:
+            raise FileNotFoundError(name)
+        return files[name]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    _memory._of_machine.cache_clear()
+    yield files
+    _memory._of_machine.cache_clear()
+
+
+@pytest.fixture
+def small(machine):
     """A machine with a hundred megabytes of memory."""
-    monkeypatch.setattr(_memory, "_of_machine", lambda: 10**8)
-    monkeypatch.setattr(_memory._of_machine, "cache_clear", lambda: None, raising=False)
+    machine |= {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": str(10**8)}
 
 
 class Undrawn(Coupling):
@@ -78,8 +98,10 @@ class Undrawn(Coupling):
 # ------------------------------------------------------------------ the limit
 
 
-def test_limits_of_control_groups(tmp_path, monkeypatch):
-    cases = (
+def test_limits_of_control_groups(machine):
+    most = _memory.available()  # no such files: not Linux
+    assert most > 2**27
+    for groups, files, limits in (
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "7", "memory.max": "9"}, [7, 9]),
         # The path of the host, of which a container sees its own group alone, as the root.
         ("0::/docker/x\n", {"memory.max": "300\n"}, [300]),
@@ -89,50 +111,55 @@ def test_limits_of_control_groups(tmp_path, monkeypatch):
             [400, int("9" * 19)],
         ),
         ("0::/a\n", {}, []),
-    )
-    monkeypatch.setattr(_memory, "_physical", lambda: 350)
-    for case, (own, files, limits) in enumerate(cases):
-        root = tmp_path / str(case)
-        for name, text in {"own": own, **files}.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-        monkeypatch.setattr(_memory, "_GROUPS", root)
-        monkeypatch.setattr(_memory, "_OWN_GROUPS", root / "own")
+    ):
+        machine.clear()
+        machine["/proc/self/cgroup"] = groups
+        machine |= {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
         assert list(_memory._group_limits()) == limits
-        assert _memory._of_machine.__wrapped__() == min([350, *limits])
-    monkeypatch.setattr(_memory, "_OWN_GROUPS", tmp_path / "none")  # not Linux
-    assert _memory._of_machine.__wrapped__() == 350
+        _memory._of_machine.cache_clear()
+        assert _memory.available() == min([most, *limits])
 
 
-def test_limits_of_the_process_and_of_unknown_machines(monkeypatch):
-    limits = {"AS": (-1, -1), "DATA": (-1, -1)}
-    known = SimpleNamespace(
-        RLIM_INFINITY=-1, RLIMIT_AS="AS", RLIMIT_DATA="DATA", getrlimit=limits.get
-    )
-    monkeypatch.setattr(_memory, "resource", known)
+LIMITED = """
+import os, runpy, sys
+
+kind, limit = sys.argv[2:]
+if kind:
+    import resource
+
+    resource.setrlimit(getattr(resource, kind), (int(limit), -1))
+else:  # Windows has no such module, other systems no such numbers
+    sys.modules["resource"] = None
+    if limit == "unknown":
+        sys.platform = "other"
+        del os.sysconf
+print(runpy.run_path(sys.argv[1])["available"]())
+"""
+
+
+def available_in_a_process(kind, limit):
+    """Return the bytes that the module of memory finds in a process with this limit."""
+    command = [sys.executable, "-c", LIMITED, _memory.__file__, kind, str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def test_limits_of_the_process_and_of_unknown_machines():
     machine = _memory._of_machine()
-    assert _memory.available() == machine > 2**27
-    for name in limits:
-        limits[name] = (1000, -1)
-        assert _memory.available() == 1000
-        limits[name] = (-1, -1)
-    monkeypatch.setattr(_memory, "resource", None)  # Windows
-    assert _memory.available() == machine
-    monkeypatch.setattr(_memory.sys, "platform", "other")
-    monkeypatch.delattr(_memory.os, "sysconf", raising=False)
-    assert _memory._physical() == math.inf
+    assert available_in_a_process("", "") == machine > 2**27
+    if sys.platform != "win32":
+        for kind in ("RLIMIT_AS", "RLIMIT_DATA"):
+            assert available_in_a_process(kind, 2**27 - 4096) == 2**27 - 4096
+        assert available_in_a_process("", "unknown") == min([math.inf, *_memory._group_limits()])
 
 
-def test_a_limit_that_was_raised_counts(monkeypatch):
-    found = iter([100, 200])
-    monkeypatch.setattr(_memory, "_physical", lambda: next(found))
-    monkeypatch.setattr(_memory, "_group_limits", lambda: [])
-    _memory._of_machine.cache_clear()
+def test_a_limit_that_was_raised_counts(machine):
+    machine |= {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "100"}
+    _memory.check_fits(90, "n=1", "nothing")
+    machine["/sys/fs/cgroup/memory.max"] = "200"
     _memory.check_fits(150, "n=1", "nothing")
     with pytest.raises(MemoryError, match="n=1 needs 300 bytes of memory for nothing, but .* 200 "):
-        found = iter([200])
         _memory.check_fits(300, "n=1", "nothing")
-    _memory._of_machine.cache_clear()
 
 
 # ------------------------------------------------------------------ mechanisms

@@ -101,14 +101,23 @@ def test_comparison_predicts_what_it_measures():
     assert table["trigonometric"].cost == 32 * 4 and table["positive"].cost == 64 * 4
 
 
-def test_enormous_feature_maps_are_compared_by_fewer_draws(monkeypatch):
-    drawn, redraw = [], RFFSampler.redraw
-    monkeypatch.setattr(RFFSampler, "redraw", lambda *args: drawn.append(args[1]) or redraw(*args))
-    for projections, n_draws in ((2**19, 50), (64 * 10, 10), (64 * 2 - 1, 1), (1, 1)):
-        monkeypatch.setattr("skrf.theory.choice._PROJECTIONS", projections)
-        [row] = theory.compare(X, feature_maps={"": RFFSampler(128)})
-        assert drawn == list(range(1, n_draws)) and 0 < row.measured < 1  # that of fit is first
-        drawn.clear()
+class Counted(RFFSampler):
+    """Remembers the seeds with which it is drawn again."""
+
+    seeds = []
+
+    def redraw(self, random_state):
+        self.seeds.append(random_state)
+        return super().redraw(random_state)
+
+
+def test_enormous_feature_maps_are_compared_by_fewer_draws():
+    """Those of 2^19 projections in all, two features each, but one draw at least."""
+    for n_components, n_draws in ((128, 50), (2**20 // 10, 10), (2**19 + 2, 1), (2**20 + 2, 1)):
+        Counted.seeds.clear()
+        [row] = theory.compare(X[:10], feature_maps={"": Counted(n_components, coupling="iid")})
+        assert Counted.seeds == list(range(1, n_draws))  # that of fit is first
+        assert 0 < row.measured < 1
 
 
 @pytest.mark.parametrize("sigma", [30.0, 300.0])

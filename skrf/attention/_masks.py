@@ -19,13 +19,16 @@ from ._inputs import as_array
 # them multiply more zeros; from _DENSE_FROM on a sparse mask counts as an array.
 _BLOCK_ROWS, _SPARSE_ROWS, _DENSE_FROM = 1024, 32, 1 / 16
 _OPERATOR_BYTES = 2**22  # of columns that a LinearOperator multiplies at once
-# Cost of a column through the FFT over P log2(P), and of one entry of a mask and the kernel
-# without their matrix products: in multiply-adds of such products.
+# In multiply-adds of a matrix product: the FFT of a column of P numbers takes _FFT_COST P log2(P),
+# and an entry of a mask times the kernel, without the products that follow, _ENTRY_COST.
 _FFT_COST, _ENTRY_COST = 25, 50
 
 
 class Mask:
-    """A mask W of shape (L, S) by its entries.
+    """A mask W of shape (L, S) by its entries, and for some masks by products with columns.
+
+    A subclass has `_entries`. If `products_pay` may be True, it has `size`, `multiplier` and
+    `rounding` as well; rows whose products are not accurate are computed from entries all the same.
 
     Attributes
     ----------
@@ -41,6 +44,8 @@ class Mask:
         Number of leading rows that products leave out.
     is_double : bool
         Whether products exist in float64 only.
+    size : int
+        Numbers that the product with a column needs in memory.
     """
 
     n_heads, largest, block_rows, n_extra, is_double = None, 1.0, _BLOCK_ROWS, 0, False
@@ -54,6 +59,21 @@ class Mask:
         The columns are the products of features with values (and 1).
         """
         return False
+
+    def multiplier(self, X, heads):
+        """Return the function that multiplies W and columns like X: the plan of a call.
+
+        It takes columns (..., C, S) and returns W Z of shape (..., G, C, L), G being 1 unless heads
+        have weights of their own. Of the first `n_extra` rows it may return anything.
+        """
+        raise NotImplementedError
+
+    def rounding(self, X):
+        """Return an upper estimate of the error of products, over the 2-norm of the column.
+
+        It is never 0: features of both signs have nothing else that shows an underflow.
+        """
+        raise NotImplementedError
 
     def seen(self, rows):
         """Return the keys that any of these rows may see: a slice, or numbers in order."""
@@ -205,12 +225,8 @@ class GridMask(Mask):
         weights = self.weights / self.largest
         return cast(weights, X.dtype) if is_array_api(weights) else like(weights, X)
 
-    def convolution(self, X, heads):
-        """Return the function that multiplies W and columns like X: the plan of a call.
-
-        It takes columns (..., C, S) and returns W Z of shape (..., G, C, L), G being 1 unless heads
-        have weights of their own. Rows of extra positions are left out: they hold anything.
-        """
+    def multiplier(self, X, heads):
+        """Return the function that convolves the weights and columns; see `Mask.multiplier`."""
         xp, weights, extra = namespace(X), self._like(X), self.n_extra
         weights = weights[None, ...] if self.n_heads is None else _of_heads(weights, heads)
         axes = tuple(range(-len(self.grid), 0))
@@ -276,8 +292,8 @@ class OperatorMask(Mask):
         """Return an upper estimate of the error of products, over the 2-norm of the column."""
         return self._rounding
 
-    def convolution(self, X, heads):
-        """Return the function that multiplies W and columns; see `GridMask.convolution`."""
+    def multiplier(self, X, heads):
+        """Return the product by the operator; see `Mask.multiplier`."""
         return self._product
 
     def _product(self, columns):

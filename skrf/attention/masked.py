@@ -177,7 +177,7 @@ def _by_products(features, mask):
     Q, _ = scale_queries(_new_rows(queries, every), top[..., None, :])
     K, _ = scale_keys(_new_rows(keys, every), top)
     Q, K, V = (_contiguous(transposed(array)) for array in (Q, K, values))
-    product = mask.convolution(values, features.heads)
+    product = mask.multiplier(values, features.heads)
     n_bytes = _DEVICE_BYTES if is_array_api(values) else _COLUMN_BYTES
     n_bytes //= (4 if values.dtype == xp.float32 else 8) * mask.size
     batch = max(_LEAST_COLUMNS, n_bytes // math.prod(values.shape[:-2]))
