@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import skrf
 from skrf import _kernels
 from skrf._kernels import cpu, plain
-from skrf.projections import PROJECTIONS, DenseProjection, hadamard
+from skrf.projections import PROJECTIONS, DenseProjection
 from skrf.projections.simplex import simplex_rows
 
 COUPLINGS = PROJECTIONS["hadamard"]
@@ -30,6 +30,14 @@ MECHANISMS = (
 
 def draw(coupling="orthogonal", m=40, d=16, seed=0):
     return COUPLINGS[coupling].draw(m, d, np.random.default_rng(seed))
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Return what makes every product use one of the two kernels."""
+    chosen = []
+    monkeypatch.setattr(_kernels, "choose", lambda X, work: chosen[-1])
+    return chosen.append
 
 
 # -------------------------------------------------------------------------------- kernels
@@ -94,12 +102,16 @@ def explicit_matrix(projection):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
-@pytest.mark.parametrize("m, d", [(40, 16), (1, 16), (150, 54), (5, 13), (97, 96)])
-def test_products_are_those_with_the_matrix(coupling, m, d, monkeypatch):
+@pytest.mark.parametrize(
+    "m, d", [(40, 16), (1, 16), (150, 54), (5, 13), (97, 96), (1, 129), (97, 192), (170, 130)]
+)
+def test_products_are_those_with_the_matrix(coupling, m, d, use):
+    """Of both kernels; up to the order 128 products are with the matrix itself."""
     rng = np.random.default_rng(1)
     drawn = draw(coupling, m, d)
-    np.testing.assert_allclose(drawn.dense(), explicit_matrix(drawn), rtol=0, atol=1e-13)
-    X, G = rng.normal(size=(23, d)), rng.normal(size=(23, m))
+    # The last one takes two blocks of rows.
+    n = 1700 if d == 130 else 23
+    X, G = rng.normal(size=(n, d)), rng.normal(size=(n, m))
     X[rng.random(X.shape) < 0.5] = 0
 
     def assert_products(projection, matrix):
@@ -118,45 +130,50 @@ def test_products_are_those_with_the_matrix(coupling, m, d, monkeypatch):
             assert single.dtype == np.float32
             np.testing.assert_allclose(single, double, rtol=0, atol=1e-5 * np.abs(double).max())
 
-    for projection in (drawn, drawn.after(rng.normal(size=(d, d)))):
-        matrix = projection.dense()
-        assert_products(projection, matrix)
-        with monkeypatch.context() as patch:
-            patch.setattr(hadamard, "_LARGEST_DENSE", 0)
-            for kernel in (cpu, plain):
-                patch.setattr(_kernels, "choose", lambda X, work, kernel=kernel: kernel)
-                for block in (1, 2**18):
-                    patch.setattr(hadamard, "_BLOCK", block)
-                    assert_products(projection, matrix)
-            strict = [array_api_strict.asarray(Z) for Z in (X, G)]
-            found = [projection.multiply(strict[0]), projection.pull_back(strict[1])]
-            for ours, wanted in zip(found, (X @ matrix.T, G @ matrix), strict=True):
-                np.testing.assert_allclose(np.asarray(ours), wanted, rtol=1e-9, atol=1e-9)
+    for kernel in (cpu, plain):
+        use(kernel)
+        rows_of_drawn = drawn.dense()
+        np.testing.assert_allclose(rows_of_drawn, explicit_matrix(drawn), rtol=0, atol=1e-13)
+        assert_products(drawn, rows_of_drawn)
+        turn = rng.normal(size=(d, d))
+        turned = drawn.after(turn)
+        matrix = rows_of_drawn @ turn
+        scale = np.abs(matrix).max()
+        np.testing.assert_allclose(turned.dense(), matrix, rtol=0, atol=1e-12 * scale)
+        assert_products(turned, matrix)
+    for projection, matrix in ((drawn, rows_of_drawn), (turned, matrix)):
+        strict = [array_api_strict.asarray(Z) for Z in (X, G)]
+        products = projection.multiply(strict[0]), projection.pull_back(strict[1])
+        for ours, wanted in zip(products, (X @ matrix.T, G @ matrix), strict=True):
+            np.testing.assert_allclose(np.asarray(ours), wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("largest_dense", [0, 128])
-def test_gradients_of_torch(largest_dense, monkeypatch):
+# Matrices, and transforms in two blocks of 2^22 numbers.
+@pytest.mark.parametrize("n, d", [(9, 14), (27_000, 150)])
+def test_gradients_of_torch(n, d):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(hadamard, "_DEVICE_BLOCK", 64)
-    monkeypatch.setattr(hadamard, "_LARGEST_DENSE", largest_dense)
-    projection = draw("simplex", 40, 14)
+    projection = draw("simplex", 40, d)
     matrix = projection.dense()
-    X = np.random.default_rng(1).normal(size=(9, 14))
-    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
+    X = np.random.default_rng(1).normal(size=(n, d))
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12))[n > 9 :]:
         rows = torch.asarray(X, dtype=dtype).requires_grad_()
         result = projection.multiply(rows)
         assert result.dtype == dtype
         np.testing.assert_allclose(result.detach(), X @ matrix.T, atol=tolerance)
         result.sum().backward()
-        np.testing.assert_allclose(rows.grad[0], matrix.sum(axis=0), atol=tolerance)
+        sums = np.broadcast_to(matrix.sum(axis=0), X.shape)
+        np.testing.assert_allclose(rows.grad, sums, atol=tolerance)
 
 
-@pytest.mark.parametrize("coupling, d", [("iid", 16), ("orthogonal", 54), ("simplex", 54)])
-def test_questions_about_rows(coupling, d, monkeypatch):
+# Of the largest, norms are added up over two blocks of coordinates.
+@pytest.mark.parametrize(
+    "coupling, m, d",
+    [("iid", 70, 16), ("orthogonal", 70, 54), ("simplex", 70, 54), ("orthogonal", 700, 450)],
+)
+def test_questions_about_rows(coupling, m, d):
     """Norms and quadratic forms are those of the rows that act on inputs."""
-    monkeypatch.setattr(hadamard, "_BLOCK", 500)
     rng = np.random.default_rng(3)
-    projection = draw(coupling, 70, d)
+    projection = draw(coupling, m, d)
     dense = DenseProjection(projection.dense())
     turn = rng.normal(size=(2, d, d))
     for ours, wanted in (
@@ -210,7 +227,7 @@ def test_rows_are_nearly_normal(coupling, d):
         assert abs(means.mean() - np.exp(0.5)) < 0.006 + 4.4 * error
 
 
-def test_memory(monkeypatch):
+def test_memory(use):
     projection = draw("simplex", 8192, 4096)
     held = sum(v.nbytes for v in vars(projection).values() if isinstance(v, np.ndarray))
     assert held == 2 * 3 * 4096 + 8 * 8192  # int8 signs, float64 norms: 0.03 % of a matrix
@@ -218,7 +235,7 @@ def test_memory(monkeypatch):
     X = np.ones((1024, 1024), np.float32)
     output, block = 4 * 1024 * 2048, 4 * 2**18
     for kernel in (plain, cpu):
-        monkeypatch.setattr(_kernels, "choose", lambda X, work, kernel=kernel: kernel)
+        use(kernel)
         projection.multiply(X[:1])
         tracemalloc.start()
         projection.multiply(X)
@@ -294,17 +311,13 @@ def test_what_is_not_drawn_raises():
 
 
 @pytest.mark.parametrize("d, is_fast", [(128, False), (129, True)])
-def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast, monkeypatch):
+def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast):
     projection = draw("simplex", 200, d)
     X = np.random.default_rng(1).normal(size=(50, d))
-    expected = projection._transformed(X)
-    projection.multiply(X[:1])
-    calls = []
-    for kernel in (plain, cpu):
-        own = kernel.project
-        monkeypatch.setattr(kernel, "project", lambda *args, own=own: calls.append(1) or own(*args))
-    np.testing.assert_allclose(projection.multiply(X), expected, rtol=0, atol=1e-12)
-    assert bool(calls) == is_fast
+    products = projection.multiply(X)
+    np.testing.assert_allclose(products, X @ projection.dense().T, rtol=0, atol=1e-12)
+    # No matrix is made for a transform.
+    assert bool(projection._kept._values) != is_fast
 
 
 def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():

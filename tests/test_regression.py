@@ -26,7 +26,6 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.regression import _base, _blocks
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -270,20 +269,25 @@ def test_batches_and_order_do_not_matter(which):
 
 
 @pytest.mark.parametrize("which", ["positive", "trigonometric", "clustered", "nystroem"])
-def test_blocks_and_sparse_rows_do_not_matter(which, monkeypatch):
+def test_blocks_and_sparse_rows_do_not_matter(which):
+    """A block of rows, and many blocks of the same rows again and again, in any order."""
     rows, queries = (own * (np.abs(own) > 0.4) for own in (X, Q))
-    one = KernelRegressionClassifier(MAPS[which]).fit(rows, y, sample_weight=WEIGHTS)
-    one_regressor = KernelRegressor(MAPS[which]).fit(rows, T)
-    expected = one.predict_log_proba(queries), one_regressor.predict(queries)
-    for module in (_base, _blocks):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(_blocks, "block_rows", lambda n_rows, n_columns, width: 7)
+    feature_map = FrozenEstimator(clone(MAPS[which]).fit(rows))
+    one = KernelRegressionClassifier(feature_map).fit(rows, y, sample_weight=WEIGHTS)
+    one_regressor = KernelRegressor(feature_map).fit(rows, T)
+    log_shares, values = one.predict_log_proba(queries), one_regressor.predict(queries)
+    # Blocks have at most 2^18 features.
+    n = 5 * 2**17 // feature_map.transform(rows).shape[1]
+    again = np.random.default_rng(0).permutation(np.resize(np.arange(60), n // 60 * 60))
+    asked = np.resize(np.arange(25), n)
     for convert in (np.array, sp.csr_array, sp.csc_matrix):
-        many = clone(one).fit(convert(rows), y, sample_weight=WEIGHTS)
-        assert_allclose(many.predict_log_proba(convert(queries)), expected[0], rtol=1e-7)
-        assert_array_equal(many.predict(convert(queries)), one.predict(queries))
-        many = clone(one_regressor).fit(convert(rows), T)
-        assert_allclose(many.predict(convert(queries)), expected[1], rtol=1e-7)
+        many = clone(one).fit(convert(rows[again]), y[again], sample_weight=WEIGHTS[again])
+        assert_allclose(
+            many.predict_log_proba(convert(queries[asked])), log_shares[asked], rtol=1e-7
+        )
+        assert_array_equal(many.predict(convert(queries[asked])), one.predict(queries)[asked])
+        many = clone(one_regressor).fit(convert(rows[again]), T[again])
+        assert_allclose(many.predict(convert(queries[asked])), values[asked], rtol=1e-7)
 
 
 def test_the_first_batch_alone_sets_the_map():

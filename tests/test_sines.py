@@ -1,6 +1,11 @@
 """Sines and cosines: compiled against plain, and the blocks and threads of `transform`."""
 
+import os
+import subprocess
+import sys
 import tracemalloc
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+import skrf
 from skrf import (
     ApproxKernelAttention,
     ApproxKernelRidgeClassifier,
@@ -23,7 +29,6 @@ from skrf import (
     PoissonRF,
     RFFSampler,
     _kernels,
-    _threads,
 )
 from skrf._kernels import cpu, plain
 from skrf.features import as_feature_map
@@ -57,38 +62,37 @@ def test_compiled_sines_are_within_one_eps(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_amplitudes_and_layouts(dtype, monkeypatch):
+def test_amplitudes_and_layouts(dtype):
     rng, eps = np.random.default_rng(1), np.finfo(dtype).eps
     products = rng.normal(size=(20, 11)).astype(dtype)
     amplitude = rng.uniform(size=20).astype(dtype)
     for own in (products, np.asfortranarray(products), products[::2], products[:, ::2]):
         compiled, expected = both(own, amplitude[: len(own)])
         assert_allclose(compiled, expected, rtol=0, atol=2 * eps)
-    # Into part of an array, of which compiled code takes what lies in order.
-    plain_one = plain.sine_cosine
-    in_order = np.s_[:, :22], np.s_[:, 5:27], np.s_[::2, :22], np.s_[:1, 8:30]
-    others = np.s_[::-1, :22], np.s_[:, 21::-1], np.s_[:, :44:2], np.s_[:0, :22]
+    # Into part of an array, of which compiled code takes what lies in order: it rounds otherwise.
+    products = rng.normal(size=(20, 1000)).astype(dtype)
+    in_order = np.s_[:, :2000], np.s_[:, 5:2005], np.s_[::2, :2000], np.s_[:1, 8:2008]
+    others = np.s_[::-1, :2000], np.s_[:, 1999::-1], np.s_[:, :4000:2], np.s_[:0, :2000]
     for place in (*in_order, *others):
-        wide, expected = np.full((2, 20, 45), 7.0, dtype)
+        wide, expected = np.full((2, 20, 4100), 7.0, dtype)
         n = len(wide[place])
-        plain_one(products[:n], amplitude[:n], expected[place])
-        monkeypatch.setattr(plain, "sine_cosine", None if place in in_order else plain_one)
+        plain.sine_cosine(products[:n], amplitude[:n], expected[place])
         cpu.sine_cosine(products[:n], amplitude[:n], wide[place])
         assert_allclose(wide, expected, rtol=0, atol=2 * eps)
+        assert (wide != expected).any() == (place in in_order)
 
 
 # ------------------------------------------------------------------ blocks and threads
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_blocks_and_threads_change_nothing(name, monkeypatch):
-    monkeypatch.setattr(_threads, "_LEAST_ENTRIES", 2**10)
-    monkeypatch.setattr(_threads, "_MOST_ENTRIES", 2**13)
-    X = np.random.default_rng(0).normal(size=(1000, 3)) / 3
+def test_blocks_and_threads_change_nothing(name):
+    """Three blocks of at least 2^18 features."""
+    X = np.random.default_rng(0).normal(size=(11_000, 3)) / 3
     mechanism = make(name, n_components=48, random_state=0).fit(X)
     values, scale = mechanism.feature_maps_[0](X)
     expected = np.exp(values) if scale is None else values * np.exp(scale)
-    for limit in (1, 2, 3):
+    for limit in (1, 3):
         with threadpool_limits(limit, user_api="blas"):
             assert_allclose(mechanism.transform(X), expected, rtol=1e-10, atol=1e-14)
 
@@ -110,66 +114,80 @@ def test_transform_holds_little_beside_its_output():
         mechanism.transform(X)
 
 
-def test_compiled_sines_are_loaded_when_they_pay(monkeypatch):
-    loaded = []
-    monkeypatch.setattr(_kernels, "choose", lambda X, work: loaded.append(work))
-    many, block = _kernels.MANY_SINES, 2**20
-    for dtype, share in ((np.float64, 1), (np.float32, 64)):
-        monkeypatch.setattr(_kernels, "_made", 0)
-        for _ in range(share * many // block - 1):
-            _kernels.load(np.zeros(1, dtype), block)
-        for _ in range(200):  # small calls do not count
-            _kernels.load(np.zeros(1, dtype), 2**16 - 1)
-        assert loaded == []
-        _kernels.load(np.zeros(1, dtype), block)
-        assert loaded == [_kernels.LARGE]
-        loaded.clear()
+LOADED = """
+import sys
+
+import numpy as np
+from skrf import _kernels
+
+def load(dtype, work, times=1):
+    for _ in range(times):
+        _kernels.load(np.zeros(1, dtype), work)
+    return "skrf._kernels.cpu" in sys.modules
+
+block, many = 2**20, _kernels.MANY_SINES // 2**20
+assert not load(np.float64, block, many // 2)
+assert not load(np.float32, block, 64 * (many - many // 2) - 1)
+for dtype in (np.float32, np.float64):  # small calls do not count
+    assert not load(dtype, 2**16 - 1, 200)
+assert load(np.float32, block)
+"""
 
 
-@pytest.fixture
-def counted(monkeypatch):
-    """Return the list of (dtype, number of sines) that calls say they make."""
-    works = []
-    monkeypatch.setattr(_kernels, "load", lambda X, work: works.append((X.dtype, work)))
-    return works
+def test_compiled_sines_are_loaded_when_they_pay():
+    """Sixty-four in float32 count as one in float64."""
+    home = {"PYTHONPATH": str(Path(skrf.__file__).parents[1])}
+    command = [sys.executable, "-P", "-c", LOADED]  # -P: not this folder's package
+    subprocess.run(command, env={**os.environ, **home}, check=True)
 
 
-def test_calls_count_their_sines(counted):
-    X = np.random.default_rng(0).normal(size=(90, 3))
-    for model in (
-        KernelRegressionClassifier(RFFSampler(20)),
-        KernelRegressionClassifierCV(RFFSampler(20), sigmas=[1.0]),
-        ApproxKernelRidgeClassifier(RFFSampler(20)),
-        ApproxKernelRidgeClassifier(make_pipeline(StandardScaler(), RFFSampler(20))),
+@contextmanager
+def counted(*expected):
+    """Check which sines the block says it makes: (dtype, number), of 2^16 at least."""
+    before = _kernels._made
+    yield
+    made = (n_sines if dtype == np.float64 else n_sines // 64 for dtype, n_sines in expected)
+    assert _kernels._made - before == sum(made)
+
+
+N_ROWS = 3300
+ALL = N_ROWS * 20
+
+
+def test_calls_count_their_sines():
+    X = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+    for model, n_passes in (
+        (KernelRegressionClassifier(RFFSampler(20)), 1),
+        (KernelRegressionClassifierCV(RFFSampler(20), sigmas=[1.0]), 2),
+        (ApproxKernelRidgeClassifier(RFFSampler(20)), 1),
+        (ApproxKernelRidgeClassifier(make_pipeline(StandardScaler(), RFFSampler(20))), 1),
     ):
-        counted.clear()
-        model.fit(X, np.arange(90) % 3)
-        assert {dtype for dtype, _ in counted} == {np.dtype(np.float64)}
-        assert sum(work for _, work in counted) % (90 * 20) == 0  # of a search, every pass
-        counted.clear()
-        model.predict(X)
-        assert counted == [(np.float64, 90 * 20)]
+        with counted(*[(np.float64, ALL)] * n_passes):
+            model.fit(X, np.arange(N_ROWS) % 3)
+        with counted((np.float64, ALL)):
+            model.predict(X)
     for dtype in (np.float32, np.float64):
-        counted.clear()
-        RFFSampler(20, random_state=0).fit(X.astype(dtype)).transform(X.astype(dtype))
-        OptimalPositiveRF(20, random_state=0).fit(X.astype(dtype)).transform(X.astype(dtype))
-        assert [own for own in counted if own[1]] == [(dtype, 90 * 20)]
+        with counted((dtype, ALL)):
+            RFFSampler(20, random_state=0).fit(X.astype(dtype)).transform(X.astype(dtype))
+            OptimalPositiveRF(20, random_state=0).fit(X.astype(dtype)).transform(X.astype(dtype))
 
 
 @pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
-def test_rows_of_float32_that_are_mapped_in_float64_count_as_such(counted):
+def test_rows_of_float32_that_are_mapped_in_float64_count_as_such():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(90, 3)).astype(np.float32)
-    model = KernelRegressionClassifier(RFFSampler(20, sigma=1.0)).fit(X, np.arange(90) % 3)
-    for size in (1.0, 1e3):
-        model.predict(np.float32(size) * X)
-    assert [dtype for dtype, _ in counted[-2:]] == [np.float32, np.float64]
+    X = rng.normal(size=(N_ROWS, 3)).astype(np.float32)
+    model = KernelRegressionClassifier(RFFSampler(20, sigma=1.0)).fit(X, np.arange(N_ROWS) % 3)
+    for size, dtype in ((1.0, np.float32), (1e3, np.float64)):
+        with counted((dtype, ALL)):
+            model.predict(np.float32(size) * X)
     for size, dtype in ((1.0, np.float32), (100.0, np.float64)):
-        q, k, v = (size * rng.normal(size=(2, n, 3)).astype(np.float32) for n in (60, 90, 90))
-        counted.clear()
-        ApproxKernelAttention(RFFSampler(20, kernel="softmax", sigma=1.0, random_state=0))(q, k, v)
-        made = [own for own in counted if own[1]]
-        assert made == 2 * [(dtype, 60 * 20), (dtype, 90 * 20)]
+        lengths = N_ROWS, N_ROWS + 200, N_ROWS + 200
+        q, k, v = (size * rng.normal(size=(2, n, 3)).astype(np.float32) for n in lengths)
+        attention = ApproxKernelAttention(
+            RFFSampler(20, kernel="softmax", sigma=1.0, random_state=0)
+        )
+        with counted(*[(dtype, ALL), (dtype, ALL + 200 * 20)] * 2):
+            attention(q, k, v)
 
 
 def test_only_sines_and_cosines_of_projections_count():

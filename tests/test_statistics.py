@@ -48,13 +48,12 @@ FORMS = np.asarray, sp.csr_array
 # ------------------------------------------------------------------- moments of one set
 
 
-# Blocks of 16 rows, and 16 parts of as many blocks: 256 rows are a border.
-@pytest.mark.parametrize("n", [1, 2, 17, 257, 1000])
-def test_one_pass_equals_numpy_on_the_whole(n, monkeypatch):
-    monkeypatch.setattr("skrf.statistics._ENTRIES", 64)
-    monkeypatch.setattr("skrf.statistics._BLOCK_ROWS", 16)
+# Of 512 columns blocks of 256 rows, of sparse rows 1024; 16 parts of as many blocks: 4096 rows are a
+# border.
+@pytest.mark.parametrize(("n", "d"), [(1, 4), (2, 4), (17, 4), (257, 512), (1030, 4), (4100, 512)])
+def test_one_pass_equals_numpy_on_the_whole(n, d):
     rng = np.random.default_rng(n)
-    X = rng.normal(2.0, 1.5, size=(n, 4)) * (rng.random((n, 4)) < 0.5)
+    X = rng.normal(2.0, 1.5, size=(n, d)) * (rng.random((n, d)) < 0.5)
     for form, full, weights in product(FORMS, (False, True), (None, rng.uniform(0.1, 3, size=n))):
         with threadpool_limits(1, user_api="blas"):
             moments = Moments.of(form(X), weights, full=full)
@@ -63,7 +62,7 @@ def test_one_pass_equals_numpy_on_the_whole(n, monkeypatch):
         for name, value in vars(moments).items():
             assert_array_equal(value, others[name])
         mean = np.average(X, axis=0, weights=weights)
-        covariance = np.cov(X.T, ddof=0, aweights=weights) if n > 1 else np.zeros((4, 4))
+        covariance = np.cov(X.T, ddof=0, aweights=weights) if n > 1 else np.zeros((d, d))
         assert moments.weight == pytest.approx(n if weights is None else weights.sum(), rel=1e-13)
         assert_array_equal(moments.minimum, X.min(axis=0))
         absolute = np.average(np.abs(X), axis=0, weights=weights)

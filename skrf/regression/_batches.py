@@ -23,7 +23,7 @@ from ._decisions import (
     features_of,
     hits,
     n_scored_folds,
-    solution,
+    solutions,
 )
 from ._mixins import sorted_classes
 from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
@@ -383,8 +383,7 @@ class _Search:
         n_classes, n_columns = len(self.draft.classes_), trains[0][0].moments.n_columns
         n_folds = n_scored_folds(self.folds.n_splits, grid, len(trains), n_classes, n_columns)
         return [
-            [[solution(*pair, sums.moments) for pair in grid] for sums in of_sigma[:n_folds]]
-            for of_sigma in trains
+            [solutions(grid, sums.moments) for sums in of_sigma[:n_folds]] for of_sigma in trains
         ]
 
     def outcomes_of(self, solutions, *batch):

@@ -14,8 +14,10 @@ from .._typing import Array
 from .._validation import commit, naming, read_only
 from ._batches import searches
 from ._blocks import beside_threads
+from ._decisions import N_SIGMAS
 from ._search import (
     ROUNDING,
+    BestFits,
     judged_apart,
     judged_together,
     learns_from,
@@ -64,12 +66,13 @@ class Search:
         feature_map = self._map_at(float(sigmas[0]))
         is_apart = learns_from(feature_map, data)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
-        judged = judged_apart if is_apart else judged_together
+        best = BestFits(len(draft._decisions_to_score()) and N_SIGMAS)
         with beside_threads(feature_map):
-            runs = judged(draft, feature_map, data, tests, sigmas, judge)
+            given = draft, feature_map, data, tests, sigmas, judge
+            runs = judged_apart(*given, best) if is_apart else judged_together(*given)
             runs = reported(runs, sigmas, self.verbose, unit)
             draft.feature_map_, sums = draft._choose(runs, sigmas, unit, self._rounding(data))
-        if draft._chooses_again(feature_map, data, tests):
+        if draft._chooses_again(feature_map, data, tests, best):
             sums = None
         if sums is None:  # or if every fold had a map of its own
             (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
@@ -87,7 +90,7 @@ class Search:
     def _obstacle_to_batches(self):
         return "a search scores folds of all rows. Call fit, or fit_batches for rows in batches."
 
-    def _chooses_again(self, feature_map, data, tests):
+    def _chooses_again(self, feature_map, data, tests, best):
         """Choose what sums cannot score, and return whether it needs other sums."""
         return False
 

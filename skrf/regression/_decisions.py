@@ -17,7 +17,7 @@ from ._ridge import discriminants, moments_of_rows, plain_features, ridge_of, so
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
-_N_SIGMAS = 2  # of which decisions are scored
+N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
 _DUAL_ROWS = 4096  # products of all pairs of so many training rows are held
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
@@ -33,7 +33,7 @@ class Candidate:
     score: float
 
 
-def best_sigmas(table, n=_N_SIGMAS):
+def best_sigmas(table, n=N_SIGMAS):
     """Return the best values of sigma in a table of scores, the best first."""
     sigmas = np.unique(table["param_sigma"])
     scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
@@ -76,13 +76,22 @@ def n_scored_folds(n_folds, grid, n_sigmas, n_classes, n_columns):
 # ---------------------------------------------------------------- solutions and their accuracy
 
 
-def solution(decision, alpha, moments):
-    """Return the solution of a decision, from `ClassMoments` if it is for pairs of classes."""
-    if decision == "one-vs-one":
-        return PairRidges.solved(moments, alpha)
+def solutions(grid, moments):
+    """Return the solution of every pair (decision, alpha).
+
+    Moments are `ClassMoments` if there are pairs of classes among the decisions.
+    """
     together = moments.together
-    ridge = ridge_of(together, alpha, solve(together, alpha))
-    return ridge if decision == "argmax" else discriminants(ridge, together)
+    alphas = {alpha for decision, alpha in grid if decision != "one-vs-one"}
+    ridges = {alpha: ridge_of(together, alpha, solve(together, alpha)) for alpha in alphas}
+
+    def of_pair(decision, alpha):
+        if decision == "one-vs-one":
+            return PairRidges.solved(moments, alpha)
+        ridge = ridges[alpha]
+        return ridge if decision == "argmax" else discriminants(ridge, together)
+
+    return [of_pair(*pair) for pair in grid]
 
 
 def hits(values, codes, weights):
@@ -112,10 +121,10 @@ def accuracies(transformer, train, test, grid, n_classes):
             regressions = pair_values(of_train, codes, weights, of_pairs, features, n_classes)
             for alpha, of_alpha in zip(of_pairs, regressions, strict=True):
                 values["one-vs-one", alpha] = votes(of_alpha, n_classes)
-    scores = []
-    for pair in grid:
-        found = values[pair] if pair in values else solution(*pair, moments).means(features)
-        scores.append(hits(found, test.values.values, test.sample_weight))
+        rest = [pair for pair in grid if pair not in values]
+        for pair, solution in zip(rest, solutions(rest, moments), strict=True):
+            values[pair] = solution.means(features)
+    scores = [hits(values[pair], test.values.values, test.sample_weight) for pair in grid]
     return np.array(scores) / test.weights.sum()
 
 

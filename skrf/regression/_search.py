@@ -339,10 +339,41 @@ def as_slice(rows):
     return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows
 
 
-def judged_apart(model, feature_map, data, tests, sigmas, judge):
-    """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
-    for fits in fitted_apart(feature_map, data, tests, sigmas):
-        yield [_judged(model, *fit, judge) for fit in fits], None, None
+def judged_apart(model, feature_map, data, tests, sigmas, judge, best=None):
+    """Yield the same with maps that are fitted only to the rows outside a test, so without sums.
+
+    `BestFits` get the fits of every sigma, if given.
+    """
+    for number, fits in enumerate(fitted_apart(feature_map, data, tests, sigmas)):
+        scores = [_judged(model, *fit, judge) for fit in fits]
+        if best is not None:
+            best.add(float(sigmas[number]), fits, np.mean(scores, axis=0).max())
+        yield scores, None, None
+
+
+class BestFits:
+    """The fits of all folds for the best values of sigma so far, which are used again.
+
+    Parameters
+    ----------
+    n : int
+        Number of values.
+    """
+
+    def __init__(self, n):
+        self.n, self.fits, self.scores = n, {}, {}
+
+    def add(self, sigma, fits, score):
+        """Add a value of sigma, and drop the worst one if there are too many."""
+        self.fits[sigma], self.scores[sigma] = fits, score
+        if len(self.fits) > self.n:
+            worst = min(self.scores, key=self.scores.get)
+            del self.fits[worst], self.scores[worst]
+
+    def of(self, sigmas):
+        """Return the fits of these values, or None if some are not kept."""
+        sigmas = list(sigmas)
+        return [self.fits[one] for one in sigmas] if set(sigmas) <= set(self.fits) else None
 
 
 def _judged(model, fitted, train, test, judge):

@@ -857,16 +857,16 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         """Return the pairs (decision, alpha) to score."""
         return grid_of(decisions, np.unique(self._others()["alpha"]))
 
-    def _chooses_again(self, feature_map, data, tests):
+    def _chooses_again(self, feature_map, data, tests, best):
         decisions = self._decisions_to_score()
         if not decisions:
             return False
         sigmas, n_classes = best_sigmas(self.cv_results_), len(self.classes_)
         grid = self._decision_grid(decisions)
-        if learns_from(feature_map, data):
-            fits = fitted_apart(feature_map, data, tests, sigmas)
-        else:
-            fits = fitted_together(feature_map, data, tests, sigmas)
+        fits = best.of(map(float, sigmas))
+        if fits is None:
+            fitted = fitted_apart if learns_from(feature_map, data) else fitted_together
+            fits = fitted(feature_map, data, tests, sigmas)
         scores = []
         for of_sigma in fits:
             n_columns = as_feature_map(of_sigma[0][0]).n_columns or 0
@@ -880,10 +880,10 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _take(self, candidates):
         """Set the parameters of the best candidate."""
         scores = np.array([one.score for one in candidates])
-        best = simplest(candidates, nearly_best(scores, ceiling=1.0))
-        self.decisions_, self.sigma_, self.alpha_ = best.decision, best.sigma, best.alpha
+        chosen = simplest(candidates, nearly_best(scores, ceiling=1.0))
+        self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
         table = self.cv_results_
-        place = (table["param_sigma"] == best.sigma) & (table["param_alpha"] == best.alpha)
+        place = (table["param_sigma"] == chosen.sigma) & (table["param_alpha"] == chosen.alpha)
         self.best_score_ = float(table["mean_test_score"][place][0])
         self.decision_scores_ = {}
         for one in candidates:
