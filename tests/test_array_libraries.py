@@ -210,7 +210,7 @@ def test_an_absent_class_is_not_predicted(library):
     model = KernelRegressionClassifier(RFFSampler(2), sigma=3.0, random_state=0)
     model.partial_fit(library.array(ROWS), y, classes=[-1, 0, 1, 2])
     # The first class has the score 0, and with signs that is the largest of some rows.
-    assert (model.predict_proba(ROWS).max(axis=1) == model.class_weight_.max() / 150).any()
+    assert (model.predict_proba(ROWS).max(axis=1) == model.class_count_.max() / 150).any()
     predicted = library.host(model.predict(library.array(ROWS)))
     assert predicted.min() >= 0
     assert_array_equal(predicted, model.predict(ROWS))

@@ -115,7 +115,7 @@ def assert_same_model(one, two, *, rtol=1e-12, rows=X):
     expected = answers(one, rows)
     assert_allclose(answers(two, rows), expected, rtol=0, atol=rtol * np.abs(expected).max())
     assert set(vars(one)) == set(vars(two))
-    for name in ("alpha_", "sigma_", "best_score_", "target_mean_", "class_weight_"):
+    for name in ("alpha_", "sigma_", "best_score_", "target_mean_", "class_count_"):
         if hasattr(one, name):
             # Scores are differences of sums: they lose a digit or two.
             assert_allclose(getattr(two, name), getattr(one, name), rtol=30 * rtol, err_msg=name)
@@ -201,7 +201,7 @@ def test_the_map_is_that_of_all_rows_and_not_of_the_first_batch():
     assert_allclose(model.feature_map_.offset_, X.mean(axis=0), rtol=1e-12)
     assert abs(partial.feature_map_.offset_ - X.mean(axis=0)).max() > 1
     model.partial_fit(*batches[0])  # which goes on with that map
-    assert model.class_weight_.sum() == N + 60
+    assert model.class_count_.sum() == N + 60
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -349,7 +349,7 @@ def test_batches_that_are_no_batches():
 def test_classes_that_never_come_are_kept_and_those_without_weight_are_not():
     model = KernelRegressionClassifier(POSITIVE).fit_batches(cut(X, Y), classes=[*"dabc"])
     assert_array_equal(model.classes_, [*"abcd"])
-    assert model.class_weight_[3] == 0
+    assert model.class_count_[3] == 0
     assert_array_equal(model.predict(X), clone(model).fit(X, Y).predict(X))
     labels = np.where(WEIGHTS > 0, Y, "z")
     for name in ("kernel", "ridge-search"):

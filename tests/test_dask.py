@@ -197,7 +197,7 @@ def test_the_sample_is_as_large_as_asked_for(on_threads):
     model = KernelRegressionClassifier(BY_LABELS)
     fitted = skrf.dask.fit(model, as_array(X), as_array(Y), sample_rows=60)
     assert fitted.feature_map_.statistics_.queries.weight == 60
-    assert fitted.class_weight_.sum() == N
+    assert fitted.class_count_.sum() == N
     weights = (np.arange(N) % 10 == 0).astype(float)
     fitted = skrf.dask.fit(model, as_array(X), Y, sample_weight=weights, sample_rows=30)
     assert fitted.feature_map_.statistics_.queries.weight == 30  # of 40 that count
@@ -317,7 +317,7 @@ def test_a_killed_worker_changes_no_bit(client):
     assert plugin.killed in pids.values()
     assert plugin.n_done > 40  # of 40 chunks: some were summed again
     assert_same_bits(disturbed, undisturbed)
-    assert disturbed.class_weight_.sum() == 40_000
+    assert disturbed.class_count_.sum() == 40_000
     client.wait_for_workers(2, timeout=20)
 
 

@@ -202,3 +202,53 @@ def test_votes_follow_the_classes_whatever_their_names():
 def test_faulty_decisions_are_named():
     with pytest.raises(ValueError, match="decision"):
         model(decision="votes").fit(X, y)
+
+
+# ---------------------------------------------------------------- weights of classes
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeClassifier, ApproxKernelRidgeClassifierCV])
+def test_weights_of_classes_multiply_those_of_rows(kind, weights):
+    rows = np.ones(240) if weights is None else weights
+    balanced = (rows.sum() / 4 / np.bincount(y, rows))[y]
+    given = np.where(y == 2, 5.0, 1.0)
+    for class_weight, factors in (("balanced", balanced), ({2: 5.0}, given), ({}, np.ones(240))):
+        weighted = kind(MAP, class_weight=class_weight).fit(X, y, weights)
+        plain = kind(MAP).fit(X, y, rows * factors)
+        assert_allclose(weighted.coef_, plain.coef_, rtol=1e-9, atol=1e-12)
+        assert_array_equal(weighted.predict(X), plain.predict(X))
+    names = np.array(["a", "b", "c", "d"])
+    dropped = kind(MAP, class_weight={"c": 0}).fit(X, names[y], weights)
+    assert set(dropped.predict(X)) <= {"a", "b", "d"}
+
+
+def test_balanced_classes_are_those_of_scikit_learn():
+    rare = np.flatnonzero((y == 0) | (np.arange(240) % 7 == 0))
+    fitted = model(class_weight="balanced", decision="argmax").fit(X[rare], y[rare])
+    peer = RidgeClassifier(alpha=0.1, class_weight="balanced")
+    peer.fit(fitted.feature_map_.transform(X[rare]), y[rare])
+    assert_allclose(fitted.coef_, peer.coef_, rtol=1e-8, atol=1e-10)
+
+
+def test_weights_of_classes_in_batches():
+    whole = model(class_weight={0: 3.0}).fit(X, y)
+    batches = model(class_weight={0: 3.0})
+    for rows in (slice(0, 100), slice(100, 240)):
+        batches.partial_fit(X[rows], y[rows], classes=np.arange(4))
+    assert_allclose(batches.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
+    balanced = model(class_weight="balanced")
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows at once"):
+        balanced.partial_fit(X, y, classes=np.arange(4))
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows at once"):
+        balanced.fit_batches([(X[:90], y[:90]), (X[90:], y[90:])])
+    with pytest.raises(ValueError, match="class_weight='balanced'"):
+        balanced.fit(X, y).merge(balanced.fit(X, y))
+
+
+@pytest.mark.parametrize(
+    "faulty", [{7: 1.0}, {0: -1.0}, {0: np.nan}, dict.fromkeys(range(4), 0), 3]
+)
+def test_faulty_weights_of_classes_are_named(faulty):
+    with pytest.raises(ValueError, match="class_weight"):
+        model(class_weight=faulty).fit(X, y)

@@ -393,7 +393,7 @@ def test_weights_and_targets_have_no_units(name, kernel, dtype, kind, power, oth
     for own in (slice(0, 10), slice(10, 20)):
         model.partial_fit(X[own], labels[own], [0, 1, 2], weights[own])
         regressor.partial_fit(X[own], targets[own] * units, weights[own])
-    assert_allclose(model.class_weight_, np.bincount(labels, weights, 3), rtol=1e-12)
+    assert_allclose(model.class_count_, np.bincount(labels, weights, 3), rtol=1e-12)
     mean = weights / weights.sum() @ targets
     assert_allclose(regressor.target_mean_ / units, mean, rtol=1e-9, atol=1e-12)
     seen, room = seen_weights(fitted, Q, X, weights, dtype)

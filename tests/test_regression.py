@@ -84,7 +84,7 @@ def test_classifier_is_brute_force(which, weights):
         some[:, None], positive / np.where(some, positive.sum(axis=1), 1)[:, None], shares
     )
     assert_allclose(model.predict_proba(Q), expected, **CLOSE)
-    assert_allclose(model.class_weight_, np.bincount(y, w), **CLOSE)
+    assert_allclose(model.class_count_, np.bincount(y, w), **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_weights_whose_sums_overflow():
         rows = X.astype(dtype)
         plain = KernelRegressionClassifier(MAPS["positive"]).fit(rows, labels)
         model = KernelRegressionClassifier(MAPS["positive"]).fit(rows, labels, np.full(60, 1e307))
-        assert np.isinf(model.class_weight_).all()
+        assert np.isinf(model.class_count_).all()
         assert_allclose(model.predict_proba(Q), plain.predict_proba(Q), rtol=1e-6)
         vanishing = KernelRegressionClassifier(Columns())
         vanishing.fit(rows, np.arange(60) % 3 == 0, np.full(60, 1e307))
@@ -262,7 +262,7 @@ def test_batches_and_order_do_not_matter(which):
         parts.partial_fit(X[batch], y[batch], [0, 1, 2] if i == 0 else None, WEIGHTS[batch])
         regressor.partial_fit(X[batch], T[batch], WEIGHTS[batch])
     assert_allclose(parts.predict_proba(Q), whole.predict_proba(Q), rtol=1e-8, atol=1e-11)
-    assert_allclose(parts.class_weight_, whole.class_weight_, **CLOSE)
+    assert_allclose(parts.class_count_, whole.class_count_, **CLOSE)
     assert_allclose(regressor.target_mean_, whole_regressor.target_mean_, **CLOSE)
     if not which.startswith(("tri", "asy", "nys", "rbf")):
         assert_allclose(regressor.predict(Q), whole_regressor.predict(Q), **CLOSE)
@@ -350,7 +350,7 @@ def test_probabilities_decisions_and_predictions_agree(which):
     assert decisions.shape == (25,) and np.isfinite(decisions).all()
     finite = np.isfinite(logs).all(axis=1)
     assert_allclose(decisions[finite], (logs[:, 1] - logs[:, 0])[finite], **CLOSE)
-    shares = np.log(model.class_weight_[1] / model.class_weight_[0])
+    shares = np.log(model.class_count_[1] / model.class_count_[0])
     assert (~np.isclose(decisions, shares)).sum() >= 10
     assert_array_equal(model.predict(Q), np.where(decisions > 0, "yes", "no"))
 

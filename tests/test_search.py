@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_scores_are_those_of_a_grid_search(which, dtype):
     tolerance = {"rtol": 1e-9, "atol": 1e-11} if dtype == np.float64 else {"atol": 2e-5}
     assert_allclose(ours.predict_proba(Q), best.predict_proba(Q), **tolerance)
     assert ours.feature_map_.sigma_ == ours.sigma_
-    assert_array_equal(ours.class_weight_, best.class_weight_)
+    assert_array_equal(ours.class_count_, best.class_count_)
 
 
 def test_scorers():
@@ -155,13 +156,19 @@ def test_splits_that_share_no_sums_are_told():
         assert not hasattr(model, "classes_")
 
 
-def test_scores_of_a_light_class_have_digits(monkeypatch):
+@pytest.fixture
+def limit(monkeypatch):
+    """Return what sets how much a search keeps of features: most bytes, and most sines at once."""
+    return partial(monkeypatch.setattr, _search)
+
+
+def test_scores_of_a_light_class_have_digits(limit):
     search = KernelRegressionClassifierCV(FIXED["positive"], sigmas=[0.1, 0.3], scoring="roc_auc")
     rows, labels = X.astype(np.float32), y == "a"
     options = {"y": labels, "sample_weight": np.where(labels, 1e-20, 1.0)}
     kept = search.fit(rows, **options).cv_results_["mean_test_score"]
     assert kept.min() > 0.8
-    monkeypatch.setattr(_search, "KEPT_BYTES", 0)
+    limit("KEPT_BYTES", 0)
     found = search.fit(rows, **options).cv_results_["mean_test_score"]
     assert_allclose(found, kept, rtol=1e-12)
 
@@ -176,34 +183,44 @@ def test_features_that_are_0_in_all_rows():
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_scores_do_not_depend_on_what_is_kept(name, monkeypatch):
+def test_scores_do_not_depend_on_what_is_kept(name, limit):
     """Of features, products of sines, or nothing; folds that overlap read it several times."""
     cv = ShuffleSplit(3, test_size=0.4, random_state=0)
     feature_map = make(name, n_components=20, random_state=0)
     search = KernelRegressorCV(feature_map, sigmas=[0.3, 1.0, 3.0], cv=cv)
     kept, predicted = searched(search, y=T), search.predict(Q)
     for most in (10_000, 0):
-        monkeypatch.setattr(_search, "KEPT_BYTES", most)
+        limit("KEPT_BYTES", most)
         assert_allclose(searched(search, y=T), kept, rtol=1e-9)
         assert_allclose(search.predict(Q), predicted, rtol=1e-9)
+
+
+def by_refits(kind, feature_map, sigmas, rows, targets):
+    """Return the scores of three folds, each of a model that is fitted to the others alone."""
+    scores = np.empty((len(sigmas), 3))
+    cv = check_cv(3, targets, classifier=kind is KernelRegressionClassifier)
+    for k, (train, test) in enumerate(cv.split(np.zeros(len(targets)), targets)):
+        for i, sigma in enumerate(sigmas):
+            model = kind(feature_map, sigma=sigma).fit(rows[train], targets[train])
+            scores[i, k] = model.score(rows[test], targets[test])
+    return scores
 
 
 @pytest.mark.parametrize(
     ("projection", "form"), [("dense", sp.csr_matrix), ("hadamard", np.asarray)]
 )
-def test_products_serve_sigmas_far_apart(projection, form, monkeypatch):
+def test_products_serve_sigmas_far_apart(projection, form):
+    """More than 2^20 sines: their products are kept."""
     rows = np.random.default_rng(0).normal(size=(90, 20))
-    feature_map = RFFSampler(20, projection=projection, random_state=0)
+    feature_map = RFFSampler(12_000, projection=projection, random_state=0)
     # In float32 angles from 1,000 on need float64; the last two are too far from the others.
-    search = KernelRegressorCV(feature_map, sigmas=[0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3], cv=3)
+    sigmas = [0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3]
     for dtype, rtol in ((np.float32, 1e-4), (np.float64, 1e-9)):
         given = form(rows.astype(dtype))
-        expected = searched(search, given, y=T)
-        monkeypatch.setattr(_search, "MANY_SINES", 0)
-        found = searched(search, given, y=T)
-        monkeypatch.undo()
-        assert_allclose(found, expected, rtol=1e-4)
-        assert_allclose(found[[0, 1, 4, 6]], expected[[0, 1, 4, 6]], rtol=rtol)
+        scores = searched(KernelRegressorCV(feature_map, sigmas=sigmas, cv=3), given, y=T)
+        refitted = by_refits(KernelRegressor, feature_map, sigmas, given, T)
+        assert_allclose(scores, refitted, rtol=1e-4)
+        assert_allclose(scores[[0, 1, 4, 6]], refitted[[0, 1, 4, 6]], rtol=rtol)
 
 
 def test_products_serve_maps_of_one_draw_alone():
@@ -216,20 +233,25 @@ def test_products_serve_maps_of_one_draw_alone():
     [("float64", {"rtol": 1e-10}), ("float32", {"rtol": 1e-4, "atol": 1e-5})],
 )
 @pytest.mark.parametrize("is_wide", [False, True])
-def test_searches_by_kept_exponentials_are_those_by_logarithms(dtype, close, is_wide, monkeypatch):
+def test_searches_by_kept_exponentials_are_those_by_logarithms(dtype, close, is_wide):
     """Of rows on one scale, and of rows that leave it after those by which it is chosen."""
     rows = np.concatenate([X] * 4).astype(dtype)
     if is_wide:
         rows[-30:] *= 100
-    for kind, targets in ((KernelRegressionClassifierCV, y), (KernelRegressorCV, T)):
-        search, found = kind(FIXED["positive"], sigmas=[0.1, 0.3, 1.0], cv=3), []
-        for narrowest in (_search._NARROW, {"float32": 0.0, "float64": 0.0}):
-            monkeypatch.setattr(_search, "_NARROW", narrowest)
-            scores = searched(search, rows, y=np.concatenate([targets] * 4))
-            found.append((scores, getattr(search, "predict_proba", search.predict)(rows)))
-        monkeypatch.undo()
-        for ours, theirs in zip(*found, strict=True):
-            assert_allclose(ours, theirs, **close)
+    sigmas = [0.1, 0.3, 1.0]
+    for kind, plain, targets in (
+        (KernelRegressionClassifierCV, KernelRegressionClassifier, y),
+        (KernelRegressorCV, KernelRegressor, T),
+    ):
+        search, targets = (
+            kind(FIXED["positive"], sigmas=sigmas, cv=3),
+            np.concatenate([targets] * 4),
+        )
+        scores = searched(search, rows, y=targets)
+        assert_allclose(scores, by_refits(plain, FIXED["positive"], sigmas, rows, targets), **close)
+        again = plain(FIXED["positive"], sigma=search.sigma_).fit(rows, targets)
+        for method in ("predict", "predict_proba")[: 1 + hasattr(again, "predict_proba")]:
+            assert_allclose(*(getattr(model, method)(rows) for model in (search, again)), **close)
 
 
 def test_narrow_kernels_keep_their_digits():
@@ -450,7 +472,7 @@ def test_auto_resolves_on_the_first_batch():
     parts = clone(model).partial_fit(X[:40], y[:40], classes=np.unique(y))
     parts.partial_fit(X[40:], y[40:])
     assert parts.sigma_ == first.sigma_ == parts.feature_map_.sigma_
-    assert parts.class_weight_.sum() == 90
+    assert parts.class_count_.sum() == 90
     # As many rows as there are are enough.
     assert KernelRegressionClassifier(random_state=0).fit(X[:2], y[:2]).predict(X[:2]).shape == (2,)
 
@@ -553,7 +575,7 @@ def test_the_exact_kernel_is_brute_force(sigma, dtype):
     model = KernelRegressionClassifier("exact", sigma=sigma).fit(rows, y, sample_weight=WEIGHTS)
     shares = K / K.sum(axis=1, keepdims=True)
     assert_allclose(model.predict_proba(queries), shares @ own, rtol=rtol, atol=1e-12)
-    assert_allclose(model.class_weight_, WEIGHTS @ own)
+    assert_allclose(model.class_count_, WEIGHTS @ own)
     regressor = KernelRegressor("exact", sigma=sigma).fit(rows, T, sample_weight=WEIGHTS)
     assert_allclose(regressor.predict(queries), shares @ T, rtol=rtol)
     sparse = clone(regressor).fit(sp.csr_array(rows), T, sample_weight=WEIGHTS)

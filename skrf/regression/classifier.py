@@ -42,7 +42,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels.
-    class_weight_ : ndarray of shape (n_classes,)
+    class_count_ : ndarray of shape (n_classes,)
         Sum of the weights of the training rows of each class, inf if it overflows; the model
         itself is correct for weights of any size.
     feature_map_ : transformer
@@ -109,7 +109,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         return np.average(self._outcomes(data), weights=data.score_weights)
 
     def _hold(self, sums):
-        self.class_weight_ = sums.weights.copy()
+        self.class_count_ = sums.weights.copy()
         return super()._hold(sums)
 
     def predict(self, X: Array) -> Array:

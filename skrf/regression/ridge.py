@@ -18,6 +18,7 @@ from .._validation import (
     Interval,
     StrOptions,
     check_positive,
+    naming,
     read_only,
     validate_rows,
 )
@@ -393,6 +394,28 @@ class _Regression(Regression):
         return tuple(parts) if return_std else parts[0]
 
 
+def class_factors(class_weight, classes, codes, weights, is_batch):
+    """Return the factors by which the weights of the rows of every class are multiplied."""
+    if isinstance(class_weight, dict):
+        unknown = [label for label in class_weight if label not in classes]
+        if unknown:
+            raise ValueError(f"class_weight names {unknown!r}, which are not in {classes!r}.")
+        with naming("class_weight"):
+            factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], float)
+        if not ((factors >= 0) & (factors < np.inf)).all() or not factors[codes].any():
+            raise ValueError(
+                f"class_weight must hold numbers >= 0, not all 0, got {class_weight!r}."
+            )
+        return factors
+    if is_batch:
+        raise ValueError(
+            "class_weight='balanced' needs all rows at once: pass a dict of factors, "
+            "or sample_weight, with batches."
+        )
+    totals = np.bincount(codes, weights, minlength=len(classes))
+    return totals.sum() / (len(totals) * totals)
+
+
 class _Classification(Classification):
     """Predictions of classes from ridge regressions on -1 and 1."""
 
@@ -402,6 +425,20 @@ class _Classification(Classification):
         ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
         targets = Targets(codes, np.ones(len(ones)), (), ones)
         return target, np.zeros(len(y), dtype=int), targets, 1
+
+    def _read(self, X, y, sample_weight=None, *, classes=None, **options):
+        draft, data = super()._read(X, y, sample_weight, classes=classes, **options)
+        if self.class_weight is None:
+            return draft, data
+        codes, is_batch = data.values.values, classes is not None
+        factors = class_factors(self.class_weight, draft.classes_, codes, data.weights, is_batch)
+        data = replace(data, sample_weight=data.weights * factors[codes])
+        return draft, data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
+
+    def _differences(self, other):
+        if isinstance(self.class_weight, str):
+            yield "class_weight='balanced', which needs the rows of both at once"
+        yield from super()._differences(other)
 
     def _bytes_of_sums(self, n_columns, data):
         n_bytes = super()._bytes_of_sums(n_columns, data)
@@ -598,6 +635,11 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         K (K - 1) / 2 solutions and the moments of every class in memory, K n_components^2
         numbers. "auto" is "one-vs-one", or "discriminants" where the solutions would take more
         than a minute or so (K^2 n_components^3 / 6 > 2e12).
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the weights of the rows of every class, {label: factor}; labels that are not in it
+        have 1. "balanced" is the weight of all rows over K times that of the class, as in
+        RidgeClassifier, for which `fit` must see all rows at once. Scores of a search are weighted
+        alike.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -648,6 +690,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     _parameter_constraints = {
         **_Plain._parameter_constraints,
         "decision": [StrOptions({"auto", *DECISIONS})],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
     def __init__(
@@ -657,10 +700,12 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         sigma: Sigma | None = None,
         alpha: float | Literal["evidence"] = 1.0,
         decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
+        class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,
     ) -> None:
         super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
         self.decision = decision
+        self.class_weight = class_weight
 
 
 class ApproxKernelRidgeCV(_Regression, _Search):
@@ -769,6 +814,11 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         pair of classes, which is usually the most accurate with some thousands of rows and costs
         K (K - 1) / 2 solutions. "auto" takes the most accurate on held-out rows, the first of
         equals.
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the weights of the rows of every class, {label: factor}; labels that are not in it
+        have 1. "balanced" is the weight of all rows over K times that of the class, as in
+        RidgeClassifier, for which `fit` must see all rows at once. Scores of a search are weighted
+        alike.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -824,6 +874,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     _parameter_constraints = {
         **_Search._parameter_constraints,
         "decision": [StrOptions({"auto", *DECISIONS})],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
     def __init__(
@@ -834,6 +885,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
         cv: Any = 5,
         decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
+        class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -846,6 +898,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             verbose=verbose,
         )
         self.decision = decision
+        self.class_weight = class_weight
 
     def _decisions_to_score(self):
         """Return the decisions among which held-out rows choose, or which they give an alpha."""

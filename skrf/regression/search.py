@@ -136,7 +136,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         Number of splits.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
-    class_weight_ : ndarray of shape (n_classes,)
+    class_count_ : ndarray of shape (n_classes,)
         Sum of the weights of the training rows of each class.
     feature_map_ : transformer
         The map, fitted to all rows at the best sigma.
