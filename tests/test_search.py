@@ -27,6 +27,7 @@ from sklearn.utils import check_random_state
 
 from skrf import (
     AdaptiveRF,
+    ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
     ClusterNystroem,
     KernelRegressionClassifier,
@@ -209,18 +210,18 @@ def by_refits(kind, feature_map, sigmas, rows, targets):
 @pytest.mark.parametrize(
     ("projection", "form"), [("dense", sp.csr_matrix), ("hadamard", np.asarray)]
 )
-def test_products_serve_sigmas_far_apart(projection, form):
-    """More than 2^20 sines: their products are kept."""
+def test_products_serve_sigmas_far_apart(projection, form, limit):
     rows = np.random.default_rng(0).normal(size=(90, 20))
-    feature_map = RFFSampler(12_000, projection=projection, random_state=0)
+    feature_map = RFFSampler(20, projection=projection, random_state=0)
     # In float32 angles from 1,000 on need float64; the last two are too far from the others.
-    sigmas = [0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3]
-    for dtype, rtol in ((np.float32, 1e-4), (np.float64, 1e-9)):
-        given = form(rows.astype(dtype))
-        scores = searched(KernelRegressorCV(feature_map, sigmas=sigmas, cv=3), given, y=T)
-        refitted = by_refits(KernelRegressor, feature_map, sigmas, given, T)
-        assert_allclose(scores, refitted, rtol=1e-4)
-        assert_allclose(scores[[0, 1, 4, 6]], refitted[[0, 1, 4, 6]], rtol=rtol)
+    search = KernelRegressorCV(feature_map, sigmas=[0.3, 1.0, 1e3, 1e5, 3.0, 1e12, 1e-3], cv=3)
+    both = [form(rows.astype(dtype)) for dtype in (np.float32, np.float64)]
+    by_features = [searched(search, typed, y=T) for typed in both]
+    limit("MANY_SINES", 0)
+    for typed, expected, rtol in zip(both, by_features, (1e-4, 1e-9), strict=True):
+        by_products = searched(search, typed, y=T)
+        assert_allclose(by_products, expected, rtol=1e-4)
+        assert_allclose(by_products[[0, 1, 4, 6]], expected[[0, 1, 4, 6]], rtol=rtol)
 
 
 def test_products_serve_maps_of_one_draw_alone():
@@ -250,8 +251,8 @@ def test_searches_by_kept_exponentials_are_those_by_logarithms(dtype, close, is_
         scores = searched(search, rows, y=targets)
         assert_allclose(scores, by_refits(plain, FIXED["positive"], sigmas, rows, targets), **close)
         again = plain(FIXED["positive"], sigma=search.sigma_).fit(rows, targets)
-        for method in ("predict", "predict_proba")[: 1 + hasattr(again, "predict_proba")]:
-            assert_allclose(*(getattr(model, method)(rows) for model in (search, again)), **close)
+        method = "predict_proba" if plain is KernelRegressionClassifier else "predict"
+        assert_allclose(*(getattr(model, method)(rows) for model in (search, again)), **close)
 
 
 def test_narrow_kernels_keep_their_digits():
@@ -758,3 +759,33 @@ def test_the_best_score_and_the_best_map_agree_to_the_last_bit():
         assert model.sigma_ == model.feature_map_.sigma_ == 1.0
         assert model.best_score_ == pytest.approx(values.mean(), rel=1e-14)
         assert (model.cv_results_["rank_test_score"] == 1).all()
+
+
+# ---------------------------------------------------------------- fewer rows than features
+
+
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV])
+@pytest.mark.parametrize("weights", [None, np.arange(90) % 3 + 0.5], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    "feature_map",
+    [
+        RFFSampler(150, random_state=0),
+        OptimalPositiveRF(150, random_state=0),
+        AdaptiveRF(150, random_state=0),  # reads labels
+    ],
+    ids=["trigonometric", "positive", "adaptive"],
+)
+def test_scores_of_few_rows_are_those_of_their_features(kind, weights, feature_map, monkeypatch):
+    """Rows are searched in the space that they span, with the same scores and models."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 4))
+    y = np.digitize(np.sin(2 * X[:, 0]), [-0.5, 0.5])
+    targets = y if kind is ApproxKernelRidgeClassifierCV else np.column_stack([y, 1e3 * X[:, 1]])
+    search = kind(feature_map, sigmas=3, alphas=[1e-4, 0.1], cv=4).fit(X, targets, weights)
+    monkeypatch.setattr("skrf.regression.ridge.is_smaller", lambda *_: False)
+    expected = clone(search).fit(X, targets, weights)
+    for name, values in expected.cv_results_.items():
+        if name.endswith("score"):
+            assert_allclose(search.cv_results_[name], values, rtol=1e-8)
+    assert (search.sigma_, search.alpha_) == (expected.sigma_, expected.alpha_)
+    assert_allclose(search.coef_, expected.coef_, rtol=1e-7, atol=1e-10)

@@ -3,6 +3,7 @@
 from ._adapters import (
     as_feature_map,
     check_columns,
+    columns_of,
     fit_at_sigmas,
     fit_to,
     fit_to_statistics,
@@ -43,6 +44,7 @@ __all__ = [
     "as_feature_map",
     "by_first",
     "check_columns",
+    "columns_of",
     "difference",
     "fit_to",
     "fit_at_sigmas",

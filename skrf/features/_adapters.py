@@ -135,6 +135,15 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     check_fits(bytes_of(n_columns), components(transformer), purpose)
 
 
+def columns_of(feature_map, n_rows):
+    """Return how many columns an unfitted map will have, or None if it cannot tell."""
+    transformer = _last(feature_map)
+    if isinstance(transformer, FrozenEstimator) or not hasattr(transformer, "_n_columns"):
+        return None
+    transformer._validate_params()
+    return transformer._n_columns(n_rows)
+
+
 def learns_from_sums(feature_map):
     """Return whether an unfitted map needs nothing but statistics."""
     is_frozen = isinstance(feature_map, FrozenEstimator)  # would refit what it wraps

@@ -20,12 +20,12 @@ from ..statistics import Moments
 from ._decisions import (
     best_sigmas,
     candidates_of,
-    features_of,
     hits,
     n_scored_folds,
     solutions,
 )
 from ._mixins import sorted_classes
+from ._row_space import features_of
 from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts

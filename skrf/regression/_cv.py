@@ -68,8 +68,7 @@ class Search:
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
         best = BestFits(len(draft._decisions_to_score()) and N_SIGMAS)
         with beside_threads(feature_map):
-            given = draft, feature_map, data, tests, sigmas, judge
-            runs = judged_apart(*given, best) if is_apart else judged_together(*given)
+            runs = draft._runs(is_apart, best, feature_map, data, tests, sigmas, judge)
             runs = reported(runs, sigmas, self.verbose, unit)
             draft.feature_map_, sums = draft._choose(runs, sigmas, unit, self._rounding(data))
         if draft._chooses_again(feature_map, data, tests, best):
@@ -89,6 +88,10 @@ class Search:
 
     def _obstacle_to_batches(self):
         return "a search scores folds of all rows. Call fit, or fit_batches for rows in batches."
+
+    def _runs(self, is_apart, best, *given):
+        """Return an iterator over the scores of all sigmas, with maps and sums."""
+        return judged_apart(self, *given, best) if is_apart else judged_together(self, *given)
 
     def _chooses_again(self, feature_map, data, tests, best):
         """Choose what sums cannot score, and return whether it needs other sums."""

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._arrays import to_host
-from .._sums import Memory
 from ..features import as_feature_map
-from ._blocks import beside_threads, blocks_of
+from ._blocks import beside_threads
 from ._class_moments import ClassMoments, PairRidges, n_operations, pair_values, votes
-from ._ridge import discriminants, moments_of_rows, plain_features, ridge_of, solve
+from ._ridge import discriminants, moments_of_rows, ridge_of, solve
+from ._row_space import MOST_NUMBERS, features_of, held
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
 N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
-_DUAL_ROWS = 4096  # products of all pairs of so many training rows are held
+_MOST_ROWS = 4096  # products of all pairs of so many training rows are held
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
 
 
@@ -105,36 +104,26 @@ def accuracies(transformer, train, test, grid, n_classes):
     feature_map = as_feature_map(transformer)
     codes, weights = train.values.values, train.sample_weight
     of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
-    n_columns = feature_map.n_columns or 0
-    # Pairs with fewer rows than features are solved in their rows.
-    is_dual = len(codes) <= _DUAL_ROWS and 2 * len(codes) < n_columns * n_classes
     least = min(alpha for _, alpha in grid)
     values = {}
     with beside_threads(feature_map):
+        n_rows = len(codes) + len(test.y)
+        if n_rows * (feature_map.n_columns or MOST_NUMBERS) <= MOST_NUMBERS:
+            feature_map, (train, test) = held(feature_map, train, test)
         features = features_of(feature_map, test.X)
-        if of_pairs and not is_dual:
-            moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
-        else:
-            moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
-        if of_pairs and is_dual:
+        # Pairs with fewer rows than features are solved in their rows.
+        is_small = 2 * len(codes) < (feature_map.n_columns or 0) * n_classes
+        if of_pairs and is_small and len(codes) <= _MOST_ROWS:
             of_train = features_of(feature_map, train.X)
             regressions = pair_values(of_train, codes, weights, of_pairs, features, n_classes)
             for alpha, of_alpha in zip(of_pairs, regressions, strict=True):
                 values["one-vs-one", alpha] = votes(of_alpha, n_classes)
+        if of_pairs and not values:
+            moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
+        else:
+            moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
         rest = [pair for pair in grid if pair not in values]
         for pair, solution in zip(rest, solutions(rest, moments), strict=True):
             values[pair] = solution.means(features)
     scores = [hits(values[pair], test.values.values, test.sample_weight) for pair in grid]
     return np.array(scores) / test.weights.sum()
-
-
-def features_of(feature_map, X):
-    """Return the features of rows on the host in float64, as ridge regression reads them."""
-    memory = Memory()
-
-    def block(rows):
-        values = to_host(plain_features(feature_map, X[rows, :], memory))
-        return values.astype(np.float64)  # a copy: the next block reuses the memory
-
-    size, map_blocks = blocks_of(feature_map, X)
-    return np.concatenate(map_blocks(block, X.shape[0], size))

@@ -345,7 +345,7 @@ def judged_apart(model, feature_map, data, tests, sigmas, judge, best=None):
     `BestFits` get the fits of every sigma, if given.
     """
     for number, fits in enumerate(fitted_apart(feature_map, data, tests, sigmas)):
-        scores = [_judged(model, *fit, judge) for fit in fits]
+        scores = [judged(model, *fit, judge) for fit in fits]
         if best is not None:
             best.add(float(sigmas[number]), fits, np.mean(scores, axis=0).max())
         yield scores, None, None
@@ -376,7 +376,8 @@ class BestFits:
         return [self.fits[one] for one in sigmas] if set(sigmas) <= set(self.fits) else None
 
 
-def _judged(model, fitted, train, test, judge):
+def judged(model, fitted, train, test, judge):
+    """Return the scores of a test, given a map and training rows."""
     of_test = None if model._scores_rows else model._sums_of(fitted, test)
     return judge(model._sums_of(fitted, train), test, of_test)
 
@@ -477,8 +478,8 @@ def best_sigma(model, feature_map, data):
         return test_data.weights @ model._on(sums)._merits(test_data) / total
 
     sigmas = []
-    judged = judged_apart if learns_from(feature_map, data) else judged_together
-    runs = judged(model, feature_map, data, tests, sigmas, judge)
+    judged_runs = judged_apart if learns_from(feature_map, data) else judged_together
+    runs = judged_runs(model, feature_map, data, tests, sigmas, judge)
 
     def evaluate(more):
         # The runs pause here, because they have not seen the end of the list.

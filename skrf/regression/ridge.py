@@ -49,6 +49,7 @@ from ._ridge import (
     solve,
     solved,
 )
+from ._row_space import is_smaller, judged_apart_in_row_space, judged_in_row_space
 from ._search import (
     ROUNDING,
     fitted_apart,
@@ -306,6 +307,13 @@ class _Search(Search, _BaseRidge):
             return -test.mean_errors(train, coefs)
 
         return judge
+
+    def _runs(self, is_apart, best, *given):
+        feature_map, data, tests, *_ = given
+        n_rows = len(data.y) - (min(map(len, tests)) if is_apart else 0)
+        if not is_smaller(feature_map, n_rows):
+            return super()._runs(is_apart, best, *given)
+        return (judged_apart_in_row_space if is_apart else judged_in_row_space)(self, *given)
 
     def _scores_of(self, trains, tests, _):
         """Return the scores of all sigmas and folds of a search in batches, and their unit."""
@@ -922,7 +930,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             fits = fitted(feature_map, data, tests, sigmas)
         scores = []
         for of_sigma in fits:
-            n_columns = as_feature_map(of_sigma[0][0]).n_columns or 0
+            n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(data.y))
             n_folds = n_scored_folds(len(tests), grid, len(sigmas), n_classes, n_columns)
             of_folds = [accuracies(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
             scores.append(np.mean(of_folds, axis=0))

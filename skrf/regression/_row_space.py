@@ -1,0 +1,81 @@
+"""Features of few rows in a basis of their own.
+
+Ridge regression depends on features through their inner products alone. Where there are fewer rows
+than features, rows are written in an orthonormal basis of the space that they span: as many numbers
+as rows, with the same inner products. A search then solves for these numbers.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from .._arrays import to_host
+from .._sums import Memory
+from ..features import as_feature_map, columns_of
+from ._blocks import blocks_of
+from ._ridge import plain_features
+from ._search import KeptMap, fitted_apart, judged
+
+MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
+
+
+def features_of(feature_map, X):
+    """Return the features of rows on the host in float64, as ridge regression reads them."""
+    memory = Memory()
+
+    def block(rows):
+        values = to_host(plain_features(feature_map, X[rows, :], memory))
+        return values.astype(np.float64)  # a copy: the next block reuses the memory
+
+    size, map_blocks = blocks_of(feature_map, X)
+    return np.concatenate(map_blocks(block, X.shape[0], size))
+
+
+def held(feature_map, *parts):
+    """Return rows with their features, or with fewer numbers instead, and the map that reads them.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    *parts : Data
+        Rows.
+
+    Returns
+    -------
+    KeptMap, list of Data
+        What to use in place of the map and the parts.
+    """
+    features = np.concatenate([features_of(feature_map, part.X) for part in parts])
+    if len(features) < features.shape[1]:
+        features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
+    ends = np.cumsum([part.X.shape[0] for part in parts])
+    rows = np.split(features, ends[:-1])
+    return KeptMap(features.shape[1], 0), [
+        replace(part, X=values) for part, values in zip(parts, rows, strict=True)
+    ]
+
+
+def is_smaller(feature_map, n_rows):
+    """Return whether an unfitted map has more features than there are rows, and they fit."""
+    n_columns = columns_of(feature_map, n_rows)
+    return n_columns is not None and n_rows < n_columns <= MOST_NUMBERS // n_rows
+
+
+def judged_in_row_space(model, feature_map, data, tests, sigmas, judge):
+    """Yield what `judged_together` does, but no map and sums, which the best sigma alone gets."""
+    splits = [(np.setdiff1d(np.arange(len(data.y)), test), test) for test in tests]
+    for fitted in data.fit_at_sigmas(feature_map, sigmas):
+        feature_map, (rows,) = held(as_feature_map(fitted), data)
+        parts = (map(rows.part, split) for split in splits)
+        yield [judged(model, feature_map, *pair, judge) for pair in parts], None, None
+
+
+def judged_apart_in_row_space(model, feature_map, data, tests, sigmas, judge):
+    """Yield the same with maps that are fitted only to the rows outside a test."""
+    for fits in fitted_apart(feature_map, data, tests, sigmas):
+        scores = []
+        for fitted, *parts in fits:
+            feature_map, parts = held(as_feature_map(fitted), *parts)
+            scores.append(judged(model, feature_map, *parts, judge))
+        yield scores, None, None
