@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -125,8 +126,10 @@ ROWS = RNG.normal(size=(150, 5))
 WEIGHTS = RNG.integers(0, 3, size=150) / 2
 
 
-def small_blocks(monkeypatch):
-    monkeypatch.setattr("skrf.regression._blocks._TORCH_ROWS", 64)
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Return what makes tensors count as on a GPU, where rows come in other blocks."""
+    return partial(monkeypatch.setattr, "skrf._arrays.is_on_gpu", is_torch_array)
 
 
 # Every feature map, kind of labels and dtype, and the branches on pairs of them.
@@ -152,8 +155,7 @@ def named(feature_map):
 
 
 @pytest.mark.parametrize(("feature_map", "labels", "dtype"), CLASSIFIERS)
-def test_classifier(library, feature_map, labels, dtype, monkeypatch):
-    small_blocks(monkeypatch)
+def test_classifier(library, feature_map, labels, dtype):
     y = LABELS[labels][np.argmax(ROWS[:, : len(LABELS[labels])], axis=1)]
     rows = ROWS.astype(dtype)
     own_map, seed = named(feature_map)
@@ -186,8 +188,7 @@ def assert_scores(library, values, expected, arrays, dtype):
 
 
 @pytest.mark.parametrize("sigma", [0.3, 30.0, "auto"])
-def test_classifier_at_any_sigma_and_in_batches(library, sigma, monkeypatch):
-    small_blocks(monkeypatch)
+def test_classifier_at_any_sigma_and_in_batches(library, sigma):
     y = np.argmax(ROWS[:, :3], axis=1)
     ours = KernelRegressionClassifier(skrf.AdaptiveRF(64), sigma=sigma, random_state=0)
     theirs = clone(ours)
@@ -229,8 +230,7 @@ def test_an_absent_class_is_not_predicted(library):
         ("pipeline", 0, "float64"),
     ],
 )
-def test_regressor(library, feature_map, n_targets, dtype, monkeypatch):
-    small_blocks(monkeypatch)
+def test_regressor(library, feature_map, n_targets, dtype):
     y = np.sin(ROWS[:, :n_targets] if n_targets else ROWS[:, 0])
     rows = ROWS.astype(dtype)
     own_map, seed = named(feature_map)
@@ -241,11 +241,27 @@ def test_regressor(library, feature_map, n_targets, dtype, monkeypatch):
     expected = ours.predict(rows)
     assert_scores(library, theirs.predict(arrays), expected, arrays, dtype)
     assert theirs.score(arrays, library.array(y)) == pytest.approx(ours.score(rows, y), abs=1e-3)
-    # On a GPU rows come in other blocks.
-    monkeypatch.setattr("skrf._arrays.is_on_gpu", is_torch_array)
-    assert_scores(library, theirs.predict(arrays), expected, arrays, dtype)
-    theirs.fit(arrays, library.array(y), WEIGHTS)
-    assert_scores(library, theirs.predict(arrays), expected, arrays, dtype)
+
+
+@pytest.mark.parametrize("feature_map", ["signed", "adaptive", "clustered", "scikit-learn"])
+def test_blocks_of_rows(library, feature_map, as_on_gpu):
+    """Of 2^14 rows, or on a GPU of more: the model is that of a block of the same rows."""
+    many, y = np.tile(ROWS, (111, 1)), np.argmax(ROWS[:, :3], axis=1)
+    frozen = FrozenEstimator(clone(FEATURE_MAPS[feature_map]).set_params(random_state=0).fit(ROWS))
+    arrays, labels = library.array(many), library.array(np.tile(y, 111))
+    for kind, method in (
+        (KernelRegressionClassifier, "decision_function"),
+        (KernelRegressor, "predict"),
+    ):
+        expected = getattr(kind(frozen).fit(ROWS, y), method)(ROWS)
+        expected = np.tile(expected, (111, *[1] * (expected.ndim - 1)))
+        model = kind(frozen).fit(arrays, labels)
+        library.assert_same(
+            getattr(model, method)(arrays), expected, arrays, **TOLERANCE["float64"]
+        )
+    as_on_gpu()
+    model.fit(arrays, labels)
+    library.assert_same(model.predict(arrays), expected, arrays, **TOLERANCE["float64"])
 
 
 # ------------------------------------------------------------------ attention
@@ -458,11 +474,11 @@ def test_second_derivatives_and_functions_of_torch():
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_gradients_against_finite_differences(on_gpu, monkeypatch):
+def test_gradients_against_finite_differences(on_gpu, as_on_gpu):
     """Of attention of every kind, exact attention and kernel regression."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if on_gpu:
-        monkeypatch.setattr("skrf._arrays.is_on_gpu", is_torch_array)
+        as_on_gpu()
     q, k, v, padding = inputs(0.5, length=7)
     tensors = [torch.tensor(part, requires_grad=True) for part in (q[0], k[0], v[0])]
     maps = [ATTENTION_MAPS[name] for name in ("asymmetric", "elu", "exp", "functions")]

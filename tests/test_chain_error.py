@@ -56,8 +56,8 @@ def quiet(*args, **kwargs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_bounds_contain_the_exact_value(kind):
     """With as many products as edges they meet. Sums over some states take at least 256 of them."""
-    n_states = 300 if kind in KINDS[3:] else N
-    for scale, seed in itertools.product([0.1, 1.0, 3.0, 1e3], range(2)):
+    n_states, n_seeds = (280, 1) if kind in KINDS[3:] else (N, 4)
+    for scale, seed in itertools.product([0.1, 1.0, 3.0, 1e3], range(n_seeds)):
         left, right, unary = make(kind, scale, seed, n_states)
         exact = dense(left, right, unary)
         room = 1e-12 * abs(exact)
@@ -113,9 +113,11 @@ def test_some_states_of_every_position_tell_nearly_all():
         shares = shares @ np.exp(x @ y.T)
         exact += np.log(shares.sum())
         shares /= shares.sum()
-    told = quiet(left, right, 41, 0.0, n_products=4)
-    assert abs(told.log_partition - exact) < 1
-    assert exact - 47 < told.lower < exact - 5
+    # With half of the pairs it is 636 of 900, and 14.
+    for n_products, gap in ((4, 47), (20, 14)):
+        report = quiet(left, right, 41, 0.0, n_products=n_products)
+        assert abs(report.log_partition - exact) < 1
+        assert exact - gap < report.lower < exact - gap / 10
 
 
 # ---------------------------------------------------------------- the method

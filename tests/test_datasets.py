@@ -42,7 +42,7 @@ REAL_DIR = os.environ.get("SKRF_UCI_DIR")
 
 @pytest.fixture(autouse=True)
 def openml(monkeypatch):
-    """Hide the variable and the network; return the dictionary of what OpenML answers, by number."""
+    """Hide the variable and the network; return what OpenML answers, by number."""
     answers = {}
 
     def fetch(*, data_id, **kwargs):

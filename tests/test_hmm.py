@@ -44,6 +44,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skrf import OptimalPositiveRF, PoissonRF
 from skrf.graphical import FilterState, KernelHMM, _learning, _maximum_likelihood, _recursions
 from skrf.graphical._maximum_likelihood import unpacked
+from skrf.projections import Coupling
 
 STATES, TARGETS, EMITTERS = np.random.default_rng(3).normal(size=(3, 5, 3))
 SYMBOLS = np.random.default_rng(4).normal(size=(4, 3))
@@ -370,23 +371,21 @@ def test_viterbi_of_products_is_that_of_the_table(monkeypatch, scale, dtype):
 
 
 def test_many_symbols_are_looked_up_without_a_table(monkeypatch):
-    wanted = hmm("adaptive", "given")
+    # Emissions below the smallest number are in log space.
+    far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
+    wanted, steep = hmm("adaptive", "given"), KernelHMM(far, far, feature_map="exact")
+    logs = steep._model.log_emissions(np.array([0, 1]))
+    assert_allclose(logs, [[0, -900], [-900, 0]], atol=1e-9)
     wanted.score(X)
     monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", 0)
-    model = hmm("adaptive", "given")
+    model, steep = clone(wanted), clone(steep)
     assert model._model._log_emissions is None is not wanted._model._log_emissions
     for symbols in (X, np.ma.append(X, MISSING)):
         assert_allclose(model.score(symbols), wanted.score(symbols), rtol=1e-12, atol=1e-12)
         assert_allclose(model.predict_proba(symbols), wanted.predict_proba(symbols), rtol=1e-12)
-    found, expected = (own.filter_step([1, 3, 1]).log_prob for own in (model, wanted))
-    assert_allclose(found, expected)
-    # Emissions below the smallest number are found in log space.
-    far = 30 * np.array([[1.0, 0.0], [0.0, 1.0]])
-    for entries in (0, 100):
-        monkeypatch.setattr(_recursions, "_EMISSION_ENTRIES", entries)
-        steep = KernelHMM(far, far, feature_map="exact")._model
-        expected = [[0, -900], [-900, 0]]
-        assert_allclose(steep.log_emissions(np.array([0, 1])), expected, atol=1e-9)
+    steps = (each.filter_step([1, 3, 1]) for each in (model, wanted))
+    assert_allclose(*(step.log_prob for step in steps))
+    assert_allclose(steep._model.log_emissions(np.array([0, 1])), logs, atol=1e-9)
 
 
 def test_float32_embeddings_give_float32_probabilities():
@@ -461,24 +460,31 @@ def test_criteria_count_the_entries_of_embeddings():
         assert_allclose(model.bic(parts, lengths), -2 * score + n_parameters * np.log(8))
 
 
-def test_tables_that_do_not_exist_are_missing_attributes(monkeypatch):
+class Undrawn(Coupling):
+    """Must not be drawn."""
+
+    def draw(self, n_projections, n_features, rng):
+        pytest.fail("drawn")
+
+
+def test_tables_that_do_not_exist_are_missing_attributes():
     """So that `hasattr`, `inspect` and debuggers can ask for them; nothing is drawn to tell."""
     for model in (hmm(), hmm(tol=1.0).fit(X)):
         names = {name for name, _ in inspect.getmembers(model)}
         assert {"feature_map_", "transmat_"} <= names <= set(dir(model))
-    for model in (hmm(normalization="global"), hmm(normalization="global", tol=1.0).fit(X)):
-        monkeypatch.setattr(KernelHMM, "_make_model", lambda self: pytest.fail("made a model"))
+    undrawn = {"feature_map": OptimalPositiveRF(6, coupling=Undrawn())}
+    fitted = hmm(normalization="global", tol=1.0).fit(X)
+    for model in (hmm(normalization="global", **undrawn), fitted.set_params(**undrawn)):
         for name in ("startprob_", "transmat_", "emissionprob_"):
             assert name in dir(model)
             with pytest.raises(AttributeError, match=f"{name} needs normalization='local'"):
                 getattr(model, name)
-        monkeypatch.undo()
-    model = hmm("optimal", "embedding")
-    for entries, n_rows in ((19, 0), (20, 5)):
-        monkeypatch.setattr("skrf.graphical.hmm._TABLE_ENTRIES", entries)
-        assert len(getattr(model, "emissionprob_", ())) == n_rows
-    with pytest.raises(AttributeError, match="transmat_ would have 5 x 5 entries"):
-        model.transmat_  # noqa: B018
+    # Tables have at most 2^24 entries.
+    for n_states, n_symbols, name in ((4097, 1, "transmat_"), (4096, 4097, "emissionprob_")):
+        model = KernelHMM(np.zeros((n_states, 1)), np.zeros((n_symbols, 1)), **undrawn)
+        with pytest.raises(AttributeError, match=f"{name} would have {n_states} x 4097 entries"):
+            getattr(model, name)
+    assert hmm("optimal", "embedding").emissionprob_.shape == (5, 4)
 
 
 def test_a_model_is_shown_without_its_embeddings():
@@ -539,29 +545,37 @@ def test_gradients_are_those_of_models_with_the_map_that_was_fitted(name, start,
 
 
 @pytest.mark.parametrize("normalization", NORMS)
-def test_the_objective_of_fit_is_one_function(normalization, monkeypatch):
-    """The maps are fitted for the first embeddings and stay; roles that share one have its sum."""
-    own = {"feature_map": MAPS["adaptive"], "normalization": normalization, "targets": None}
-    model = hmm(**own, start="embedding", n_init=2, max_iter=4, random_state=0)
-    begin, climb, maps_before = model.score(X), _learning.maximize, model.feature_map_
-    starts, ends = [], []
+def test_the_objective_of_fit_is_one_function(normalization):
+    """The maps are fitted for the first embeddings and stay; roles that share one have its sum.
 
-    def checked(objective, arrays, *args, **limits):
-        starts.append(objective(arrays)[0])
-        end, *told = climb(objective, arrays, *args, **limits)
-        vector = np.concatenate([part.ravel() for part in end])
-        found = np.concatenate([part.ravel() for part in objective(end)[1]])
-        assert_gradient(found, lambda at: objective(unpacked(at, end))[0], vector)
-        ends.append(objective(end)[0])
-        return end, *told
-
-    monkeypatch.setattr(_learning, "maximize", checked)
+    The gradient of this function vanishes where fit ends.
+    """
+    given = {"feature_map": MAPS["adaptive"], "normalization": normalization, "targets": None}
+    model = hmm(**given, start="embedding", max_iter=80, tol=1e-12)
+    begin, maps_before = model.score(X), model.feature_map_
+    before = size_of_gradient(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X)
-    assert all(model.feature_map_[kind] is own for kind, own in maps_before.items())
-    assert_allclose(starts[0], begin, rtol=1e-12)
-    assert_allclose([model.score(X), max(ends)], model.history_[-1], rtol=1e-12)
+    assert all(model.feature_map_[kind] is held for kind, held in maps_before.items())
+    assert_allclose(model.score(X), model.history_[-1], rtol=1e-12)
+    assert model.history_[-1] > begin and size_of_gradient(model) < 0.03 * before
+
+
+def size_of_gradient(model):
+    """Return the norm of the gradient of the score with the maps that are held, by differences."""
+    first = model._model
+    shared = {id(value): value for value in first.embeddings.values() if value is not None}
+    arrays = list(shared.values())
+
+    def score(vector):
+        moved = dict(zip(shared, unpacked(vector, arrays), strict=True))
+        embeddings = {role: moved.get(id(value)) for role, value in first.embeddings.items()}
+        return type(first)(embeddings, first.maps, first.given_start, first.is_local).log_prob([X])
+
+    vector = np.concatenate([array.ravel() for array in arrays])
+    units = 1e-5 * np.eye(len(vector))
+    return np.linalg.norm([score(vector + unit) - score(vector - unit) for unit in units]) / 2e-5
 
 
 def test_gradients_in_log_space_are_the_same():
@@ -610,17 +624,21 @@ def test_gradients_of_large_embeddings_are_finite(name, scale, normalization):
 
 def test_gradients_add_up_over_batches(monkeypatch):
     """Neither the number of sequences side by side nor that of samples in a product matters."""
-    own = hmm("optimal", "embedding")._model
+    model = hmm("optimal", "embedding")._model
     rng = np.random.default_rng(2)
     sequences = [rng.integers(4, size=n) for n in (7, 1, 30, 2, 30, 12)]
-    expected_log_prob, expected = _learning.gradients(own, sequences)
-    for entries, rows in ((1, 1), (400, 5), (10**6, 1)):
-        monkeypatch.setattr(_learning, "_GRADIENT_ENTRIES", entries)
-        monkeypatch.setattr(_learning, "_GRADIENT_ROWS", rows)
-        log_prob, gradients = _learning.gradients(own, sequences)
-        assert_allclose(log_prob, expected_log_prob, rtol=1e-12)
-        for role, value in expected.items():
-            assert_allclose(gradients[role], value, rtol=1e-9, atol=1e-12)
+    log_prob, gradients = 0.0, dict.fromkeys(model.embeddings, 0.0)
+    for sequence in sequences:
+        of_one = _learning.gradients(model, [sequence])
+        log_prob += of_one[0]
+        gradients = {role: value + of_one[1][role] for role, value in gradients.items()}
+    for repeats, entries in ((50, None), (1, 400), (1, 1)):  # of more than 1024 samples, or of few
+        if entries is not None:
+            monkeypatch.setattr(_learning, "_GRADIENT_ENTRIES", entries)
+        of_all = _learning.gradients(model, repeats * sequences)
+        assert_allclose(of_all[0], repeats * log_prob, rtol=1e-12)
+        for role, value in gradients.items():
+            assert_allclose(of_all[1][role], repeats * value, rtol=1e-9, atol=1e-12)
 
 
 # ------------------------------------------------------------------ fit
@@ -681,13 +699,15 @@ def test_convergence_is_what_the_optimiser_says(monkeypatch):
         (downhill, {"n_init": 2}, "fit.* stopped after 0 iterations at a failed line search"),
         (lost, {}, r"fit stopped after \d iterations at a gradient that is not finite"),
     ):
-        monkeypatch.setattr(_learning, "gradients", replaced)
         model, symbols = climbing(**params)
-        with pytest.warns(ConvergenceWarning, match=said) as caught:
+        with (
+            monkeypatch.context() as patch,
+            pytest.warns(ConvergenceWarning, match=said) as caught,
+        ):
+            patch.setattr(_learning, "gradients", replaced)
             model.fit(symbols)
         assert len(caught) == 1 and caught[0].filename == __file__
         assert model.converged_ is False
-        monkeypatch.setattr(_learning, "gradients", gradients)
         assert np.isfinite(model.score(symbols))
         if model.history_:
             assert_allclose(model.score(symbols), model.history_[-1])
