@@ -16,6 +16,7 @@ from ._row_space import MOST_NUMBERS, features_of, held
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
+SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
 _MOST_ROWS = 4096  # products of all pairs of so many training rows are held

@@ -29,6 +29,7 @@ from ._class_moments import ClassMoments, PairRidges, is_affordable
 from ._cv import Search
 from ._decisions import (
     DECISIONS,
+    SAME_ACCURACY,
     accuracies,
     best_sigmas,
     candidates_of,
@@ -941,7 +942,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _take(self, candidates):
         """Set the parameters of the best candidate."""
         scores = np.array([one.score for one in candidates])
-        chosen = simplest(candidates, nearly_best(scores, ceiling=1.0))
+        chosen = simplest(candidates, nearly_best(scores, 1.0, SAME_ACCURACY))
         self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
         table = self.cv_results_
         place = (table["param_sigma"] == chosen.sigma) & (table["param_alpha"] == chosen.alpha)
