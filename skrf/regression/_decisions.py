@@ -12,7 +12,7 @@ from ..features import as_feature_map
 from ._blocks import beside_threads
 from ._class_moments import ClassMoments, PairRidges, n_operations, pair_values, votes
 from ._ridge import discriminants, moments_of_rows, ridge_of, solve
-from ._row_space import MOST_NUMBERS, features_of, held
+from ._row_space import HELD_NUMBERS, features_of, held
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
@@ -109,7 +109,7 @@ def accuracies(transformer, train, test, grid, n_classes):
     values = {}
     with beside_threads(feature_map):
         n_rows = len(codes) + len(test.y)
-        if n_rows * (feature_map.n_columns or MOST_NUMBERS) <= MOST_NUMBERS:
+        if n_rows * (feature_map.n_columns or np.inf) <= HELD_NUMBERS:
             feature_map, (train, test) = held(feature_map, train, test)
         features = features_of(feature_map, test.X)
         # Pairs with fewer rows than features are solved in their rows.

@@ -16,7 +16,8 @@ from ._blocks import blocks_of
 from ._ridge import plain_features
 from ._search import KeptMap, fitted_apart, judged
 
-MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
+# Of features that are held at once: 64 MB, or 256 MB where their moments take more.
+HELD_NUMBERS, _MOST_NUMBERS = 2**23, 2**25
 
 
 def features_of(feature_map, X):
@@ -59,7 +60,7 @@ def held(feature_map, *parts):
 def is_smaller(feature_map, n_rows):
     """Return whether an unfitted map has more features than there are rows, and they fit."""
     n_columns = columns_of(feature_map, n_rows)
-    return n_columns is not None and n_rows < n_columns <= MOST_NUMBERS // n_rows
+    return n_columns is not None and n_rows < n_columns <= _MOST_NUMBERS // n_rows
 
 
 def judged_in_row_space(model, feature_map, data, tests, sigmas, judge):
