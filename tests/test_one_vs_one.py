@@ -18,6 +18,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression._class_moments import ClassMoments, pair_values, votes
+from skrf.regression._decisions import hits
 from skrf.regression._ridge import moments_of_rows
 from skrf.regression.ridge import Targets
 
@@ -191,6 +192,14 @@ def test_permuted_labels_score_at_chance(decision):
     )
     assert max(search.decision_scores_.values()) < 0.5  # 1 if a held-out row was seen
     assert search.score(Z, labels) == 1.0
+
+
+def test_held_out_ties_go_to_the_first_class_whatever_the_rounding():
+    values = np.array([[0.3, 0.7, 0.7], [0.5, 0.5, 0.1]])
+    for noise in (0.0, 1e-7, -1e-7):
+        turned = values + noise * np.array([[0, 0, 1], [0, 1, 0]])
+        assert hits(turned, np.array([1, 0]), None) == 2.0
+        assert hits(turned, np.array([2, 1]), np.array([3.0, 4.0])) == 0.0
 
 
 def test_votes_follow_the_classes_whatever_their_names():

@@ -16,6 +16,7 @@ from ._row_space import HELD_NUMBERS, features_of, held
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
+_TIE = 1e-5  # relative to 1 and to the values
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
@@ -95,8 +96,10 @@ def solutions(grid, moments):
 
 
 def hits(values, codes, weights):
-    """Return the weight of the rows whose class has the largest value."""
-    is_right = values.argmax(axis=1) == codes
+    """Return the weight of the rows whose class has the largest value, the first of equals."""
+    top = values.max(axis=1, keepdims=True)
+    # As in predictions, rounding decides no ties, for rows of float32 neither.
+    is_right = (values >= top - _TIE * (1 + np.abs(top))).argmax(axis=1) == codes
     return float(is_right.sum() if weights is None else weights @ is_right)
 
 
