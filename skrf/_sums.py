@@ -39,6 +39,7 @@ _TINY = -690.0  # logs of sums below this have lost some or all digits
 _SURE = 1e-280  # sums above this lose none, however many terms they have
 _LOG_SURE = np.log(_SURE)
 _BLOCK = 2**22  # entries of a temporary array
+_CANCELLED = 32.0  # sums below as many roundings of their terms have no digits
 # Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
 # whatever has left the range does not matter.
 _ROOM = {"float32": 46.0, "float64": 300.0}
@@ -600,3 +601,32 @@ class Readout:
 
     def _raised(self, feature_map, X, memory):
         return memory.rows(feature_map, X, -self.sums.top).values
+
+
+class SignedReadout:
+    """As `Readout`, for features with signs, where weights that are only rounding are 0.
+
+    Terms of both signs may cancel, and then nothing is left but rounding, which must not decide
+    between keys. `n_values` is the number of values per group, the weight first.
+    """
+
+    def __init__(self, sums, n_values):
+        self.sums, self._is_weight = sums, slice(None, None, n_values)
+        self._sizes = namespace(sums.sums).abs(sums.sums[:, self._is_weight])
+        with np.errstate(over="ignore"):
+            self._norms = namespace(sums.sums).linalg.vector_norm(self._sizes, axis=0)
+
+    def __call__(self, feature_map, X, memory):
+        """Return sums weighted by the features of queries X (n, d), up to factors of rows."""
+        factors, _ = scale_queries(memory.rows(feature_map, X), self.sums.top)
+        products = factors @ cast(self.sums.sums, factors.dtype)
+        xp, weights = namespace(factors), products[:, self._is_weight]
+        rounding = _CANCELLED * xp.finfo(factors.dtype).eps
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = xp.linalg.vecdot(factors, factors)[:, None] ** 0.5
+            is_suspect = xp.abs(weights) <= rounding * norms * cast(self._norms, factors.dtype)
+        if xp.any(is_suspect):  # the norms bound the sum of the sizes of all terms
+            terms = xp.abs(factors) @ cast(self._sizes, factors.dtype)
+            is_clear = xp.abs(weights) > rounding * terms
+            products[:, self._is_weight] = xp.where(is_clear, weights, like(0.0, weights))
+        return products

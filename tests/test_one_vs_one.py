@@ -18,7 +18,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression._class_moments import ClassMoments, pair_values, votes
-from skrf.regression._decisions import hits
+from skrf.regression._decisions import best_sigmas, grid_of, hits
 from skrf.regression._ridge import moments_of_rows
 from skrf.regression.ridge import Targets
 
@@ -56,8 +56,10 @@ def test_predictions_are_those_of_scikit_learn_but_for_ties():
     peer = OneVsOneClassifier(RidgeClassifier(alpha=1.0)).fit(F[:600], labels[:600])
     values = F[600:] @ fitted.coef_.T + fitted.intercept_
     counts = np.zeros((len(values), 10))
-    for number, (first, second) in enumerate(combinations(range(10), 2)):
-        counts[np.arange(len(values)), np.where(values[:, number] > 0, second, first)] += 1
+    for number, pair in enumerate(combinations(range(10), 2)):
+        is_level = np.abs(values[:, number]) <= 1e-5  # half a vote for each
+        wins = np.where(is_level, 0.5, values[:, number] > 0)
+        counts[:, pair] += np.column_stack([1 - wins, wins])
     top = np.sort(counts, axis=1)
     is_clear = top[:, -1] > top[:, -2]
     assert is_clear.mean() > 0.9
@@ -72,6 +74,27 @@ def test_ties_go_to_the_class_with_the_larger_sum_of_tanh():
     margins = np.tanh([1.4, 0.1, 40.0]) @ [[1, -1, 0], [-1, 0, 1], [0, 1, -1]]
     assert_allclose(votes(values, 3), [1 + margins / 6], rtol=1e-12)
     assert votes(values, 3).argmax() == 0
+
+
+def test_a_pair_that_is_level_but_for_rounding_gives_half_a_vote_to_each():
+    # 2 is ahead of both; between 0 and 1 there is nothing but rounding.
+    for noise in (0.0, 1e-9, -1e-9):
+        found = votes(np.array([[noise, 0.4, 0.3]]), 3)
+        expected = [
+            0.5 - np.tanh(0.4) / 6,
+            0.5 - np.tanh(0.3) / 6,
+            2 + np.tanh([0.4, 0.3]).sum() / 6,
+        ]
+        assert_allclose(found, [expected], rtol=1e-8)
+
+
+def test_the_best_sigmas_are_the_least_of_those_that_are_equal_but_for_rounding():
+    sigmas = np.repeat([1.0, 2.0, 3.0, 4.0], 2)
+    for noise in (0.0, 1e-15, -1e-15):
+        scores = np.array([-9, -0.5, -9, -0.5 + noise, -9, -0.3, -9, -0.3 - noise])
+        table = {"param_sigma": sigmas, "mean_test_score": scores}
+        assert_array_equal(best_sigmas(table), [3.0, 4.0])
+        assert_array_equal(best_sigmas(table, 3), [3.0, 4.0, 1.0])
 
 
 def test_batches_and_merged_parts_equal_one_fit():
@@ -200,6 +223,13 @@ def test_held_out_ties_go_to_the_first_class_whatever_the_rounding():
         turned = values + noise * np.array([[0, 0, 1], [0, 1, 0]])
         assert hits(turned, np.array([1, 0]), None) == 2.0
         assert hits(turned, np.array([2, 1]), np.array([3.0, 4.0])) == 0.0
+
+
+def test_alphas_above_one_are_not_tried_for_pairs_unless_there_are_no_others():
+    pairs = [("one-vs-one", 0.1), ("one-vs-one", 1.0)]
+    assert grid_of(["one-vs-one"], [0.1, 1.0, 10.0]) == pairs
+    assert grid_of(["argmax"], [0.1, 10.0]) == [("argmax", 0.1), ("argmax", 10.0)]
+    assert grid_of(["one-vs-one"], [5.0, 10.0]) == [("one-vs-one", 5.0)]
 
 
 def test_votes_follow_the_classes_whatever_their_names():

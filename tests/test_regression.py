@@ -379,6 +379,24 @@ def test_class_shares_where_no_score_is_positive():
     assert_allclose(unwarned(regressor.predict, [[0.0], [-1.0], [1.0]]), [2.0, 2.0, 16 / 5])
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_that_are_only_rounding_decide_nothing(dtype, sign):
+    rng = np.random.default_rng(0)
+    first, targets = rng.uniform(size=(64, 1)), rng.uniform(size=65)
+    # The scores of class 0 for the row [1, 1] cancel, those of class 1 are negative.
+    rows = np.vstack([np.hstack([sign * first, 0 * first]), [[0, -sign * first.sum()], [-1, -1]]])
+    labels = np.repeat([0, 1], [65, 1])
+    classifier = KernelRegressionClassifier(FunctionTransformer()).fit(rows.astype(dtype), labels)
+    regressor = KernelRegressor(FunctionTransformer()).fit(rows[:65].astype(dtype), targets)
+    asked = np.array([[1, 1], [1, 0.999]], dtype)
+    shares, clear = [65 / 66, 1 / 66], [1, 0]
+    found = unwarned(classifier.predict_proba, asked)
+    assert_allclose(found, [shares, clear if sign > 0 else shares], rtol=1e-5)
+    with pytest.warns(FeatureCollapseWarning):
+        assert_allclose(regressor.predict(asked[:1]), targets.mean(), rtol=1e-5)
+
+
 def unwarned(function, *args):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureCollapseWarning)

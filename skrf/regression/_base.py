@@ -15,7 +15,16 @@ from .._arrays import LARGEST, cast, in_library_of, is_array_api, namespace, tak
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
 from .._memory import check_fits
-from .._sums import Memory, Readout, Sums, differences, finite, log_sum_exp, sums_of_block
+from .._sums import (
+    Memory,
+    Readout,
+    SignedReadout,
+    Sums,
+    differences,
+    finite,
+    log_sum_exp,
+    sums_of_block,
+)
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
@@ -322,7 +331,10 @@ class KeySums:
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
         sums = Sums(self.sums.sums, top).joined().in_library_of(X)
-        readout = Readout(sums, feature_map.is_positive, self.n_values)
+        if feature_map.is_positive:
+            readout = Readout(sums, True, self.n_values)
+        else:
+            readout = SignedReadout(sums, self.n_values)
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))

@@ -14,6 +14,7 @@ from ._ridge import Moments, bytes_of_moments, moments_of_rows, solve
 
 # Multiplications of the solutions for all pairs up to which they are worth it: about a minute.
 _MOST_OPERATIONS = 2e12
+TIE = 1e-5  # values so near to each other may differ by rounding alone, for float32 rows, too
 
 
 def n_operations(n_classes, n_columns):
@@ -191,13 +192,15 @@ def votes(values, n_classes):
     -------
     array of shape (n, n_classes)
         Votes plus less than a third: the sum of tanh of the values for a class, divided by three
-        times the number of its pairs. Raw sums would let one far value outvote the others.
+        times the number of its pairs. Raw sums would let one far value outvote the others. A value
+        that may be 0 but for rounding, as where all features are 0 between two classes of the same
+        weight, is half a vote for each.
     """
     xp = namespace(values)
     first, second = np.array(pairs_of(n_classes)).T
     signs = np.zeros((len(first), n_classes))
     signs[np.arange(len(first)), first], signs[np.arange(len(first)), second] = -1.0, 1.0
-    wins = xp.where(values > 0, like(0.5, values), like(-0.5, values))
+    wins = xp.where(xp.abs(values) > TIE, xp.sign(values) / 2, like(0.0, values))
     scores = wins + xp.tanh(values) / (3.0 * (n_classes - 1))
     return scores @ like(signs, scores) + (n_classes - 1) / 2
 

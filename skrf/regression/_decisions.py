@@ -10,13 +10,13 @@ import numpy as np
 
 from ..features import as_feature_map
 from ._blocks import beside_threads
-from ._class_moments import ClassMoments, PairRidges, n_operations, pair_values, votes
+from ._class_moments import TIE, ClassMoments, PairRidges, n_operations, pair_values, votes
 from ._ridge import discriminants, moments_of_rows, ridge_of, solve
 from ._row_space import HELD_NUMBERS, features_of, held
+from ._search import nearly_best
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
-_TIE = 1e-5  # relative to 1 and to the values
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
@@ -35,10 +35,14 @@ class Candidate:
 
 
 def best_sigmas(table, n=N_SIGMAS):
-    """Return the best values of sigma in a table of scores, the best first."""
+    """Return the best values of sigma in a table of scores, the best first, least of equals."""
     sigmas = np.unique(table["param_sigma"])
     scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
-    return sigmas[np.argsort(np.negative(scores), kind="stable")[:n]]
+    scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
+    for _ in range(min(n, len(sigmas))):
+        best.append(left[np.argmax(nearly_best(scores[left]))])
+        left = left[left != best[-1]]
+    return sigmas[best]
 
 
 def grid_of(decisions, alphas):
@@ -99,7 +103,7 @@ def hits(values, codes, weights):
     """Return the weight of the rows whose class has the largest value, the first of equals."""
     top = values.max(axis=1, keepdims=True)
     # As in predictions, rounding decides no ties, for rows of float32 neither.
-    is_right = (values >= top - _TIE * (1 + np.abs(top))).argmax(axis=1) == codes
+    is_right = (values >= top - TIE * (1 + np.abs(top))).argmax(axis=1) == codes
     return float(is_right.sum() if weights is None else weights @ is_right)
 
 

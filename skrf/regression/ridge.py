@@ -463,9 +463,7 @@ class _Classification(Classification):
             return "argmax"
         if self.decision != "auto":
             return self.decision
-        if hasattr(self, "cv"):  # a search, whose folds choose
-            return vars(self).get("decisions_", "discriminants")
-        return "one-vs-one" if is_affordable(len(self.classes_), n_columns) else "discriminants"
+        return self._default_decision(n_columns)
 
     def _moments_of(self, feature_map, data, least_alpha):
         if not self._keeps_classes(feature_map.n_columns or 0):
@@ -716,6 +714,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         self.decision = decision
         self.class_weight = class_weight
 
+    def _default_decision(self, n_columns):
+        return "one-vs-one" if is_affordable(len(self.classes_), n_columns) else "discriminants"
+
 
 class ApproxKernelRidgeCV(_Regression, _Search):
     """Ridge regression on random features that chooses sigma and alpha itself.
@@ -801,8 +802,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
 
     Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
     mean squared error. Of three or more classes the two best values of sigma are then scored once
-    more, by the accuracy of every decision on held-out rows, with a map fitted to the training rows
-    of each fold. Predictions are those of `ApproxKernelRidgeClassifier`.
+    more, by the accuracy of every decision on held-out rows, with the same maps. Predictions are
+    those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -908,6 +909,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         )
         self.decision = decision
         self.class_weight = class_weight
+
+    def _default_decision(self, n_columns):  # until folds have chosen
+        return vars(self).get("decisions_", "discriminants")
 
     def _decisions_to_score(self):
         """Return the decisions among which held-out rows choose, or which they give an alpha."""
