@@ -275,7 +275,7 @@ def test_searches_hold_the_moments_of_all_folds(small):
     assert ApproxKernelRidge(RFFSampler(1024, random_state=0)).fit(X, Y).alpha_ == 1
     for kind in (ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV):
         feature_map = RFFSampler(1024, coupling=Undrawn())
-        model = kind(feature_map, sigmas=[0.5, 1.0], alphas=[1.0])
+        model = kind(feature_map, sigmas=[0.5, 1.0], alphas=[1.0], cv=5)
         with refused("n_components=1024 of RFFSampler", "16"):
             model.fit(X, Y)
         with refused("n_components=1024", "32"):

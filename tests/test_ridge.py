@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import DotProduct
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.model_selection import (
@@ -376,6 +376,20 @@ def test_targets_of_any_size(size, dtype):
         for pair in zip(found, expected, strict=True):
             assert_allclose(pair[0] / size, pair[1], rtol=rtol)
         assert_allclose(scaled.alpha_, plain.alpha_, rtol=1e-5)
+
+
+def test_landmarks_are_uncertain_where_there_are_no_rows():
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(40, 2)), rng.normal(size=40)
+    asked = np.vstack([rows, 1.1 * rows, [[30.0, 0.0], [0.0, 3.0]]])
+    model = ApproxKernelRidge(sigma=1.0, noise_variance=0.01).fit(rows, targets)
+    # All rows are landmarks of the default map. The intercept is a constant of any size.
+    kernel = RBF(1.0, "fixed") + ConstantKernel(1e7, "fixed")
+    process = GaussianProcessRegressor(kernel, alpha=0.01, optimizer=None).fit(rows, targets)
+    _, deviations = model.predict(asked, return_std=True)
+    _, spread = process.predict(asked, return_std=True)  # without the noise
+    assert_allclose(deviations**2, spread**2 + 0.01, rtol=1e-3, atol=1e-4)
+    assert deviations[80] > 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sklearn.utils.multiclass import type_of_target
 from .._arrays import to_host
 
 _SAME = 1e-7  # of the widest column: k-means cannot separate points that are closer
+_MOST_COLUMNS = 64  # in which k-means works: distances are kept to a tenth
 _JITTER = 1e-7  # share by which points move, far above the rounding of distances
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because k-means divides by sums of weights
 
@@ -47,13 +48,16 @@ def unique_rows(X, weights=None, labels=None):
 
 def row_codes(X):
     """Return numbers that compare like the rows in lexicographic order."""
-    column = X[:, [0]].toarray() if sp.issparse(X) else X[:, 0]
-    values, codes = np.unique(column.ravel(), return_inverse=True)
-    tied = np.bincount(codes)[codes] > 1
-    if tied.any():  # the first column distinguishes most rows of floats
-        ranks = np.zeros_like(codes)
-        ranks[tied] = np.unique(_row_keys(X[tied]), return_inverse=True)[1]
-        codes = codes * (ranks.max() + 1) + ranks
+    codes, tied = np.zeros(X.shape[0], np.int64), np.arange(X.shape[0])
+    # Few columns distinguish most dense rows.
+    start, width = 0, X.shape[1] if sp.issparse(X) else 1
+    while start < X.shape[1] and len(tied):
+        block = X[:, start : start + width][tied]
+        codes *= len(tied)
+        codes[tied] += np.unique(_row_keys(block), return_inverse=True)[1]
+        codes = np.unique(codes, return_inverse=True)[1]
+        tied = np.flatnonzero(np.bincount(codes)[codes] > 1)
+        start, width = start + width, 4 * width
     return codes
 
 
@@ -165,29 +169,38 @@ def cluster_centers(points, weights, n_clusters, rng):
         Source of the seed.
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
-    origin, scale = points[0], np.ptp(points, axis=0).max() or 1.0
-    scaled = (points - origin) / scale
+    places = _places(points, seed)
     # The step is irrational, because data may lie on a lattice.
-    steps = np.round(scaled / (math.sqrt(2) * _SAME))
+    steps = np.round(places / (math.sqrt(2) * _SAME))
     _, first = np.unique(steps, axis=0, return_index=True)
     if len(first) <= n_clusters:
         return points[first]
     from sklearn.cluster import KMeans  # 12 MB that most users never need
 
-    lengths = np.linalg.norm(scaled - np.median(scaled, axis=0), axis=1)
+    lengths = np.linalg.norm(places - np.median(places, axis=0), axis=1)
     noise = np.random.default_rng(seed).uniform(
-        -_JITTER, _JITTER, (len(points), 1 + scaled.shape[1])
+        -_JITTER, _JITTER, (len(points), 1 + places.shape[1])
     )
-    moved = scaled + noise[:, 1:] * (lengths + np.median(lengths))[:, None]
+    moved = places + noise[:, 1:] * (lengths + np.median(lengths))[:, None]
     shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
     kmeans = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
     # scikit-learn 1.6 fails if array_api_dispatch is set.
     with config_context(array_api_dispatch=False):
         labels = kmeans.fit(moved, sample_weight=shares * (1 + noise[:, 0])).labels_
-    totals = np.bincount(labels, shares, n_clusters)
-    sums = np.zeros((n_clusters, points.shape[1]))
-    np.add.at(sums, labels, scaled * shares[:, None])
-    return origin + scale * (sums / np.where(totals > 0, totals, 1.0)[:, None])[totals > 0]
+    members = sp.csr_array((shares, (labels, np.arange(len(points)))), (n_clusters, len(points)))
+    totals = members.sum(axis=1)
+    means = members[totals > 0] @ (points - points[0]) / totals[totals > 0, None]
+    return points[0] + means
+
+
+def _places(points, seed):
+    """Return the points in units of their spread, projected on few columns at random if wide."""
+    places = points - points[0]
+    places /= np.ptp(places, axis=0).max() or 1.0
+    if points.shape[1] <= _MOST_COLUMNS:
+        return places
+    rng = np.random.default_rng([seed, 1])
+    return places @ rng.normal(scale=_MOST_COLUMNS**-0.5, size=(points.shape[1], _MOST_COLUMNS))
 
 
 def nearest(points, centers):

@@ -57,6 +57,8 @@ class FeatureMap(ABC):
         Whether blocks of rows may be mapped on several threads.
     is_view : bool
         Whether features are views of the input, which must not be overwritten.
+    is_projected : bool
+        Whether features are those of a kernel with K(x, x) = 1, projected on a few directions.
     n_sines : int
         Number of features that are sines and cosines, which take compiled code if they are many.
     level : float or None
@@ -73,6 +75,7 @@ class FeatureMap(ABC):
 
     is_parallel = True
     is_view = False
+    is_projected = False
     n_sines = 0
     level = None
     is_bounded = False

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from .._arrays import cast, like, namespace, scaled_squares
+from .._arrays import Kept, cast, like, namespace, scaled_squares
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
@@ -44,6 +44,7 @@ class LandmarkMap(FeatureMap):
     projection: DenseProjection
     root: np.ndarray
     is_positive = False
+    is_projected = True
 
     def __call__(self, X):
         """Return the `Rows` of X."""
@@ -172,21 +173,25 @@ class ClusterNystroem(BaseRandomFeatures):
         """Learn nothing: there are no parameters."""
 
     def _learn_from_rows(self, learned, sample):
+        landmarks = sample.once("landmarks", partial(self._landmarks, learned.n_features, sample))
+        learned.centers_, learned.squares = landmarks
+        learned.n_projections = len(learned.centers_)
+
+    def _landmarks(self, n_features, sample):
+        """Return the landmarks, and what keeps their squared distances for every sigma."""
         sides = [(sample.queries, sample.weights, QUERIES)]
         if sample.keys is not sample.queries:
             sides.append((sample.keys, sample.key_weights, KEYS))
         # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
-        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // learned.n_features), self.n_components)
+        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)
         for X, row_weights, stream in sides:
             chosen, row_weights = representatives(row_weights, most, sample.rng(stream))
             rows.append(Affine(1.0).on_host(X[chosen]))
             weights.append(row_weights)
         labels = None if sample.labels is None else sample.labels[chosen]
         rows, weights = np.vstack(rows), np.concatenate(weights)
-        place = partial(self._place_centers, rows, weights, labels, sample.rng(CENTERS))
-        learned.centers_ = sample.once("centers", place)
-        learned.n_projections = len(learned.centers_)
+        return self._place_centers(rows, weights, labels, sample.rng(CENTERS)), Kept()
 
     def _place_centers(self, rows, weights, labels, rng):
         different, totals, _ = unique_rows(rows, weights)
@@ -203,8 +208,10 @@ class ClusterNystroem(BaseRandomFeatures):
 
     def _assemble(self, learned, draw):
         affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-        squares = scaled_squares(learned.centers_, learned.centers_, learned.sigma)
-        values, axes = np.linalg.eigh(np.exp(squares / -2))
+        centers = learned.centers_
+        size = max(np.ptp(centers, axis=0).max(), np.finfo(float).tiny)
+        squares = learned.squares.like(centers, lambda: scaled_squares(centers, centers, 1 / size))
+        values, axes = np.linalg.eigh(np.exp(squares * (learned.sigma * size) ** 2 / -2))
         kept = values > _RANK * values[-1]
         root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T
         projection = DenseProjection(affine.on_host(learned.centers_))

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 
 import numpy as np
+import scipy.sparse as sp
 
-from .._arrays import Kept, is_array_api, like
+from .._arrays import Kept, like
 from .._typing import Array
 
 
@@ -80,7 +81,7 @@ class DenseProjection(Projection):
         self.matrix = matrix
         self.n_projections, self.n_features = matrix.shape
         self.squared_norms = np.einsum("ij,ij->i", matrix, matrix)
-        self._kept = Kept()
+        self._kept, self._kept_for_sparse = Kept(), Kept()
 
     def dense(self) -> np.ndarray:
         """Return the matrix itself."""
@@ -88,10 +89,12 @@ class DenseProjection(Projection):
 
     def multiply(self, X: Array, out: np.ndarray | None = None) -> Array:
         """Return X @ matrix.T, written into `out` if that is given (dense NumPy input)."""
+        if sp.issparse(X):  # SciPy would copy a transposed view in every call
+            return X @ self._kept_for_sparse.like(X, lambda: np.ascontiguousarray(self.matrix.T))
         matrix = self._kept.like(X, lambda: self.matrix).T
         if out is not None:
             return np.matmul(X, matrix, out=out)
-        return X @ matrix if is_array_api(X) else np.asarray(X @ matrix)
+        return X @ matrix
 
     def pull_back(self, by_products: Array) -> Array:
         """Return by_products @ matrix."""

@@ -447,10 +447,14 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         """
         return self._add(X, y, sample_weight, forget=True)
 
-    def _prepared(self, sigma=None, hint=None):
+    def _default_for(self, data, is_first_batch=False):
+        """Return the map that None stands for; `data` are the rows, or None before any is seen."""
+        return self._default_map
+
+    def _prepared(self, sigma=None, hint=None, default=None):
         """Return an unfitted copy of the map."""
         feature_map, owner = self.feature_map, type(self).__name__
-        feature_map = self._default_map if feature_map is None else feature_map
+        feature_map = (default or self._default_map) if feature_map is None else feature_map
         feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
         return prepared(feature_map, owner=owner, random_state=self.random_state)
 
@@ -472,7 +476,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
         return isinstance(sigma, str) and sigma == "auto"
 
-    def _fit_map(self, data):
+    def _fit_map(self, data, is_first_batch=False):
         """Return empty sums, with a map fitted to the first rows."""
         sigma = self.sigma
         if isinstance(self.feature_map, str):
@@ -529,7 +533,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
         before = draft._fitted
         if before is None:
-            before = draft._fit_map(data)
+            before = draft._fit_map(data, is_first_batch=not forget)
             if not forget and lacks_rows(draft.feature_map_, len(data.y)):
                 _warn_of_first_batch(draft.feature_map_, len(data.y))
         return commit(self, draft._finished(draft._added(before, data)))

@@ -251,7 +251,7 @@ def searches(model, classes, scope):
     summary = yield Pass("statistics", summary_of, counts_all=True)
     draft, data = drafted(model, summary)
     folds, sigmas = Folds.of(cv, summary), model._grid(data)
-    feature_map = model._map_at(float(sigmas[0]))
+    feature_map = model._map_at(float(sigmas[0]), data)
     is_apart = learns_from(feature_map, data)
     model._check_size(feature_map, data, (2 if is_apart else 4) * folds.n_splits * len(sigmas))
     if is_apart:

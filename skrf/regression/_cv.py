@@ -63,7 +63,7 @@ class Search:
         with naming("cv"):
             tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
         sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
-        feature_map = self._map_at(float(sigmas[0]))
+        feature_map = self._map_at(float(sigmas[0]), data)
         is_apart = learns_from(feature_map, data)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
         best = BestFits(len(draft._decisions_to_score()) and N_SIGMAS)
@@ -101,8 +101,9 @@ class Search:
         """Return the decisions of a classifier that sums cannot score."""
         return ()
 
-    def _map_at(self, sigma):
-        return self._prepared(sigma=sigma, hint=self._hint)
+    def _map_at(self, sigma, data=None):
+        default = data and self._default_for(data)
+        return self._prepared(sigma=sigma, hint=self._hint, default=default)
 
     def _grid(self, data):
         if isinstance(self.sigmas, Integral):

@@ -315,11 +315,17 @@ class Ridge:
         predictions = cast(predictions, namespace(predictions).float64)
         return predictions * like(self.unit, predictions) + like(self.intercept, predictions)
 
-    def deviations(self, features):
-        """Return the standard deviations of targets for features, (n, T)."""
+    def deviations(self, features, is_projected=False):
+        """Return the standard deviations of targets for features, (n, T).
+
+        Of a kernel with K(x, x) = 1 that was projected on a few directions, what the features lack
+        has the deviation of the prior: no row says anything about it.
+        """
         xp = namespace(features)
         features = cast(features, xp.float64)
         spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
+        if is_projected:
+            spread = spread + xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
         return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
 
 

@@ -6,6 +6,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
@@ -22,7 +23,7 @@ from .._validation import (
     read_only,
     validate_rows,
 )
-from ..features import RFFSampler, as_feature_map
+from ..features import ClusterNystroem, RFFSampler, as_feature_map
 from ._base import SIGMA, BaseKernelRegression
 from ._blocks import beside_threads, blocks_of
 from ._class_moments import ClassMoments, PairRidges, is_affordable
@@ -142,7 +143,8 @@ class _BaseRidge(BaseKernelRegression):
         "feature_map": [HasMethods(["fit", "transform"]), None],
         "random_state": ["random_state"],
     }
-    _default_map = RFFSampler(512, sigma="scale")
+    _default_map = ClusterNystroem(512)
+    _default_map_of_sparse = RFFSampler(512, sigma="scale")  # also of a first batch
     _scores_rows = False
 
     sigma = None
@@ -150,9 +152,15 @@ class _BaseRidge(BaseKernelRegression):
     def _searches_sigma(self):
         return False
 
-    def _fit_map(self, data):
+    def _default_for(self, data, is_first_batch=False):
+        # Landmarks would be dense, and those of a first batch unlike the others.
+        is_spread = not (is_first_batch or sp.issparse(data.X))
+        return self._default_map if is_spread else self._default_map_of_sparse
+
+    def _fit_map(self, data, is_first_batch=False):
         self._least_alpha()  # raise before any work
-        self.feature_map_ = data.fitted(self._check_size(self._prepared(self.sigma), data))
+        feature_map = self._prepared(self.sigma, default=self._default_for(data, is_first_batch))
+        self.feature_map_ = data.fitted(self._check_size(feature_map, data))
         return self._before(maps_of(self.feature_map_), data)
 
     def _bytes_of_sums(self, n_columns, data):
@@ -390,7 +398,8 @@ class _Regression(Regression):
                 f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
                 "than the degrees of freedom. Pass noise_variance, or a larger alpha."
             )
-        functions = (ridge.means, ridge.deviations) if return_std else (ridge.means,)
+        deviations = partial(ridge.deviations, is_projected=self._fitted.maps[0].is_projected)
+        functions = (ridge.means, deviations) if return_std else (ridge.means,)
 
         def both(features):
             return namespace(features).concat(
@@ -536,6 +545,8 @@ class ApproxKernelRidge(_Regression, _Plain):
     feature_map : transformer, default=None
         Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
         fitted one as FrozenEstimator. Of asymmetric maps the query side is used. None is
+        ``ClusterNystroem(512)``, the exact kernel of no more than 512 distinct rows; of sparse rows
+        and in ``partial_fit``, whose first batch may differ from the others, it is
         ``RFFSampler(512, sigma="scale")``.
     sigma : float, "scale", "median" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
@@ -630,7 +641,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     Parameters
     ----------
     feature_map : transformer, default=None
-        As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``.
+        As in `ApproxKernelRidge`.
     sigma : float, "scale", "median" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
@@ -731,8 +742,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     Parameters
     ----------
     feature_map : transformer, default=None
-        As in `ApproxKernelRidge`; None is ``RFFSampler(512, sigma="scale")``. It is fitted to all
-        rows, including held-out ones, but if it learns from y, to the training rows of each fold.
+        As in `ApproxKernelRidge`. It is fitted to all rows, including held-out ones, but if it
+        learns from y, to the training rows of each fold.
     sigmas : int, array-like or None, default=10
         Values of the map's sigma. An int is the number of values, spread evenly on a log scale
         from a tenth of the sigma of "scale" to ten times that.
@@ -808,15 +819,15 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     Parameters
     ----------
     feature_map : transformer, default=None
-        As in `ApproxKernelRidgeCV`; None is ``RFFSampler(512, sigma="scale")``. A map that learns
-        from labels, such as `AdaptiveRF`, is fitted to the training rows of every fold. With
-        ``sigmas=None`` there are no folds, so its score is too optimistic: it has seen all labels.
-    sigmas : int, array-like or None, default=10
+        As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
+        fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so its
+        score is too optimistic: it has seen all labels.
+    sigmas : int, array-like or None, default=7
         Values of the map's sigma. An int is the number of values, spread evenly on a log scale
         from a tenth of the sigma of "scale" to ten times that.
     alphas : array-like, default=(0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0. Those above 1 are not tried for pairs of classes.
-    cv : int, splitter or iterable of splits, default=5
+    cv : int, splitter or iterable of splits, default=3
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
     decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
         How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
@@ -891,9 +902,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         self,
         feature_map: Transformer | None = None,
         *,
-        sigmas: int | Array | None = 10,
+        sigmas: int | Array | None = 7,
         alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
-        cv: Any = 5,
+        cv: Any = 3,
         decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
         class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,

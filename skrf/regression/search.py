@@ -54,8 +54,8 @@ class _Search(Search):
         draft, data = super()._read(*rows, **options)
         return draft, replace(data, X=to_host(data.X))
 
-    def _map_at(self, sigma):
-        feature_map = super()._map_at(sigma)
+    def _map_at(self, sigma, data=None):
+        feature_map = super()._map_at(sigma, data)
         check_gaussian(feature_map)
         return feature_map
 
