@@ -17,6 +17,8 @@ from sklearn.kernel_approximation import Nystroem
 
 from skrf import (
     ApproxKernelAttention,
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
     ClusterNystroem,
     KernelRegressionClassifier,
     KernelRegressor,
@@ -222,14 +224,44 @@ def test_a_fit_is_whole_and_cannot_be_overwritten():
         with pytest.raises(ValueError, match=next(iter(wrong))):
             broken.fit(X[:5], y[:5])
         assert_array_equal(broken.transform(Q), before)
-    for array in (fitted.centers_, fitted.statistics_.queries.origin, fitted.feature_maps_[0].root):
+    for array in (
+        fitted.centers_,
+        fitted.statistics_.queries.origin,
+        fitted.feature_maps_[0].matrix,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
     assert_array_equal(fitted.redraw(5).transform(Q), before)
     assert fitted.get_feature_names_out()[-1] == "clusternystroem11"
 
 
-# ------------------------------------------------------------------ kernel regression
+# ------------------------------------------------------------------ consumers
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.5, 20.0])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_consumers_that_apply_the_root_once_predict_from_the_features(sigma, dtype):
+    close = {"rtol": 0, "atol": 1e-7 if dtype == np.float64 else 1e-5}
+    rows, queries, target = X.astype(dtype), Q.astype(dtype), np.sin(X[:, 0])
+    # With the smallest, coefficients are too large for the root to be applied to them.
+    for alpha in (1e-9, 1e-3, 1.0)[dtype == np.float32 :]:
+        for model in (
+            ApproxKernelRidge(make(30), sigma=sigma, alpha=alpha).fit(rows, target),
+            ApproxKernelRidgeClassifier(make(30), sigma=sigma, alpha=alpha, decision="argmax").fit(
+                rows, y
+            ),
+        ):
+            features = model.feature_map_.transform(queries.astype(float))
+            expected = features @ model.coef_.T + model.intercept_
+            if hasattr(model, "classes_"):
+                assert_allclose(model.decision_function(queries), expected, **close)
+            else:
+                assert_allclose(model.predict(queries), expected, **close)
+    smooth = KernelRegressor(make(30), sigma=sigma).fit(rows, target)
+    weights = smooth.feature_map_.approximate_kernel(queries.astype(float), rows.astype(float))
+    assert (weights.sum(axis=1) > 0).all()
+    expected = weights @ target / weights.sum(axis=1)
+    assert_allclose(smooth.predict(queries), np.clip(expected, target.min(), target.max()), **close)
 
 
 def test_kernel_regression_passes_labels_and_sets_sigma():

@@ -59,6 +59,11 @@ class FeatureMap(ABC):
         Whether features are views of the input, which must not be overwritten.
     is_projected : bool
         Whether features are those of a kernel with K(x, x) = 1, projected on a few directions.
+    inner, matrix : FeatureMap and ndarray of shape (n_inner, n_columns), or None
+        Features are those of the inner map times the matrix, which consumers that sum features, or
+        multiply them by coefficients, apply once instead of to every row.
+    is_double : bool
+        Whether rows of float32 must be passed in float64.
     n_sines : int
         Number of features that are sines and cosines, which take compiled code if they are many.
     level : float or None
@@ -76,6 +81,8 @@ class FeatureMap(ABC):
     is_parallel = True
     is_view = False
     is_projected = False
+    inner = matrix = None
+    is_double = False
     n_sines = 0
     level = None
     is_bounded = False
@@ -201,7 +208,7 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
             f"{name} is too large for its features: scaled and shifted rows must not be longer "
             f"than {LARGEST:g}. The largest entry of {name} is {largest_entry(X):.4g}."
         )
-    return bound >= _PRECISE_NORM2
+    return feature_map.is_double or bound >= _PRECISE_NORM2
 
 
 def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:

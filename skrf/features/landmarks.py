@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from .._arrays import Kept, cast, like, namespace, scaled_squares
+from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
@@ -25,10 +26,8 @@ _RANK = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
-class LandmarkMap(FeatureMap):
-    """Features K(C, C)^(-1/2) k(C, x) of landmarks C, scaled by the largest k of each row.
-
-    Always computed in float64, because the root magnifies rounding.
+class SimilarityMap(FeatureMap):
+    """Features k(C, x) of landmarks C, scaled by the largest of each row.
 
     Parameters
     ----------
@@ -36,30 +35,55 @@ class LandmarkMap(FeatureMap):
         Coordinates in which distances are measured.
     projection : DenseProjection
         The landmarks in these coordinates.
-    root : ndarray of shape (m, m)
-        K(C, C)^(-1/2).
     """
 
     affine: Affine
     projection: DenseProjection
-    root: np.ndarray
     is_positive = False
-    is_projected = True
+    is_double = True
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        xp = namespace(X)
-        rows = self.affine(cast(X, xp.float64))
+        rows, xp = self.affine(X), namespace(X)
         logs = rows.dot(self.projection)
         logs = logs - like(self.projection.squared_norms / 2, logs)
         top = xp.max(logs, axis=1)
-        values = xp.exp(logs - top[:, None]) @ like(self.root, logs)
-        scale = top - rows.squared_norms() / 2
-        return signed_rows(cast(values, X.dtype), cast(scale, X.dtype))
+        return signed_rows(xp.exp(logs - top[:, None]), top - rows.squared_norms() / 2)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.affine.exponent_bound(X)
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkMap(FeatureMap):
+    """Features K(C, C)^(-1/2) k(C, x) of landmarks C, scaled by the largest k of each row.
+
+    Always computed in float64, because the root magnifies rounding.
+
+    Parameters
+    ----------
+    inner : SimilarityMap
+        Returns k(C, x).
+    matrix : ndarray of shape (m, m)
+        K(C, C)^(-1/2).
+    """
+
+    inner: SimilarityMap
+    matrix: np.ndarray
+    is_positive = False
+    is_projected = True
+    n_features = property(lambda self: self.inner.n_features)
+    n_columns = property(lambda self: self.inner.n_columns)
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        values, scale = self.inner(cast(X, namespace(X).float64))
+        return Rows(cast(values @ like(self.matrix, values), X.dtype), cast(scale, X.dtype))
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows."""
+        return self.inner.exponent_bound(X)
 
 
 @document
@@ -215,7 +239,7 @@ class ClusterNystroem(BaseRandomFeatures):
         kept = values > _RANK * values[-1]
         root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T
         projection = DenseProjection(affine.on_host(learned.centers_))
-        feature_map = LandmarkMap(affine, projection, root)
+        feature_map = LandmarkMap(SimilarityMap(affine, projection), root)
         return feature_map, feature_map
 
     def _check_variance(self, learned):

@@ -257,6 +257,8 @@ class KeySums:
 
     def alone(self, data):
         """Return the sums over more rows alone, whose blocks are merged in order."""
+        if self.maps[1].inner is not None:
+            return self._of_inner(data)
         unit = np.frexp(data.weights.max())[1] - 1
         X, total = data.X, self.emptied
         units, least = exponents_of(data.values)
@@ -321,6 +323,13 @@ class KeySums:
             targets=targets,
         )
 
+    def _of_inner(self, data):
+        """Return the sums over more rows alone, whose features are multiplied by a matrix."""
+        key_map = self.maps[1]
+        total = replace(self.emptied, maps=(key_map.inner,) * 2).alone(data)
+        sums = Sums(key_map.matrix.T @ total.sums.sums, total.sums.top)
+        return replace(total, maps=self.maps, sums=sums)
+
     def query(self, X, function):
         """Return the concatenated results of function(sums, block) for blocks of rows.
 
@@ -330,7 +339,11 @@ class KeySums:
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
-        sums = Sums(self.sums.sums, top).joined().in_library_of(X)
+        sums = Sums(self.sums.sums, top).joined()
+        if feature_map.inner is not None:
+            sums = Sums(feature_map.matrix @ sums.sums, sums.top)
+            feature_map = feature_map.inner
+        sums = sums.in_library_of(X)
         if feature_map.is_positive:
             readout = Readout(sums, True, self.n_values)
         else:

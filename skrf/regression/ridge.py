@@ -1,7 +1,7 @@
 """Ridge regression on random features, in one pass over the rows."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -62,6 +62,8 @@ from ._search import (
     positive_array,
 )
 
+# Rounding of exponentials times coefficients stays below 1e-9 of the targets.
+_LARGEST_COEF = 1e-9 / np.finfo(float).eps
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -128,6 +130,20 @@ class FittedRidge:
     def emptied(self):
         """The fit before the first row."""
         return replace(self, moments=None)
+
+    @cached_property
+    def reader(self):
+        """What predicts: the map and the solution, or those of the inner map where it is precise.
+
+        Targets are about 1 in the units of the coefficients.
+        """
+        feature_map = self.maps[0]
+        if feature_map.inner is None:
+            return feature_map, self.ridge
+        coef = feature_map.matrix @ self.ridge.coef
+        if np.abs(coef).sum(axis=0).max() > _LARGEST_COEF:
+            return feature_map, self.ridge
+        return feature_map.inner, replace(self.ridge, coef=coef)
 
     def merge(self, other):
         """Return an unsolved fit to the rows of both."""
@@ -206,11 +222,9 @@ class _BaseRidge(BaseKernelRegression):
                 self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
         return super()._hold(fitted)
 
-    def _of_features(self, X, function):
+    def _of_features(self, X, feature_map, function):
         """Return the concatenated results of function(features) for blocks, and the rows' dtype."""
-        check_is_fitted(self)
-        X = validate_rows(self, X, reset=False)
-        memory, feature_map = Memory(), self._fitted.maps[0]
+        X, memory = validate_rows(self, X, reset=False), Memory()
 
         def answer(rows):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -398,15 +412,24 @@ class _Regression(Regression):
                 f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
                 "than the degrees of freedom. Pass noise_variance, or a larger alpha."
             )
-        deviations = partial(ridge.deviations, is_projected=self._fitted.maps[0].is_projected)
-        functions = (ridge.means, deviations) if return_std else (ridge.means,)
+        feature_map, solution = self._fitted.reader
+        functions = (solution.means,)
+        if return_std:
+            feature_map = self._fitted.maps[0]
+            functions = (
+                ridge.means,
+                partial(ridge.deviations, is_projected=feature_map.is_projected),
+            )
 
         def both(features):
             return namespace(features).concat(
                 [function(features) for function in functions], axis=1
             )
 
-        predictions, size = predictions_in(*self._of_features(X, both)), len(ridge.intercept)
+        predictions, size = (
+            predictions_in(*self._of_features(X, feature_map, both)),
+            len(ridge.intercept),
+        )
         xp, starts = namespace(predictions), range(0, predictions.shape[1], size)
         parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
@@ -503,7 +526,8 @@ class _Classification(Classification):
             ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
         """
         check_is_fitted(self)
-        predictions = in_dtype(*self._of_features(X, self._fitted.ridge.means))
+        feature_map, solution = self._fitted.reader
+        predictions = in_dtype(*self._of_features(X, feature_map, solution.means))
         return predictions if len(self.classes_) > 2 else predictions[:, 0]
 
     def predict(self, X: Array) -> Array:
