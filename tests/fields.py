@@ -32,9 +32,8 @@ MAPS = {
     "adaptive": AdaptiveRF(6, random_state=0),
     "clustered": HybridRF(12, coefficients="clustered", random_state=0),
 }
-every_map = pytest.mark.parametrize("name", MAPS)
 SMOOTH = {  # all with gradients; most learn something from the embeddings, if only their centre
-    **{name: own for name, own in MAPS.items() if name != "exact"},
+    **{name: feature_map for name, feature_map in MAPS.items() if name != "exact"},
     "exponential": PositiveRF(6, random_state=0),
     "regularized": PositiveRF(6, variant="regularized", random_state=0),
     "not centred": PositiveRF(6, center=False, random_state=0),
@@ -46,15 +45,14 @@ SMOOTH = {  # all with gradients; most learn something from the embeddings, if o
     "adaptive balanced": AdaptiveRF(6, asymmetric=True, random_state=0),
     "no centres": AdaptiveRF(6, share=1, random_state=0),
 }
-every_smooth_map = pytest.mark.parametrize("name", SMOOTH)
 TABLE = np.random.default_rng(3).normal(size=(5, 3))
 PRIOR = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
 
 
 def frozen(feature_map, *tables, keys=None, **params):
     """Return a map that has been fitted for the softmax kernel, in a FrozenEstimator."""
-    own = clone(feature_map).set_params(kernel="softmax", **params)
-    return FrozenEstimator(own.fit(np.vstack(tables), keys=keys))
+    unfitted = clone(feature_map).set_params(kernel="softmax", **params)
+    return FrozenEstimator(unfitted.fit(np.vstack(tables), keys=keys))
 
 
 def assert_gradient(gradient, value, vector, step=1e-5):
@@ -126,19 +124,15 @@ def made_tables(rng, scale, dtype, width, *sizes):
     return [table.astype(dtype) for table in tables]
 
 
-def log_of_all_pairs(pair):
-    return logsumexp(pair.left[:, None] + pair.right[None], axis=2)
-
-
 def largest_log(*logs):
-    return max(np.abs(part[np.isfinite(part)]).max(initial=0.0) for part in logs)
+    return max(np.abs(values[np.isfinite(values)]).max(initial=0.0) for values in logs)
 
 
-def assert_same_logs(found, expected, room, rtol=1e-9):
-    assert_array_equal(np.isneginf(found), np.isneginf(expected))
+def assert_same_logs(actual, expected, room, rtol=1e-9):
+    assert_array_equal(np.isneginf(actual), np.isneginf(expected))
     is_finite = np.isfinite(expected)
-    found, expected = np.asarray(found)[is_finite], np.asarray(expected)[is_finite]
-    assert (np.abs(found - expected) <= rtol * np.abs(expected) + room).all()
+    actual, expected = np.asarray(actual)[is_finite], np.asarray(expected)[is_finite]
+    assert (np.abs(actual - expected) <= rtol * np.abs(expected) + room).all()
 
 
 # ------------------------------------------------------------------ what is refused
@@ -171,3 +165,11 @@ def assert_refused(refused):
                 silent.append((name, value))
     assert (silent, unnamed) == ([], [])
     return count
+
+
+def assert_refused_by_memory(*calls):
+    """Assert that numbers that no array can hold are refused; calls are (call, parameter)."""
+    for number in (2**62, 2**63, 10**400):
+        for call, name in calls:
+            with pytest.raises((ValueError, MemoryError), match=rf"\b{name}\b"):
+                call(number)
