@@ -44,9 +44,8 @@ def test_single_items_and_short_ones_stay_in_their_thread():
 
         run_all(work, [7])  # leaves the threads to BLAS
         run_all(work, range(3), is_short=True)
-        serial = [1] * len(before)
-        own = threading.get_ident()
-        assert during == [(7, before, own), *((item, serial, own) for item in range(3))]
+        serial, here = [1] * len(before), threading.get_ident()
+        assert during == [(7, before, here), *((item, serial, here) for item in range(3))]
 
 
 def test_calls_inside_a_worker_are_serial_and_limits_come_back():
@@ -54,10 +53,10 @@ def test_calls_inside_a_worker_are_serial_and_limits_come_back():
         before, workers, total = blas_threads(), set(), np.zeros((4, 4))
 
         def outer(i):
-            own = threading.get_ident()
+            worker = threading.get_ident()
 
             def inner(j):
-                workers.add((own, threading.get_ident()))
+                workers.add((worker, threading.get_ident()))
                 total[i, j] += 1
 
             run_all(inner, range(4))
@@ -115,9 +114,8 @@ def test_rows_come_once_and_in_order_whatever_the_threads(limit):
     for n_rows in (0, 1, 7, 64, 65):
         with threadpool_limits(limit, user_api="blas"):
             slices = map_rows(lambda rows: rows, n_rows, 8)
-        assert [(rows.start, rows.stop) for rows in slices] == [
-            (start, min(start + 8, n_rows)) for start in range(0, n_rows, 8)
-        ]
+        expected = [(start, min(start + 8, n_rows)) for start in range(0, n_rows, 8)]
+        assert [(rows.start, rows.stop) for rows in slices] == expected
 
 
 def test_a_thread_that_is_done_takes_blocks_of_the_others():

@@ -37,32 +37,27 @@ CALLED = ("__init__", "__new__", "__call__")
 
 def functions(name):
     """Yield (name, function) of what a listed name lets users call."""
-    home, _, own = f"skrf.{name}".rpartition(".")
-    value = getattr(import_module(home), own)
+    home, _, attribute = f"skrf.{name}".rpartition(".")
+    value = getattr(import_module(home), attribute)
     if not inspect.isclass(value):
         yield name, value
         return
     for method in dir(value):
+        if method.startswith("_") and method not in CALLED:
+            continue
         member = inspect.getattr_static(value, method)
         member = getattr(member, "fn", member)  # behind available_if
         member = getattr(member, "__func__", member)
         member = member.fget if isinstance(member, property) else member
         member = inspect.unwrap(member) if callable(member) else member
-        ours = (getattr(member, "__module__", None) or "").startswith(
-            "skrf"
-        ) and inspect.isfunction(member)
-        if ours and (method in CALLED or not method.startswith("_")):
+        if inspect.isfunction(member) and member.__module__.startswith("skrf"):
             yield f"{name}.{method}", member
 
 
 def test_checkers_see_the_names_that_are_loaded_late():
     stub = ast.parse((Path(skrf.__file__).parent / "__init__.pyi").read_text(encoding="utf-8"))
-    imported = {
-        own.name: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for own in node.names
-    }
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    imported = {alias.name: node.module for node in imports for alias in node.names}
     assert imported == {**dict.fromkeys(skrf._SUBMODULES), **skrf._HOME}
     (names,) = [
         ast.literal_eval(node.value)
@@ -76,19 +71,23 @@ def test_public_signatures_have_hints_that_agree_with_defaults():
     """A parameter whose default is None says so, which no checker looks for in private code."""
     wrong, seen = [], set()
     for name in LISTED:
-        if name.partition(".")[0] in ("dask", "torch") and not find_spec(name.partition(".")[0]):
+        home = name.partition(".")[0]
+        if home in ("dask", "torch") and not find_spec(home):
             continue
         for what, function in functions(name):
             signature = inspect.signature(function)
             seen.add(what)
             if signature.return_annotation is signature.empty:
                 wrong.append(f"{what}: no hint of what is returned")
-            for own in signature.parameters.values():
-                text = inspect.formatannotation(own.annotation)
-                if own.annotation is own.empty and own.name not in ("self", "cls"):
-                    wrong.append(f"{what}: no hint of {own}")
-                elif own.default is None and not re.search(r"None|Optional|Any", text):
-                    wrong.append(f"{what}: {own}")
+            for parameter in signature.parameters.values():
+                if parameter.name in ("self", "cls"):
+                    continue
+                text = inspect.formatannotation(parameter.annotation)
+                is_optional = re.search(r"None|Optional|Any", text)
+                if parameter.annotation is parameter.empty:
+                    wrong.append(f"{what}: no hint of {parameter}")
+                elif parameter.default is None and not is_optional:
+                    wrong.append(f"{what}: {parameter}")
     assert wrong == []
     assert {"RFFSampler.fit", "theory.compare", "graphical.KernelHMM.__init__"} <= seen
 
@@ -102,17 +101,17 @@ def test_hints_of_parameters_say_what_validation_accepts():
         hints = get_type_hints(inspect.unwrap(cls.__init__))
         for parameter, constraints in cls._parameter_constraints.items():
             hint = hints.get(parameter, Any)
-            parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            if hint is Any or str in parts or constraints == "no_validation":
+            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            if hint is Any or str in kinds or constraints == "no_validation":
                 continue
-            takes_none = not {None, "random_state"}.isdisjoint(
-                own for own in constraints if isinstance(own, str | None)
-            )
-            assert (NoneType in parts) == takes_none, (cls, parameter)
-            texts = set().union(*(own.options for own in constraints if hasattr(own, "options")))
-            named = {text for own in parts if get_origin(own) is Literal for text in get_args(own)}
+            takes_none = None in constraints or "random_state" in constraints
+            assert (NoneType in kinds) == takes_none, (cls, parameter)
+            options = [value.options for value in constraints if hasattr(value, "options")]
+            texts = set().union(*options)
+            literals = [get_args(kind) for kind in kinds if get_origin(kind) is Literal]
+            named = set().union(*literals)
             # Some transformers are texts for other classes alone.
-            assert named == texts or (Any in parts and named < texts), (cls, parameter)
+            assert named == texts or (Any in kinds and named < texts), (cls, parameter)
 
 
 # ------------------------------------------------------------------ what a user's checker sees
@@ -121,8 +120,8 @@ def test_hints_of_parameters_say_what_validation_accepts():
 def test_hints_hold_for_mechanisms() -> None:
     X = np.random.default_rng(0).normal(size=(9, 2))
     mechanism = RFFSampler(8, sigma="median", kernel="softmax", random_state=0)
-    assert isinstance(assert_type(mechanism.fit(X), RFFSampler), RFFSampler)
-    assert isinstance(assert_type(mechanism.redraw(1), RFFSampler), RFFSampler)
+    assert_type(mechanism.fit(X), RFFSampler)
+    assert_type(mechanism.redraw(1), RFFSampler)
     assert isinstance(assert_type(mechanism.sigma_, float), float)
     assert isinstance(assert_type(mechanism.n_components_, int), int)
     base = HybridRF(8, base=(OptimalPositiveRF(), "trigonometric"), tau=[0.5, 1.0])
@@ -147,7 +146,7 @@ def test_hints_hold_for_consumers() -> None:
     assert_type(ridge, ApproxKernelRidge)
     assert len(ridge.predict(X, return_std=True)) == 2
     attention = ApproxKernelAttention(RFFSampler(8), causal=True)
-    assert isinstance(assert_type(attention.fit(X, X), ApproxKernelAttention), object)
+    assert_type(attention.fit(X, X), ApproxKernelAttention)
     with pytest.raises(TypeError):
         attention(X, X)  # type: ignore[call-arg]
     chain = ChainMRF([X[:4], X[4:]], feature_map="exact")
@@ -161,7 +160,7 @@ def test_hints_hold_for_results() -> None:
     X = np.random.default_rng(0).normal(size=(9, 2))
     table = theory.compare(X, feature_maps={"trigonometric": RFFSampler(8)})
     assert_type(table, theory.ComparisonTable)
-    assert isinstance(assert_type(table[0], theory.Comparison), theory.Comparison)
+    assert_type(table[0], theory.Comparison)
     assert isinstance(assert_type(table[0].cost, int), int)
     count = theory.n_components_for(RFFSampler(8), X, rel_error=0.5)
     assert isinstance(assert_type(count, int), int)
