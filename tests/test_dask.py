@@ -78,8 +78,8 @@ def on_threads():
         yield
 
 
-def batches(*parts):
-    return [tuple(part[k : k + 20] for part in parts) for k in CUTS]
+def batches(*arrays):
+    return [tuple(array[k : k + 20] for array in arrays) for k in CUTS]
 
 
 def assert_same_bits(one, two):
@@ -111,8 +111,8 @@ def test_the_bits_are_those_of_batches(name, scheduler, request):
     assert set(vars(model)) == set(vars(whole))
     method = "predict_proba" if hasattr(whole, "predict_proba") else "predict"
     expected = getattr(whole, method)(X)
-    found = skrf.dask.apply(model, as_array(X, 90), method)
-    assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    actual = skrf.dask.apply(model, as_array(X, 90), method)
+    assert_allclose(actual, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 def test_arrays_in_any_chunks(on_threads):
@@ -120,14 +120,14 @@ def test_arrays_in_any_chunks(on_threads):
     unknown = rows[rows[:, 0] > -9], targets[rows[:, 0] > -9]
     assert np.isnan(unknown[0].shape[0])
     expected = KernelRegressor(POSITIVE).fit_batches(batches(X, T))
-    for parts in (
+    for arrays in (
         (rows.rechunk((20, 2)), targets),  # columns cut
         unknown,
         (rows, targets.rechunk(111)),
         (rows, T),
         (rows, T.tolist()),
     ):
-        assert_same_bits(skrf.dask.fit(KernelRegressor(POSITIVE), *parts), expected)
+        assert_same_bits(skrf.dask.fit(KernelRegressor(POSITIVE), *arrays), expected)
 
 
 def test_tables():
@@ -140,32 +140,34 @@ def test_tables():
     model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, frame["t"], sample_weight=frame["k"])
     whole = KernelRegressor(POSITIVE).fit(table, T, WEIGHTS)
     assert_array_equal(model.feature_names_in_, list("uvw"))
-    found = skrf.dask.apply(model, rows)
-    assert isinstance(found, da.Array) and found.dtype == np.float64 and np.isnan(found.shape[0])
-    assert_allclose(found.compute(), whole.predict(table), rtol=1e-12, atol=1e-14)
+    predicted = skrf.dask.apply(model, rows)
+    assert (
+        isinstance(predicted, da.Array)
+        and predicted.dtype == np.float64
+        and np.isnan(predicted.shape[0])
+    )
+    assert_allclose(predicted.compute(), whole.predict(table), rtol=1e-12, atol=1e-14)
 
 
 def test_lists_of_sparse_chunks(on_threads):
-    parts = batches(sp.csr_array(X), T, WEIGHTS)
-    whole = KernelRegressor(POSITIVE).fit_batches(parts)
-    rows, targets, weights = (
-        [dask.delayed(own) for own in side] for side in zip(*parts, strict=True)
-    )
+    chunks = batches(sp.csr_array(X), T, WEIGHTS)
+    whole = KernelRegressor(POSITIVE).fit_batches(chunks)
+    rows, targets, weights = ([dask.delayed(x) for x in side] for side in zip(*chunks, strict=True))
     model = skrf.dask.fit(KernelRegressor(POSITIVE), rows, targets, sample_weight=weights)
     assert_same_bits(model, whole)
-    wholes = [dask.delayed(own, traverse=False) for own in parts]
+    wholes = [dask.delayed(chunk, traverse=False) for chunk in chunks]
     assert_same_bits(skrf.dask.fit(KernelRegressor(POSITIVE), wholes), whole)
-    found = skrf.dask.apply(model, rows)
-    assert_allclose(found.compute(), whole.predict(sp.csr_array(X)), rtol=1e-12)
+    predicted = skrf.dask.apply(model, rows)
+    assert_allclose(predicted.compute(), whole.predict(sp.csr_array(X)), rtol=1e-12)
 
 
 def test_feature_maps(on_threads):
     model = skrf.dask.fit(SIGNED, as_array(X), sample_weight=as_array(WEIGHTS))
     whole = clone(SIGNED).fit(X, sample_weight=WEIGHTS)
-    found = skrf.dask.apply(model, as_array(X.astype(np.float32)), "transform")
-    assert found.shape == (N, 24) and found.dtype == np.float32
-    assert_allclose(found, whole.transform(X), atol=1e-5)
-    assert found.chunks == as_array(X).chunks[:1] + ((24,),)
+    features = skrf.dask.apply(model, as_array(X.astype(np.float32)), "transform")
+    assert features.shape == (N, 24) and features.dtype == np.float32
+    assert_allclose(features, whole.transform(X), atol=1e-5)
+    assert features.chunks == as_array(X).chunks[:1] + ((24,),)
 
 
 def test_apply_is_lazy_and_knows_dtype_and_shape():
@@ -175,9 +177,9 @@ def test_apply_is_lazy_and_knows_dtype_and_shape():
     assert labels.dtype == model.classes_.dtype and labels.shape == (N,)
     assert chances.dtype == np.float64 and chances.shape == (N, 3)
     empty = da.concatenate([as_array(X), as_array(X)[as_array(X)[:, 0] > 99]])
-    found, expected = skrf.dask.apply(model, empty), model.predict(X)
+    predicted, expected = skrf.dask.apply(model, empty), model.predict(X)
     model.fit(X[:9], Y[:9])  # what is lazy is of the model as it was
-    assert_array_equal(found.compute(scheduler="sync"), expected)
+    assert_array_equal(predicted.compute(scheduler="sync"), expected)
 
 
 # ------------------------------------------------------------------ what is decided where
@@ -195,12 +197,13 @@ def test_a_random_state_of_none_is_resolved_once(client):
 
 def test_the_sample_is_as_large_as_asked_for(on_threads):
     model = KernelRegressionClassifier(BY_LABELS)
-    fitted = skrf.dask.fit(model, as_array(X), as_array(Y), sample_rows=60)
-    assert fitted.feature_map_.statistics_.queries.weight == 60
-    assert fitted.class_count_.sum() == N
-    weights = (np.arange(N) % 10 == 0).astype(float)
-    fitted = skrf.dask.fit(model, as_array(X), Y, sample_weight=weights, sample_rows=30)
-    assert fitted.feature_map_.statistics_.queries.weight == 30  # of 40 that count
+    tenth = (np.arange(N) % 10 == 0).astype(float)
+    for weights, n_rows in ((None, 60), (tenth, 30)):  # of 400, and of 40 that count
+        fitted = skrf.dask.fit(
+            model, as_array(X), as_array(Y), sample_weight=weights, sample_rows=n_rows
+        )
+        assert fitted.feature_map_.statistics_.queries.weight == n_rows
+        assert fitted.class_count_.sum() == (N if weights is None else 40)
 
 
 class Spread(TransformerMixin, BaseEstimator):
@@ -234,9 +237,9 @@ def test_a_task_keeps_to_its_thread():
 
 
 def test_what_does_not_go_together(on_threads):
-    fit, model, rows, targets = skrf.dask.fit, KernelRegressor(POSITIVE), as_array(X), as_array(T)
+    model, rows, targets = KernelRegressor(POSITIVE), as_array(X), as_array(T)
     with_nan = as_array(np.where(np.arange(N)[:, None] == 300, np.nan, X))
-    for exception, words, estimator, *parts in (
+    for exception, words, estimator, *arrays in (
         (TypeError, "X must be a dask array, .* got array", model, X, T),
         (TypeError, "X must be a dask array", model, dask.delayed(X), T),
         (TypeError, "y must be a dask array", model, [dask.delayed(X)], T),
@@ -244,14 +247,14 @@ def test_what_does_not_go_together(on_threads):
         (ValueError, "y has 399 rows, but X has 400", model, rows, targets[:-1]),
         (ValueError, "y has 1 chunks, but X has 20", model, rows, [dask.delayed(T)]),
         (ValueError, "at least one row", model, rows[:0], targets[:0]),
-        (ValueError, "X contains NaN", model, with_nan, targets),  # found in a task
+        (ValueError, "X contains NaN", model, with_nan, targets),  # seen in a task
     ):
         with pytest.raises(exception, match=words):
-            fit(estimator, *parts)
+            skrf.dask.fit(estimator, *arrays)
     with pytest.raises(ValueError, match="sample_rows must be an integer"):
-        fit(model, rows, targets, sample_rows=0)
+        skrf.dask.fit(model, rows, targets, sample_rows=0)
     fitted = clone(POSITIVE).fit(X)
-    for method in ("fit_transform", "fit", "score", "get_params", "nothing", "predict"):
+    for method in ("fit_transform", "score", "get_params", "nothing", "predict"):
         with pytest.raises(ValueError, match="method must name a method"):
             skrf.dask.apply(fitted, rows, method)
     with pytest.raises(ValueError, match="not fitted"):
@@ -262,13 +265,8 @@ def test_plain_estimators_say_where_to_go():
     dd = pytest.importorskip("dask.dataframe")
     pd = pytest.importorskip("pandas")
     fitted = KernelRegressor(POSITIVE).fit(X, T)
-    table = dd.from_pandas(pd.DataFrame(X), npartitions=2)
-    for rows in (as_array(X), table):
-        for call in (
-            lambda rows: KernelRegressor(POSITIVE).fit(rows, T),
-            lambda rows: RFFSampler().fit(rows),
-            fitted.predict,
-        ):
+    for rows in (as_array(X), dd.from_pandas(pd.DataFrame(X), npartitions=2)):
+        for call in (RFFSampler().fit, fitted.predict, lambda rows: clone(fitted).fit(rows, T)):
             with pytest.raises(TypeError, match=r"belongs to Dask.*skrf\.dask\.fit"):
                 call(rows)
     # Targets are read: they are small.
