@@ -534,6 +534,17 @@ def test_trees_of_any_scale_equal_enumeration(name, scale, dtype, n, has_unary, 
 def refused():
     """Yield (call, parameter, values that it refuses)."""
     chain, tree = ChainMRF(TABLE, feature_map="exact"), TreeMRF(EDGES, TABLE, feature_map="exact")
+    long, seen = ChainMRF(STEPS), ChainMRF(LEFT, unary=EVIDENCE)
+
+    def of_chains(embeddings=TABLE, later=None, unary=None, **params):
+        return ChainMRF(embeddings, later, unary=unary, **params).log_partition(LENGTH)
+
+    def of_trees(embeddings=TABLE, unary=None, later=None, edges=EDGES):
+        return TreeMRF(edges, embeddings, unary, later=later).log_partition()
+
+    def learnt(**params):
+        return ChainMRF(TABLE, **params).fit([[0, 1]])
+
     for name, call in (
         *(("length", getattr(chain, of)) for of in ("log_partition", "sample", "report")),
         ("length", lambda value: chain.edge_marginals(value, 0)),
@@ -543,32 +554,49 @@ def refused():
         ("n", tree.sample),
         ("i", lambda value: tree.edge_marginals(value, 0)),
         ("j", lambda value: tree.edge_marginals(1, value)),
-        ("max_iter", lambda value: ChainMRF(TABLE, max_iter=value).fit([[0, 1]])),
+        ("max_iter", lambda value: learnt(max_iter=value)),
     ):
         yield call, name, INTEGERS
+    yield chain.log_partition, "length", [0]
+    yield seen.marginals, "length", [3, 5]
+    yield long.marginals, "length", [3, 5]
+    yield lambda value: chain.edge_marginals(3, value), "position", [2]
+    yield lambda value: learnt(tol=value), "tol", [-1.0]
+    # Sequences, whose lengths may differ where there is no unary.
     for call in (chain.log_prob, chain.fit):
-        yield call, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])  # lengths may differ
+        yield call, "paths", (*SEQUENCES[:7], *SEQUENCES[8:])
+    yield seen.log_prob, "paths", [[0] * 5]
+    yield chain.log_prob_gradient, "paths", [[[0], [0, 1]]]
+    yield lambda value: chain.fit(value, learn_unary=True), "paths", [[[0], [0, 1]]]
+    yield lambda value: chain.fit([[0, 1]], learn_unary=value), "learn_unary", ["no", 1]
     for call in (tree.log_prob, tree.fit):
-        yield call, "assignments", SEQUENCES
-    yield lambda value: TreeMRF(value, TABLE).log_partition(), "edges", SEQUENCES[1:]
-
-    def of_trees(tables, unary=None):
-        return TreeMRF(EDGES, tables, unary).log_partition()
-
-    for name, call in (
-        ("embeddings", lambda value: ChainMRF(value).log_partition(3)),
-        ("embeddings", of_trees),
-        ("embeddings[1]", lambda value: of_trees([TABLE, value, *[TABLE] * 3])),
-        ("later", lambda value: ChainMRF(TABLE, value, feature_map="exact").log_partition(3)),
+        yield call, "assignments", (*SEQUENCES, [0, 0, 0], [0, 0, 0, 5, 0])
+    cycles = [(0, 1), (1, 2), (2, 0)], [(0, 1), (0, 1)], [(0, 1), (2, 3), (3, 2)], [(0, 0)]
+    faulty = [(0, 5)], [(0, -1)], [[0, 1, 2]], *SEQUENCES[1:]
+    yield lambda value: of_trees(edges=value), "edges", (*cycles, *faulty)
+    # Tables.
+    for name, call, values in (
+        ("embeddings", of_chains, [[TABLE]]),
+        ("embeddings", of_trees, [TABLES[:3]]),
+        ("embeddings[1]", lambda value: of_trees([TABLE, value, *[TABLE] * 3]), [TABLE[:, :2]]),
+        ("later", lambda value: of_chains(later=value), [TABLE[:2], TABLE[:, :2], STEPS]),
+        ("later", lambda value: of_trees(later=value), [TABLES[:3]]),
     ):
-        yield call, name, TABLES_REFUSED
-    yield lambda value: of_trees(TABLE, value), "unary", SHARES
-    yield lambda value: ChainMRF(TABLE, unary=value).log_partition(), "unary", SHARES
-    yield lambda value: of_trees(TABLE, [PRIOR, value, *[PRIOR] * 3]), "unary[1]", SHARES
+        yield call, name, (*TABLES_REFUSED, *values)
+    unaries = [0.0], [-np.inf] * 5, [np.inf] * 5
+    for name, call, values in (
+        ("unary", lambda value: of_trees(unary=value), [[PRIOR] * 2]),
+        ("unary", lambda value: of_chains(unary=value), [[[0.0] * 3]]),
+        ("unary", lambda value: of_chains(STEPS, unary=value), [EVIDENCE[:3]]),
+        ("unary[4]", lambda value: of_trees(unary=[*[PRIOR] * 4, value]), unaries),
+    ):
+        yield call, name, (*SHARES, *values)
+    maps = RFFSampler(), OptimalPositiveRF(sigma=2.0), "rff", OptimalPositiveRF
+    yield lambda value: of_chains(feature_map=value), "feature_map", maps
     for call in (
         lambda value: chain.sample(3, random_state=value),
         lambda value: tree.sample(3, random_state=value),
-        lambda value: ChainMRF(TABLE, random_state=value).log_partition(3),
+        lambda value: of_chains(random_state=value),
     ):
         yield call, "random_state", SEEDS
 
@@ -583,66 +611,19 @@ def test_what_makes_no_sense_is_refused_by_name():
     )
 
 
-def test_errors_say_what_is_wrong():
+def test_what_does_not_go_together_is_refused():
     chain, tree = ChainMRF(LEFT, feature_map="exact"), TreeMRF(EDGES, TABLES)
     seen = ChainMRF(LEFT, unary=EVIDENCE)
     paths = ChainMRF(LEFT).sample(LENGTH, 5, random_state=0)
     paths[3, 2] = 1  # forbidden by EVIDENCE
     assert seen.log_prob(paths)[3] == -np.inf
-
-    def chains(*args, **params):
-        return lambda: ChainMRF(*args, **params).log_partition(2)
-
-    def trees(*args, **params):
-        return TreeMRF(EDGES, *args, **params).log_partition
-
     for call, said in (
-        (lambda: chain.log_partition(), "length must be .* unary=None .* got length=None"),
-        (lambda: seen.marginals(3), "length must be 4, as unary or embeddings have it"),
-        (lambda: seen.log_prob([0] * 5), "paths must have 4 states, as unary .* got 5"),
-        (lambda: seen.fit(paths), "states that unary forbids; row [0-3] does"),
-        (lambda: seen.log_prob_gradient(paths), "states that unary forbids; row 3 does"),
-        (lambda: seen.fit(paths, learn_unary="no"), "learn_unary must be True or False, got 'no'"),
-        (lambda: chain.log_prob([0, 9]), "paths must hold states from 0 to 3 of variable 1, got 9"),
-        (lambda: chain.edge_marginals(3, 2), "position must lie in 0 to 1"),
-        (lambda: chain.log_prob_gradient([[0], [0, 1]]), "paths must have one length"),
-        (lambda: chain.fit([[0], [0, 1]], learn_unary=True), "learn_unary needs paths of one"),
-        (chains(LEFT, RIGHT[:2]), r"later must have a row .* \[2\] row"),
-        (chains(LEFT, RIGHT[:, :2]), "later has width 2"),
-        (chains(LEFT, STEPS), "later must have a row for every state"),
-        (chains([LEFT]), "at least 2, got a sequence of 1"),
-        (ChainMRF(LEFT, unary=[[0.0] * 3]).marginals, r"unary\[0\] must have shape"),
-        (ChainMRF(STEPS, unary=EVIDENCE[:3]).marginals, "unary has 3 entries; 4"),
-        (chains(LEFT, feature_map=RFFSampler()), "is not positive"),
-        (chains(LEFT, feature_map=OptimalPositiveRF(sigma=2.0)), "leave the default"),
-        (chains(LEFT, feature_map="rff"), "or 'exact', got 'rff'"),
-        (lambda: ChainMRF(LEFT, tol=-1.0).fit([[0, 1]]), "tol"),
-        (trees(TABLES[:3]), "embeddings has 3 arrays; the edges name 5"),
-        (trees([*TABLES[:4], LEFT[:, :2]]), r"embeddings\[4\] has width 2"),
-        (trees(TABLES, UNARY[:2]), "unary has 2 entries"),
-        (trees(TABLES, [*UNARY[:4], [0.0]]), r"unary\[4\] must have shape"),
-        (trees(TABLES, [*UNARY[:4], [-np.inf] * 3]), "forbids every state"),
-        (trees(TABLES, [*UNARY[:4], [np.inf] * 3]), "must not hold NaN"),
-        (trees(TABLES, later=TABLES[:3]), "later has 3 arrays; the edges name 5"),
-        (lambda: tree.edge_marginals(0, 2), "no edge between 0 and 2"),
-        (lambda: tree.log_prob([0, 0, 0, 5, 0]), "assignments must .* 0 to 1 of variable 3"),
-        (lambda: tree.log_prob([0, 0, 0]), "assignments must give a state to each of 5 variables"),
+        (seen.fit, "states that unary forbids; row [0-3] does"),
+        (seen.log_prob_gradient, "states that unary forbids; row 3 does"),
+        (lambda paths: tree.edge_marginals(0, 2), "no edge between 0 and 2"),
     ):
         with pytest.raises(ValueError, match=said):
-            call()
-    for edges, said in (
-        ([(0, 1), (1, 2), (2, 0)], "cycle"),
-        ([(0, 1), (0, 1)], "a cycle through variables"),
-        ([(0, 1), (2, 3), (3, 2)], "cycle|not connected"),
-        ([(0, 0)], "a cycle through variables"),
-        ([(0, 5)], "names variables from 0 to 5"),
-        ([(0, -1)], "names variables from -1 to 0"),
-        ([[0, 1, 2]], r"shape \(n_edges, 2\)"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            TreeMRF(edges, LEFT).log_partition()
-    with pytest.raises(TypeError, match="must be an instance"):
-        ChainMRF(LEFT, feature_map=OptimalPositiveRF).log_partition(2)
+            call(paths)
     with pytest.raises(NotFittedError, match="This ChainMRF was not fitted"):
         _ = chain.n_iter_
     with pytest.raises(NotImplementedError, match="No gradients"):

@@ -831,13 +831,17 @@ def refused():
     ):
         yield call, name, SYMBOLS_REFUSED
     yield model.filter_step, "symbol", [2.9, 2.0, True, "a", None, np.nan, 1j, np.ma.array(2.0)]
-    yield lambda value: model.score(X, value), "lengths", SEQUENCES
+    yield model.score, "symbols", [[0, 4], np.ma.array([4, 1], mask=[0, 1])]
+    yield lambda value: model.score(X, value), "lengths", (*SEQUENCES, [2, 2], [0, 5])
+    yield model.sample, "n_samples", [0]
+    yield made("normalization", "score", X)[1], "normalization", ["none", None]
     yield lambda value: model.predict_next(state=value), "state", FILTERED
     yield lambda value: model.filter_step(0, value), "state", FILTERED
     for role in ("states", "symbols", "targets", "emitters", "start_embedding"):
         name, call = made(role, "score", X)
         yield call, name, TABLES_REFUSED
-    yield made("start_prob", "score", X)[1], "start_prob", SHARES
+    yield made("targets", "score", X)[1], "targets", [TARGETS[:2]]
+    yield made("start_prob", "score", X)[1], "start_prob", (*SHARES, [1, 1, 0, 0, 0])
     for call in (
         lambda value: model.sample(3, random_state=value),
         lambda value: model.report(random_state=value),
@@ -864,25 +868,12 @@ def test_what_makes_no_sense_is_refused_by_name():
     )
 
 
-def test_errors_say_what_is_wrong():
+def test_what_does_not_go_together_is_refused():
     model, whole = hmm(), hmm(normalization="global")
     both = model.filter_step([0, 1])
+    twice = hmm(start_prob=PRIOR, start_embedding=START)
     for call, said in (
-        (lambda: model.score([0, 4]), "unknown symbols: known are 0 to 3"),
-        (lambda: model.score(np.ma.array([4, 1], mask=[0, 1])), "unknown symbols"),
-        (lambda: model.score([[0, 1], [1]]), "X holds sequences apart: .* lengths"),
-        (lambda: model.score([[0.5]]), r"got shape \(1, 1\) of dtype float64"),
-        (lambda: model.score(["a"]), "OrdinalEncoder\\(dtype=int\\) numbers other symbols"),
-        (lambda: model.score(X, [2, 2]), "lengths sum to 4, but X has 5"),
-        (lambda: model.score(X, [0, 5]), "lengths must be integers >= 1"),
-        (lambda: model.sample(0), "n_samples must be an integer >= 1"),
-        (lambda: hmm(start_prob=[1, 1, 0, 0, 0]).score(X), "probabilities >= 0 that sum to 1"),
-        (
-            lambda: hmm(start_prob=PRIOR, start_embedding=START).score(X),
-            "start_embedding or start_prob, not both",
-        ),
-        (lambda: hmm(targets=TARGETS[:2]).score(X), "targets has 2 rows; states has 5"),
-        (lambda: hmm(normalization="none").score(X), "normalization"),
+        (lambda: twice.score(X), "start_embedding or start_prob, not both"),
         (whole.predict_next, "predict_next needs norm"),
         (lambda: whole.predict_proba(X, filtered=True), "filtered=True needs"),
         (lambda: model.predict_next(X, both), "X or state, not both"),

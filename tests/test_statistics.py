@@ -90,6 +90,11 @@ def test_products_of_wide_rows_are_held_only_while_they_are_added():
     assert peak < 8 * 8 * d**2  # eight such matrices; sixteen parts would hold twice as many
 
 
+def test_moments_of_float32_are_summed_in_float64():
+    X = (1e3 + np.random.default_rng(0).normal(size=(5000, 2))).astype(np.float32)
+    assert_same_moments(Moments.of(X), Moments.of(X.astype(np.float64)), rtol=1e-14)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e9])
 def test_statistics_and_their_merges_keep_their_digits(offset):
     # Sixteenths of whole numbers: nothing is rounded where the offset is added.
