@@ -583,7 +583,7 @@ def refused():
         ("later", lambda value: of_trees(later=value), [TABLES[:3]]),
     ):
         yield call, name, (*TABLES_REFUSED, *values)
-    unaries = [0.0], [-np.inf] * 5, [np.inf] * 5
+    unaries = [0.0], [-np.inf] * 5, [0.0] * 4 + [np.inf]
     for name, call, values in (
         ("unary", lambda value: of_trees(unary=value), [[PRIOR] * 2]),
         ("unary", lambda value: of_chains(unary=value), [[[0.0] * 3]]),
