@@ -21,7 +21,7 @@ def draw(*shape, std=1.0, dtype=np.float64, seed=0):
 
 
 def draw_qkv(q_shape, k_shape, width, **options):
-    """Return queries, keys and values, of a width of their own."""
+    """Return queries, keys and values, the latter of another width."""
     shapes = q_shape, k_shape, (*k_shape[:-1], width)
     return [draw(*shape, seed=seed, **options) for seed, shape in enumerate(shapes)]
 
@@ -45,14 +45,13 @@ def naive(q, k, v, *, causal=False, mask=None, scale=None, padding=None):
     return out
 
 
-def naive_heads(q, k, v, padding=None, **options):
-    """The same for (batch, heads, ...) with fewer key heads, and padding (batch, key heads, S)."""
+def naive_heads(q, k, v, padding, mask):
+    """The same for (batch, heads, ...) with fewer key heads, padding of these, masks of heads."""
     out = np.empty((*q.shape[:3], v.shape[-1]))
     group = q.shape[1] // k.shape[1]
     for b, h in np.ndindex(*q.shape[:2]):
         j = h // group
-        own = None if padding is None else padding[b, j]
-        out[b, h] = naive(q[b, h], k[b, j], v[b, j], padding=own, **options)
+        out[b, h] = naive(q[b, h], k[b, j], v[b, j], padding=padding[b, j], mask=mask[h])
     return out
 
 
@@ -109,13 +108,15 @@ def test_equals_the_definition(causal):
 @pytest.mark.parametrize("n_key_heads", [1, 2, 6])
 def test_grouped_heads_and_padding(n_key_heads):
     q, k, v = draw_qkv((BATCH, 6, LENGTH, 3), (BATCH, n_key_heads, 9, 3), 2)
+    of_heads = rng_of(6).exponential(size=(6, LENGTH, 9))
     for shape in ((9,), (BATCH, 9), (BATCH, n_key_heads, 9)):
         padding = rng_of(5).random(shape) < 0.5
         padding[0] |= padding.ndim > 1  # nothing is left of the first sequence
         everywhere = padding[:, None] if shape == (BATCH, 9) else padding
         everywhere = np.broadcast_to(everywhere, (BATCH, n_key_heads, 9))
-        out = exact_attention(q, k, v, key_padding_mask=padding)
-        assert_close(out, naive_heads(q, k, v, padding=everywhere))
+        for mask, dense in ((None, np.ones_like(of_heads)), (of_heads, of_heads)):
+            out = exact_attention(q, k, v, mask=mask, key_padding_mask=padding)
+            assert_close(out, naive_heads(q, k, v, everywhere, dense))
 
 
 def test_keys_without_leading_axes_are_shared():
@@ -146,12 +147,15 @@ def test_logits_of_ten_thousand(dtype, causal):
         assert np.ptp(wanted, axis=0).min() > 0.1
 
 
-def test_logits_beyond_float32():
+def test_numbers_at_the_end_of_the_range():
     q = k = np.array([[1e30]], dtype=np.float32)
     v = np.array([[2.0]], dtype=np.float32)
     np.testing.assert_array_equal(exact_attention(q, k, v), v)
     with pytest.raises(ValueError, match="too large.*1e\\+200"):
         exact_attention([[1e200]], [[1e200]], [[1.0]])
+    v = np.full((50, 1), np.finfo(np.float32).max / 2, np.float32)
+    zeros = np.zeros((50, 2), np.float32)
+    assert_close(exact_attention(zeros, zeros, v), v, rtol=1e-5)
 
 
 def test_tiny_and_huge_mask_weights_act_as_log_weights():
@@ -160,32 +164,6 @@ def test_tiny_and_huge_mask_weights_act_as_log_weights():
     assert_close(out[0, 0], np.exp(-800 - np.log(1e-300)))
     single = exact_attention(q, k, v.astype(np.float32), mask=[[1e-300, 3e-300]])
     assert_close(single, [[0.25, 0.75]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_smallest_sizes(causal):
-    for length, width in ((1, 1), (1, 3), (2, 1)):
-        q, k, v = draw(3, length, width)
-        out = exact_attention(q, k, v, causal=causal)
-        assert_close(out, naive(q, k, v, causal=causal))
-        one = exact_attention(q, k[:1], v[:1])
-        assert_close(one, np.repeat(v[:1], length, axis=0))
-
-
-def test_values_near_the_largest_float():
-    v = np.full((50, 1), np.finfo(np.float32).max / 2)
-    out = exact_attention(*(np.zeros((50, 2), np.float32),) * 2, v.astype(np.float32))
-    assert_close(out, v, rtol=1e-5)
-
-
-def test_float32_agrees_with_float64():
-    for std in (0.5, 1.0, 4.0):
-        q, k, v = draw(3, HEADS, 300, 16, std=std, dtype=np.float32)
-        out = exact_attention(q, k, v, causal=True)
-        assert out.dtype == np.float32
-        double = exact_attention(*(array.astype(np.float64) for array in (q, k, v)), causal=True)
-        assert double.dtype == np.float64
-        assert_close(out, double, atol=2e-5 * std)
 
 
 def test_dtypes_of_outputs():
@@ -198,7 +176,7 @@ def test_dtypes_of_outputs():
         (["int32"] * 3, "float64"),
         (["bool"] * 3, "float64"),
     ]:
-        parts = [part.astype(dtype) for part, dtype in zip((q, k, v), dtypes, strict=True)]
+        parts = [array.astype(dtype) for array, dtype in zip((q, k, v), dtypes, strict=True)]
         out = exact_attention(*parts)
         assert out.dtype == wanted
         # Sums are in float32 or better: of float16 only the rounding of the output is left.
@@ -230,40 +208,24 @@ def test_equals_torch(is_causal):
 # ------------------------------------------------------------------ errors
 
 
-def inputs(**changes):
-    arrays = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 5))}
-    return {**arrays, **changes}
-
-
 def with_entry(shape, value):
     array = np.ones(shape)
     array[(-1,) * len(shape)] = value
     return array
 
 
-def test_errors_name_what_is_wrong():
-    for changes, error, said in [
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
         ({"q": np.ones(3)}, ValueError, r"q must have shape \(\.\.\., L, d\), got 1 axes"),
-        ({"k": np.ones(3)}, ValueError, r"k must have shape \(\.\.\., S, d\), got 1 axes"),
         ({"v": 1.0}, ValueError, r"v must have shape \(\.\.\., S, e\), got 0 axes"),
         ({"q": [[1, 2], [3]]}, ValueError, "q must be an array"),
         ({"q": np.ones((2, 0, 3))}, ValueError, r"q has an empty axis: shape \(2, 0, 3\)"),
         ({"k": np.ones((2, 4, 2))}, ValueError, "q and k must have the same width d, got 3 .* 2"),
         ({"v": np.ones((2, 3, 5))}, ValueError, "k and v must agree in all axes but the last"),
-        (
-            {"k": np.ones((2, 3, 3))},
-            ValueError,
-            r"k of shape \(2, 3, 3\) and v of shape \(2, 4, 5\), for q of shape \(2, 4, 3\)",
-        ),
         ({"q": np.ones((3, 4, 3))}, ValueError, r"divisor of q's.*got \(2,\) in k and \(3,\)"),
-        ({"q": np.ones((1, 4, 3))}, ValueError, r"divisor of q's.*got \(2,\) in k and \(1,\)"),
         ({"q": np.ones((4, 3))}, ValueError, r"got \(2,\) in k and \(\) in q"),
         ({"q": np.ones((5, 2, 4, 3))}, ValueError, r"got \(2,\) in k and \(5, 2\) in q"),
-        (
-            {"q": np.ones((3, 2, 4, 3)), "k": np.ones((1, 2, 4, 3)), "v": np.ones((1, 2, 4, 5))},
-            ValueError,
-            r"got \(1, 2\) in k and \(3, 2\) in q",
-        ),
         ({"q": with_entry((2, 4, 3), np.nan)}, ValueError, "q contains NaN or infinity"),
         ({"k": with_entry((2, 4, 3), np.inf)}, ValueError, "k contains NaN or infinity"),
         ({"v": with_entry((2, 4, 5), -np.inf)}, ValueError, "v contains NaN or infinity"),
@@ -272,16 +234,16 @@ def test_errors_name_what_is_wrong():
         ({"q": np.ones((2, 5, 3)), "causal": True}, ValueError, "causal=True .* 5 .* 4 keys"),
         ({"causal": 1}, ValueError, "causal must be True or False, got 1"),
         ({"mask": [[1, 2], [3]]}, ValueError, "mask must be an array"),
+        ({"mask": np.ones((4, 3))}, ValueError, r"mask must have the shape .* = \(4, 4\), or"),
+        ({"mask": aslinearoperator(np.eye(4))}, TypeError, "MatrixLinearOperator"),
         ({"scale": 0}, ValueError, "scale must be a finite number > 0 or None, got 0"),
-        ({"scale": np.nan}, ValueError, "scale must be a finite number"),
         ({"scale": "auto"}, ValueError, "scale must be .* got 'auto'"),
-        ({"block_size": 0}, ValueError, "block_size must be an integer >= 1, got 0"),
         ({"block_size": 2.0}, ValueError, "block_size must be an integer"),
         ({"key_padding_mask": np.zeros(4)}, TypeError, "key_padding_mask must be boolean.*float"),
-        ({"key_padding_mask": np.zeros(3, bool)}, ValueError, r"shape \(4,\) or \(2, 4\), got"),
-        ({"key_padding_mask": np.zeros((1, 4), bool)}, ValueError, r"got \(1, 4\)"),
-        ({"mask": np.ones((4, 3))}, ValueError, r"mask must have the shape .* = \(4, 4\), or"),
-        ({"mask": aslinearoperator(np.eye(4))}, TypeError, r"toarray\(\).*MatrixLinearOperator"),
-    ]:
-        with pytest.raises(error, match=said):
-            exact_attention(**inputs(**changes))
+        ({"key_padding_mask": np.zeros((1, 4), bool)}, ValueError, r"or \(2, 4\), got \(1, 4\)"),
+    ],
+)
+def test_errors_name_what_is_wrong(changes, error, words):
+    arrays = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 5))}
+    with pytest.raises(error, match=words):
+        exact_attention(**{**arrays, **changes})
