@@ -18,7 +18,6 @@ from scipy.special import eval_genlaguerre
 from skrf import PositiveRF, variances
 from skrf.projections import COUPLINGS
 from skrf.variances.coupling import cosine_pair, exponential_pair
-from skrf.variances.gaussian import log_expm1
 
 DIGITS = 60
 COSINES = {
@@ -87,6 +86,7 @@ def assert_pairs(values, reference, d, t, slack):
 
 
 # In two dimensions the rows of a simplex are opposite.
+# In two dimensions the rows of a simplex are opposite.
 @pytest.mark.parametrize("cosine", COSINES)
 @pytest.mark.parametrize("d", [2, 3, 64])
 def test_pair_terms(d, cosine):
@@ -102,13 +102,10 @@ def test_pair_terms(d, cosine):
     assert_pairs(values, hyperbolic_reference, d, t, of_exponentials)
     values = cosine_pair(squares, d, t)
     assert_pairs(values, trigonometric_reference, d, t, lambda z: 0.0 if z <= 4 else 1e-14)
-    if cosine == "simplex":
+    if cosine == "simplex":  # rows of positive cosines, of hyperbolic features
+        values = exponential_pair(squares, d, -t)
         assert_pairs(
-            exponential_pair(squares, d, -t),
-            exponential_reference,
-            d,
-            -t,
-            lambda v2: of_exponentials(v2, 60 + d),
+            values, exponential_reference, d, -t, lambda v2: of_exponentials(v2, largest=60 + d)
         )
 
 
@@ -118,14 +115,6 @@ def test_pairs_far_apart_have_no_cosine(d):
     for cosine in (0.0, -0.3):
         for delta2 in (1e30, 1e300, 1e13):
             assert abs(cosine_pair(np.array([delta2]), d, cosine)[0]) < 1e-14
-
-
-def test_pair_terms_are_divided_by_the_unit():
-    squares = np.array([[1e-3, 0.7, 3.0, 9.0]])
-    unit = np.array([[-5.0, 0.0, 2.0, 1.0]])
-    for pair in (exponential_pair, cosine_pair):
-        expected = pair(squares, 3, -0.5) * np.exp(-unit)
-        assert_allclose(pair(squares, 3, -0.5, unit), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("d", [3, 64])
@@ -143,23 +132,22 @@ def reference_log_mse(law, d, v2, delta2, m, blocks, cosine):
     """Return log MSE by the formulas of the definitions, in many digits."""
     with mp.workdps(DIGITS):
         v2, delta2 = mp.mpf(v2), mp.mpf(delta2)
+        scale, single, pair, square = mp.exp(-delta2), mp.exp(v2) - 1, exponential_reference, v2
         if isinstance(law, variances.Trigonometric):
-            scale, own, pair = mp.mpf(1), (1 - mp.exp(-delta2)) ** 2 / 2, None
-        else:
-            scale, own, pair = mp.exp(-delta2), mp.exp(v2) - 1, exponential_reference
+            scale, single = mp.mpf(1), (1 - mp.exp(-delta2)) ** 2 / 2
+            pair, square = trigonometric_reference, delta2
         if isinstance(law, variances.Hyperbolic):
-            own, pair = 2 * mp.sinh(v2 / 2) ** 2, hyperbolic_reference
+            single, pair = 2 * mp.sinh(v2 / 2) ** 2, hyperbolic_reference
         if isinstance(law, variances.Exponential):
             A = (1 - 1 / mp.mpf(law.rho)) / 8
             # E Z^2 / K^2 as the Gaussian integral that it is: D^4 E exp(4 A w^2 + 2 B w.z).
             B2, spread = 1 - 4 * A, 1 - 8 * A
-            own = B2**d * spread ** (-mp.mpf(d) / 2) * mp.exp(2 * B2 * v2 / spread - v2) - 1
-        total = own / m
+            single = B2**d * spread ** (-mp.mpf(d) / 2) * mp.exp(2 * B2 * v2 / spread - v2) - 1
+        total = single / m
         for rows, count in blocks.items():
             if rows > 1:
-                reference, at = (pair or trigonometric_reference), (v2 if pair else delta2)
                 share = mp.mpf(count * rows * (rows - 1)) / m**2
-                total += share * reference(float(at), d, cosine(rows))
+                total += share * pair(float(square), d, cosine(rows))
         return mp.log(scale * total)
 
 
@@ -192,30 +180,8 @@ def test_mean_squared_error_of_whole_and_cut_blocks(law):
 
 @cache
 def log_0f1(d, z):
-    """Return log 0F1(; d/2; z), term by term from the largest, or by Hankel's expansion."""
-    a, u = mp.mpf(d) / 2, 2 * mp.sqrt(z)
-    if z == 0:
-        return mp.mpf(0)
-    if d == 1:
-        return mp.log(mp.cosh(u))
-    if u > 60 * ((a - 1) ** 2 + 60):
-        sum_, term, k = mp.mpf(1), mp.mpf(1), 0
-        while abs(term) > mp.eps:
-            k += 1
-            term *= ((2 * k - 1) ** 2 - 4 * (a - 1) ** 2) / (8 * k * u)
-            sum_ += term
-        log_bessel = u - mp.log(2 * mp.pi * u) / 2 + mp.log(sum_)
-        return mp.loggamma(a) - (a - 1) / 2 * mp.log(z) + log_bessel
-    top = int(max(0, (mp.sqrt(a**2 + 4 * z) - a) / 2))
-    sum_ = mp.mpf(0)
-    for step in (1, -1):
-        term, k = mp.mpf(1), top
-        while term > mp.eps:
-            sum_ += term if step == 1 or k < top else 0
-            term *= z / ((a + k) * (k + 1)) if step == 1 else (a + k - 1) * k / z
-            k += step
-    log_top = top * mp.log(z) - mp.loggamma(a + top) + mp.loggamma(a) - mp.loggamma(top + 1)
-    return log_top + mp.log(sum_)
+    """Return log 0F1(; d/2; z)."""
+    return mp.log(mp.hyp0f1(mp.mpf(d) / 2, z))
 
 
 def regularized_reference(d, v, delta2, coupling, m):
@@ -243,7 +209,6 @@ def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
     for coupling, m in (
         ("iid", 1),
         ("iid", d + 2),
-        ("orthogonal", d),
         ("orthogonal", d + 2),
         ("simplex", d),
         ("simplex", 2 * d + 2),
@@ -276,15 +241,13 @@ def test_an_outlier_costs_no_more_than_another_row(variant):
 @pytest.mark.parametrize("law", LAWS[:3], ids=str)
 def test_logarithms_reach_beyond_the_range_of_doubles(law):
     # d = 8, m = 8 orthogonal projections: plain positive features from e^-1002 to e^3988.
-    sums, differences = [1.0, 1.0, 1.0, 852.0, 4000.0], [[150.0, 700.0, 1000.0, 150.0, 10.0]]
-    values = log_mse(law, geometry(8, sums, differences), "orthogonal", 8)
-    for v2, delta2, value in zip(sums, differences[0], values, strict=True):
+    sums, differences = [1.0, 1.0, 1.0, 852.0, 4000.0], [150.0, 700.0, 1000.0, 150.0, 10.0]
+    values = log_mse(law, geometry(8, sums, [differences]), "orthogonal", 8)
+    for v2, delta2, value in zip(sums, differences, values, strict=True):
         # From v^2 = 852 on the pair term is below rounding: the own term stands alone.
         blocks = {8: 1} if v2 < 100 else {1: 8}
         expected = reference_log_mse(law, 8, v2, delta2, 8, blocks, lambda rows: 0.0)
         assert abs(value - expected) < 1e-11 * abs(expected)
-    if law == variances.Exponential():
-        assert_allclose(values, [-152, -702, -1002, 700, 3988], atol=0.3)
 
 
 def test_an_exact_estimate_has_log_error_minus_infinity():
@@ -295,11 +258,6 @@ def test_an_exact_estimate_has_log_error_minus_infinity():
             assert log_mse(law, exact, coupling, 7) == -np.inf
 
 
-def test_random_phase_has_no_pair_term():
-    with pytest.raises(NotImplementedError, match="single projection"):
-        variances.RandomPhase().pair(geometry(2, 1.0, 1.0), 0.0)
-
-
 def test_tiny_arguments_keep_their_digits_where_odd_terms_cancel():
     # E[t sin a] cancels between the signs of omega_j; left in, it drowns terms of order v^4.
     for v2 in (1e-12, 1e-18):
@@ -308,17 +266,6 @@ def test_tiny_arguments_keep_their_digits_where_odd_terms_cancel():
         assert math.isclose(value, expected, rel_tol=1e-9)
         expected = float(trigonometric_reference(v2, 3, -0.5))
         assert math.isclose(cosine_pair(np.array([v2]), 3, -0.5)[0], expected, rel_tol=1e-9)
-
-
-# ------------------------------------------------------------------- small parts
-
-
-def test_log_expm1_is_right_for_tiny_and_huge_arguments():
-    for t in (1e-300, 1e-20, 1e-8, 0.5, 1.0, 40.0, 800.0):
-        with mp.workdps(400):
-            expected = float(mp.log(mp.expm1(mp.mpf(t))))
-        assert math.isclose(log_expm1(t), expected, rel_tol=1e-15)
-    assert log_expm1(0.0) == -np.inf
 
 
 # ------------------------------------------------------------------- Matern spectra
@@ -374,12 +321,3 @@ def test_matern_pairs_of_near_rows_are_those_of_polynomials(d):
     assert_allclose(variances.matern_pair(distances, d, 2.5), expected, rtol=2e-3)
     assert_allclose(variances.matern_pair(distances[:4], d, 2.5), expected[:4], rtol=d * 1e-5)
     assert variances.matern_pair(np.array(0.0), d, 2.5) == 0
-
-
-def test_matern_pairs_of_many_columns_have_a_limit():
-    """Norms of long Gaussian rows are the root of d: the scales are all that is left."""
-    distances = np.geomspace(1e-3, 1e3, 30)
-    for nu in (0.5, 1.5, 2.5):
-        found = variances.matern_pair(distances, 10**6, nu)
-        assert_allclose(found, 0.0, atol=2e-6)
-        assert_allclose(found, variances.matern_pair(distances, 10**5, nu) / 10, atol=1e-9)
