@@ -7,12 +7,7 @@ from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 from scipy.spatial.distance import cdist
 
-from skrf import (
-    HybridRF,
-    OptimalPositiveRF,
-    PositiveRF,
-    RFFSampler,
-)
+from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
 
 def test_a_single_cluster_is_its_base_and_pairs_meet_in_one_block():
@@ -41,8 +36,8 @@ def test_variance_of_clusters_is_that_of_optimal_features_about_their_centres():
     rho, d = hybrid.rho_[np.ix_(a, b)], X.shape[1]
     delta = d * np.log1p((1 - np.sqrt(rho)) ** 2 / (2 * np.sqrt(rho))) + rho * np.sum(sums**2, -1)
     n_projections = hybrid.n_components_ // 4
-    wanted = hybrid.exact_kernel(X, Y) ** 2 * np.expm1(delta) / n_projections
-    assert_allclose(hybrid.kernel_variance(X, Y), wanted, rtol=1e-9)
+    expected = hybrid.exact_kernel(X, Y) ** 2 * np.expm1(delta) / n_projections
+    assert_allclose(hybrid.kernel_variance(X, Y), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
@@ -59,9 +54,14 @@ def test_hybrid_components_are_counted_as_documented(name):
         assert reference.transform(X).shape == (30, expected)
     with pytest.raises(ValueError, match="n_components=7.*n_coefficients=5"):
         fitted(name, n_components=7, n_coefficients=5)
-    for base in (("positive",), ("cosine", "trigonometric"), (PositiveRF(), RFFSampler), (None, 3)):
-        with pytest.raises(ValueError, match="'base'.*hyperbolic"):
-            fitted(name, base=base)
+
+
+@pytest.mark.parametrize(
+    "base", [("positive",), ("cosine", "trigonometric"), (PositiveRF(), RFFSampler), (None, 3)]
+)
+def test_wrong_bases_are_refused(base):
+    with pytest.raises(ValueError, match="'base'.*hyperbolic"):
+        fitted("HybridRF", base=base)
 
 
 @pytest.mark.parametrize("recenter", [True, False])
@@ -102,21 +102,20 @@ def test_every_pair_of_clusters_has_the_root_of_least_mean_log_second_moment():
     weights = rng.exponential(size=80)
     hybrid = HybridRF(32, coefficients="clustered", sigma=0.8, random_state=0)
     hybrid.fit(rows, sample_weight=weights, keys=keys)
-    sides = [0.8 * (Z - hybrid.offset_) for Z in (rows, keys)]
-    centers = hybrid.query_centers_, hybrid.key_centers_
-    clusters = [cdist(*pair).argmin(axis=1) for pair in zip(sides, centers, strict=True)]
+    x, y = (0.8 * (Z - hybrid.offset_) for Z in (rows, keys))
+    of_x = cdist(x, hybrid.query_centers_).argmin(axis=1)
+    of_y = cdist(y, hybrid.key_centers_).argmin(axis=1)
     assert np.ptp(hybrid.rho_) > 0.1
+
+    def mean_log_second_moment(rho, mean):
+        return 3 * np.log1p((1 - np.sqrt(rho)) ** 2 / (2 * np.sqrt(rho))) + rho * mean
+
     for a, b in np.ndindex(2, 2):
-        u, v = (Z[own == c] - center[c] for Z, own, center, c in
-                zip(sides, clusters, centers, (a, b), strict=True))  # fmt: skip
+        u, v = x[of_x == a] - hybrid.query_centers_[a], y[of_y == b] - hybrid.key_centers_[b]
         squares = np.sum((u[:, None] + v) ** 2, axis=2)
-        mean = np.average(squares.mean(axis=1), weights=weights[clusters[0] == a])
-        root = hybrid.rho_[a, b]
-        best, *others = (
-            3 * np.log1p((1 - np.sqrt(rho)) ** 2 / (2 * np.sqrt(rho))) + rho * mean
-            for rho in (root, 1.01 * root, root / 1.01)
-        )
-        assert best < min(others)
+        mean, rho = np.average(squares.mean(axis=1), weights=weights[of_x == a]), hybrid.rho_[a, b]
+        best = mean_log_second_moment(rho, mean)
+        assert best < min(mean_log_second_moment(rho * factor, mean) for factor in (1.01, 1 / 1.01))
 
 
 @pytest.mark.parametrize("coefficients", ["angular", "gaussian"])
@@ -125,6 +124,6 @@ def test_coefficients_of_float32_rows_far_from_zero_have_their_signs_and_phases(
     model = HybridRF(34, n_coefficients=2, coefficients=coefficients, sigma=1e-7, random_state=0)
     model.fit(rows.astype(float))
     for kind in (np.asarray, sp.csr_array):
-        found = model.transform(kind(rows))
-        assert found.dtype == np.float32
-        assert_allclose(found, model.transform(rows.astype(float)), atol=1e-5)
+        result = model.transform(kind(rows))
+        assert result.dtype == np.float32
+        assert_allclose(result, model.transform(rows.astype(float)), atol=1e-5)
