@@ -17,12 +17,7 @@ from sklearn.kernel_approximation import Nystroem
 
 import skrf
 from skrf import KernelRegressionClassifier, KernelRegressor
-from skrf.attention import (
-    ApproxKernelAttention,
-    GeneralizedMap,
-    ToeplitzMask,
-    exact_attention,
-)
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask, exact_attention
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
 from skrf.projections import PROJECTIONS
 
@@ -100,9 +95,11 @@ def _features():
 # ------------------------------------------------------------------ estimators
 
 
+X, Z = rows(60, 4, 0), rows(15, 4, 1)
+y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
+
+
 def _regression():
-    X, Z = rows(60, 4, 0), rows(15, 4, 1)
-    y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
     former = skrf.OptimalPositiveRF(sigma="scale", random_state=1)
     maps = {
         "default": former,  # of version 0.1
@@ -126,8 +123,8 @@ def _regression():
             model = KernelRegressor(feature_map).fit(A, targets, weights)
             yield f"regressor {name} {dtype}", dtype, model.predict(B)
     model = KernelRegressionClassifier(former)
-    for part in np.array_split(np.arange(60), 3):
-        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    for some in np.array_split(np.arange(60), 3):
+        model.partial_fit(X[some], y[some], classes=[0, 1, 2])
     yield "classifier partial_fit", "float64", model.predict_proba(Z)
     model = KernelRegressionClassifier(former).fit(sp.csr_array(X), y)
     yield "classifier sparse", "float64", model.predict_proba(sp.csr_array(Z))
@@ -136,8 +133,6 @@ def _regression():
 
 
 def _ridge():
-    X, Z = rows(60, 4, 0), rows(15, 4, 1)
-    y, weights = np.arange(60) % 3, np.arange(60) % 4 + 0.5
     targets = np.column_stack([X[:, 0] ** 2, 1000 * X[:, 1]])
     for name in ("RFFSampler", "OptimalPositiveRF", "ClusterNystroem"):
         for dtype in ("float64", "float32"):
@@ -163,26 +158,31 @@ def _ridge():
 # ------------------------------------------------------------------ attention
 
 
-def _attention_inputs(dtype, length=70):
+OF_ATTENTION = {
+    "default": skrf.OptimalPositiveRF(24, random_state=1),
+    "trigonometric": skrf.RFFSampler(24, random_state=1),
+    "relu": GeneralizedMap(24, random_state=1),
+    "hyperbolic": skrf.PositiveRF(24, variant="hyperbolic", random_state=1),
+}
+
+
+def _attention_inputs(dtype):
     rng = np.random.default_rng(5)
-    q = rng.normal(size=(2, 4, length, 6)) + 0.2
-    k = rng.normal(size=(2, 2, length, 6))
-    v = rng.normal(size=(2, 2, length, 3))
-    padding = rng.random((2, length)) < 0.2
-    return *(part.astype(dtype) for part in (q, k, v)), padding
+    q = rng.normal(size=(2, 4, 70, 6)) + 0.2
+    k = rng.normal(size=(2, 2, 70, 6))
+    v = rng.normal(size=(2, 2, 70, 3))
+    padding = rng.random((2, 70)) < 0.2
+    return *(array.astype(dtype) for array in (q, k, v)), padding
 
 
 def _attention():
     maps = {
-        "default": skrf.OptimalPositiveRF(24, random_state=1),
-        "trigonometric": skrf.RFFSampler(24, random_state=1),
-        "hyperbolic": skrf.PositiveRF(24, variant="hyperbolic", random_state=1),
+        **OF_ATTENTION,
         "dense asymmetric": skrf.DenseExponentialRF(24, asymmetric=True, random_state=1),
         "adaptive asymmetric": skrf.AdaptiveRF(24, asymmetric=True, random_state=1),
         "generalized": skrf.GeneralizedExponentialRF(24, random_state=1),
         "poisson": skrf.PoissonRF(24, random_state=1),
         "hybrid": skrf.HybridRF(40, random_state=1),
-        "relu": GeneralizedMap(24, random_state=1),
         "elu": GeneralizedMap(nonlinearity="elu", projection="identity"),
     }
     for dtype in ("float64", "float32"):
@@ -200,9 +200,9 @@ def _attention():
             causal = ApproxKernelAttention(feature_map, causal=True)
             yield f"{case}: causal", dtype, causal(q, k, v, key_padding_mask=padding)
             if dtype == "float64":
-                out, state = causal.step(*(part[..., :9, :] for part in (q, k, v)),
-                                         causal.init_state())  # fmt: skip
-                out, state = causal.step(*(part[..., 9:30, :] for part in (q, k, v)), state)
+                state = causal.init_state()
+                for chunk in (slice(9), slice(9, 30)):
+                    out, state = causal.step(*(array[..., chunk, :] for array in (q, k, v)), state)
                 yield f"{case}: stream", dtype, out
     q, k, v, padding = _attention_inputs("float64")
     rng = np.random.default_rng(6)
@@ -213,10 +213,10 @@ def _attention():
         "Toeplitz": ToeplitzMask(rng.random((13, 19))),
     }
     for name, mask in masks.items():
-        for own in ("default", "trigonometric"):
+        for map_name in ("default", "trigonometric"):
             for causal in (False, True):
-                operator = ApproxKernelAttention(maps[own], mask=mask, causal=causal)
-                case = f"attention {own} under {name} {'causal' if causal else ''}"
+                operator = ApproxKernelAttention(maps[map_name], mask=mask, causal=causal)
+                case = f"attention {map_name} under {name} {'causal' if causal else ''}"
                 yield case, "float64", operator(q, k, v, key_padding_mask=padding)
 
 
@@ -237,17 +237,11 @@ def _torch_gradients():
 
     from skrf.torch import RandomFeatureAttention
 
-    maps = {
-        "default": skrf.OptimalPositiveRF(24, random_state=1),
-        "trigonometric": skrf.RFFSampler(24, random_state=1),
-        "relu": GeneralizedMap(24, random_state=1),
-        "hyperbolic": skrf.PositiveRF(24, variant="hyperbolic", random_state=1),
-    }
-    for name, feature_map in maps.items():
+    for name, feature_map in OF_ATTENTION.items():
         for dtype in ("float64", "float32"):
             for causal in (False, True):
                 *heads, _ = _attention_inputs(dtype)
-                tensors = [torch.tensor(part, requires_grad=True) for part in heads]
+                tensors = [torch.tensor(array, requires_grad=True) for array in heads]
                 attention = RandomFeatureAttention(feature_map, is_causal=causal)
                 output = attention(*tensors)
                 weights = torch.cos(torch.arange(output.numel(), dtype=output.dtype))
@@ -280,10 +274,8 @@ def _graphical():
         yield f"tree {name}: log_partition", "float64", tree.log_partition()
         yield f"tree {name}: marginals", "float64", tree.marginals()
         for kind in ("local", "global"):
-            model = KernelHMM(
-                E, S, targets=L, start_embedding=E[0], normalization=kind,
-                feature_map=feature_map, random_state=2,
-            )  # fmt: skip
+            params = {"targets": L, "start_embedding": E[0], "normalization": kind}
+            model = KernelHMM(E, S, feature_map=feature_map, random_state=2, **params)
             yield f"hmm {name} {kind}: score", "float64", model.score(symbols, [30, 10])
             yield f"hmm {name} {kind}: posteriors", "float64", model.predict_proba(symbols)
             path = model.predict(symbols, algorithm="viterbi")

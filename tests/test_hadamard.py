@@ -54,8 +54,6 @@ def test_orders():
     allowed = sorted(b * 2**k for b in (1, 12, 20, 28) for k in range(9))
     for n in range(1, 257):
         assert plain.next_order(n) == next(order for order in allowed if order >= n)
-    with pytest.raises(ValueError, match="12, 20 or 28 times"):
-        plain.split_order(36)
 
 
 @pytest.mark.parametrize("kernel", [plain, cpu])
@@ -102,52 +100,48 @@ def explicit_matrix(projection):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
-@pytest.mark.parametrize(
-    "m, d", [(40, 16), (1, 16), (150, 54), (5, 13), (97, 96), (1, 129), (97, 192), (170, 130)]
-)
+@pytest.mark.parametrize("m, d", [(40, 16), (1, 16), (150, 54), (5, 13), (1, 129), (170, 130)])
 def test_products_are_those_with_the_matrix(coupling, m, d, use):
     """Of both kernels; up to the order 128 products are with the matrix itself."""
     rng = np.random.default_rng(1)
-    drawn = draw(coupling, m, d)
+    drawn, turn = draw(coupling, m, d), rng.normal(size=(d, d))
     # One of them takes two blocks of rows.
     n = 1700 if (coupling, d) == ("simplex", 130) else 23
     X, G = rng.normal(size=(n, d)), rng.normal(size=(n, m))
     X[rng.random(X.shape) < 0.5] = 0
-
-    def assert_products(projection, matrix):
-        forward = {"rtol": 0, "atol": 1e-14 * np.abs(matrix).max() * m * d}
-        for rows in (X, X[:, ::-1][:, ::-1], sp.csr_matrix(X), sp.coo_array(X)):
-            result = projection.multiply(rows)
-            assert type(result) is np.ndarray and result.dtype == np.float64
-            np.testing.assert_allclose(result, X @ matrix.T, **forward)
-        wanted = G @ matrix
-        close = {"rtol": 0, "atol": 1e-14 * np.abs(wanted).max() * m}
-        np.testing.assert_allclose(projection.pull_back(G), wanted, **close)
-        for single, double in (
-            (projection.multiply(X.astype(np.float32)), X @ matrix.T),
-            (projection.pull_back(G.astype(np.float32)), wanted),
-        ):
-            assert single.dtype == np.float32
-            np.testing.assert_allclose(single, double, rtol=0, atol=1e-5 * np.abs(double).max())
-
+    matrix = explicit_matrix(drawn)
     for kernel in (cpu, plain):
         use(kernel)
-        rows_of_drawn = drawn.dense()
-        np.testing.assert_allclose(rows_of_drawn, explicit_matrix(drawn), rtol=0, atol=1e-13)
-        assert_products(drawn, rows_of_drawn)
-        turn = rng.normal(size=(d, d))
-        turned = drawn.after(turn)
-        rows_of_turned = rows_of_drawn @ turn
-        close = {"rtol": 0, "atol": 1e-12 * np.abs(rows_of_turned).max()}
-        np.testing.assert_allclose(turned.dense(), rows_of_turned, **close)
-        assert_products(turned, rows_of_turned)
-    for projection, matrix in ((drawn, rows_of_drawn), (turned, rows_of_turned)):
-        strict = [array_api_strict.asarray(Z) for Z in (X, G)]
-        products = projection.multiply(strict[0]), projection.pull_back(strict[1])
-        for ours, wanted in zip(products, (X @ matrix.T, G @ matrix), strict=True):
-            np.testing.assert_allclose(np.asarray(ours), wanted, rtol=1e-9, atol=1e-9)
+        assert_products(drawn, matrix, X, G)
+        assert_products(drawn.after(turn), matrix @ turn, X, G)
+    strict = array_api_strict.asarray
+    results = drawn.multiply(strict(X)), drawn.pull_back(strict(G))
+    for result, expected in zip(results, (X @ matrix.T, G @ matrix), strict=True):
+        np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-9, atol=1e-9)
 
 
+def assert_products(projection, matrix, X, G):
+    """Compare with products by the matrix: rows of every container, gradients, both dtypes."""
+    size = np.abs(matrix).max()
+    np.testing.assert_allclose(projection.dense(), matrix, rtol=0, atol=1e-12 * max(1, size))
+    products, pulled = X @ matrix.T, G @ matrix
+    room = {"rtol": 0, "atol": 1e-13 * size * sum(matrix.shape)}
+    for rows in (X, X[:, ::-1][:, ::-1], sp.csr_matrix(X), sp.coo_array(X)):
+        result = projection.multiply(rows)
+        assert type(result) is np.ndarray and result.dtype == np.float64
+        np.testing.assert_allclose(result, products, **room)
+    np.testing.assert_allclose(projection.pull_back(G), pulled, **room)
+    for function, rows, expected in (
+        (projection.multiply, X, products),
+        (projection.pull_back, G, pulled),
+    ):
+        result = function(rows.astype(np.float32))
+        assert result.dtype == np.float32
+        room = {"rtol": 0, "atol": 1e-5 * np.abs(expected).max()}
+        np.testing.assert_allclose(result, expected, **room)
+
+
+# Matrices, and transforms in two blocks of 2^22 numbers.
 # Matrices, and transforms in two blocks of 2^22 numbers.
 @pytest.mark.parametrize("n, d", [(9, 14), (27_000, 150)])
 def test_gradients_of_torch(n, d):
@@ -155,14 +149,12 @@ def test_gradients_of_torch(n, d):
     projection = draw("simplex", 40, d)
     matrix = projection.dense()
     X = np.random.default_rng(1).normal(size=(n, d))
-    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-12))[n > 9 :]:
-        rows = torch.asarray(X, dtype=dtype).requires_grad_()
-        result = projection.multiply(rows)
-        assert result.dtype == dtype
-        np.testing.assert_allclose(result.detach(), X @ matrix.T, atol=tolerance)
-        result.sum().backward()
-        sums = np.broadcast_to(matrix.sum(axis=0), X.shape)
-        np.testing.assert_allclose(rows.grad, sums, atol=tolerance)
+    rows = torch.asarray(X).requires_grad_()
+    result = projection.multiply(rows)
+    np.testing.assert_allclose(result.detach(), X @ matrix.T, atol=1e-12)
+    result.sum().backward()
+    sums = np.broadcast_to(matrix.sum(axis=0), X.shape)
+    np.testing.assert_allclose(rows.grad, sums, atol=1e-12)
 
 
 # Of the largest, norms are added up over two blocks of coordinates.
@@ -176,16 +168,17 @@ def test_questions_about_rows(coupling, m, d):
     projection = draw(coupling, m, d)
     dense = DenseProjection(projection.dense())
     turn = rng.normal(size=(2, d, d))
-    for ours, wanted in (
+    for transformed, expected in (
         (projection, dense),
         (projection.after(turn[0]), dense.after(turn[0])),
         (projection.after(turn[0]).after(turn[1]), dense.after(turn[0]).after(turn[1])),
         (projection.with_norms(3.0), dense.with_norms(3.0)),
         (projection.after(turn[0]).with_norms(3.0), dense.after(turn[0]).with_norms(3.0)),
     ):
-        scale = abs(wanted.dense()).max()
-        np.testing.assert_allclose(ours.dense(), wanted.dense(), rtol=0, atol=1e-12 * scale)
-        np.testing.assert_allclose(ours.squared_norms, wanted.squared_norms, rtol=1e-10)
+        rows = expected.dense()
+        room = 1e-12 * abs(rows).max()
+        np.testing.assert_allclose(transformed.dense(), rows, rtol=0, atol=room)
+        np.testing.assert_allclose(transformed.squared_norms, expected.squared_norms, rtol=1e-10)
 
 
 def test_angles_of_independent_rows_inside_a_block():
@@ -228,10 +221,9 @@ def test_rows_are_nearly_normal(coupling, d):
 
 
 def test_memory(use):
-    projection = draw("simplex", 8192, 4096)
-    held = sum(v.nbytes for v in vars(projection).values() if isinstance(v, np.ndarray))
-    assert held == 2 * 3 * 4096 + 8 * 8192  # int8 signs, float64 norms: 0.03 % of a matrix
     projection = draw("simplex", 2048, 1024)
+    held = sum(v.nbytes for v in vars(projection).values() if isinstance(v, np.ndarray))
+    assert held == 2 * 3 * 1024 + 8 * 2048  # int8 signs, float64 norms: 0.1 % of a matrix
     X = np.ones((1024, 1024), np.float32)
     output, block = 4 * 1024 * 2048, 4 * 2**18
     for kernel in (plain, cpu):
@@ -254,20 +246,16 @@ def fitted(mechanism, d=50, n_components=64, **params):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_feature_maps(mechanism):
-    """The estimate is near the kernel, whatever holds the rows, and the same for every array."""
+    """The estimate is near the kernel, whatever holds the rows."""
     kernel = "softmax" if mechanism in MECHANISMS[::2] else "gaussian"
     X, features = fitted(mechanism, kernel=kernel)
-    Z, W = features.transform(X), features.transform_keys(X)
+    Z = features.transform(X)
     assert not hasattr(features, "omega_") and not features.is_unbiased
     single = features.transform(X.astype(np.float32))
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, Z, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(features.transform(sp.csr_array(X)), Z, rtol=1e-8, atol=1e-10)
-    again = mechanism(**features.get_params()).fit(X)
-    assert np.array_equal(again.transform(X), Z)
-    estimates = [Z @ W.T]
-    for seed in range(199):
-        estimates.append(features.redraw(seed).approximate_kernel(X))
+    estimates = [features.redraw(seed).approximate_kernel(X) for seed in range(200)]
     # 200 draws: standard errors of 0.2 to 4 % of the kernel. Counting a padded coordinate in |w|^2
     # or leaving one of d' = 56 norms out moves optimal positive features by more than that.
     error = np.std(estimates, axis=0) / 200**0.5
@@ -275,22 +263,6 @@ def test_feature_maps(mechanism):
     assert (abs(difference) <= 4.4 * error + 1e-12).all()
     with pytest.raises(NotImplementedError, match="Known: projection='dense'"):
         features.kernel_variance(X)
-
-
-def test_padding_leaves_optimal_positive_features_unbiased():
-    """A |w|^2 needs the norms of rows cut to d = 97 coordinates out of 112."""
-    d = 97
-    x = np.full(d, 1.2 / d**0.5)
-    X, Y = x[None, :], np.stack([-x, -0.3 * x])  # |x + y| = 0 and 0.84: sums with light tails
-    features = skrf.OptimalPositiveRF(112, projection="hadamard", random_state=0)
-    features.fit(np.concatenate([X, -X]))
-    assert features.A_ < -0.009
-    kernel = features.exact_kernel(X, Y)
-    estimates = [features.redraw(seed).approximate_kernel(X, Y) / kernel for seed in range(400)]
-    error = np.std(estimates, axis=0) / 20
-    # Norms of the uncut rows would be too large by 15 in |w|^2: estimates 24 % too small.
-    assert error.max() < 0.01
-    assert (abs(np.mean(estimates, axis=0) - 1) < 4.4 * error).all()
 
 
 def test_dense_and_hadamard_refits():
@@ -304,20 +276,17 @@ def test_what_is_not_drawn_raises():
     for coupling in ("sobol", "simplex+", "norm-coupled"):
         with pytest.raises(ValueError, match=f"{coupling}.*'iid', 'orthogonal', 'simplex'"):
             fitted(skrf.PositiveRF, coupling=coupling)
-    for d in (1, 12):
-        with pytest.raises(ValueError, match="projection='dense'"):
-            fitted(skrf.PositiveRF, d=d)
+    with pytest.raises(ValueError, match="projection='dense'"):
+        fitted(skrf.PositiveRF, d=12)
     assert fitted(skrf.PositiveRF, d=13)[1]._fitted.draw.projection.order == 16
 
 
-@pytest.mark.parametrize("d, is_fast", [(128, False), (129, True)])
-def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast):
-    projection = draw("simplex", 200, d)
-    X = np.random.default_rng(1).normal(size=(50, d))
-    products = projection.multiply(X)
-    np.testing.assert_allclose(products, X @ projection.dense().T, rtol=0, atol=1e-12)
-    # No matrix is made for a transform.
-    assert bool(projection._kept._values) != is_fast
+def test_the_faster_of_matrix_and_transform_is_taken():
+    for d, is_fast in ((128, False), (129, True)):
+        projection = draw("simplex", 200, d)
+        projection.multiply(np.ones((50, d)))
+        # No matrix is made for a transform.
+        assert bool(projection._kept._values) != is_fast
 
 
 def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():
