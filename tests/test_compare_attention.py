@@ -36,7 +36,7 @@ def test_errors_are_those_of_exact_attention(causal, padded):
 
 
 def test_other_libraries(library):
-    arrays = [library.array(part) for part in np.random.default_rng(0).normal(size=(3, 20, 4))]
+    arrays = [library.array(array) for array in np.random.default_rng(0).normal(size=(3, 20, 4))]
     table = compare_attention(*arrays, {"ours": ApproxKernelAttention(random_state=0)})
     assert [row.name for row in table] == ["exact", "ours", "mean of the values"]
 

@@ -68,9 +68,9 @@ def test_dense_follows_the_axes_of_the_data():
     rows = rng.normal(size=(400, 3)) * [3.0, 1.0, 0.1] @ turn
     dense = fitted("DenseExponentialRF", rows, None)
     second_moment = 2 * np.cov(rows.T, bias=True)
-    found = dense.rotation_ @ second_moment @ dense.rotation_.T
-    assert_allclose(found, np.diag(np.diagonal(found)), atol=1e-10)
-    expected = [optimal_rho(value, 1) for value in np.diagonal(found)]
+    turned = dense.rotation_ @ second_moment @ dense.rotation_.T
+    assert_allclose(turned, np.diag(np.diagonal(turned)), atol=1e-10)
+    expected = [optimal_rho(value, 1) for value in np.diagonal(turned)]
     assert_allclose(dense.rho_, expected, rtol=1e-10)
 
 
@@ -88,21 +88,18 @@ def test_balancing_gives_one_covariance_and_keeps_products():
         DenseExponentialRF(asymmetric=True).fit(X)
 
 
-def asymmetric(**params):
-    return DenseExponentialRF(
-        12, asymmetric=True, kernel="softmax", sigma=0.7, random_state=0, **params
-    )
+def asymmetric():
+    return DenseExponentialRF(12, asymmetric=True, kernel="softmax", sigma=0.7, random_state=0)
 
 
 def test_without_keys_nothing_is_balanced():
     plain = asymmetric().set_params(asymmetric=False).fit(X)
     parts = asymmetric().partial_fit(X[:9]).partial_fit(X[9:])
-    for own in (asymmetric().fit(X), parts):
-        assert own.is_symmetric
+    for model in (asymmetric().fit(X), parts):
+        assert model.is_symmetric
         for method in ("log_transform", "log_transform_keys"):
-            values, expected = (getattr(each, method)(X) for each in (own, plain))
+            values, expected = (getattr(each, method)(X) for each in (model, plain))
             assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
-    assert_array_equal(asymmetric().fit(X).log_transform(X), plain.log_transform(X))
     assert not asymmetric().fit(X, keys=2 * X).is_symmetric
 
 
@@ -110,45 +107,32 @@ def uneven_sets(kind, d, rng):
     """Return queries and keys with directions in which one of them hardly varies, or not at all."""
     X, Y = rng.normal(size=(2, 60, d))
     if kind == "flat":
-        X = X[:, :3] @ rng.normal(size=(3, d))
-        Y = Y[:, :2] @ rng.normal(size=(2, d))
-    elif kind == "few rows":
-        X, Y = X[:5], Y[:4]
-    elif kind == "columns of many sizes":
-        X, Y = X * np.logspace(-4, 1, d), Y * np.logspace(1, -4, d)
-    elif kind == "one-hot":
-        X, Y = (np.eye(d)[rng.integers(0, d, 60)] for _ in range(2))
-    elif kind == "far":
-        X, Y = X + 30, Y - 20
-    elif kind == "constant keys":
-        Y = np.full_like(Y, 0.1)
-    return X, Y
+        return X[:, :3] @ rng.normal(size=(3, d)), Y[:, :2] @ rng.normal(size=(2, d))
+    if kind == "few rows":
+        return X[:5], Y[:4]
+    if kind == "columns of many sizes":
+        return X * np.logspace(-4, 1, d), Y * np.logspace(1, -4, d)
+    if kind == "far":
+        return X + 30, Y - 20
+    return X, np.full_like(Y, 0.1)
 
 
 @pytest.mark.parametrize(
     "kind, d",
-    [
-        ("flat", 8),
-        ("few rows", 40),
-        ("columns of many sizes", 8),
-        ("one-hot", 8),
-        ("far", 3),
-        ("constant keys", 8),
-    ],
+    [("flat", 8), ("few rows", 40), ("columns of many sizes", 8), ("far", 3), ("constant keys", 8)],
 )
 def test_balancing_does_not_depend_on_order_batches_or_containers(kind, d):
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        X, Y = uneven_sets(kind, d, rng)
-        fitted, batches = asymmetric().fit(X, keys=Y), asymmetric()
-        for rows, keys in zip(np.array_split(X, 3), np.array_split(Y, 3), strict=True):
-            batches.partial_fit(rows, keys=keys)
-        others = {
-            "order": asymmetric().fit(rng.permutation(X), keys=rng.permutation(Y)),
-            "sparse": asymmetric().fit(sp.csr_array(X), keys=sp.csr_array(Y)),
-            "batches": batches,
-        }
-        for name, other in others.items():
-            for method, rows in (("log_transform", X), ("log_transform_keys", Y)):
-                values, expected = (getattr(own, method)(rows) for own in (other, fitted))
-                assert_allclose(values, expected, rtol=0, atol=1e-9, err_msg=name)
+    rng = np.random.default_rng(0)
+    X, Y = uneven_sets(kind, d, rng)
+    fitted, batches = asymmetric().fit(X, keys=Y), asymmetric()
+    for rows, keys in zip(np.array_split(X, 3), np.array_split(Y, 3), strict=True):
+        batches.partial_fit(rows, keys=keys)
+    others = {
+        "order": asymmetric().fit(rng.permutation(X), keys=rng.permutation(Y)),
+        "sparse": asymmetric().fit(sp.csr_array(X), keys=sp.csr_array(Y)),
+        "batches": batches,
+    }
+    for name, other in others.items():
+        for method, rows in (("log_transform", X), ("log_transform_keys", Y)):
+            values, expected = (getattr(each, method)(rows) for each in (other, fitted))
+            assert_allclose(values, expected, rtol=0, atol=1e-9, err_msg=name)

@@ -81,14 +81,14 @@ def test_quotients_are_those_of_unlimited_range(kind, seed, of_queries, of_keys)
     sums = added(None, keys.map(np.array), values)
     is_right, rounding = loss < 1e4, 8 * np.finfo(float).eps * (of_queries + of_keys)
     readout = Readout(sums, kind == "positive")
-    for found in (
+    for result in (
         sums.weigh(queries.map(np.array)),
         readout(SimpleNamespace(n_parts=1), np.zeros((3, 1)), _Given(queries)),
     ):
-        assert np.isfinite(found).all()
+        assert np.isfinite(result).all()
         if rounding < 1e-6:  # beyond, sums of two exponents have no digits left
             close = {"rtol": 0, "atol": (1e-10 + rounding) * loss[is_right].max(initial=1)}
-            assert_allclose(quotients(found)[is_right], expected[is_right], **close)
+            assert_allclose(quotients(result)[is_right], expected[is_right], **close)
 
 
 class _Given:
@@ -159,9 +159,9 @@ def test_products_in_logarithms_keep_their_digits_and_signs(seed, size):
         exact, signs = exactly(one) @ exactly(other).T, exactly(signed[0]) @ exactly(signed[1]).T
         log = np.vectorize(lambda x: float(mp.log(abs(x))) if x else -np.inf)
         assert_allclose(logs, log(exact), rtol=1e-12, atol=1e-12)
-        logs, found = log_estimate(*signed)
+        logs, result = log_estimate(*signed)
         assert_allclose(logs, log(signs), rtol=1e-10)
-        assert np.array_equal(found, np.vectorize(lambda x: float(mp.sign(x)))(signs))
+        assert np.array_equal(result, np.vectorize(lambda x: float(mp.sign(x)))(signs))
 
 
 def test_infinite_exponents_are_never_subtracted_from_each_other():
