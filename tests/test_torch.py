@@ -10,7 +10,14 @@ import pytest
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, PoissonRF
+from skrf import (
+    AdaptiveRF,
+    DenseExponentialRF,
+    HybridRF,
+    OptimalPositiveRF,
+    PoissonRF,
+    PositiveRF,
+)
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask
 from skrf.features import record_of, restored
 
@@ -27,6 +34,7 @@ ATTENTIONS = {
     "causal": {"is_causal": True},
     "balanced": {"feature_map": DenseExponentialRF(32, asymmetric=True)},
     "signed": {"feature_map": GeneralizedMap(32)},
+    "hyperbolic": {"feature_map": PositiveRF(32, variant="hyperbolic")},
     "poisson": {"feature_map": PoissonRF(32, positive=True)},
 }
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
@@ -85,10 +93,11 @@ def test_short_floats_round_the_result_alone(name):
 # ------------------------------------------------------------------ gradients
 
 
-@pytest.mark.parametrize("name", ["default", "causal", "balanced", "signed"])
-def test_gradients_are_differences(name):
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("name", ["default", "balanced", "signed", "hyperbolic"])
+def test_gradients_are_differences(name, is_causal):
     parts = inputs(1, 2, 33, 3, dtype=torch.float64)
-    attend = made(name).fit(*parts)
+    attend = made(name, is_causal=is_causal).fit(*parts)
     for array in parts:
         array.requires_grad_()
     assert torch.autograd.gradcheck(attend, parts, fast_mode=True)
