@@ -14,6 +14,16 @@ from skrf.features import in_range
 from skrf.features.spectra import SPECTRA
 from skrf.projections import Orthogonal
 
+
+@pytest.mark.parametrize("n", [1, 24])
+def test_a_level_is_the_scale_of_all_rows(n):
+    for kernel in ("gaussian", "laplacian"):
+        queries, _ = RFFSampler(n, kernel=kernel, random_state=0).fit(X).feature_maps_
+        assert_allclose(queries(X).scale, np.full((len(X), 1), queries.level), rtol=1e-15)
+    queries, _ = RFFSampler(n, kernel="softmax", random_state=0).fit(X).feature_maps_
+    assert queries.level is None
+
+
 EXACT, BOUNDED = ("matern12", "matern32", "matern52"), ("laplacian", "cauchy")
 every_spectrum = pytest.mark.parametrize("kernel", [*EXACT, *BOUNDED])
 

@@ -17,9 +17,14 @@ from scipy.special import eval_genlaguerre
 
 from skrf import PositiveRF, variances
 from skrf.projections import COUPLINGS
-from skrf.variances.coupling import cosine_pair
+from skrf.variances.coupling import cosine_pair, exponential_pair
 
 DIGITS = 60
+COSINES = {
+    "right angle": lambda d: 0.0,
+    "simplex": lambda d: -1 / (d - 1),
+}
+SQUARES = [1e-8, 0.3, 2.0, 3.9, 4.1, 30.0, 100.0, 500.0]
 
 
 def mean_sine(f, d):
@@ -72,6 +77,34 @@ def log_mse(law, geometry, coupling, m):
 
 
 # ------------------------------------------------------------------- pair terms
+
+
+def assert_pairs(values, reference, d, t, slack):
+    for square, value in zip(SQUARES, values, strict=True):
+        expected = reference(square, d, t)
+        assert abs(value - expected) <= 1e-12 * abs(expected) + slack(square), (square, value)
+
+
+# In two dimensions the rows of a simplex are opposite.
+# In two dimensions the rows of a simplex are opposite.
+# In two dimensions the rows of a simplex are opposite.
+@pytest.mark.parametrize("cosine", COSINES)
+@pytest.mark.parametrize("d", [2, 3, 64])
+def test_pair_terms(d, cosine):
+    t, squares = COSINES[cosine](d), np.array(SQUARES)
+
+    # Against an own term of e^v2 the pair term needs no digits beyond this.
+    def of_exponentials(v2, largest=60):
+        return 1e-17 * math.exp(v2) if v2 > largest else 0.0
+
+    assert_pairs(exponential_pair(squares, d, t), exponential_reference, d, t, of_exponentials)
+    values = cosine_pair(squares, d, t)
+    assert_pairs(values, trigonometric_reference, d, t, lambda z: 0.0 if z <= 4 else 1e-14)
+    if cosine == "simplex":  # hyperbolic features also have pairs of the opposite cosine
+        values = exponential_pair(squares, d, -t)
+        assert_pairs(
+            values, exponential_reference, d, -t, lambda v2: of_exponentials(v2, largest=60 + d)
+        )
 
 
 @pytest.mark.parametrize("d", [2, 3, 4, 64])
