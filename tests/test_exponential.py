@@ -53,15 +53,6 @@ def test_generalized_fits_data_of_any_size():
         assert np.isfinite(generalized.feature_maps_[0](rows[:3]).values).all()
 
 
-def test_dense_with_equal_axes_is_optimal_positive():
-    # The four corners of a square and of its negative: a covariance that is a multiple of I.
-    rows = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
-    dense = fitted("DenseExponentialRF", rows, None)
-    optimal = OptimalPositiveRF(24, random_state=0).fit(rows)
-    assert_allclose(dense.rho_, optimal.rho_, rtol=1e-12)
-    assert_allclose(dense.transform(rows), optimal.transform(rows), rtol=1e-10)
-
-
 def test_dense_follows_the_axes_of_the_data():
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]

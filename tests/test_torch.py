@@ -362,20 +362,24 @@ def test_statistics_stay_in_redraws():
 @every_attention
 @pytest.mark.parametrize(("is_fitted", "n_redraws"), [(False, 2), (True, 0), (True, 2)])
 def test_a_state_round_trips_exactly(name, is_fitted, n_redraws):
+    """Through a file, and of modules inside others."""
     parts = inputs(1, 4, 20, 8)
     attend, other = made(name), made(name, seed=1).fit(*inputs(1, 4, 20, 8, seed=1))
     if is_fitted:
         attend.fit(*parts)
     for _ in range(n_redraws):
         attend.redraw()
-    state = sent(attend.state_dict())
+    state = sent(torch.nn.ModuleDict({"inner": attend}).state_dict())
     for fresh in other, made(name, seed=2):
-        assert str(fresh.load_state_dict(state)) == "<All keys matched successfully>"
+        outer = torch.nn.ModuleDict({"inner": fresh})
+        assert str(outer.load_state_dict(state)) == "<All keys matched successfully>"
         assert torch.equal(fresh(*parts), attend(*parts))
-        again = fresh.state_dict()
+        again = outer.state_dict()
         assert list(again) == list(state)
         assert all(torch.equal(again[entry], state[entry]) for entry in state)
         assert torch.equal(fresh.redraw()(*parts), copy.deepcopy(attend).redraw()(*parts))
+    with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
+        outer.load_state_dict({})
 
 
 def test_both_directions_are_fitted_apart():
@@ -389,20 +393,6 @@ def test_both_directions_are_fitted_apart():
     for is_causal in (False, True):
         outputs = [module(q, k, v, is_causal=is_causal) for module in (attend, other)]
         assert torch.equal(*outputs)
-
-
-def test_modules_inside_others_load():
-    parts = inputs()
-    model, other = (
-        torch.nn.ModuleDict({"first": made("balanced", seed), "second": made("causal", seed + 1)})
-        for seed in (0, 2)
-    )
-    model["first"].fit(*parts)
-    other.load_state_dict(sent(model.state_dict()))
-    for name, attend in model.items():
-        assert torch.equal(other[name](*parts), attend(*parts))
-    with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
-        other.load_state_dict({})
 
 
 @pytest.mark.parametrize("name", ["default", "balanced", "poisson"])
