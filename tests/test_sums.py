@@ -17,8 +17,6 @@ from skrf._sums import (
     Rows,
     Sums,
     added,
-    differences,
-    finite,
     log_sum_exp,
 )
 
@@ -120,18 +118,6 @@ def test_any_order_of_adding_and_merging_is_the_same_sum(kind, seed, size):
     single[0].weigh(keys.map(np.array)), single[0].balanced()
     for sums, before in zip(single, kept, strict=True):
         assert np.array_equal(sums.sums, before.sums) and np.array_equal(sums.top, before.top)
-
-
-def test_infinite_exponents_are_never_subtracted_from_each_other():
-    nothing = np.full(3, -np.inf)
-    with np.errstate(all="raise"):
-        assert np.array_equal(finite(nothing), np.zeros(3))
-        assert np.array_equal(differences(nothing, nothing), nothing)
-        assert log_sum_exp(nothing) == -np.inf
-        empty = Sums(np.zeros((3, 2)), nothing)
-        assert not empty.merge(empty).sums.any()
-        assert not empty.weigh(Rows(np.zeros((2, 3)))).any()
-        assert np.array_equal(empty.log_weigh(np.zeros((2, 3))), np.full(2, -np.inf))
 
 
 @generated
