@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from contract import POSITIVE, X, Y, every_mechanism, every_positive, mechanism, one_warning
+from contract import POSITIVE, X, every_mechanism, every_positive, mechanism, one_warning
 from instances import KERNELS, MECHANISMS, accepts, make
 from numpy.testing import assert_allclose
 from sklearn.base import clone
@@ -63,40 +63,39 @@ def test_softmax_overflow_gives_one_warning_a_call(name):
         assert not np.isnan(pairs).any() and (pairs < np.inf).all()
 
 
-@every_positive
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_log_features_are_finite_at_every_scale(name):
     scales = [(1e-8, 1e-8), (1e-8, 1), (1e-8, 1e8), (1e-3, 1), (1, 1e8), (1e3, 1), (1e8, 1)]
-    for (sigma, size), kernel in product(scales, KERNELS):
+    degenerate = X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))
+    cases = [*((sigma, size * X) for sigma, size in scales), *product((1e-3, 1e3), degenerate)]
+    for (sigma, rows), kernel in product(cases, KERNELS):
+        fitted = make(name, n_components=6, kernel=kernel, sigma=sigma, random_state=0).fit(rows)
         for dtype in (np.float32, np.float64):
-            fitted = mechanism(name, kernel=kernel, sigma=sigma).fit((size * X).astype(dtype))
-            assert np.isfinite(fitted.log_transform((size * Y).astype(dtype))).all()
-
-
-def advice(sigma, rows, far, name="OptimalPositiveRF"):
-    fitted = make(name, n_components=8, sigma=sigma, random_state=0).fit(rows)
-    with pytest.warns(RuntimeWarning, match="^Rows of features of X vanished in float64") as caught:
-        fitted.transform(far)
-    return str(caught[0].message)
+            logs = fitted.feature_maps_[0](rows.astype(dtype)).values
+            assert not np.isnan(logs).any()
+            if fitted.is_positive:
+                # A row has the features of its own cluster alone.
+                n_clusters = len(getattr(fitted, "query_centers_", [0]))
+                n_own = fitted.n_components_ // n_clusters
+                assert (np.isfinite(logs).sum(axis=1) == n_own).all()
 
 
 def test_the_advice_helps():
     rows = np.random.default_rng(0).normal(size=(200, 30)) * 100
-    rows[0] *= 10
-    text = advice(1.0, rows, rows)
-    assert "standardised inputs" in text and "Normalizer" in text
     standard = StandardScaler().fit_transform(rows)
-    text = advice(20.0, standard, standard)
-    assert "standardise" not in text and "Normalizer" in text
-    # The text is the same for other data: Python shows it once per location.
-    assert advice(30.0, standard / 4, 10 * standard) == text
-    # What it says is enough.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for better, sigma in ((Normalizer().transform(rows), 10.0), (standard, 0.4)):
-            assert np.linalg.norm(sigma * better, axis=1).max() < 14
-            make("PositiveRF", n_components=8, sigma=sigma, random_state=0).fit_transform(better)
-    small = make("PositiveRF", n_components=8, sigma=20.0, random_state=0).fit(standard)
-    assert np.isfinite(small.log_transform(standard)).all()
+    for sigma, wide, has_units in ((1.0, rows, True), (20.0, standard, False)):
+        fitted = make("OptimalPositiveRF", n_components=8, sigma=sigma, random_state=0).fit(wide)
+        with pytest.warns(RuntimeWarning, match="^Rows of features of X vanished") as caught:
+            fitted.transform(wide)
+        text = str(caught[0].message)
+        assert "Normalizer" in text and ("standardised inputs" in text) == has_units
+        # The text is the same for other data: Python shows it once per location.
+        with pytest.warns(RuntimeWarning, match=re.escape(text)):
+            fitted.transform(2 * wide)
+    # What it says is enough: every other warning is an error.
+    for better, sigma in ((Normalizer().transform(rows), 10.0), (standard, 0.4)):
+        make("PositiveRF", n_components=8, sigma=sigma, random_state=0).fit_transform(better)
+    assert np.isfinite(fitted.log_transform(standard)).all()
 
 
 @every_mechanism

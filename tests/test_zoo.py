@@ -1,11 +1,8 @@
 """What the mechanisms beyond the plain contract promise, each in its own way.
 
 Generalised maps may have two sides, adaptive and clustered ones look at single rows, discrete ones
-hold counts, hybrid ones products of columns. What all share is tested over all of them.
+hold counts, hybrid ones products of columns.
 """
-
-import pickle
-from itertools import product
 
 import numpy as np
 import pytest
@@ -17,8 +14,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, Y, fitted
 from sklearn.base import clone
 
-from skrf import KernelRegressionClassifier
-
 ZOO = [name for name in MECHANISMS if name not in PLAIN]
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 every_zoo = pytest.mark.parametrize("name", ZOO)
@@ -28,24 +23,16 @@ every_clustered = pytest.mark.parametrize("name", CLUSTERED)
 
 
 @every_zoo
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_container_gives_the_same_features(name, kernel):
-    reference = fitted(name, kernel=kernel, sigma="scale")
+def test_sparse_and_float32_rows_have_the_same_features(name):
+    reference = fitted(name, kernel="softmax", sigma="scale")
     queries, keys = reference.transform(Y), reference.transform_keys(Y)
-    assert queries.shape == (20, reference.n_components_)
-    estimate = queries @ reference.transform_keys(X).T
-    assert_allclose(reference.approximate_kernel(Y, X), estimate, **CLOSE)
-    sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel=kernel, sigma="scale")
+    sparse = fitted(name, sp.csr_array(X), sp.csr_array(Y), kernel="softmax", sigma="scale")
     assert_allclose(sparse.transform(sp.csr_matrix(Y)), queries, **CLOSE)
     assert_allclose(sparse.transform_keys(sp.csc_array(Y)), keys, **CLOSE)
     for single in (Y.astype(np.float32), sp.csr_array(Y.astype(np.float32))):
-        half = reference.transform(single)
-        assert half.dtype == np.float32
-        assert_allclose(half, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
-    assert_allclose(reference.transform(Y[7:8]), queries[7:8], **CLOSE)
-    copy = pickle.loads(pickle.dumps(reference))
-    assert_array_equal(copy.transform_keys(Y), keys)
-    assert_array_equal(clone(reference).fit(X, keys=Y).transform(Y), queries)
+        features = reference.transform(single)
+        assert features.dtype == np.float32
+        assert_allclose(features, queries, rtol=2e-4, atol=1e-5 * abs(queries).max())
 
 
 @every_clustered
@@ -60,35 +47,6 @@ def test_float32_rows_make_the_choices_of_float64(name):
     for attribute in ("centers_", "query_centers_", "key_centers_"):
         if hasattr(single, attribute):
             assert_array_equal(getattr(single, attribute), getattr(double, attribute))
-
-
-@every_zoo
-def test_claims_hold(name):
-    reference = fitted(name)
-    queries, keys = reference.transform(X), reference.transform_keys(X)
-    assert reference.is_symmetric == np.array_equal(queries, keys)
-    if reference.is_positive:
-        assert_allclose(np.exp(reference.log_transform(X)), queries, **CLOSE)
-        for features in (queries, keys):
-            assert (features >= 0).all() and (features > 0).any(axis=1).all()
-        # Zero only in blocks of other clusters, which no draw moves.
-        assert (queries == 0).any() == (name == "HybridRF-clustered")
-        assert_array_equal(queries == 0, reference.redraw(1).log_transform(X) == -np.inf)
-    else:
-        assert not hasattr(reference, "log_transform")
-
-
-@every_zoo
-def test_extreme_sigma_and_degenerate_data(name):
-    degenerate = X, X[:1], np.ones((5, 3)), X[:, :1], np.zeros((3, 2))
-    for sigma, rows in product((1e-3, 1e3), degenerate):
-        reference = make(name, n_components=6, sigma=sigma, random_state=0).fit(rows)
-        values = reference.feature_maps_[0](rows).values
-        assert not np.isnan(values).any()
-        if reference.is_positive:
-            share = 1 if name != "HybridRF-clustered" else len(reference.query_centers_)
-            n_seen = reference.n_components_ // share
-            assert (np.isfinite(values).sum(axis=1) == n_seen).all()
 
 
 # ------------------------------------------------------------------ weights are repetitions
@@ -182,14 +140,3 @@ def test_weights_are_repetitions_where_rows_are_drawn(name, side):
     other_keys = None if keys is None else keys[::-1]
     again = clone(mechanism).fit(rows[repeated], labels, keys=other_keys)
     assert_same_map(again, weighted, 1e-9)
-
-
-@every_clustered
-def test_kernel_regression_weighs_the_centres_of_its_map(name):
-    weights, y = np.arange(30) % 4, np.arange(30) % 3
-    repeated = np.random.default_rng(0).permutation(np.repeat(np.arange(30), weights))
-    model = KernelRegressionClassifier(make(name, n_components=24, random_state=0))
-    weighted = clone(model).fit(X, y, sample_weight=weights)
-    other = clone(model).fit(X[repeated], y[repeated])
-    assert_same_map(other.feature_map_, weighted.feature_map_, 1e-9)
-    assert_allclose(other.predict_proba(Y), weighted.predict_proba(Y), **CLOSE)
