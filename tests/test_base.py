@@ -1,26 +1,23 @@
 """What every mechanism promises: parameters, random numbers, statistics, weights, columns."""
 
 import inspect
-import pickle
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from contract import (
     CLOSE,
-    COMBINATIONS,
     POSITIVE,
     X,
     Y,
     assert_same_parameters,
     assert_same_statistics,
     data,
-    every_kernel,
     every_mechanism,
     mechanism,
     parameters,
 )
-from instances import KERNELS, make
+from instances import make
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -33,18 +30,10 @@ from skrf.features.streams import rng_of
 
 
 @every_mechanism
-def test_the_constructor_stores_parameters_and_nothing_else(name):
-    unfitted = make(name)
-    assert vars(unfitted) == unfitted.get_params(deep=False)
-    for parameter in unfitted.get_params():
-        assert not parameter.endswith("_")
-        assert not callable(getattr(type(unfitted), parameter, None))
-    signature = inspect.signature(type(unfitted).__init__)
-    kinds = [p.kind for p in signature.parameters.values()][1:]
-    assert kinds[0] is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    assert set(kinds[1:]) == {inspect.Parameter.KEYWORD_ONLY}
-    assert list(signature.parameters)[1] == "n_components"
-    assert unfitted.n_components == 100 and unfitted.sigma == 1.0
+def test_all_parameters_but_the_first_are_keywords(name):
+    _, first, *others = inspect.signature(type(make(name)).__init__).parameters.values()
+    assert (first.name, first.kind) == ("n_components", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert {parameter.kind for parameter in others} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 def test_simplex_maps_are_positive_maps_with_a_preset_coupling():
@@ -82,19 +71,6 @@ def test_what_fit_learns_cannot_be_asked_before_nor_overwritten(name):
             setattr(fitted, claim, True)
     with pytest.raises(AttributeError):
         fitted.kernel_variance_is_exact_ = True
-
-
-@every_mechanism
-@every_kernel
-def test_a_pickle_maps_as_the_original_and_a_clone_forgets_the_fit(name, kernel):
-    fitted = mechanism(name, kernel=kernel, sigma="scale").fit(X, keys=Y)
-    copy = pickle.loads(pickle.dumps(fitted))
-    assert_array_equal(copy.transform(Y), fitted.transform(Y))
-    assert_array_equal(copy.transform_keys(X), fitted.transform_keys(X))
-    unfitted = clone(fitted)
-    assert vars(unfitted) == unfitted.get_params(deep=False) == fitted.get_params(deep=False)
-    assert_array_equal(unfitted.fit(X, keys=Y).transform(X), fitted.transform(X))
-    assert_array_equal(copy.redraw(1).transform(Y), fitted.redraw(1).transform(Y))
 
 
 # ------------------------------------------------------------------ random numbers
@@ -166,7 +142,7 @@ def test_weights_are_repetitions_of_which_ratios_count_alone(name, sigma):
         assert_same_statistics(weighted, repeated)
         assert_same_parameters(weighted, repeated)
         assert_allclose(weighted.transform(Y), repeated.transform(Y), **CLOSE)
-        for factor in (1e-9, 7.0):
+        for factor in (1e-300, 1e-9, 7.0, 1e300):
             scaled = clone(unfitted).fit(convert(X), sample_weight=factor * weights)
             assert_same_parameters(scaled, weighted)
 
@@ -212,15 +188,3 @@ def test_n_components_counts_columns(name):
         assert fitted.omega_.shape == (max(n_components // columns, 1), 5)
         kind = type(fitted).__name__.lower()
         assert list(fitted.get_feature_names_out()) == [f"{kind}{i}" for i in range(n_components)]
-
-
-@pytest.mark.parametrize(("name", "coupling"), COMBINATIONS)
-def test_one_row_and_one_column_are_enough(name, coupling):
-    rows = data(8, 3, seed=4)
-    for kernel in KERNELS:
-        fitted = mechanism(name, coupling=coupling, kernel=kernel).fit(rows)
-        whole = fitted.transform(rows)
-        for i in (0, 7):
-            assert_allclose(fitted.transform(rows[i : i + 1]), whole[i : i + 1], **CLOSE)
-        single = mechanism(name, coupling=coupling, kernel=kernel, n_components=1)
-        assert np.isfinite(single.fit(rows[:1, :1]).transform(rows[:, :1])).all()
