@@ -242,6 +242,11 @@ def test_products_serve_sigmas_far_apart(projection, form, limit):
         assert_allclose(by_products[[0, 1, 4, 6]], expected[[0, 1, 4, 6]], rtol=rtol)
 
 
+def test_products_serve_maps_of_one_draw_alone():
+    one, other = (RFFSampler(20, random_state=seed).fit(X).feature_maps_[0] for seed in (0, 1))
+    assert one.of_products(one) is not None and one.of_products(other) is None
+
+
 @pytest.mark.parametrize(
     ("dtype", "close"),
     [("float64", {"rtol": 1e-10}), ("float32", {"rtol": 1e-4, "atol": 1e-5})],
