@@ -114,62 +114,62 @@ def exact_mean(mechanism, X, Y, offset):
     return kernel
 
 
-@pytest.mark.parametrize("n_features, kernel", [(1, "softmax"), (2, "softmax"), (3, "gaussian")])
-@pytest.mark.parametrize("name", GAUSSIAN)
-def test_feature_map_has_the_mean_and_variance_of_its_law(name, n_features, kernel):
-    mechanism, X, Y = fitted(name, n_features, kernel)
+PHASES = 2 * np.pi * (np.arange(8) + 0.3) / 8
+
+
+@pytest.mark.parametrize(
+    "name, n_features, kernel, folded",
+    [
+        *((name, 1, "softmax", False) for name in GAUSSIAN),
+        *((name, 2, "softmax", False) for name in GAUSSIAN),
+        *((name, 3, "gaussian", False) for name in GAUSSIAN),
+        ("RFFSampler", 2, "softmax", True),
+        ("PositiveRF-hyperbolic", 2, "softmax", True),
+    ],
+)
+def test_feature_map_has_the_mean_and_variance_of_its_law(name, n_features, kernel, folded):
+    mechanism, X, Y = fitted(name, n_features, kernel, folded=folded)
     rule = normal_rule if mechanism.is_unbiased else sphere_rule
     nodes, weights = rule(n_features)
-    mean, variance = moments(*products(mechanism, nodes, X, Y), weights)
+    draws = [{}]
+    if folded and name == "RFFSampler":
+        # The products are trigonometric polynomials of degree 4 in the phase: 8 phases are exact.
+        draws = [{"phase": phase} for phase in PHASES]
+    queries, keys = zip(*(products(mechanism, nodes, X, Y, **draw) for draw in draws), strict=True)
+    weights = np.tile(weights, len(draws)) / len(draws)
+    mean, variance = moments(np.hstack(queries), np.hstack(keys), weights)
     offset = getattr(mechanism, "offset_", 0.0)
     np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, offset), **TOLERANCE)
     np.testing.assert_allclose(mechanism.kernel_variance(X, Y), variance, **TOLERANCE)
 
 
-def test_a_single_cosine_averaged_over_its_phase():
-    mechanism, X, Y = fitted("RFFSampler", 2, "softmax", folded=True)
-    nodes, weights = normal_rule(2)
-    # The products are trigonometric polynomials of degree 4 in the phase: 8 phases are exact.
-    queries, keys = [], []
-    for phase in 2 * np.pi * (np.arange(8) + 0.3) / 8:
-        own = products(mechanism, nodes, X, Y, phase=phase)
-        queries.append(own[0])
-        keys.append(own[1])
-    weights = np.tile(weights, 8) / 8
-    mean, variance = moments(np.hstack(queries), np.hstack(keys), weights)
-    np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, 0.0), **TOLERANCE)
-    np.testing.assert_allclose(mechanism.kernel_variance(X, Y), variance, **TOLERANCE)
-
-
-def test_a_single_hyperbolic_column_is_an_exponential():
-    mechanism, X, Y = fitted("PositiveRF-hyperbolic", 2, "softmax", folded=True)
-    nodes, weights = normal_rule(2)
-    mean, variance = moments(*products(mechanism, nodes, X, Y), weights)
-    np.testing.assert_allclose(mean, exact_mean(mechanism, X, Y, 0.0), **TOLERANCE)
-    np.testing.assert_allclose(mechanism.kernel_variance(X, Y), variance, **TOLERANCE)
+def assert_has_moments_of(law, made_for, phases, n_features):
+    """Compare the mean over nodes and phases with a law, for nonlinearities of given phases."""
+    X, Y = rows(n_features, 1.0, 0.0)
+    nodes, weights = normal_rule(n_features)
+    sides = ([], [])
+    for nonlinearity in map(made_for, phases):
+        projection, bias = nonlinearity.multiplier(DenseProjection(nodes))
+        for side, Z, keys in zip(sides, (X, Y), (False, True), strict=True):
+            row = nonlinearity.row_term((Z**2).sum(axis=1), n_features)
+            products = projection.multiply(Z * nonlinearity.slope)
+            values, scale = nonlinearity.apply(products, row, bias, keys=keys)
+            side.append(np.exp(values) if scale is None else values * np.exp(scale))
+    weights = np.tile(weights, len(phases)) / len(phases)
+    mean, variance = moments(*map(np.hstack, sides), weights)
+    geometry = variances.PairGeometry.of(X, Y)
+    np.testing.assert_allclose(mean, np.exp(-geometry.difference2 / 2), **TOLERANCE)
+    logs = law.log_scale(geometry) + law.log_own(geometry)
+    np.testing.assert_allclose(np.exp(logs), variance, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_features", [1, 2])
 @pytest.mark.parametrize("rho", [0.3, 0.7, 1.0, 1.5])
 def test_exponential_for_every_parameter(rho, n_features):
-    X, Y = rows(n_features, 1.0, 0.0)
-    nodes, weights = normal_rule(n_features)
-    nonlinearity = nonlinearities.Exponential((1 - 1 / rho) / 8)
-    projection, bias = nonlinearity.multiplier(DenseProjection(nodes))
-    sides = []
-    for Z in (X, Y):
-        row = nonlinearity.row_term((Z**2).sum(axis=1), n_features)
-        values = nonlinearity.apply(projection.multiply(Z * nonlinearity.slope), row, bias).values
-        sides.append(np.exp(values))
-    assert_moments_of(variances.Exponential(rho), sides, weights, X, Y)
+    def made_for(_):
+        return nonlinearities.Exponential((1 - 1 / rho) / 8)
 
-
-def assert_moments_of(law, sides, weights, X, Y):
-    mean, variance = moments(*sides, weights)
-    geometry = variances.PairGeometry.of(X, Y)
-    np.testing.assert_allclose(mean, np.exp(-geometry.difference2 / 2), **TOLERANCE)
-    logs = law.log_scale(geometry) + law.log_own(geometry)
-    np.testing.assert_allclose(np.exp(logs), variance, rtol=1e-9, atol=1e-13)
+    assert_has_moments_of(variances.Exponential(rho), made_for, [None], n_features)
 
 
 COMPLEX = [
@@ -185,17 +185,8 @@ COMPLEX = [
 @pytest.mark.parametrize("n_features, folded", [(1, True), (2, False), (2, True)])
 @pytest.mark.parametrize(("A", "s"), COMPLEX)
 def test_generalized_for_every_parameter(A, s, n_features, folded):
-    X, Y = rows(n_features, 1.0, 0.0)
-    nodes, weights = normal_rule(n_features)
-    phases = 2 * np.pi * (np.arange(8) + 0.3) / 8 if folded else [None]
-    sides = ([], [])
-    for phase in phases:
-        nonlinearity = nonlinearities.GeneralizedExponential(complex(A), s, phase)
-        projection, bias = nonlinearity.multiplier(DenseProjection(nodes))
-        for side, Z, keys in zip(sides, (X, Y), (False, True), strict=True):
-            row = nonlinearity.row_term((Z**2).sum(axis=1), n_features)
-            values, scale = nonlinearity.apply(projection.multiply(Z), row, bias, keys=keys)
-            side.append(values * np.exp(scale))
-    weights = np.tile(weights, len(phases)) / len(phases)
+    def made_for(phase):
+        return nonlinearities.GeneralizedExponential(complex(A), s, phase)
+
     law = variances.Generalized(complex(A), s, folded)
-    assert_moments_of(law, [np.hstack(side) for side in sides], weights, X, Y)
+    assert_has_moments_of(law, made_for, PHASES if folded else [None], n_features)
