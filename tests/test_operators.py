@@ -1,6 +1,7 @@
 """The approximate kernel matrix as an operator, against the matrix itself."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skrf import AdaptiveRF, DiscreteRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
+from skrf import DiscreteRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 5)) / 2, RNG.normal(size=(25, 5)) / 2
@@ -38,31 +39,31 @@ def test_it_is_the_approximate_kernel_of_every_feature_map(kernel):
     rows, keys = (np.random.default_rng(i).normal(size=(n, 5)) / 2 for i, n in ((0, 9), (1, 7)))
     for name in MECHANISMS:
         fitted = make(name, kernel=kernel).fit(rows)
-        own, matrix = KernelOperator(fitted, rows), fitted.approximate_kernel(rows)
-        assert own.is_symmetric == fitted.is_symmetric
-        assert_is_matrix(own, matrix)
-        assert_allclose(own.trace(), np.trace(matrix), rtol=1e-10)
+        operator, matrix = KernelOperator(fitted, rows), fitted.approximate_kernel(rows)
+        assert operator.is_symmetric == fitted.is_symmetric
+        assert_is_matrix(operator, matrix)
+        assert_allclose(operator.trace(), np.trace(matrix), rtol=1e-10)
         matrix = fitted.approximate_kernel(rows, keys)
         assert_is_matrix(KernelOperator(fitted, rows, keys), matrix)
 
 
-@pytest.mark.parametrize("mechanism", [OptimalPositiveRF, RFFSampler, AdaptiveRF])
+@pytest.mark.parametrize("mechanism", [OptimalPositiveRF, RFFSampler])
 @pytest.mark.parametrize("size", [1e-3, 30.0, 1e3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_values_beyond_the_range_are_scaled(mechanism, size, dtype):
     rows = (size * X[:10]).astype(dtype)
-    own = mechanism(64, kernel="softmax", random_state=0).fit(rows)
-    operator = KernelOperator(own, rows)
+    feature_map = mechanism(64, kernel="softmax", random_state=0).fit(rows)
+    operator = KernelOperator(feature_map, rows)
     dense = operator @ np.eye(10, dtype=dtype)
     assert operator.dtype == dense.dtype == dtype
     assert np.isfinite(dense).all() and dense.max() > 0
     if size == 1e-3:
         assert operator.log_scale == 0
-        assert_allclose(dense, own.approximate_kernel(rows), rtol=1e-5)
+        assert_allclose(dense, feature_map.approximate_kernel(rows), rtol=1e-5)
     else:
         assert operator.log_scale > 60
-    if own.is_positive:
-        exact = own.log_transform(rows.astype(np.float64))
+    if feature_map.is_positive:
+        exact = feature_map.log_transform(rows.astype(np.float64))
         logs = np.logaddexp.reduce(exact[:, None] + exact[None], axis=2) - operator.log_scale
         # Sums of logarithms of size |log|: so many digits are left.
         rtol = 1e-3 if dtype == np.float32 else 1e-8
@@ -73,73 +74,71 @@ def test_values_beyond_the_range_are_scaled(mechanism, size, dtype):
 def test_features_that_are_zero_on_one_side_set_no_scale():
     """Powers of an input that all queries have 0 and the keys large: none is in a product."""
     rows, keys = np.array([[0.0, 1.0], [0.0, 2.0]]), np.array([[100.0, 1.0], [100.0, 0.5]])
-    own = DiscreteRF(64, kernel="softmax", random_state=0).fit(np.vstack([rows, keys]))
-    operator = KernelOperator(own, rows, keys)
-    assert operator.log_scale == 0
-    assert_is_matrix(operator, own.approximate_kernel(rows, keys))
-    assert_is_matrix(KernelOperator(own, keys, rows), own.approximate_kernel(keys, rows))
+    feature_map = DiscreteRF(64, kernel="softmax", random_state=0).fit(np.vstack([rows, keys]))
+    for sides in ((rows, keys), (keys, rows)):
+        operator = KernelOperator(feature_map, *sides)
+        assert operator.log_scale == 0
+        assert_is_matrix(operator, feature_map.approximate_kernel(*sides))
 
 
 def test_sparse_rows_pipelines_and_transformers_of_others():
-    own = fitted()
-    assert_is_matrix(KernelOperator(own, sp.csr_matrix(X), sp.coo_array(Y)),
-                     own.approximate_kernel(X, Y))  # fmt: skip
-    pipeline = make_pipeline(StandardScaler(), RFFSampler(64, random_state=0)).fit(X)
-    features = pipeline.transform(X)
-    operator = KernelOperator(pipeline, X)
-    assert operator.is_symmetric
-    assert_is_matrix(operator, features @ features.T)
+    feature_map = fitted()
+    operator = KernelOperator(feature_map, sp.csr_matrix(X), sp.coo_array(Y))
+    assert_is_matrix(operator, feature_map.approximate_kernel(X, Y))
+    for transformer in (
+        make_pipeline(StandardScaler(), RFFSampler(64, random_state=0)),
+        Nystroem(n_components=20, random_state=0),
+    ):
+        features = transformer.fit(X).transform(X)
+        operator = KernelOperator(transformer, X)
+        assert operator.is_symmetric
+        assert_is_matrix(operator, features @ features.T)
     asymmetric = make_pipeline(StandardScaler(), HybridRF(64, random_state=0)).fit(X)
     assert not KernelOperator(asymmetric, X).is_symmetric
-    other = Nystroem(n_components=20, random_state=0).fit(X)
-    assert_is_matrix(KernelOperator(other, X, Y), other.transform(X) @ other.transform(Y).T)
 
 
 def test_single_precision_is_kept_where_both_sides_have_it():
-    own, single_X, single_Y = fitted(), X.astype("f"), Y.astype("f")
-    single = KernelOperator(own, single_X, single_Y)
-    assert single.dtype == np.float32 and KernelOperator(own, single_X, Y).dtype == np.float64
-    assert_allclose(single @ np.ones(25, "f"), own.approximate_kernel(X, Y).sum(axis=1), rtol=1e-5)
-    assert KernelOperator(own, single_X).cg(X[:, 0], ridge=1.0, rtol=1e-4).dtype == np.float32
+    feature_map, single_X, single_Y = fitted(), X.astype("f"), Y.astype("f")
+    assert KernelOperator(feature_map, single_X, Y).dtype == np.float64
+    single = KernelOperator(feature_map, single_X, single_Y)
+    assert single.dtype == np.float32
+    expected = feature_map.approximate_kernel(X, Y).sum(axis=1)
+    assert_allclose(single @ np.ones(25, "f"), expected, rtol=1e-5)
+    solution = KernelOperator(feature_map, single_X).cg(X[:, 0], ridge=1.0, rtol=1e-4)
+    assert solution.dtype == np.float32
 
 
-def test_eigenvalues_are_those_of_the_matrix_and_repeat():
-    own = fitted()
-    operator = KernelOperator(own, X)
+def test_eigenvalues_and_solutions_are_those_of_the_matrix():
+    operator, matrix = KernelOperator(fitted(), X), fitted().approximate_kernel(X)
     values, vectors = operator.eigsh(k=4)
-    assert_allclose(values, np.linalg.eigvalsh(own.approximate_kernel(X))[-4:], rtol=1e-9)
+    assert_allclose(values, np.linalg.eigvalsh(matrix)[-4:], rtol=1e-9)
     assert_allclose(operator @ vectors, vectors * values, atol=1e-9 * values.max())
-    again = pickle.loads(pickle.dumps(operator))
-    np.testing.assert_array_equal(values, again.eigsh(k=4)[0])
-
-
-def test_conjugate_gradients_solve_ridge_regression():
-    own = fitted()
-    operator, b = KernelOperator(own, X), X[:, 0]
-    wanted = np.linalg.solve(own.approximate_kernel(X) + 0.1 * np.eye(40), b)
-    assert_allclose(operator.cg(b, ridge=0.1, rtol=1e-12), wanted, rtol=1e-8, atol=1e-10)
+    # A copy finds the same.
+    np.testing.assert_array_equal(values, pickle.loads(pickle.dumps(operator)).eigsh(k=4)[0])
+    expected = np.linalg.solve(matrix + 0.1 * np.eye(40), X[:, 0])
+    solution = operator.cg(X[:, 0], ridge=0.1, rtol=1e-12)
+    assert_allclose(solution, expected, rtol=1e-8, atol=1e-10)
     with pytest.warns(ConvergenceWarning, match="stopped after 1 iterations .* ridge=0.1"):
-        operator.cg(b, ridge=0.1, maxiter=1)
+        operator.cg(X[:, 0], ridge=0.1, maxiter=1)
 
 
 def test_what_makes_no_sense_is_refused():
-    own, asymmetric = fitted(), HybridRF(64, random_state=0).fit(X)
-    for operator in (KernelOperator(asymmetric, X), KernelOperator(own, X, X)):
-        for call in (operator.eigsh, lambda operator=operator: operator.cg(X[:, 0])):
-            with pytest.raises(ValueError, match="need a symmetric operator: leave Y=None"):
-                call()
-    operator = KernelOperator(own, X)
-    for call, said in (
-        (lambda: KernelOperator(own, X[:, :3]), "X has 3 features, but feature_map was .* 5"),
-        (lambda: KernelOperator(own, X, Y[:, :3]), "Y has 3 features"),
-        (lambda: KernelOperator(own, X * np.nan), "X contains NaN"),
-        (lambda: KernelOperator(own, X, Y).trace(), r"square operator, got shape \(40, 25\)"),
-        (lambda: operator.eigsh(40), "k must be less than 40"),
-        (lambda: operator.eigsh(0), "k must be an integer >= 1, got 0"),
-        (lambda: operator.cg(X[:, 0], ridge=-1.0), "ridge must be a number >= 0, got -1.0"),
-        (lambda: operator.cg(X[:3, 0]), r"b must have shape \(40,\), got \(3,\)"),
+    feature_map, asymmetric = fitted(), HybridRF(64, random_state=0).fit(X)
+    operator, pairs = KernelOperator(feature_map, X), KernelOperator(feature_map, X, Y)
+    b, needs_symmetry = X[:, 0], "need a symmetric operator: leave Y=None"
+    for call, arguments, said in (
+        (KernelOperator(asymmetric, X).eigsh, (), needs_symmetry),
+        (KernelOperator(feature_map, X, X).cg, (b,), needs_symmetry),
+        (pairs.trace, (), r"square operator, got shape \(40, 25\)"),
+        (KernelOperator, (feature_map, X[:, :3]), "X has 3 features, but feature_map was .* 5"),
+        (KernelOperator, (feature_map, X, Y[:, :3]), "Y has 3 features"),
+        (KernelOperator, (feature_map, X * np.nan), "X contains NaN"),
+        (operator.eigsh, (40,), "k must be less than 40"),
+        (operator.eigsh, (0,), "k must be an integer >= 1, got 0"),
+        (partial(operator.cg, ridge=-1.0), (b,), "ridge must be a number >= 0, got -1.0"),
+        (operator.cg, (b[:3],), r"b must have shape \(40,\), got \(3,\)"),
     ):
         with pytest.raises(ValueError, match=said):
-            call()
+            call(*arguments)
     with pytest.raises(NotFittedError):
         KernelOperator(OptimalPositiveRF(), X)
