@@ -22,15 +22,12 @@ X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
 
 
-def log_relative_squares(mechanism, n_components, Z):
+def errors(mechanism, n_components, Z):
+    """Return the log relative variance of all pairs, and the relative error of the matrix."""
     fitted = clone(mechanism).set_params(n_components=n_components, random_state=0).fit(X, keys=Z)
-    return fitted.kernel_variance(X, Z, log=True) - 2 * fitted.exact_kernel(X, Z, log=True)
-
-
-def matrix_error(mechanism, n_components, Z):
-    fitted = clone(mechanism).set_params(n_components=n_components, random_state=0).fit(X, keys=Z)
-    exact = fitted.exact_kernel(X, Z)
-    return math.sqrt(fitted.kernel_variance(X, Z).sum() / (exact**2).sum())
+    exact, variance = fitted.exact_kernel(X, Z), fitted.kernel_variance(X, Z, log=True)
+    of_matrix = math.sqrt(np.exp(variance).sum() / (exact**2).sum())
+    return variance - 2 * fitted.exact_kernel(X, Z, log=True), of_matrix
 
 
 @pytest.mark.parametrize(
@@ -50,15 +47,15 @@ def test_it_is_the_least_number_for_that_share_of_pairs(mechanism, rel_error):
     Z = None if mechanism.coupling == "orthogonal" else Y
     for quantile in (0.1, 0.5, 0.9):
         n = n_components_for(mechanism, X, Z, rel_error=rel_error, quantile=quantile)
-        assert (log_relative_squares(mechanism, n, Z) <= wanted + 1e-9).mean() >= quantile
+        assert (errors(mechanism, n, Z)[0] <= wanted + 1e-9).mean() >= quantile
         if n > step:
             # One projection fewer: a larger share exceeds the error.
-            below = log_relative_squares(mechanism, n - step, Z) <= wanted
+            below = errors(mechanism, n - step, Z)[0] <= wanted
             assert below.sum() <= math.ceil(quantile * (below.size - 1))
     # Of the whole matrix: the sum of all variances over that of the squared kernel.
     n = n_components_for(mechanism, X, Z, rel_error=rel_error, quantile=None)
-    assert matrix_error(mechanism, n, Z) <= rel_error * (1 + 1e-9)
-    assert n == step or matrix_error(mechanism, n - step, Z) > rel_error
+    assert errors(mechanism, n, Z)[1] <= rel_error * (1 + 1e-9)
+    assert n == step or errors(mechanism, n - step, Z)[1] > rel_error
 
 
 def test_of_many_rows_some_stand_for_all():
@@ -104,19 +101,16 @@ def test_enormous_numbers_are_stated():
     assert endless > 10**299
 
 
-def test_errors_beyond_the_range_are_measured():
-    rows = 100 * X[:8]
-    rows[0] *= 5
-    n = n_components_for(RFFSampler(coupling="norm-coupled", kernel="softmax"), rows, rel_error=0.1)
-    assert n > 1e100
-
-
-def test_rows_without_errors_need_one_column_each():
-    rows = np.tile(X[:1], (8, 1))
+def test_errors_at_the_ends_of_the_range_are_measured():
+    measured = RFFSampler(coupling="norm-coupled", kernel="softmax")
+    far = 100 * X[:8]
+    far[0] *= 5
+    assert n_components_for(measured, far, rel_error=0.1) > 1e100
+    # Equal rows have no error.
+    alike = np.tile(X[:1], (8, 1))
     for mechanism in (RFFSampler(), RFFSampler(coupling="norm-coupled")):
         for quantile in (0.5, None):
-            n = n_components_for(mechanism, rows, rel_error=0.1, quantile=quantile)
-            assert n <= 2
+            assert n_components_for(mechanism, alike, rel_error=0.1, quantile=quantile) <= 2
 
 
 def test_size_refuses_what_it_cannot_be_asked():

@@ -15,12 +15,9 @@ Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
 
 @pytest.mark.parametrize("coupling", ["iid", "orthogonal", "simplex"])
 def test_expected_conformity_is_the_mean_over_draws(coupling):
-    values = [
-        theory.sample_conformity(
-            COUPLINGS[coupling].draw(11, 4, np.random.default_rng(seed)).dense(), 0.8
-        )
-        for seed in range(1000)
-    ]
+    rngs = map(np.random.default_rng, range(1000))
+    draws = (COUPLINGS[coupling].draw(11, 4, rng).dense() for rng in rngs)
+    values = [theory.sample_conformity(omega, 0.8) for omega in draws]
     error = np.std(values, ddof=1) / np.sqrt(1000)
     expected = theory.expected_conformity(coupling, 0.8, n_projections=11, n_features=4)
     assert error < 0.02
@@ -33,12 +30,10 @@ def test_conformity_names_what_is_known():
     for wrong, said in (
         ({"coupling": "sobol"}, "coupling.*iid.*sobol"),
         ({"coupling": ["iid"]}, "coupling must be one of"),
-        ({"n_projections": 1}, "n_projections.*1"),
-        ({"n_projections": 2.5}, "n_projections must be an integer >= 2"),
+        ({"n_projections": 1}, "n_projections must be an integer >= 2"),
         ({"n_features": None}, "n_features must be an integer >= 1"),
         ({"sum2": "a"}, "sum2 must"),
         ({"sum2": [1.0, -1.0]}, "sum2 must"),
-        ({"sum2": np.nan}, "sum2 must"),
     ):
         with pytest.raises((ValueError, TypeError), match=said):
             theory.expected_conformity(**{**good, **wrong})
@@ -68,7 +63,7 @@ def test_comparisons_name_what_they_cannot_take():
     good = {"trigonometric": RFFSampler(4)}
     for params, said in (
         ({"feature_maps": [RFFSampler()]}, "feature_maps must be a dict"),
-        ({"feature_maps": {"own": RFFSampler}}, "feature_maps.'own'. must be an instance"),
+        ({"feature_maps": {"A": RFFSampler}}, "feature_maps.'A'. must be an instance"),
         ({"feature_maps": good, "criterion": ["log"]}, "criterion must be"),
         ({"feature_maps": good, "random_state": None}, "random_state must be an integer >= 0"),
         ({"feature_maps": good, "Y": "a"}, "Y: "),
@@ -120,15 +115,13 @@ def test_enormous_feature_maps_are_compared_by_fewer_draws():
         assert 0 < row.measured < 1
 
 
-@pytest.mark.parametrize("sigma", [30.0, 300.0])
-def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
+def test_narrow_kernels_are_compared_by_their_logarithms():
     """Most pairs lie beyond exp(-745); positive maps know their logarithms, and are chosen."""
     rows = np.random.default_rng(0).normal(size=(40, 2))
-    table = {row.name: row for row in theory.compare(
-        rows, feature_maps=theory.default_feature_maps(32, sigma=sigma)
-    )}  # fmt: skip
-    assert all(np.isfinite(row.log_error) for row in table.values() if row.is_positive)
-    mechanism = OptimalPositiveRF(32, sigma=sigma, random_state=0)
+    table = theory.compare(rows, feature_maps=theory.default_feature_maps(32, sigma=300.0))
+    assert all(np.isfinite(row.log_error) for row in table if row.is_positive)
+    assert table[0].is_positive
+    mechanism = OptimalPositiveRF(32, sigma=300.0, random_state=0)
     [row] = theory.compare(rows, feature_maps={"": mechanism})
     expected = []
     for seed in range(50):
@@ -138,4 +131,3 @@ def test_narrow_kernels_are_compared_by_their_logarithms(sigma):
         )
         expected.append(np.median(abs(logs - fitted.exact_kernel(rows, log=True))))
     assert_allclose(row.log_error, np.median(expected), rtol=1e-9)
-    assert next(iter(table.values())).is_positive
