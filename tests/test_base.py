@@ -12,7 +12,6 @@ from contract import (
     Y,
     assert_same_parameters,
     assert_same_statistics,
-    data,
     every_mechanism,
     mechanism,
     parameters,
@@ -115,18 +114,6 @@ def test_redraw_keeps_the_parameters(name, n_components):
     assert_array_equal(fitted.redraw(0).transform(X), features)
 
 
-@every_mechanism
-def test_refit_forgets_everything(name):
-    used = mechanism(name, sigma="scale").fit(data(40, 7, seed=5), keys=data(9, 7))
-    used.partial_fit(data(10, 7))
-    used.set_params(n_components=6).fit(X)
-    fresh = mechanism(name, sigma="scale", n_components=6).fit(X)
-    assert_same_statistics(used, fresh)
-    assert_same_parameters(used, fresh)
-    assert_array_equal(used.transform(Y), fresh.transform(Y))
-    assert used.n_components_ == 6 and used.n_features_in_ == 5
-
-
 # ------------------------------------------------------------------ statistics, weights and keys
 
 
@@ -145,21 +132,6 @@ def test_weights_are_repetitions_of_which_ratios_count_alone(name, sigma):
         for factor in (1e-300, 1e-9, 7.0, 1e300):
             scaled = clone(unfitted).fit(convert(X), sample_weight=factor * weights)
             assert_same_parameters(scaled, weighted)
-
-
-@every_mechanism
-def test_keys_have_statistics_of_their_own_and_weights_are_those_of_queries(name):
-    weights = np.arange(30.0)
-    fitted = mechanism(name).fit(X, sample_weight=weights, keys=sp.csr_array(Y))
-    queries, keys = fitted.statistics_.queries, fitted.statistics_.keys
-    assert_allclose(queries.mean, weights @ X / weights.sum(), **CLOSE)
-    assert_allclose(keys.mean, Y.mean(axis=0), **CLOSE)
-    assert_allclose(keys.covariance, Y.var(axis=0), **CLOSE)
-    assert keys.weight == len(Y)
-    assert fitted.omega_.dtype == np.float64
-    if hasattr(fitted, "offset_"):
-        assert_allclose(fitted.offset_, (queries.mean + keys.mean) / 2, **CLOSE)
-    assert_same_statistics(mechanism(name).fit(X), mechanism(name).fit(X, keys=X))
 
 
 @every_mechanism
