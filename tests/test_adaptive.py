@@ -41,9 +41,9 @@ def test_adaptive_weights_make_every_component_exact(share):
     components += [((1 - share) / 2, center[0] + 0.9 * nodes) for center in centers]
     for z in (-0.7, 0.0, 1.2):
         total = 0.0
-        for own_share, w in components:
+        for its_share, w in components:
             log_ratio = -(w**2) / 2 - mixture.log_density(w[:, None])
-            total += own_share * (weights @ np.exp(w * z - z**2 / 2 + log_ratio))
+            total += its_share * (weights @ np.exp(w * z - z**2 / 2 + log_ratio))
         # The ratio is not a polynomial: 120 nodes leave 1e-6.
         assert_allclose(total, 1.0, atol=1e-6)
 
@@ -205,7 +205,7 @@ def test_other_queries_judge_the_clusters_of_balanced_ones():
     assert set(kept.choice_scores_) == {"kmeans", "random", "dense"}
     best = min(kept.choice_scores_, key=kept.choice_scores_.get)
     assert kept.share_ == {"kmeans": 0.3, "random": 0.2}[best]
-    assert len(kept.centers_) == 60  # found among all queries, not the half that was tried
+    assert len(kept.centers_) == 60  # from all queries, not the half that was tried
     for few in (1, 2, 3):
         assert np.isfinite(lone.fit(queries[:few], keys=keys).log_transform(queries)).all()
     # Without keys a choice is between two, and the least score counts, too.

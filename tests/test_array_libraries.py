@@ -42,8 +42,8 @@ EVERY_MAP = [
 
 
 def mechanism(name, params):
-    known_variance = "iid" if accepts(name, "coupling") else None
-    return make(name, known_variance, n_components=32, sigma=0.4, random_state=0, **params)
+    knv_arrayariance = "iid" if accepts(name, "coupling") else None
+    return make(name, knv_arrayariance, n_components=32, sigma=0.4, random_state=0, **params)
 
 
 # ------------------------------------------------------------------ mechanisms
@@ -274,11 +274,11 @@ def inputs(scale, dtype="float64", length=150, seed=0):
     q, k = (scale * rng.normal(size=(2, heads, length, 6)) for heads in (4, 2))
     v, padding = rng.normal(size=(2, 2, length, 3)), rng.random((2, length)) < 0.1
     padding[1, :3] = True
-    return *(part.astype(dtype) for part in (q, k, v)), padding
+    return *(values.astype(dtype) for values in (q, k, v)), padding
 
 
 def compare(library, attention, parts, padding, dtype, **tolerance):
-    arrays = [library.array(part) for part in parts]
+    arrays = [library.array(values) for values in parts]
     for mask in (None, padding):
         expected = attention(*parts, key_padding_mask=mask)
         given = None if mask is None else library.array(mask)
@@ -324,7 +324,7 @@ def test_attention_of_large_inputs(library, dtype):
 @pytest.mark.parametrize("causal", [False, True])
 def test_what_else_attention_does(library, causal):
     *parts, padding = inputs(0.5)
-    arrays = [library.array(part) for part in parts]
+    arrays = [library.array(values) for values in parts]
     attention = ApproxKernelAttention(OptimalPositiveRF(32, random_state=0), causal=causal)
     matrix = attention.attention_matrix(*arrays[:2], key_padding_mask=padding)
     expected = attention.attention_matrix(*parts[:2], key_padding_mask=padding)
@@ -332,7 +332,7 @@ def test_what_else_attention_does(library, causal):
     theirs, ours = attention.diagnose(*arrays), attention.diagnose(*parts)
     assert theirs.relative_error == pytest.approx(ours.relative_error, rel=1e-9)
     assert_allclose(theirs.effective_features, ours.effective_features, rtol=1e-10)
-    q, k, v = (part[0, 0] for part in parts)
+    q, k, v = (values[0, 0] for values in parts)
     expected = attention(q, k, v)
     for unit in (1.0, 1e-300, 1e300):  # of values
         out = attention(*map(library.array, (q, k, v * unit)))
@@ -342,19 +342,19 @@ def test_what_else_attention_does(library, causal):
 def test_what_attention_refuses_of_a_library(library):
     attention = ApproxKernelAttention(OptimalPositiveRF(32, random_state=0))
     of_rows = ApproxKernelAttention(mask=aslinearoperator(np.ones((150, 150))))
-    q, k, v = parts = [part[0, 0] for part in inputs(0.5)[:3]]
-    own_q, own_k, own_v = (library.array(part) for part in parts)
+    q, k, v = parts = [values[0, 0] for values in inputs(0.5)[:3]]
+    q_array, k_array, v_array = (library.array(values) for values in parts)
     mixed = "q, k and v must be arrays of one library"
     for call, arguments, error, said in (
-        (of_rows, (own_q, own_k, own_v), TypeError, "works on NumPy arrays, got q of"),
-        (attention, (own_q, k, v), TypeError, mixed),
-        (attention, (None, own_k, own_v), TypeError, mixed),
-        (exact_attention, (own_q, own_k, None), TypeError, mixed),
-        (exact_attention, (own_q, 1.0, own_v), TypeError, mixed),
-        (attention, (own_q, own_k * math.nan, own_v), ValueError, "k contains NaN"),
-        (attention, (own_q, own_k, own_v[:, :0]), ValueError, "v has an empty axis: shape"),
-        (attention, (own_q, own_k[:, :4], own_v), ValueError, "and 4 in k of shape"),
-        (attention, (library.array(q + 0j), own_k, own_v), TypeError, "q must hold real num"),
+        (of_rows, (q_array, k_array, v_array), TypeError, "works on NumPy arrays, got q of"),
+        (attention, (q_array, k, v), TypeError, mixed),
+        (attention, (None, k_array, v_array), TypeError, mixed),
+        (exact_attention, (q_array, k_array, None), TypeError, mixed),
+        (exact_attention, (q_array, 1.0, v_array), TypeError, mixed),
+        (attention, (q_array, k_array * math.nan, v_array), ValueError, "k contains NaN"),
+        (attention, (q_array, k_array, v_array[:, :0]), ValueError, "v has an empty axis: shape"),
+        (attention, (q_array, k_array[:, :4], v_array), ValueError, "and 4 in k of shape"),
+        (attention, (library.array(q + 0j), k_array, v_array), TypeError, "q must hold real num"),
     ):
         with pytest.raises(error, match=said):
             call(*arguments)
@@ -372,18 +372,18 @@ def test_streams(library, name, is_fitted, dtype):
     q, k, v, padding = inputs(0.5, dtype)
     attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=True)
     attention = attention.fit(q, k) if is_fitted else attention
-    arrays = [library.array(part) for part in (q, k, v)]
+    arrays = [library.array(values) for values in (q, k, v)]
     expected = attention(q, k, v, key_padding_mask=padding)
     state = attention.init_state()
     for start, stop in ((0, 1), (1, 64), (64, 140), (140, None)):
         now = slice(start, stop)
-        chunk = [part[:, :, now, :] for part in arrays]
+        chunk = [values[:, :, now, :] for values in arrays]
         out, state = attention.step(*chunk, state, key_padding_mask=padding[:, now])
         library.assert_same(out, expected[:, :, now], arrays[0], **TOLERANCE[dtype])
     with pytest.raises(ValueError, match="state must come from .* these need .* of numpy"):
         attention.step(q, k, v, state)
     with pytest.raises(ValueError, match=r"it holds sums of shape \(2, 2, 32, 4\)"):
-        attention.step(*(part[:1, ...] for part in arrays), state)
+        attention.step(*(values[:1, ...] for values in arrays), state)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_streams(library, name, is_fitted, dtype):
 )
 def test_exact_attention(library, causal, dtype, scale):
     *parts, padding = inputs(scale, dtype)
-    arrays = [library.array(part) for part in parts]
+    arrays = [library.array(values) for values in parts]
     masks = None, np.tri(150, 150, 20, dtype=bool), np.random.default_rng(0).random((150, 150))
     for mask in masks:
         given = None if mask is None else library.array(mask)
@@ -407,7 +407,7 @@ def test_causal_attention_of_the_module_refuses_second_derivatives():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from skrf.torch import RandomFeatureAttention
 
-    parts = [torch.tensor(part, requires_grad=True) for part in inputs(0.5)[:3]]
+    parts = [torch.tensor(values, requires_grad=True) for values in inputs(0.5)[:3]]
     attention = RandomFeatureAttention(OptimalPositiveRF(16, random_state=0), is_causal=True)
     with pytest.raises(NotImplementedError, match="Second derivatives"):
         torch.autograd.grad(attention(*parts).sum(), parts, create_graph=True)
@@ -431,8 +431,8 @@ def test_features_and_inputs_of_torch_are_not_overwritten(causal):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from skrf.torch import RandomFeatureAttention
 
-    parts = [abs(part) for part in inputs(0.5)[:3]]
-    tensors, kept = [torch.tensor(part, requires_grad=True) for part in parts], []
+    parts = [abs(values) for values in inputs(0.5)[:3]]
+    tensors, kept = [torch.tensor(values, requires_grad=True) for values in parts], []
 
     def kept_features(rows):  # by autograd and by their maker
         kept.append(torch.sigmoid(rows))
@@ -447,18 +447,18 @@ def test_features_and_inputs_of_torch_are_not_overwritten(causal):
             operator(*tensors).sum().backward()
     with torch.inference_mode():
         ApproxKernelAttention(Unchanged(), causal=causal).fit(*parts[:2])(*tensors)
-    for tensor, part in zip(tensors, parts, strict=True):
-        assert_array_equal(tensor.detach(), part)
+    for tensor, values in zip(tensors, parts, strict=True):
+        assert_array_equal(tensor.detach(), values)
     assert all(0 < rows.min() and rows.max() < 1 for rows in kept)
 
 
 def test_second_derivatives_and_functions_of_torch():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k, v, _ = inputs(0.5, length=4)
-    tensors = [torch.tensor(part, requires_grad=True) for part in (q[0], k[0], v[0])]
+    tensors = [torch.tensor(values, requires_grad=True) for values in (q[0], k[0], v[0])]
     attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0)).fit(q, k)
     assert torch.autograd.gradgradcheck(attention, tensors)
-    fixed = [part.detach() for part in tensors]
+    fixed = [values.detach() for values in tensors]
     gradient = torch.func.grad(lambda q: attention(q, *fixed[1:]).sum())(fixed[0])
     (expected,) = torch.autograd.grad(attention(*tensors).sum(), tensors[:1])
     assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
@@ -471,7 +471,7 @@ def test_gradients_against_finite_differences(on_gpu, as_on_gpu):
     if on_gpu:
         as_on_gpu()
     q, k, v, padding = inputs(0.5, length=7)
-    tensors = [torch.tensor(part, requires_grad=True) for part in (q[0], k[0], v[0])]
+    tensors = [torch.tensor(values, requires_grad=True) for values in (q[0], k[0], v[0])]
     maps = [ATTENTION_MAPS[name] for name in ("asymmetric", "elu", "exp", "functions")]
     maps += [OptimalPositiveRF(8, random_state=0), skrf.PoissonRF(8, positive=True, random_state=0)]
     maps += [make("PositiveRF-hyperbolic", n_components=8, random_state=0)]

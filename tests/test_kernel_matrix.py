@@ -106,8 +106,8 @@ def test_sparse_pairs_that_nearly_agree_have_an_exact_kernel():
         fitted = mechanism("RFFSampler", sigma=1e9 / size).fit(rows)
         dense = fitted.exact_kernel(rows, log=True)
         for convert in (sp.csr_array, sp.csc_array):
-            found = fitted.exact_kernel(convert(rows), log=True)
-            assert_allclose(found, dense, rtol=1e-12, atol=0)
+            actual = fitted.exact_kernel(convert(rows), log=True)
+            assert_allclose(actual, dense, rtol=1e-12, atol=0)
         assert_allclose(fitted.exact_kernel(rows, sp.csr_array(rows[:4]), log=True), dense[:, :4])
 
 

@@ -189,7 +189,7 @@ def attention(options, arrays):
             out, state = call.step(q[..., :5, :], k[..., :5, :], v[..., :5, :], call.init_state())
             yield out
             for i in range(5, 13):
-                one = [part[..., i : i + 1, :] for part in (q, k, v)]
+                one = [values[..., i : i + 1, :] for values in (q, k, v)]
                 out, state = call.step(*one, state)
                 yield out
 

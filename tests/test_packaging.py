@@ -37,19 +37,19 @@ def test_files_that_are_named_exist():
     """In comments and prose too; pages are also named relative to docs, and some are built."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     built = tuple(line.strip("/") for line in ignored if "/" in line.strip("/"))
-    folders = ("skrf", "tests", "docs", "benchmarks", "examples", ".github")
-    texts = [path for folder in folders for path in (ROOT / folder).glob("**/*")]
-    texts = [path for path in texts if path.suffix in (".py", ".rst", ".yml")]
+    texts = [ROOT / name for name in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")]
+    for folder in ("skrf", "tests", "docs", "benchmarks", "examples", ".github"):
+        for suffix in ("py", "rst", "yml"):
+            texts += (ROOT / folder).glob(f"**/*.{suffix}")
     texts = [p for p in texts if not {"_build", "auto_examples", "generated"} & {*p.parts}]
-    texts += [ROOT / own for own in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")]
     named = r"(?<![\w/.])((?:skrf|tests|docs|benchmarks|examples)/[\w/.-]*\.[a-z]{2,4})\b"
-    found = {
+    missing = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in texts
         for name in re.findall(named, path.read_text(encoding="utf-8"))
         if not ((ROOT / name).exists() or (ROOT / "docs" / name).exists() or name.startswith(built))
     }
-    assert found == set()
+    assert missing == set()
 
 
 @needs_services

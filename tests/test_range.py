@@ -129,8 +129,8 @@ def extreme_rows(power, which, dtype):
     if which == "equal":
         rows = np.full_like(rows, size)
     else:
-        part = {"all": np.s_[:], "one row": np.s_[3], "one column": np.s_[:, 1]}[which]
-        rows[part] *= size / np.abs(rows[part]).max()
+        place = {"all": np.s_[:], "one row": np.s_[3], "one column": np.s_[:, 1]}[which]
+        rows[place] *= size / np.abs(rows[place]).max()
     return rows.astype(dtype)
 
 
@@ -167,9 +167,9 @@ def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name):
                 continue
             rows = extreme_rows(power, which, dtype)
             kernel = KERNELS[(case + (dtype is np.float32)) % 2]
-            own = make(name, sigma=10.0**sigma, kernel=kernel, **options)
-            fits = [says_what_is_wrong(own.fit, rows)]
-            other = says_what_is_wrong(clone(own).fit, plain)
+            unfitted = make(name, sigma=10.0**sigma, kernel=kernel, **options)
+            fits = [says_what_is_wrong(unfitted.fit, rows)]
+            other = says_what_is_wrong(clone(unfitted).fit, plain)
             if other is not None:
                 fits += [other, says_what_is_wrong(other._adapted, rows)]
             for fitted in filter(None, fits):

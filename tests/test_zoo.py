@@ -66,9 +66,9 @@ def assert_same_map(one, other, tolerance):
             assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance, err_msg=key)
     Z = np.random.default_rng(0).normal(size=(5, other.n_features_in_))
     for ours, theirs in zip(one.feature_maps_, other.feature_maps_, strict=True):
-        for part, expected in zip(ours(Z), theirs(Z), strict=True):
+        for actual, expected in zip(ours(Z), theirs(Z), strict=True):
             if expected is not None:
-                assert_allclose(part, expected, rtol=tolerance, atol=tolerance)
+                assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @settings(
@@ -104,12 +104,10 @@ def test_weights_are_repetitions(name, kernel, side, kind, sigma, n_components, 
     params |= {"n_components": n_components, "sigma": sigma, "kernel": kernel, "random_state": 0}
     mechanism = make(name, **params)
 
-    def fit(chosen, sample_weight, own_keys=keys, container=np.asarray):
-        own_keys = own_keys if own_keys is None else container(own_keys)
+    def fit(chosen, sample_weight, keys=keys, container=np.asarray):
         labels = None if y is None else y[chosen]
-        return clone(mechanism).fit(
-            container(rows[chosen]), labels, sample_weight=sample_weight, keys=own_keys
-        )
+        sides = {"X": container(rows[chosen]), "keys": keys if keys is None else container(keys)}
+        return clone(mechanism).fit(y=labels, sample_weight=sample_weight, **sides)
 
     every = np.arange(n)
     weighted = fit(every, weights)
