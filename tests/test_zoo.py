@@ -104,10 +104,12 @@ def test_weights_are_repetitions(name, kernel, side, kind, sigma, n_components, 
     params |= {"n_components": n_components, "sigma": sigma, "kernel": kernel, "random_state": 0}
     mechanism = make(name, **params)
 
-    def fit(chosen, sample_weight, keys=keys, container=np.asarray):
+    def fit(chosen, sample_weight, own_keys=keys, container=np.asarray):
+        own_keys = own_keys if own_keys is None else container(own_keys)
         labels = None if y is None else y[chosen]
-        sides = {"X": container(rows[chosen]), "keys": keys if keys is None else container(keys)}
-        return clone(mechanism).fit(y=labels, sample_weight=sample_weight, **sides)
+        return clone(mechanism).fit(
+            container(rows[chosen]), labels, sample_weight=sample_weight, keys=own_keys
+        )
 
     every = np.arange(n)
     weighted = fit(every, weights)
