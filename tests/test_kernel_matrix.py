@@ -99,18 +99,6 @@ def test_variances_are_known_or_say_what_is(name, coupling):
             assert kernel == "softmax" or np.isneginf(np.diagonal(logs)).all()
 
 
-def test_sparse_pairs_that_nearly_agree_have_an_exact_kernel():
-    for size in (1e-3, 1.0, 1e6):
-        rows = size * X
-        rows[10:] = rows[:20] * (1 + 1e-9 * np.arange(20)[:, None])
-        fitted = mechanism("RFFSampler", sigma=1e9 / size).fit(rows)
-        dense = fitted.exact_kernel(rows, log=True)
-        for convert in (sp.csr_array, sp.csc_array):
-            actual = fitted.exact_kernel(convert(rows), log=True)
-            assert_allclose(actual, dense, rtol=1e-12, atol=0)
-        assert_allclose(fitted.exact_kernel(rows, sp.csr_array(rows[:4]), log=True), dense[:, :4])
-
-
 def test_rows_far_from_zero_keep_the_digits_of_their_differences():
     steps = np.random.default_rng(0).integers(-8, 9, (12, 3)) / 8.0  # sums with 1e9 are exact
     for kernel, convert in product(
