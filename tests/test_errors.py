@@ -288,15 +288,3 @@ def test_parameters_of_a_feature_map(estimator):
     for value in ("rbf", 3, RFFSampler):
         text = says("feature_map", "fit", "transform", call=estimator(value).fit, given=(X, y))
         assert repr(value) in text
-    for model, words in (
-        (estimator(sigma=-1.0), ("sigma", "-1.0", "scale", "median")),
-        (estimator(random_state="seed"), ("random_state", "'seed'")),
-        (estimator(RFFSampler(n_components=3)), ("n_components", 3, 2, 4)),
-    ):
-        says(*words, call=model.fit, given=(X, y))
-
-
-def test_a_classifier_wants_classes():
-    model = KernelRegressionClassifier()
-    says("label type", "continuous", call=model.fit, given=(X, X[:, 0]))
-    says("1d array", call=model.fit, given=(X, X[:, :2]))
