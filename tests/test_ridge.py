@@ -378,6 +378,18 @@ def test_targets_of_any_size(size, dtype):
         assert_allclose(scaled.alpha_, plain.alpha_, rtol=1e-5)
 
 
+def test_none_is_landmarks_unless_rows_are_sparse_or_a_first_batch():
+    y = (T[:, 0] > 0).astype(int) + (T[:, 0] > 1)
+    sparse, parts = sp.csr_array(X), [(X[:50], y[:50]), (X[50:], y[50:])]
+    for kind in (ApproxKernelRidge, ApproxKernelRidgeClassifier, ApproxKernelRidgeCV):
+        assert isinstance(kind().fit(X, y).feature_map_, ClusterNystroem)
+        assert isinstance(kind().fit_batches(parts).feature_map_, ClusterNystroem)
+        features = kind().fit(sparse, y).feature_map_
+        assert isinstance(features, RFFSampler) and features.n_components_ == 512
+    first = ApproxKernelRidge().partial_fit(X, y).feature_map_
+    assert isinstance(first, RFFSampler) and first.sigma == "scale"
+
+
 def test_landmarks_are_uncertain_where_there_are_no_rows():
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(40, 2)), rng.normal(size=40)

@@ -461,7 +461,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         return self._add(X, y, sample_weight, forget=True)
 
     def _default_for(self, data, is_first_batch=False):
-        """Return the map that None stands for; `data` are the rows, or None before any is seen."""
+        """Return the map that None stands for, given the rows."""
         return self._default_map
 
     def _prepared(self, sigma=None, hint=None, default=None):

@@ -426,11 +426,9 @@ class _Regression(Regression):
                 [function(features) for function in functions], axis=1
             )
 
-        predictions, size = (
-            predictions_in(*self._of_features(X, feature_map, both)),
-            len(ridge.intercept),
-        )
-        xp, starts = namespace(predictions), range(0, predictions.shape[1], size)
+        predictions = predictions_in(*self._of_features(X, feature_map, both))
+        xp, size = namespace(predictions), len(ridge.intercept)
+        starts = range(0, predictions.shape[1], size)
         parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
 
