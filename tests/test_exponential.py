@@ -127,3 +127,16 @@ def test_balancing_does_not_depend_on_order_batches_or_containers(kind, d):
         for method, rows in (("log_transform", X), ("log_transform_keys", Y)):
             values, expected = (getattr(each, method)(rows) for each in (other, fitted))
             assert_allclose(values, expected, rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_rounding_of_the_statistics_does_not_move_the_parameter():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n_features, (plus, minus) = int(rng.integers(1, 30)), 10 ** rng.uniform(-3, 3, 2)
+        fits = []
+        for noise in np.finfo(float).eps * rng.integers(-2, 3, (2, 3)):
+            sums = {1: plus * (1 + noise[0]), -1: minus * (1 + noise[1])}
+            fits.append(fit_generalized(sums, (plus + minus) / 2 * (1 + noise[2]), n_features))
+        (A, sign), (again, sign_again) = fits
+        assert sign == sign_again
+        assert_allclose(again, A, rtol=1e-8)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 from numpy.testing import assert_allclose
+from scipy.special import logsumexp
 
 from skrf._sums import (
     LogMatrix,
@@ -17,6 +18,7 @@ from skrf._sums import (
     Rows,
     Sums,
     added,
+    log_product,
     log_sum_exp,
 )
 
@@ -137,3 +139,13 @@ def test_products_of_a_matrix_of_logarithms(seed, size, width):
     nothing = np.full(6, -np.inf)
     assert (matrix.product(nothing[:4]) == -np.inf).all()
     assert (matrix.turned_product(nothing) == -np.inf).all()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
+def test_logs_of_products_keep_their_digits_in_every_library(size):
+    rng = np.random.default_rng(0)
+    A, B = size * rng.normal(size=(5, 8)), size * rng.normal(size=(8, 6))
+    expected = logsumexp(A[:, :, None] + B, axis=1)
+    assert_allclose(log_product(A, B), expected, rtol=1e-12)
+    xp = pytest.importorskip("array_api_strict")
+    assert_allclose(np.asarray(log_product(xp.asarray(A), xp.asarray(B))), expected, rtol=1e-12)

@@ -1,6 +1,7 @@
 """Exponential features exp(A |w|^2 + B w.x + C |x|^2) with parameters fitted to the data."""
 
 import math
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,10 @@ from ._docs import document
 from .nonlinearities import DenseExponential, Exponential, GeneralizedExponential
 from .positive import CenteredRandomFeatures
 from .streams import PHASE, rng_of
+
+_SAME = 1e-9  # relative to 1 and to the value: smaller gains do not matter
+_WIDE = 1e-3  # step of differences
+_LEAST_BEND = 1e-11  # second difference, relative to the same, that is far above rounding
 
 
 def optimal_rho(mean_squared_sum, n_features):
@@ -149,13 +154,42 @@ def fit_generalized(mean_squared_sums, mean_norms2, n_features):
                 values = [objective(point, s) for point in (start, optimum.x)]
             for point, value in zip((start, optimum.x), values, strict=True):
                 if np.isfinite(value):
-                    candidates.append((value, len(candidates), point, s))
-    value, _, point, s = min(candidates)
+                    candidates.append((value, point, s))
+    least = min(value for value, *_ in candidates)
+    worst = least + _SAME * (1 + abs(least))
+    point, s = next((point, s) for value, point, s in candidates if value <= worst)
+    point = _polished(partial(objective, s=s), point)
     real = np.array([point[0], 0.0])
-    if objective(real, s) <= value + 1e-9 * (1 + abs(value)):
+    if objective(real, s) <= worst:
         # Drop an imaginary part that gains nothing: it would only cost columns.
         return np.complex128(curve(real).real), s
     return np.complex128(curve(point)), s
+
+
+def _polished(function, point):
+    """Return a minimum of a function of two numbers, given one to about eight digits.
+
+    Where it is flat, rounding decides where a line search ends. Here steps are wide, so that
+    rounding hardly enters.
+    """
+    steps = _WIDE * np.eye(2)
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            ahead, back = ([function(point + sign * step) for step in steps] for sign in (1, -1))
+            mixed = function(point + steps[0] + steps[1]) + function(point - steps[0] - steps[1])
+            middle = function(point)
+            bent = np.add(ahead, back) - 2 * middle
+            cross = (mixed - 2 * middle - bent.sum()) / 2
+            slopes, curves = np.subtract(ahead, back) / 2, np.diag(bent) + cross * (1 - np.eye(2))
+            if not np.isfinite(curves).all():
+                break
+            if np.linalg.eigvalsh(curves)[0] <= _LEAST_BEND * (1 + abs(middle)):
+                break
+            move = _WIDE * np.linalg.solve(curves, slopes)
+            if np.abs(move).max() > _WIDE:
+                break
+            point = point - move
+    return point
 
 
 @document
