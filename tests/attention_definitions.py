@@ -13,13 +13,13 @@ def maps_of(attention, q, k, causal=None):
     """Return the fitted feature map of a set of keys (S, d) and its queries (G, L, d)."""
     width = k.shape[-1]
     scale = 1 / math.sqrt(width) if attention.scale is None else attention.scale
-    own = clone(attention.feature_map).set_params(sigma=math.sqrt(scale))
-    if isinstance(own, GeneralizedMap):
-        return own.fit_without_data(width)
-    own.set_params(kernel="softmax")
+    feature_map = clone(attention.feature_map).set_params(sigma=math.sqrt(scale))
+    if isinstance(feature_map, GeneralizedMap):
+        return feature_map.fit_without_data(width)
+    feature_map.set_params(kernel="softmax")
     if attention.causal if causal is None else causal:
-        return own.fit_without_data(width)
-    return own.fit(q.reshape(-1, width), keys=k)
+        return feature_map.fit_without_data(width)
+    return feature_map.fit(q.reshape(-1, width), keys=k)
 
 
 def log_products(feature_map, q, k):
@@ -71,11 +71,13 @@ def attention_of(attention, q, k, v, padding=None):
         heads = slice(h * n_per_key, (h + 1) * n_per_key)
         hidden = None if padding is None else padding[b]
         if hasattr(attention, "feature_maps_"):
-            own = attention.feature_maps_[h]
+            feature_map = attention.feature_maps_[h]
         else:
             seen = np.ones(k.shape[2], bool) if hidden is None or hidden.all() else ~hidden
             real = seen if q.shape[2] == k.shape[2] else slice(None)
-            own = maps_of(attention, q[b, heads][:, real], k[b, h][seen])
+            feature_map = maps_of(attention, q[b, heads][:, real], k[b, h][seen])
         for head in range(heads.start, heads.stop):
-            out[b, head] = matrix_of(own, q[b, head], k[b, h], weights[head], hidden) @ v[b, h]
+            out[b, head] = (
+                matrix_of(feature_map, q[b, head], k[b, h], weights[head], hidden) @ v[b, h]
+            )
     return out

@@ -103,8 +103,8 @@ def test_clusters_are_found_within_classes():
     labels = np.repeat(["b", "a"], 80)
     expected = [rows[start : start + 40].mean(axis=0) for start in (0, 40, 80, 120)]
     for centers in ("auto", "classes"):
-        found = make(4, centers=centers).fit(rows, labels).centers_
-        assert_allclose(np.sort(found, axis=0), np.sort(expected, axis=0), rtol=0, atol=1e-8)
+        places = make(4, centers=centers).fit(rows, labels).centers_
+        assert_allclose(np.sort(places, axis=0), np.sort(expected, axis=0), rtol=0, atol=1e-8)
     plain = make(4, centers="kmeans").fit(rows)
     assert_array_equal(make(4, centers="kmeans").fit(rows, labels).centers_, plain.centers_)
     assert_array_equal(make(4).fit(rows).centers_, plain.centers_)
@@ -136,10 +136,10 @@ def test_random_landmarks_are_different_rows_drawn_by_weight():
     weights = np.where(rows[:, 0] < 20, 1.0, 9.0)
     heavy = 0
     for seed in range(100):
-        found = ClusterNystroem(4, centers="random", random_state=seed)
-        found = found.fit(rows, sample_weight=weights).centers_[:, 0]
-        assert len(np.unique(found)) == 4 and np.isin(found, rows).all()
-        heavy += np.sum(found >= 20)
+        places = ClusterNystroem(4, centers="random", random_state=seed)
+        places = places.fit(rows, sample_weight=weights).centers_[:, 0]
+        assert len(np.unique(places)) == 4 and np.isin(places, rows).all()
+        heavy += np.sum(places >= 20)
     # 400 draws of a share of 0.9, a little less as heavy rows are used up: 5 standard errors.
     assert 0.8 < heavy / 400 < 0.95
 
@@ -154,12 +154,12 @@ def test_weights_are_repetitions(centers):
         rng = np.random.default_rng(seed)
         rows = rng.normal(size=(25, 2)) if seed < 3 else np.round(rng.normal(size=(25, 2)))
         labels, weights = rng.integers(0, 3, 25), rng.integers(0, 4, 25)
-        own = make(rng.integers(1, 20), centers=centers, sigma=sigma)
-        weighted = clone(own).fit(rows, labels, sample_weight=weights)
+        feature_map = make(rng.integers(1, 20), centers=centers, sigma=sigma)
+        weighted = clone(feature_map).fit(rows, labels, sample_weight=weights)
         repeated = rng.permutation(np.repeat(np.arange(25), weights))
         for again in (
-            clone(own).fit(rows[repeated], labels[repeated]),
-            clone(own).fit(sp.csr_array(rows), labels, sample_weight=0.3 * weights),
+            clone(feature_map).fit(rows[repeated], labels[repeated]),
+            clone(feature_map).fit(sp.csr_array(rows), labels, sample_weight=0.3 * weights),
         ):
             assert_allclose(again.centers_, weighted.centers_, rtol=1e-9, atol=1e-9)
             assert_allclose(again.sigma_, weighted.sigma_, rtol=1e-9)
@@ -177,8 +177,8 @@ def test_wide_samples_are_clustered_by_fewer(monkeypatch):
     """As many as fit into memory, and at least as many as landmarks, which they then are."""
     for entries in (1, 8 * 4):
         monkeypatch.setattr(landmarks, "_CENTER_ENTRIES", entries)
-        found = make(8).fit(X).centers_
-        assert len(found) == 8 and (cdist(found, X).min(axis=1) == 0).all()
+        places = make(8).fit(X).centers_
+        assert len(places) == 8 and (cdist(places, X).min(axis=1) == 0).all()
 
 
 @pytest.mark.parametrize("sigma", ["scale", 100.0])
@@ -268,10 +268,14 @@ def test_kernel_regression_passes_labels_and_sets_sigma():
     for weights in (None, np.arange(150) % 4):
         model = KernelRegressionClassifier(ClusterNystroem(12), sigma=2.0, random_state=3)
         model.fit(X, y, sample_weight=weights)
-        own = ClusterNystroem(12, sigma=2.0, random_state=3).fit(X, y, sample_weight=weights)
-        assert_array_equal(model.feature_map_.centers_, own.centers_)
+        feature_map = ClusterNystroem(12, sigma=2.0, random_state=3).fit(
+            X, y, sample_weight=weights
+        )
+        assert_array_equal(model.feature_map_.centers_, feature_map.centers_)
         counts = np.ones(150) if weights is None else weights
-        sums = np.maximum(own.approximate_kernel(Q, X) @ (counts[:, None] * np.eye(3)[y]), 0)
+        sums = np.maximum(
+            feature_map.approximate_kernel(Q, X) @ (counts[:, None] * np.eye(3)[y]), 0
+        )
         shares = sums / sums.sum(axis=1, keepdims=True)
         assert_allclose(model.predict_proba(Q), shares, rtol=1e-8, atol=1e-10)
     regressor = KernelRegressor(ClusterNystroem(12), sigma=2.0, random_state=3).fit(X, y)
@@ -281,12 +285,12 @@ def test_kernel_regression_passes_labels_and_sets_sigma():
 
 def test_denominators_that_are_not_positive():
     """On either side of all landmarks rows see each other with a negative weight."""
-    own = FrozenEstimator(make(sigma=1.0).fit([[0.0], [1.0]]))
+    feature_map = FrozenEstimator(make(sigma=1.0).fit([[0.0], [1.0]]))
     rows, queries = [[-2.0], [-2.1], [-2.2]], [[3.0], [-1.0]]
-    assert (own.estimator.approximate_kernel(rows, queries)[:, 0] < -1e-3).all()
-    predicted = KernelRegressor(own).fit(rows, [1.0, 2.0, 6.0]).predict(queries)
+    assert (feature_map.estimator.approximate_kernel(rows, queries)[:, 0] < -1e-3).all()
+    predicted = KernelRegressor(feature_map).fit(rows, [1.0, 2.0, 6.0]).predict(queries)
     assert_allclose(predicted[0], 3.0)
     assert 1.0 < predicted[1] < 3.0
-    proba = KernelRegressionClassifier(own).fit(rows, [0, 1, 1]).predict_proba(queries)
+    proba = KernelRegressionClassifier(feature_map).fit(rows, [0, 1, 1]).predict_proba(queries)
     assert_allclose(proba[0], [1 / 3, 2 / 3])
     assert 1 / 3 < proba[1, 0] < 1

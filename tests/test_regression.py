@@ -134,9 +134,9 @@ def test_positive_maps_are_summed_in_log_space(sigma, dtype):
     expected = scores - logsumexp(scores, axis=1, keepdims=True)
     # Weighted features fit to rounding of the dtype, whose exponents reach 1e7 at sigma = 1000.
     size = np.abs(logs).max() * np.finfo(dtype).eps
-    found = model.predict_log_proba(queries)
-    assert np.isfinite(found).all()
-    assert_allclose(found, expected, rtol=1e-6, atol=10 * size)
+    actual = model.predict_log_proba(queries)
+    assert np.isfinite(actual).all()
+    assert_allclose(actual, expected, rtol=1e-6, atol=10 * size)
     assert_allclose(model.predict_proba(queries), softmax(scores, axis=1), atol=1e-6)
     regressor = KernelRegressor(feature_map).fit(rows, T, sample_weight=WEIGHTS)
     shares = softmax(logsumexp(logs, axis=2), axis=1)
@@ -181,9 +181,9 @@ def test_targets_of_any_size_in_float32(size):
     rows = rows.astype(np.float32)
     targets = size * (2 + np.sin(rows[:, 0].astype(float)))
     regressor = KernelRegressor(PositiveRF(64, kernel="softmax", sigma=1.0, random_state=0))
-    found = clone(regressor).fit(rows, targets).predict(rows)
+    actual = clone(regressor).fit(rows, targets).predict(rows)
     exact = clone(regressor).fit(rows.astype(float), targets).predict(rows.astype(float))
-    assert_allclose(found / size, exact / size, rtol=0, atol=1e-4)
+    assert_allclose(actual / size, exact / size, rtol=0, atol=1e-4)
 
 
 # ------------------------------------------------------------------ large and small numbers
@@ -211,8 +211,8 @@ def test_predictions_that_float32_does_not_hold_are_told(library):
         for factor, limit in ((1e-60, 0.0), (1e60, np.inf)):
             model.fit(rows, factor * T[:, 0])
             with pytest.warns(RuntimeWarning, match="Predictions overflow or vanish in float32"):
-                found = library.host(model.predict(rows))
-            assert found.dtype == np.float32 and (np.abs(found) == limit).all()
+                actual = library.host(model.predict(rows))
+            assert actual.dtype == np.float32 and (np.abs(actual) == limit).all()
             assert_allclose(library.host(model.predict(wide)) / factor, plain, rtol=0, atol=1e-4)
 
 
@@ -221,10 +221,10 @@ def test_small_targets_beside_large_ones_in_float32():
     rows = np.arange(15, dtype=np.float32)[:, None]
     targets = 10.0 ** np.arange(-35, 36, 5)
     model = KernelRegressor(OptimalPositiveRF(2000, sigma=60.0, random_state=0))
-    found = model.fit(rows, targets).predict(rows)
+    actual = model.fit(rows, targets).predict(rows)
     exact = clone(model).fit(rows.astype(float), targets).predict(rows.astype(float))
-    assert found.dtype == np.float32
-    assert_allclose(np.log(found), np.log(exact), rtol=0, atol=1e-2)
+    assert actual.dtype == np.float32
+    assert_allclose(np.log(actual), np.log(exact), rtol=0, atol=1e-2)
     with pytest.warns(RuntimeWarning, match="Targets of y that are 2.500 times smaller"):
         model.fit(rows, np.where(rows[:, 0] > 5, 1e-200, 1.0))
     with pytest.warns(RuntimeWarning, match="Targets of y"):
@@ -242,8 +242,8 @@ def test_small_shares_keep_the_digits_of_their_logarithms(dtype, rtol, most):
         weights = np.array([1.0, 10.0**-power, 10.0 ** -(power / 2)])
         expected = even + np.log(weights)
         expected -= logsumexp(expected, axis=1, keepdims=True)
-        found = KernelRegressionClassifier(frozen).fit(rows, [0, 1, 2], weights)
-        assert_allclose(found.predict_log_proba(rows), expected, rtol=rtol, atol=rtol)
+        model = KernelRegressionClassifier(frozen).fit(rows, [0, 1, 2], weights)
+        assert_allclose(model.predict_log_proba(rows), expected, rtol=rtol, atol=rtol)
 
 
 # ------------------------------------------------------------------ order, batches and blocks
@@ -271,7 +271,7 @@ def test_batches_and_order_do_not_matter(which):
 @pytest.mark.parametrize("which", ["positive", "trigonometric", "clustered", "nystroem"])
 def test_blocks_and_sparse_rows_do_not_matter(which):
     """A block of rows, and many blocks of the same rows again and again, in any order."""
-    rows, queries = (own * (np.abs(own) > 0.4) for own in (X, Q))
+    rows, queries = (array * (np.abs(array) > 0.4) for array in (X, Q))
     feature_map = FrozenEstimator(clone(MAPS[which]).fit(rows))
     one = KernelRegressionClassifier(feature_map).fit(rows, y, sample_weight=WEIGHTS)
     one_regressor = KernelRegressor(feature_map).fit(rows, T)
@@ -391,8 +391,8 @@ def test_scores_that_are_only_rounding_decide_nothing(dtype, sign):
     regressor = KernelRegressor(FunctionTransformer()).fit(rows[:65].astype(dtype), targets)
     asked = np.array([[1, 1], [1, 0.999]], dtype)
     shares, clear = [65 / 66, 1 / 66], [1, 0]
-    found = unwarned(classifier.predict_proba, asked)
-    assert_allclose(found, [shares, clear if sign > 0 else shares], rtol=1e-5)
+    actual = unwarned(classifier.predict_proba, asked)
+    assert_allclose(actual, [shares, clear if sign > 0 else shares], rtol=1e-5)
     with pytest.warns(FeatureCollapseWarning):
         assert_allclose(regressor.predict(asked[:1]), targets.mean(), rtol=1e-5)
 
@@ -409,9 +409,11 @@ def test_rows_whose_features_are_zero_are_told():
     functions = model.predict, model.predict_proba, model.predict_log_proba, regressor.predict
     for function in functions:
         function([[1.0], [3.0]])
-        with pytest.warns(FeatureCollapseWarning, match="class shares or the mean target") as told:
+        with pytest.warns(
+            FeatureCollapseWarning, match="class shares or the mean target"
+        ) as caught:
             function([[1.0], [0.0]])
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -427,9 +429,9 @@ def test_features_beyond_the_range_count_as_zero_and_are_told(value):
             model.fit(rows, labels)
         predict = getattr(model, "predict_proba", model.predict)
         with pytest.warns(FeatureCollapseWarning), pytest.warns(RuntimeWarning, match="count as 0"):
-            found = predict([[3.0], [11.0]])
+            actual = predict([[3.0], [11.0]])
         # Key rows beyond the range are left out; the shares are those of all rows.
-        assert_allclose(found, expected)
+        assert_allclose(actual, expected)
 
 
 def test_ties_go_to_the_first_class():
@@ -451,7 +453,7 @@ def test_what_later_batches_may_not_change():
     model.partial_fit(X, y, classes=[9, 2, 1, 0])
     regressor = KernelRegressor(AdaptiveRF(16), random_state=0).partial_fit(X, T)
     odd = np.array([0.5, 1.5] * 30, object)
-    for own, words, *batch in (
+    for estimator, words, *batch in (
         (unfitted, "classes must be passed on the first call", X, y),
         (unfitted, "labels .*2.* not in classes=.*0, 1", X, y, [1, 0]),
         (unfitted, "classes must hold", X, y, []),
@@ -463,7 +465,7 @@ def test_what_later_batches_may_not_change():
         (regressor, "y has .*2.* outputs, but the first batch had .*3", X, T[:, :2]),
     ):
         with pytest.raises(ValueError, match=words):
-            own.partial_fit(*batch)
+            estimator.partial_fit(*batch)
 
 
 @pytest.mark.parametrize("which", ["positive", "trigonometric", "asymmetric"])

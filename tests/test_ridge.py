@@ -142,11 +142,11 @@ def test_three_classes_are_linear_discriminants(which, repeats, alpha):
     brute = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=estimator)
     brute.fit(features, np.repeat(names, weights))
     expected = brute.decision_function(features_of(model, Q))
-    found = model.decision_function(Q)
+    actual = model.decision_function(Q)
     assert_array_equal(model.predict(Q), brute.predict(features_of(model, Q)))
     # Their common term is that of the mean of all features.
-    found, expected = (part - part.mean(axis=1, keepdims=True) for part in (found, expected))
-    assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    actual, expected = (part - part.mean(axis=1, keepdims=True) for part in (actual, expected))
+    assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
     assert model.coef_.shape == (3, features.shape[1]) and model.intercept_.shape == (3,)
 
 
@@ -168,9 +168,9 @@ def test_a_class_without_rows_is_never_predicted():
     rows = np.array([[0, 0], [4, 0], [0, 4.0]])[codes] + 0.2 * _rng.normal(size=(600, 2))
     far = _rng.uniform(-2, 6, size=(500, 2))
     for n_seen in (2, 3):
-        own = codes < n_seen
+        is_seen = codes < n_seen
         model = ApproxKernelRidgeClassifier(random_state=0)
-        model.partial_fit(rows[own], codes[own], classes=[0, 1, 2, 3])
+        model.partial_fit(rows[is_seen], codes[is_seen], classes=[0, 1, 2, 3])
         assert set(model.predict(far)) == set(range(n_seen))
         assert np.isfinite(model.decision_function(far)).all()
         model.partial_fit(rows, codes)
@@ -189,8 +189,8 @@ def test_a_class_that_is_explained_does_not_hide_the_others(dtype, offset, alpha
     model = ApproxKernelRidgeClassifier(
         FunctionTransformer(), alpha=alpha, decision="discriminants"
     )
-    found = model.fit(rows[:2000], codes[:2000]).score(rows[2000:], codes[2000:])
-    assert found > 0.885
+    accuracy = model.fit(rows[:2000], codes[:2000]).score(rows[2000:], codes[2000:])
+    assert accuracy > 0.885
     assert_allclose(np.exp(model.decision_function(rows)).sum(axis=1), 1.0, rtol=1e-5)
 
 
@@ -272,9 +272,9 @@ def log_evidence(features, targets, alpha):
     # Contrasts of the targets do not know the mean.
     contrasts = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0][:, 1:]
     covariance = contrasts.T @ (features @ features.T / alpha + np.eye(n)) @ contrasts
-    own = contrasts.T @ targets
-    noise = np.sum(own * np.linalg.solve(covariance, own), axis=0) / (n - 1)
-    pairs = zip(own.T, noise, strict=True)
+    turned = contrasts.T @ targets
+    noise = np.sum(turned * np.linalg.solve(covariance, turned), axis=0) / (n - 1)
+    pairs = zip(turned.T, noise, strict=True)
     return sum(multivariate_normal.logpdf(x, cov=v * covariance) for x, v in pairs), noise
 
 
@@ -286,8 +286,8 @@ def test_evidence_is_the_marginal_likelihood(which):
     best, noise = log_evidence(features, targets, model.alpha_)
     assert_allclose(model.noise_variance_, noise, rtol=1e-8)
     grid = model.alpha_ * np.array([1e-4, 0.1, 0.9, 0.99, 1.01, 1.1, 10, 1e4])
-    found = np.array([log_evidence(features, targets, alpha)[0] for alpha in grid])
-    assert (found < best - 1e-7).all()
+    evidences = np.array([log_evidence(features, targets, alpha)[0] for alpha in grid])
+    assert (evidences < best - 1e-7).all()
     brute = Ridge(model.alpha_).fit(features, targets)
     assert_allclose(model.predict(Q), brute.predict(features_of(model, Q)), rtol=1e-8, atol=1e-8)
 
@@ -322,8 +322,8 @@ def test_batches_are_one_fit(which, weights):
     whole = ApproxKernelRidge(pre).fit(X, T, sample_weight=weights)
     model = ApproxKernelRidge(pre)
     for rows in (slice(0, 2), slice(2, 50), slice(50, 80)):
-        own = None if weights is None else weights[rows]
-        model.partial_fit(X[rows], T[rows], sample_weight=own)
+        some_weights = None if weights is None else weights[rows]
+        model.partial_fit(X[rows], T[rows], sample_weight=some_weights)
     for name in ("coef_", "intercept_", "noise_variance_"):
         assert_allclose(getattr(model, name), getattr(whole, name), rtol=1e-8, atol=1e-9)
 
@@ -349,13 +349,15 @@ def test_merges_are_sums_in_any_order(sizes, units, seed):
     rng = np.random.default_rng(seed)
     frozen = FrozenEstimator(RFFSampler(6, random_state=0).fit(X))
     rows = [rng.normal(size=(n, 3)) for n in sizes]
-    targets = [unit * rng.normal(size=(len(own), 2)) for own, unit in zip(rows, units, strict=True)]
+    targets = [
+        unit * rng.normal(size=(len(block), 2)) for block, unit in zip(rows, units, strict=True)
+    ]
     a, b, c = (ApproxKernelRidge(frozen).fit(*pair) for pair in zip(rows, targets, strict=True))
     before = pickle.dumps((a, b, c))
-    found = a.merge(b).merge(c), a.merge(b.merge(c)), c.merge(a).merge(b)
+    merged = a.merge(b).merge(c), a.merge(b.merge(c)), c.merge(a).merge(b)
     assert pickle.dumps((a, b, c)) == before
     whole = ApproxKernelRidge(frozen).fit(np.concatenate(rows), np.concatenate(targets))
-    for other in found:
+    for other in merged:
         for name in ("coef_", "intercept_"):
             pair = (getattr(model, name) / max(units) for model in (other, whole))
             assert_allclose(*pair, rtol=1e-9, atol=1e-11)
@@ -372,8 +374,8 @@ def test_targets_of_any_size(size, dtype):
         ApproxKernelRidgeCV(feature_map, sigmas=2),
     ):
         plain, scaled = clone(model).fit(rows, T[:, 0]), clone(model).fit(rows, size * T[:, 0])
-        found, expected = scaled.predict(Q, return_std=True), plain.predict(Q, return_std=True)
-        for pair in zip(found, expected, strict=True):
+        actual, expected = scaled.predict(Q, return_std=True), plain.predict(Q, return_std=True)
+        for pair in zip(actual, expected, strict=True):
             assert_allclose(pair[0] / size, pair[1], rtol=rtol)
         assert_allclose(scaled.alpha_, plain.alpha_, rtol=1e-5)
 
@@ -426,8 +428,8 @@ def test_alphas_lost_in_rounding_leave_predictions_of_the_size_of_targets(bits):
     rows, weights = np.tile(X[:10], (8, 1)).astype(np.float32), np.full(80, 2.0**bits)
     search = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), sigmas=[0.01, 0.5], alphas=[0.01])
     for model in (ApproxKernelRidge(RFFSampler(20, sigma=0.5, random_state=0), alpha=0.01), search):
-        found = model.fit(rows, T, sample_weight=weights).predict(rows)
-        assert np.abs(found).max() < 2 * np.abs(T).max()
+        predictions = model.fit(rows, T, sample_weight=weights).predict(rows)
+        assert np.abs(predictions).max() < 2 * np.abs(T).max()
 
 
 def test_a_row_that_outweighs_all_others_keeps_their_digits():
@@ -455,9 +457,9 @@ def test_features_that_are_constant_leave_the_mean(spread):
     rows = (0.3 if spread == 0 else 0.0) + spread * X[:40, :1]
     weights = np.random.default_rng(4).uniform(0.5, 2, 40)
     mean = np.average(T[:40], axis=0, weights=weights)
-    own = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18)
+    features = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18)
     for dtype in (np.float32, np.float64):
-        model = ApproxKernelRidge(own, alpha="evidence", random_state=0)
+        model = ApproxKernelRidge(features, alpha="evidence", random_state=0)
         for part in (slice(17), slice(17, 40)):
             model.partial_fit(rows[part].astype(dtype), T[part], sample_weight=weights[part])
         assert_allclose(model.predict(rows.astype(dtype)), np.tile(mean, (40, 1)), rtol=1e-5)
@@ -528,8 +530,8 @@ def test_generalised_cross_validation_is_its_definition(weights):
     for alpha in alphas:
         penalty = alpha * np.diag(np.arange(design.shape[1]) > 0)
         hat = design @ np.linalg.solve(design.T @ design + penalty, design.T)
-        own = np.sqrt(w)[:, None] * T[:, :2]
-        errors = np.sum((own - hat @ own) ** 2, axis=0)
+        scaled = np.sqrt(w)[:, None] * T[:, :2]
+        errors = np.sum((scaled - hat @ scaled) ** 2, axis=0)
         expected.append(-np.mean(w.sum() * errors / (w.sum() - np.trace(hat)) ** 2))
     if weights is None or w.sum() > 41:
         assert_allclose(model.cv_results_["mean_test_score"], expected, rtol=1e-7)
@@ -546,8 +548,8 @@ def assert_same_table(ours, theirs):
     assert len(order) == len(places)
     for name in theirs.cv_results_:
         if name.endswith("test_score"):
-            found = ours.cv_results_[name][order]
-            assert_allclose(found, theirs.cv_results_[name], rtol=1e-8, err_msg=name)
+            actual = ours.cv_results_[name][order]
+            assert_allclose(actual, theirs.cv_results_[name], rtol=1e-8, err_msg=name)
     assert {"sigma": ours.sigma_, "alpha": ours.alpha_} == theirs.best_params_
     assert ours.best_score_ == pytest.approx(theirs.best_score_, rel=1e-8)
 
@@ -574,12 +576,12 @@ def test_a_search_is_a_grid_search(cv, targets):
 
 
 def test_the_search_of_a_classifier_scores_targets():
-    own = {"sigmas": [0.3, 1.0], "alphas": [0.1, 1.0]}
+    grid = {"sigmas": [0.3, 1.0], "alphas": [0.1, 1.0]}
     feature_map = RFFSampler(30, random_state=0)
-    model = ApproxKernelRidgeClassifierCV(feature_map, cv=3, decision="argmax", **own).fit(X, y)
+    model = ApproxKernelRidgeClassifierCV(feature_map, cv=3, decision="argmax", **grid).fit(X, y)
     codes = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
     splits = list(StratifiedKFold(3).split(X, y))
-    plain = ApproxKernelRidgeCV(feature_map, cv=splits, **own).fit(X, codes)
+    plain = ApproxKernelRidgeCV(feature_map, cv=splits, **grid).fit(X, codes)
     for name in ("mean_test_score", "split2_test_score"):
         assert_allclose(model.cv_results_[name], plain.cv_results_[name], rtol=1e-9)
     assert model.sigma_ == plain.sigma_ and model.alpha_ == plain.alpha_
