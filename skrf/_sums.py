@@ -607,14 +607,29 @@ class SignedReadout:
     """As `Readout`, for features with signs, where weights that are only rounding are 0.
 
     Terms of both signs may cancel, and then nothing is left but rounding, which must not decide
-    between keys. `n_values` is the number of values per group, the weight first.
+    between keys.
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of shape (M, c).
+    n_values : int
+        Number of values per group, the weight first.
+    matrix : ndarray of shape (M, n), default=None
+        The sums of the features (n, c) are multiplied by it, because those of the queries are.
     """
 
-    def __init__(self, sums, n_values):
-        self.sums, self._is_weight = sums, slice(None, None, n_values)
-        self._sizes = namespace(sums.sums).abs(sums.sums[:, self._is_weight])
+    def __init__(self, sums, n_values, matrix=None):
+        xp, self._is_weight = namespace(sums.sums), slice(None, None, n_values)
+        self._lost = 0.0
+        if matrix is not None:
+            # Every entry of the matrix is known to the rounding of the largest.
+            norms = xp.linalg.vector_norm(sums.sums[:, self._is_weight], axis=0)
+            self._lost = float(np.linalg.norm(matrix)) * norms
+            sums = Sums(like(matrix, sums.sums) @ sums.sums, sums.top)
+        self.sums, self._sizes = sums, xp.abs(sums.sums[:, self._is_weight])
         with np.errstate(over="ignore"):
-            self._norms = namespace(sums.sums).linalg.vector_norm(self._sizes, axis=0)
+            self._norms = xp.linalg.vector_norm(self._sizes, axis=0) + self._lost
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (n, d), up to factors of rows."""
@@ -626,7 +641,7 @@ class SignedReadout:
             norms = xp.linalg.vecdot(factors, factors)[:, None] ** 0.5
             is_suspect = xp.abs(weights) <= rounding * norms * cast(self._norms, factors.dtype)
         if xp.any(is_suspect):  # the norms bound the sum of the sizes of all terms
-            terms = xp.abs(factors) @ cast(self._sizes, factors.dtype)
+            terms = xp.abs(factors) @ cast(self._sizes, factors.dtype) + norms * self._lost
             is_clear = xp.abs(weights) > rounding * terms
             products[:, self._is_weight] = xp.where(is_clear, weights, like(0.0, weights))
         return products

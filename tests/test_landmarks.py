@@ -14,6 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from skrf import (
     ApproxKernelAttention,
@@ -281,6 +283,44 @@ def test_kernel_regression_passes_labels_and_sets_sigma():
     regressor = KernelRegressor(ClusterNystroem(12), sigma=2.0, random_state=3).fit(X, y)
     plain = ClusterNystroem(12, centers="kmeans", sigma=2.0, random_state=3).fit(X)
     assert_array_equal(regressor.feature_map_.centers_, plain.centers_)
+
+
+def test_landmarks_away_from_the_origin():
+    same = np.full((6, 2), 5.0)
+    assert_allclose(ClusterNystroem(10).fit(same).transform(same), np.ones((6, 1)))
+    denormal = np.column_stack([np.full(9, 1e5), np.arange(9) * 1e-310])
+    for rows in (same, denormal):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = KernelRegressor(ClusterNystroem(5), sigma=1.0).fit(rows, np.arange(len(rows)))
+            assert_allclose(model.predict(rows), np.arange(len(rows)).mean())
+
+
+def test_places_that_no_row_is_near_get_the_mean():
+    """The weights there are 1e-140; what is left of them is the rounding of the root."""
+    rng = np.random.default_rng(0)
+    near, away = rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + [30.0, 0.0]
+    both = FrozenEstimator(make(40, sigma=1.0).fit(np.vstack([near, away])))
+    regressor = KernelRegressor(both).fit(near, near[:, 0])
+    with pytest.warns(FeatureCollapseWarning):
+        assert_allclose(regressor.predict(away), near[:, 0].mean())
+    classifier = KernelRegressionClassifier(both).fit(near, near[:, 0] > 0)
+    with pytest.warns(FeatureCollapseWarning):
+        assert_allclose(classifier.predict_proba(away)[:, 1], np.mean(near[:, 0] > 0))
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-8])
+def test_deviations_are_those_of_the_kernel_in_float32_and_in_a_pipeline(alpha):
+    rows = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    queries = np.vstack([rows[:20], [[50.0, 50.0]]]).astype(np.float32)
+    model = ApproxKernelRidge(make(100), alpha=alpha).fit(rows.astype(float), np.sin(rows[:, 0]))
+    deviations = model.predict(queries.astype(float), return_std=True)[1]
+    assert deviations[-1] > 5 * deviations[0]
+    piped = ApproxKernelRidge(make_pipeline(FunctionTransformer(), make(100)), alpha=alpha)
+    piped.fit(rows.astype(float), np.sin(rows[:, 0]))
+    assert_allclose(piped.predict(queries.astype(float), return_std=True)[1], deviations, rtol=1e-6)
+    assert_allclose(model.predict(queries, return_std=True)[1], deviations, rtol=1e-5)
+    assert_allclose(model.predict(queries[:-1], return_std=True)[1], deviations[:-1], rtol=1e-5)
 
 
 def test_denominators_that_are_not_positive():

@@ -389,6 +389,11 @@ class PipelineMap(FeatureMap):
         """Whether features are given as logarithms."""
         return self.feature_map.is_positive
 
+    @property
+    def is_projected(self):
+        """Whether features lack something of a kernel with K(x, x) = 1."""
+        return self.feature_map.is_projected
+
     def _before(self, X):
         X = to_host(X)
         for step in self.steps:

@@ -232,9 +232,9 @@ class ClusterNystroem(BaseRandomFeatures):
 
     def _assemble(self, learned, draw):
         affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-        centers = learned.centers_
-        size = max(np.ptp(centers, axis=0).max(), np.finfo(float).tiny)
-        squares = learned.squares.like(centers, lambda: scaled_squares(centers, centers, 1 / size))
+        places = learned.centers_ - learned.centers_[0]
+        size = max(np.abs(places).max(), np.finfo(float).tiny)
+        squares = learned.squares.like(places, lambda: scaled_squares(places, places, 1 / size))
         values, axes = np.linalg.eigh(np.exp(squares * (learned.sigma * size) ** 2 / -2))
         kept = values > _RANK * values[-1]
         root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T

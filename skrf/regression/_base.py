@@ -339,15 +339,12 @@ class KeySums:
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
         X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
-        sums = Sums(self.sums.sums, top).joined()
-        if feature_map.inner is not None:
-            sums = Sums(feature_map.matrix @ sums.sums, sums.top)
-            feature_map = feature_map.inner
-        sums = sums.in_library_of(X)
+        sums, matrix = Sums(self.sums.sums, top).joined().in_library_of(X), feature_map.matrix
+        feature_map = feature_map.inner or feature_map
         if feature_map.is_positive:
             readout = Readout(sums, True, self.n_values)
         else:
-            readout = SignedReadout(sums, self.n_values)
+            readout = SignedReadout(sums, self.n_values, matrix)
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
