@@ -193,14 +193,13 @@ def test_containers(sigma):
     assert np.isfinite(values).all() and np.isfinite(scale).all()
     assert np.abs(values).max(axis=1).min() > 1e-4
     assert_allclose(feature_map(sp.csr_array(rows)).values, values, rtol=0, atol=1e-6)
-    narrow = Q.astype(np.float32)
-    for part, double in zip(feature_map(narrow), feature_map(narrow.astype(float)), strict=True):
-        assert part.dtype == np.float32
-        assert_allclose(part, double, rtol=1e-6, atol=1e-6)
     single = X.astype(np.float32)
     fitted, half = (clone(reference).fit(rows, y) for rows in (single.astype(float), single))
     assert_array_equal(half.centers_, fitted.centers_)
-    assert make().fit(X).transform(single).dtype == np.float32
+    fitted = make().fit(X)
+    features, double = (fitted.transform(rows) for rows in (single, single.astype(float)))
+    assert features.dtype == np.float32
+    assert_allclose(features, double, rtol=1e-6, atol=1e-6)
     copy = pickle.loads(pickle.dumps(reference)).feature_maps_[0]
     assert_array_equal(copy(rows).values, values)
     with pytest.raises(ValueError, match="X is too large"):
@@ -283,6 +282,23 @@ def test_kernel_regression_passes_labels_and_sets_sigma():
     regressor = KernelRegressor(ClusterNystroem(12), sigma=2.0, random_state=3).fit(X, y)
     plain = ClusterNystroem(12, centers="kmeans", sigma=2.0, random_state=3).fit(X)
     assert_array_equal(regressor.feature_map_.centers_, plain.centers_)
+
+
+@pytest.mark.parametrize("convert", [np.array, sp.csr_array])
+def test_wide_rows_have_centres_in_their_own_columns(convert):
+    """k-means works in 64 random directions of the 300 columns."""
+    rng = np.random.default_rng(0)
+    codes, shift = rng.integers(0, 5, 200), np.repeat([[0.0], [1.0]], [295, 5], axis=0)[:, 0]
+    places = rng.normal(size=(5, 300)) + 1e3 * shift
+    rows = places[codes] + 0.01 * rng.normal(size=(200, 300))
+    fitted = make(5, centers="kmeans").fit(convert(rows))
+    expected = np.array([rows[codes == code].mean(axis=0) for code in range(5)])
+    assert_allclose(
+        fitted.centers_[np.argsort(fitted.centers_[:, 0])],
+        expected[np.argsort(expected[:, 0])],
+        rtol=1e-12,
+        atol=1e-12,
+    )
 
 
 def test_landmarks_away_from_the_origin():

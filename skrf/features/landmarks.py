@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from .._arrays import Kept, cast, like, namespace, scaled_squares
+from .._arrays import Kept, like, namespace, scaled_squares
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
@@ -59,7 +59,7 @@ class SimilarityMap(FeatureMap):
 class LandmarkMap(FeatureMap):
     """Features K(C, C)^(-1/2) k(C, x) of landmarks C, scaled by the largest k of each row.
 
-    Always computed in float64, because the root magnifies rounding.
+    They need float64, because the root magnifies rounding.
 
     Parameters
     ----------
@@ -72,14 +72,14 @@ class LandmarkMap(FeatureMap):
     inner: SimilarityMap
     matrix: np.ndarray
     is_positive = False
-    is_projected = True
+    is_projected = is_double = True
     n_features = property(lambda self: self.inner.n_features)
     n_columns = property(lambda self: self.inner.n_columns)
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        values, scale = self.inner(cast(X, namespace(X).float64))
-        return Rows(cast(values @ like(self.matrix, values), X.dtype), cast(scale, X.dtype))
+        values, scale = self.inner(X)
+        return Rows(values @ like(self.matrix, values), scale)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
@@ -198,7 +198,7 @@ class ClusterNystroem(BaseRandomFeatures):
 
     def _learn_from_rows(self, learned, sample):
         landmarks = sample.once("landmarks", partial(self._landmarks, learned.n_features, sample))
-        learned.centers_, learned.squares = landmarks
+        learned.centers_, learned.kept_squares = landmarks
         learned.n_projections = len(learned.centers_)
 
     def _landmarks(self, n_features, sample):
@@ -234,10 +234,11 @@ class ClusterNystroem(BaseRandomFeatures):
         affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
         places = learned.centers_ - learned.centers_[0]
         size = max(np.abs(places).max(), np.finfo(float).tiny)
-        squares = learned.squares.like(places, lambda: scaled_squares(places, places, 1 / size))
+        kept = learned.kept_squares
+        squares = kept.like(places, lambda: scaled_squares(places, places, 1 / size))
         values, axes = np.linalg.eigh(np.exp(squares * (learned.sigma * size) ** 2 / -2))
-        kept = values > _RANK * values[-1]
-        root = (axes[:, kept] / np.sqrt(values[kept])) @ axes[:, kept].T
+        is_some = values > _RANK * values[-1]
+        root = (axes[:, is_some] / np.sqrt(values[is_some])) @ axes[:, is_some].T
         projection = DenseProjection(affine.on_host(learned.centers_))
         feature_map = LandmarkMap(SimilarityMap(affine, projection), root)
         return feature_map, feature_map

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, namespace, rounding_of
+from .._arrays import namespace, rounding_of
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
@@ -170,8 +170,9 @@ class _BaseRidge(BaseKernelRegression):
 
     def _default_for(self, data, is_first_batch=False):
         # Landmarks would be dense, and those of a first batch unlike the others.
-        is_spread = not (is_first_batch or sp.issparse(data.X))
-        return self._default_map if is_spread else self._default_map_of_sparse
+        if is_first_batch or sp.issparse(data.X):
+            return self._default_map_of_sparse
+        return self._default_map
 
     def _fit_map(self, data, is_first_batch=False):
         self._least_alpha()  # raise before any work
@@ -227,11 +228,8 @@ class _BaseRidge(BaseKernelRegression):
         X, memory = validate_rows(self, X, reset=False), Memory()
 
         def answer(rows):
-            block = X[rows, :]
-            if feature_map.is_projected:  # what is lacking may be less than the rounding of float32
-                block = cast(block, namespace(block).float64)
             with np.errstate(over="ignore", invalid="ignore"):
-                return function(plain_features(feature_map, block, memory))
+                return function(plain_features(feature_map, X[rows, :], memory))
 
         size, map_blocks = blocks_of(feature_map, X)
         parts = map_blocks(answer, X.shape[0], size)
