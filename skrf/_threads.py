@@ -21,7 +21,7 @@ _PARTS = 16  # of a medium-sized input, so that more than two threads find work
 WIDE = 512  # columns above which threads of BLAS save more than they cost
 
 _lock = threading.Lock()
-_own = threading.local()
+_local = threading.local()
 _controller = None
 _limit = None
 _users = 0
@@ -37,7 +37,7 @@ def serial_blas():
     `one_thread` leaves BLAS as it is, for others to decide.
     """
     global _controller, _limit, _users, _allowed
-    if getattr(_own, "is_alone", False):
+    if getattr(_local, "is_alone", False):
         yield 1
         return
     with _lock:
@@ -79,11 +79,11 @@ def narrow_blas(n_columns):
 @contextmanager
 def one_thread():
     """Run the work of the calling thread on this thread alone, because others are busy."""
-    before, _own.is_alone = getattr(_own, "is_alone", False), True
+    before, _local.is_alone = getattr(_local, "is_alone", False), True
     try:
         yield
     finally:
-        _own.is_alone = before
+        _local.is_alone = before
 
 
 class Scratch:
@@ -134,7 +134,7 @@ def run_all(function, items, *, is_short=False):
         Whether each part takes less than about 3 ms in many operations, for which threads would
         mostly wait for the interpreter: then they are called one by one.
     """
-    if len(items) <= 1 or getattr(_own, "is_worker", False):
+    if len(items) <= 1 or getattr(_local, "is_worker", False):
         return [function(item) for item in items]
     with serial_blas() as n_threads:
         if n_threads == 1 or is_short:
@@ -144,7 +144,7 @@ def run_all(function, items, *, is_short=False):
 
 
 def _begin_worker():
-    _own.is_worker = True
+    _local.is_worker = True
 
 
 def run_rows(function, n_rows, size, start=0):

@@ -78,7 +78,7 @@ def data_sets():
 
 def results():
     """Return {(data set, dtype, estimator): (parameters, predictions)}."""
-    found = {}
+    chosen_by_case = {}
     for name, X, y in data_sets():
         models = REGRESSORS if y.dtype.kind == "f" else CLASSIFIERS
         for dtype in ("float32", "float64"):
@@ -92,8 +92,8 @@ def results():
                 else:
                     values = model.decision_function(rows), model.predict(rows) == y
                     values = np.column_stack(values)
-                found[name, dtype, key] = chosen(model), np.asarray(values)
-    return found
+                chosen_by_case[name, dtype, key] = chosen(model), np.asarray(values)
+    return chosen_by_case
 
 
 def chosen(model):

@@ -33,9 +33,9 @@ def test_every_exported_estimator_is_listed():
 def test_attributes_are_read_without_an_error_and_listed_without_a_computation(name, monkeypatch):
     fitted, _ = ESTIMATORS[name]()
     for estimator in (clone(fitted), fitted):
-        found = dict(inspect.getmembers(estimator))
-        assert found.keys() >= estimator.get_params(deep=False).keys()
-        assert set(dir(estimator)) >= found.keys()
+        values = dict(inspect.getmembers(estimator))
+        assert values.keys() >= estimator.get_params(deep=False).keys()
+        assert set(dir(estimator)) >= values.keys()
     for method in ("_log_variance", "_make_model"):
         if hasattr(type(fitted), method):
             monkeypatch.setattr(type(fitted), method, None)
@@ -72,9 +72,9 @@ def test_a_saved_estimator_answers_bit_for_bit(name):
     for saver, through in SAVED_BY.items():
         loaded = through(fitted)
         for (method, arguments), value in zip(calls.items(), expected, strict=True):
-            found = getattr(loaded, method)(*arguments)
-            assert np.asarray(found).dtype == np.asarray(value).dtype, (saver, method)
-            np.testing.assert_array_equal(found, value, err_msg=f"{method} after {saver}")
+            values = getattr(loaded, method)(*arguments)
+            assert np.asarray(values).dtype == np.asarray(value).dtype, (saver, method)
+            np.testing.assert_array_equal(values, value, err_msg=f"{method} after {saver}")
 
 
 # ------------------------------------------------------------------ predictions

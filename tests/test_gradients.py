@@ -27,10 +27,10 @@ CASES += list(EXTRA.values())
 
 def values_of(features, Z, keys, scale):
     """Return values of features, of maps with signs on a given log scale of the samples."""
-    values, own = features.feature_maps_[keys](Z)
-    if own is None:
+    values, log_scale = features.feature_maps_[keys](Z)
+    if log_scale is None:
         return np.where(values > -np.inf, values, 0.0)  # zero features stay so
-    return values * np.exp(own - scale)
+    return values * np.exp(log_scale - scale)
 
 
 @pytest.mark.parametrize(("name", "params"), CASES, ids=str)

@@ -96,15 +96,15 @@ def test_threads_of_a_first_call_compile_once(monkeypatch):
         return lambda function: lambda *args: threading.Event().wait(0.05) or function(*args)
 
     monkeypatch.setattr(cpu, "njit", slow)
-    kernel, found = cpu._Kernel(_total), []
+    kernel, results = cpu._Kernel(_total), []
     threads = [
-        threading.Thread(target=lambda: found.append(kernel(np.arange(4.0)))) for _ in range(4)
+        threading.Thread(target=lambda: results.append(kernel(np.arange(4.0)))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [True] and found == [6.0] * 4
+    assert made == [True] and results == [6.0] * 4
 
     monkeypatch.undo()
 

@@ -58,9 +58,11 @@ def test_an_address_gives_links(urls):
     urls(["Homepage, https://elsewhere.example", f"Documentation, {ADDRESS}/"])
     assert f"{ADDRESS}/generated/skrf.AdaptiveRF.html" in links(AdaptiveRF())
     assert f"{ADDRESS}/generated/skrf.AdaptiveRF.html" in links(make_pipeline(AdaptiveRF()))
-    found = {name: cls.__new__(cls)._get_doc_link() for name, cls in estimators()}
-    assert found == {name: f"{ADDRESS}/generated/skrf.{name}.html" for name in found}
-    assert len(found) >= 27 and {"graphical.KernelHMM", "attention.GeneralizedMap"} <= {*found}
+    addresses = {name: cls.__new__(cls)._get_doc_link() for name, cls in estimators()}
+    assert addresses == {name: f"{ADDRESS}/generated/skrf.{name}.html" for name in addresses}
+    assert len(addresses) >= 27 and {"graphical.KernelHMM", "attention.GeneralizedMap"} <= {
+        *addresses
+    }
     assert Own()._get_doc_link() == ""  # a class of a user
 
 

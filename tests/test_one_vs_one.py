@@ -79,13 +79,13 @@ def test_ties_go_to_the_class_with_the_larger_sum_of_tanh():
 def test_a_pair_that_is_level_but_for_rounding_gives_half_a_vote_to_each():
     # 2 is ahead of both; between 0 and 1 there is nothing but rounding.
     for noise in (0.0, 1e-9, -1e-9):
-        found = votes(np.array([[noise, 0.4, 0.3]]), 3)
+        totals = votes(np.array([[noise, 0.4, 0.3]]), 3)
         expected = [
             0.5 - np.tanh(0.4) / 6,
             0.5 - np.tanh(0.3) / 6,
             2 + np.tanh([0.4, 0.3]).sum() / 6,
         ]
-        assert_allclose(found, [expected], rtol=1e-8)
+        assert_allclose(totals, [expected], rtol=1e-8)
 
 
 def test_the_best_sigmas_are_the_least_of_those_that_are_equal_but_for_rounding():

@@ -33,8 +33,8 @@ def test_kernel_errors_are_measured_beside_predicted():
     np.testing.assert_array_equal(display.exact, features.exact_kernel(X, Y))
     np.testing.assert_array_equal(display.estimate, features.approximate_kernel(X, Y))
     # Root mean squares over 40 draws of 1,200 dependent errors are known to about 20 %.
-    found = np.sqrt(np.mean(display.measured**2, axis=1))
-    np.testing.assert_allclose(found, display.predicted, rtol=0.3)
+    measured = np.sqrt(np.mean(display.measured**2, axis=1))
+    np.testing.assert_allclose(measured, display.predicted, rtol=0.3)
     np.testing.assert_allclose(display.predicted[0] / display.predicted[1], 2, rtol=1e-9)
     left, right = display.ax_
     np.testing.assert_array_equal(left.lines[0].get_ydata(), display.estimate.ravel())

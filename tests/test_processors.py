@@ -52,16 +52,17 @@ def test_processors_and_threads(first, run, tmp_path):
         expected, expected_values = first[case]
         assert parameters.keys() == expected.keys()
         apart = {name: distance(parameters[name], expected[name]) for name in parameters}
-        wrong += [(case, name, own) for name, own in apart.items() if not own < 1e-6]
-        own = distance(values, expected_values)
-        wrong += [(case, "predictions", own)] if not own < TOLERANCE[case[1]] else []
+        wrong += [(case, name, error) for name, error in apart.items() if not error < 1e-6]
+        error = distance(values, expected_values)
+        wrong += [(case, "predictions", error)] if not error < TOLERANCE[case[1]] else []
     assert not wrong, wrong
 
 
 def test_dtypes(first):
     wrong = []
-    for (name, dtype, key), (parameters, _) in first.items():
-        expected, _ = first[name, "float64", key]
-        apart = {own: distance(parameters[own], expected[own]) for own in parameters}
-        wrong += [(name, dtype, key, own) for own, value in apart.items() if not value < 1e-4]
+    for case, (parameters, _) in first.items():
+        data_set, _, key = case
+        expected, _ = first[data_set, "float64", key]
+        apart = {name: distance(parameters[name], expected[name]) for name in parameters}
+        wrong += [(*case, name) for name, value in apart.items() if not value < 1e-4]
     assert not wrong, wrong

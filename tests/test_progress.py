@@ -22,7 +22,7 @@ SEARCHES = (*CLASSIFIERS, KernelRegressorCV, ApproxKernelRidgeCV)
 
 @pytest.mark.parametrize(
     ("search", "feature_map"),
-    [(own, [OptimalPositiveRF(16), AdaptiveRF(16)][i % 2]) for i, own in enumerate(SEARCHES)],
+    [(search, [OptimalPositiveRF(16), AdaptiveRF(16)][i % 2]) for i, search in enumerate(SEARCHES)],
 )
 def test_a_search_prints_a_line_for_every_sigma(search, feature_map, capsys):
     y = X[:, 0] > 0 if search in CLASSIFIERS else 1e3 * X[:, 0]
@@ -32,10 +32,10 @@ def test_a_search_prints_a_line_for_every_sigma(search, feature_map, capsys):
     assert model.set_params(verbose=1).fit(X, y).best_score_ == silent
     lines = capsys.readouterr().out.splitlines()
     pattern = r"\[fit\] sigma (\d) of 3 \((.+)\): score (\S+), \d+\.\d s"
-    found = [re.fullmatch(pattern, line).groups() for line in lines]
-    assert [own[:2] for own in found] == [("1", "0.5"), ("2", "1"), ("3", "2")]
+    lines = [re.fullmatch(pattern, line).groups() for line in lines]
+    assert [line[:2] for line in lines] == [("1", "0.5"), ("2", "1"), ("3", "2")]
     means = model.cv_results_["mean_test_score"].reshape(3, -1).max(axis=1)
-    np.testing.assert_allclose([float(own[2]) for own in found], means, rtol=1e-3)
+    np.testing.assert_allclose([float(line[2]) for line in lines], means, rtol=1e-3)
 
 
 def test_a_search_of_alphas_alone_has_no_stages(capsys):

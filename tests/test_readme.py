@@ -30,8 +30,8 @@ _REST = re.compile(
 def python_blocks(path):
     """Return pytest parameters (path, line number, code) for the Python blocks of a file."""
     text = path.read_text(encoding="utf-8")
-    found = (_MARKDOWN if path.suffix == ".md" else _REST).finditer(text)
-    for match in found:
+    blocks = (_MARKDOWN if path.suffix == ".md" else _REST).finditer(text)
+    for match in blocks:
         line = text.count("\n", 0, match.start("code")) + 1
         code = textwrap.dedent(match["code"])
         yield pytest.param(path, line, code, id=f"{path.relative_to(ROOT).as_posix()}:{line}")

@@ -38,10 +38,10 @@ def test_cache_verdicts_and_tables(script, tmp_path):
 
 def test_optimised_directions_have_the_least_conformity(script):
     simplex = script("simplex")
-    found = np.array(simplex.conformities(0))
-    assert found.shape == (len(simplex.CONFORMITY_V), 3)
-    assert (found[:, 2] < found[:, 1]).all()  # its first start is simplex+
-    assert (found[:, 1] < found[:, 0]).all()
+    values = np.array(simplex.conformities(0))
+    assert values.shape == (len(simplex.CONFORMITY_V), 3)
+    assert (values[:, 2] < values[:, 1]).all()  # its first start is simplex+
+    assert (values[:, 1] < values[:, 0]).all()
 
 
 def test_measured_errors_of_the_gram_matrix_are_about_the_predicted_ones(script):

@@ -16,9 +16,9 @@ if not DOCS.is_dir():
 
 def module(name):
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pages():
@@ -41,9 +41,9 @@ def test_install_has_the_versions_of_pyproject():
 
 def test_inventories_say_what_the_lists_say(tmp_path):
     inventories = module("inventories")
-    found = inventories.mapping(tmp_path)
-    assert {"python", "numpy", "scipy", "sklearn"} <= set(found)
-    for name, (address, path) in found.items():
+    objects = inventories.mapping(tmp_path)
+    assert {"python", "numpy", "scipy", "sklearn"} <= set(objects)
+    for name, (address, path) in objects.items():
         listed = (DOCS / "_intersphinx" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         assert listed[0] == f"# {address}" and address.endswith("/")
         head, _, body = Path(path).read_bytes().partition(b"using zlib.\n")

@@ -254,9 +254,9 @@ class KernelHMM(MaximumLikelihood):
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
         n, width = states.shape
-        checked = {"states": states, "symbols": self._own("symbols", width)}
+        checked = {"states": states, "symbols": self._copied("symbols", width)}
         for name in ("targets", "emitters"):
-            checked[name] = states if getattr(self, name) is None else self._own(name, width)
+            checked[name] = states if getattr(self, name) is None else self._copied(name, width)
             if len(checked[name]) != n:
                 raise ValueError(f"{name} has {len(checked[name])} rows; states has {n}.")
         checked["start_embedding"] = None
@@ -269,7 +269,7 @@ class KernelHMM(MaximumLikelihood):
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
         return checked
 
-    def _own(self, name, width):
+    def _copied(self, name, width):
         # A copy, so that sharing between roles depends neither on array types nor on `clone`.
         return check_embeddings(getattr(self, name), name, width).copy()
 
