@@ -3,23 +3,26 @@
     python benchmarks/search.py --only speed --rounds 3
 
 `speed` compares KernelRegressionClassifierCV with GridSearchCV, 10 sigmas and 5 folds, on 100,000 x
-20 rows with five classes; `fit` times sigma="auto" on 2,000 rows; `auto` compares the accuracy of
-sigma="auto" with grid searches on all training rows, of the same map and of Nystroem, on the eight
-UCI sets (SKRF_UCI_DIR), at most 5,000 rows of each. Ratios and differences are taken in one run, on
-the threads that BLAS is allowed.
+20 rows with five classes; `fit` times fits that choose sigma by leave-one-out, on 1,500 rows;
+`sigma` compares their accuracy and log loss with those of searches by folds and of simple answers,
+on the eight UCI sets (SKRF_UCI_DIR), at most 5,000 rows of each. Ratios and differences are taken
+in one run, on the threads that BLAS is allowed.
 """
 
 import argparse
 import random
 import time
-import warnings
-from statistics import mean
 
 import numpy as np
 from ridge import SETS, split
 from sklearn.datasets import make_classification
-from sklearn.kernel_approximation import Nystroem
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.dummy import DummyClassifier
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
 from speed import judge, note
 
 from skrf import (
@@ -29,8 +32,6 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-
-STEPS = np.logspace(-1, 2, 10)  # of sigma="scale": the grid that an int stands for
 
 
 def seconds(work, *arguments):
@@ -65,59 +66,64 @@ def measure_speed(rounds):
 
 
 def measure_fit(rounds):
-    """sigma="auto" on 2,000 rows."""
-    X, y = make_classification(2000, 20, n_informative=10, n_classes=5, random_state=0)
-    for feature_map, bound in (
-        (OptimalPositiveRF(256), 1.0),
-        (RFFSampler(256), 1.0),
-        ("exact", 1.0),
-        (AdaptiveRF(256), 3.0),
-    ):
-        model = KernelRegressionClassifier(feature_map, sigma="auto")
-        taken = [seconds(model.fit, X, y) for _ in range(rounds)]
-        judge(f"{feature_map}: auto", taken, [1.0] * rounds, bound, at_most=True, unit=" s")
+    """Fits that choose sigma by leave-one-out, on 1,500 rows of 20 columns."""
+    X, y = make_classification(1500, 20, n_informative=10, n_classes=5, random_state=0)
+    for feature_map in (None, OptimalPositiveRF(256), RFFSampler(256), AdaptiveRF(256), "exact"):
+        model = KernelRegressionClassifier(feature_map, random_state=0).fit(X, y)
+        taken = []
+        for _ in range(rounds):
+            start = time.process_time()
+            model.fit(X, y)
+            taken.append(time.process_time() - start)
+        bound = 0.5 if feature_map is None else 1.5
+        name = model.feature_map if feature_map else model.feature_map_
+        judge(f"{name}: CPU of fit", taken, [1.0] * rounds, bound, at_most=True, unit=" s")
 
 
-def measure_auto(rounds):
-    """Accuracy of automatic and of searched sigmas on the UCI sets."""
-    found = {name: [] for name in SETS}
+def measure_sigma(rounds):
+    """Accuracy and log loss with the sigma of leave-one-out, on the UCI sets."""
+    sums = {}
     for name in SETS:
+        records = {}
         for seed in range(rounds):
             train, test, y, truth = split(name, seed)
-            folds = KFold(5, shuffle=True, random_state=seed)
-            scale = OptimalPositiveRF(1, sigma="scale").fit(train).sigma_
-            nystroem = KernelRegressionClassifier(Nystroem(n_components=256, random_state=seed))
-            gammas = (scale * STEPS) ** 2 / 2
-            optimal, seeded = OptimalPositiveRF(256), {"random_state": seed}
+            is_known = np.isin(truth, y)
+            seeded = {"random_state": seed}
             models = {
-                "OptimalPositiveRF": KernelRegressionClassifier(optimal, sigma="auto", **seeded),
-                "its grid": KernelRegressionClassifierCV(optimal, cv=folds, **seeded),
                 "default": KernelRegressionClassifier(**seeded),
-                "default's grid": KernelRegressionClassifierCV(cv=folds, **seeded),
-                "Nystroem": GridSearchCV(nystroem, {"feature_map__gamma": gammas}, cv=folds),
+                "default's search": KernelRegressionClassifierCV(**seeded),
+                "AdaptiveRF": KernelRegressionClassifier(AdaptiveRF(256), **seeded),
+                "AdaptiveRF's search": KernelRegressionClassifierCV(AdaptiveRF(256), **seeded),
+                "OptimalPositiveRF": KernelRegressionClassifier(OptimalPositiveRF(256), **seeded),
+                "5 neighbours": KNeighborsClassifier(5),
+                "RBFSampler + logistic": make_pipeline(
+                    RBFSampler(gamma="scale", n_components=256, **seeded),
+                    LogisticRegression(max_iter=1000),
+                ),
+                "logistic": LogisticRegression(max_iter=1000),
+                "majority": DummyClassifier(),
             }
-            labels, sizes = np.unique(y, return_counts=True)
-            record = {"majority": 100 * np.mean(truth == labels[np.argmax(sizes)])}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Nystroem's fewer rows than components
-                for method, model in models.items():
-                    record[method] = 100 * model.fit(train, y).score(test, truth)
-            found[name].append(record)
-        means = {method: mean(r[method] for r in found[name]) for method in record}
-        note(" | ".join([name, *(f"{method} {value:.1f}" for method, value in means.items())]))
-        found[name] = means
-    for ours, grid in (("OptimalPositiveRF", "its grid"), ("default", "default's grid")):
-        gaps = [means[grid] - means[ours] for means in found.values()]
-        what = f"grid less auto, {ours}"
-        judge(f"{what}: mean", [mean(gaps)], [1.0], 1.5, at_most=True, unit=" points")
-        judge(f"{what}: worst set", [max(gaps)], [1.0], 5, at_most=True, unit=" points")
-        behind = [means[ours] <= means["majority"] < means[grid] for means in found.values()]
-        judge(f"{ours}: sets behind the majority", [sum(behind)], [1.0], 0, at_most=True)
-    gap = mean(means["Nystroem"] - means["default"] for means in found.values())
-    judge("Nystroem less default: mean", [gap], [1.0], 0.5, at_most=True, unit=" points")
+            for method, model in models.items():
+                model.fit(train, y)
+                accuracy = 100 * np.mean(model.predict(test) == truth)
+                loss = log_loss(
+                    truth[is_known], model.predict_proba(test[is_known]), labels=model.classes_
+                )
+                records.setdefault(method, []).append((accuracy, loss))
+        means = {method: np.mean(values, axis=0) for method, values in records.items()}
+        note(name)
+        for method, (accuracy, loss) in means.items():
+            note(f"  {method:24} {accuracy:6.2f} % {loss:7.3f}")
+            sums.setdefault(method, []).append((accuracy, loss))
+    note("mean")
+    means = {method: np.mean(values, axis=0) for method, values in sums.items()}
+    for method, (accuracy, loss) in means.items():
+        note(f"  {method:24} {accuracy:6.2f} % {loss:7.3f}")
+    gap = means["AdaptiveRF's search"][0] - means["default"][0]
+    judge("default behind AdaptiveRF's search", [gap], [1.0], 0, at_most=True, unit=" points")
 
 
-PARTS = {"speed": measure_speed, "fit": measure_fit, "auto": measure_auto}
+PARTS = {"speed": measure_speed, "fit": measure_fit, "sigma": measure_sigma}
 
 
 def main():

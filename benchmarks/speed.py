@@ -102,8 +102,8 @@ def measure_transform(rounds):
     for dtype, times_faster, over_floor in ((np.float64, 7, 1.25), (np.float32, 2, 1.35)):
         X = np.random.default_rng(0).normal(size=(20_000, 64)).astype(dtype) / 8
         peer = RBFSampler(gamma=0.5, n_components=512, random_state=0).fit(X)
-        ours = RFFSampler(512, random_state=0).fit(X)
-        positive = OptimalPositiveRF(512, random_state=0).fit(X)
+        ours = RFFSampler(512, sigma=1.0, random_state=0).fit(X)
+        positive = OptimalPositiveRF(512, sigma=1.0, random_state=0).fit(X)
         matrix, out = positive.omega_.T.astype(dtype), np.empty((len(X), 512), dtype)
 
         def floor(X=X, matrix=matrix, out=out):

@@ -25,9 +25,9 @@ DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 MEASURED_SEED = 1000  # draws and rows that recommend has not seen
 
 MORE = {
-    "Poisson, positive": PoissonRF(N_COMPONENTS, positive=True),
-    "geometric, positive": GeometricRF(N_COMPONENTS, positive=True),
-    "hybrid, Gaussian": HybridRF(N_COMPONENTS, coefficients="gaussian"),
+    "Poisson, positive": PoissonRF(N_COMPONENTS, positive=True, sigma=1.0),
+    "geometric, positive": GeometricRF(N_COMPONENTS, positive=True, sigma=1.0),
+    "hybrid, Gaussian": HybridRF(N_COMPONENTS, coefficients="gaussian", sigma=1.0),
 }
 
 

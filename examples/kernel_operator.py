@@ -36,7 +36,7 @@ def ridge_regression():
     X = StandardScaler().fit_transform(X)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
     start = time.perf_counter()
-    features = RFFSampler(500, sigma="scale", random_state=0).fit(X)
+    features = RFFSampler(500, random_state=0).fit(X)
     weights = KernelOperator(features, X).cg(y - y.mean(), ridge=1.0, rtol=1e-4)
     guess = KernelOperator(features, X_test, X) @ weights + y.mean()
     seconds = time.perf_counter() - start
@@ -73,7 +73,7 @@ def support_vectors():
     for name, machine in (
         (
             "features and LinearSVC",
-            make_pipeline(OptimalPositiveRF(200, sigma="scale", random_state=0), LinearSVC()),
+            make_pipeline(OptimalPositiveRF(200, random_state=0), LinearSVC()),
         ),
         ("SVC", SVC(gamma="scale")),
         ("LinearSVC", LinearSVC()),

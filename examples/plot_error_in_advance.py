@@ -23,10 +23,10 @@ from skrf.theory import n_components_for
 X = load_digits().data[:150] / 16
 measured = {}
 for feature_map in (RFFSampler, OptimalPositiveRF):
-    count = n_components_for(feature_map(sigma="scale"), X, rel_error=0.1)
+    count = n_components_for(feature_map(), X, rel_error=0.1)
     errors = []
     for seed in range(40):
-        features = feature_map(count, sigma="scale", random_state=seed).fit(X)
+        features = feature_map(count, random_state=seed).fit(X)
         errors.append(features.approximate_kernel(X) / features.exact_kernel(X) - 1)
     measured[feature_map] = np.median(np.sqrt(np.mean(np.square(errors), axis=0)))
     error = measured[feature_map]
@@ -38,7 +38,7 @@ for feature_map in (RFFSampler, OptimalPositiveRF):
 # median and range of five draws) and predicted. The bend is at 128 components, which are the
 # cosines and sines of 64 frequencies. No more than 64 can be at right angles to each other.
 
-features = RFFSampler(256, sigma="scale", random_state=0).fit(X)
+features = RFFSampler(256, random_state=0).fit(X)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 sizes = [32, 64, 128, 256, 512, 1024]
 display = KernelErrorDisplay.from_estimator(features, X, n_components=sizes, ax=axes)

@@ -23,7 +23,7 @@ from skrf import AdaptiveRF, ApproxKernelRidgeClassifier, KernelRegressionClassi
 
 X, y = load_digits(return_X_y=True)
 X, X_test, y, y_test = train_test_split(X / 16, y, test_size=497, random_state=0)
-ridge = ApproxKernelRidgeClassifier(RFFSampler(256, sigma="scale"), random_state=0)
+ridge = ApproxKernelRidgeClassifier(RFFSampler(256), random_state=0)
 smooth = KernelRegressionClassifier(AdaptiveRF(256), sigma=5.0, random_state=0)
 
 

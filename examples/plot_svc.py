@@ -8,9 +8,9 @@ regression on 512 random features is as accurate here, in time proportional to t
 
 # %%
 # The data have five columns and two classes, above and below the median of ``make_friedman1``. Both
-# kernel methods use the same Gaussian kernel, that of ``SVC(gamma="scale")``. ``SVC`` keeps its
-# default penalty; ridge regression chooses its penalty from sums that it computes anyway
-# (``sigmas=None``).
+# kernel methods use the same Gaussian kernel, their default: ``gamma="scale"`` of ``SVC`` and
+# ``sigma="scale"`` of the features. ``SVC`` keeps its default penalty; ridge regression chooses its
+# penalty from sums that it computes anyway (``sigmas=None``).
 
 import time
 
@@ -27,7 +27,7 @@ X = (X - X.mean(axis=0)) / X.std(axis=0)
 y = (target > np.median(target)).astype(int)
 X_test, y_test = X[16_000:], y[16_000:]
 
-features = RFFSampler(512, sigma="scale")
+features = RFFSampler(512)
 models = {
     "SVC": SVC(gamma="scale"),
     "ridge on 512 features": ApproxKernelRidgeClassifierCV(features, sigmas=None, random_state=0),

@@ -10,7 +10,7 @@ if you have a task: features that see the data, or the labels, win there.
 # The rows are images of digits, and all maps have 64 components. On the left of the figure are
 # errors of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the
 # right are accuracies of kernel regression on other images, where every map has chosen its own
-# width (``sigma="auto"``).
+# width, chosen by leave-one-out.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,13 +28,13 @@ X, X_test, y, y_test = train_test_split(X / 16, y, train_size=300, stratify=y, r
 def accuracy(feature_map):
     """Return the mean accuracy over two draws."""
     models = [
-        KernelRegressionClassifier(feature_map, sigma="auto", random_state=seed)
+        KernelRegressionClassifier(feature_map, random_state=seed)
         for seed in range(2)
     ]
     return np.mean([model.fit(X, y).score(X_test, y_test) for model in models])
 
 
-table = compare(X[:100], n_components=64, sigma="scale", criterion="frobenius")
+table = compare(X[:100], n_components=64, criterion="frobenius")
 scores = {row.name: accuracy(row.feature_map) for row in table}
 for row in table:
     print(f"{row.name:26s} error {row.measured:.3f}, accuracy {scores[row.name]:.3f}")
@@ -44,8 +44,8 @@ for row in table:
 # class if they get labels. So they work with narrower kernels, which tell more digits apart. This
 # matters more than the error at one width. A search over ``feature_map`` finds one of them.
 
-maps = {"feature_map": [row.feature_map.set_params(sigma=1.0) for row in table]}
-search = GridSearchCV(KernelRegressionClassifier(sigma="auto", random_state=0), maps, cv=3)
+maps = {"feature_map": [row.feature_map for row in table]}
+search = GridSearchCV(KernelRegressionClassifier(random_state=0), maps, cv=3)
 found = search.fit(X, y).score(X_test, y_test)
 print(search.best_params_["feature_map"])
 print(f"accuracy {found:.3f}")

@@ -49,7 +49,7 @@ GAMMAS = np.logspace(-3, 1, 9)  # of the exact methods, for standardised columns
 class WithSigma(TransformerMixin, BaseEstimator):
     """A map of scikit-learn with sigma in place of gamma, which skrf's searches set."""
 
-    def __init__(self, feature_map, sigma=1.0, random_state=None):
+    def __init__(self, feature_map, sigma=None, random_state=None):
         self.feature_map = feature_map
         self.sigma = sigma
         self.random_state = random_state
@@ -99,7 +99,7 @@ kernel_ridge = KernelRidgeClassifier(kernel="rbf")
 kernel_ridge = GridSearchCV(kernel_ridge, {"gamma": GAMMAS, "alpha": [0.01, 0.1, 1]}, cv=FOLDS)
 REFERENCES = {
     KERNEL_REGRESSION: {
-        "exact kernel regression": skrf.KernelRegressionClassifier("exact", sigma="loo"),
+        "exact kernel regression": skrf.KernelRegressionClassifier("exact"),
         MAJORITY: DummyClassifier(),
     },
     RIDGE: {"SVC": svc, "KernelRidge": kernel_ridge, MAJORITY: DummyClassifier()},

@@ -13,6 +13,7 @@ _HOME = {
     "ApproxKernelRidgeClassifier": "regression",
     "ApproxKernelRidgeClassifierCV": "regression",
     "ClusterNystroem": "features",
+    "ClusterQuantizer": "features",
     "DenseExponentialRF": "features",
     "DiscreteRF": "features",
     "GeneralizedExponentialRF": "features",

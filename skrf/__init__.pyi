@@ -17,6 +17,7 @@ from .attention import ApproxKernelAttention, exact_attention
 from .features import (
     AdaptiveRF,
     ClusterNystroem,
+    ClusterQuantizer,
     DenseExponentialRF,
     DiscreteRF,
     GeneralizedExponentialRF,
@@ -51,6 +52,7 @@ __all__ = [
     "ApproxKernelRidgeClassifier",
     "ApproxKernelRidgeClassifierCV",
     "ClusterNystroem",
+    "ClusterQuantizer",
     "DenseExponentialRF",
     "DiscreteRF",
     "GeneralizedExponentialRF",

@@ -8,13 +8,6 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-# Values of sigma that only some estimators take.
-_SEARCHED = {
-    "auto": "KernelRegressor and KernelRegressionClassifier search sigma='auto', with any map; "
-    "KernelRegressorCV, ApproxKernelRidgeCV and their classifiers search grids of sigmas.",
-    "loo": "KernelRegressor and KernelRegressionClassifier take sigma='loo' with "
-    "feature_map='exact'.",
-}
 GAMMA = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}  # of scikit-learn's kernels
 _AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
 
@@ -114,16 +107,6 @@ class EstimatorBase(BaseEstimator):
         for name in (params.keys() & hints.keys()) - set(self._get_param_names()):
             raise ValueError(f"Invalid parameter {name!r} for estimator {self}. {hints[name]}")
         return super().set_params(**params)
-
-    def _validate_params(self):
-        try:
-            super()._validate_params()
-        except ValueError as error:
-            sigma = getattr(self, "sigma", None)
-            hint = _SEARCHED.get(sigma) if isinstance(sigma, str) else None
-            if hint is None or "'sigma'" not in str(error):
-                raise
-            raise type(error)(f"{error} {hint}") from None
 
     @property
     def _doc_link_template(self):

@@ -76,6 +76,11 @@ def narrow_blas(n_columns):
     return serial_blas() if n_columns <= WIDE else nullcontext()
 
 
+def serial_openmp():
+    """Limit OpenMP to one thread, whose threads wait by keeping cores busy."""
+    return ThreadpoolController().select(user_api="openmp").limit(limits=1)
+
+
 @contextmanager
 def one_thread():
     """Run the work of the calling thread on this thread alone, because others are busy."""

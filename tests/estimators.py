@@ -67,6 +67,7 @@ _RIDGES = (
 ESTIMATORS = {
     **{name: partial(_mechanism, name) for name in MECHANISMS},
     "ClusterNystroem": partial(_transformer, skrf.ClusterNystroem, n_components=6),
+    "ClusterQuantizer": partial(_transformer, skrf.ClusterQuantizer, n_components=6),
     "RelevanceScaler": partial(_transformer, skrf.RelevanceScaler),
     **{
         kind.__name__: partial(_predictor, kind, skrf.AdaptiveRF(8))

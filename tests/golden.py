@@ -58,7 +58,7 @@ def _maps():
         feature_map = asymmetric(14, asymmetric=True, kernel="softmax", random_state=3)
         yield f"{asymmetric.__name__} asymmetric", feature_map, "float64", True
     for kernel in ("laplacian", "cauchy", "matern12", "matern32", "matern52"):
-        feature_map = skrf.RFFSampler(14, kernel=kernel, random_state=3)
+        feature_map = skrf.RFFSampler(14, kernel=kernel, sigma=1.0, random_state=3)
         yield f"RFFSampler {kernel}", feature_map, "float64", True
     for name in ("RFFSampler", "PositiveRF-hyperbolic", "GeneralizedExponentialRF"):
         yield f"{name} one column", make(name, n_components=1, random_state=3), "float64", False
@@ -103,12 +103,12 @@ def _regression():
     former = skrf.OptimalPositiveRF(sigma="scale", random_state=1)
     maps = {
         "default": former,  # of version 0.1
-        "trigonometric": skrf.RFFSampler(20, random_state=1),
+        "trigonometric": skrf.RFFSampler(20, sigma=1.0, random_state=1),
         "adaptive": skrf.AdaptiveRF(20, sigma=2.0, random_state=1),
-        "generalized": skrf.GeneralizedExponentialRF(20, random_state=1),
-        "poisson": skrf.PoissonRF(20, random_state=1),
-        "hybrid": skrf.HybridRF(40, random_state=1),
-        "hadamard": skrf.OptimalPositiveRF(20, projection="hadamard", random_state=1),
+        "generalized": skrf.GeneralizedExponentialRF(20, sigma=1.0, random_state=1),
+        "poisson": skrf.PoissonRF(20, sigma=1.0, random_state=1),
+        "hybrid": skrf.HybridRF(40, sigma=1.0, random_state=1),
+        "hadamard": skrf.OptimalPositiveRF(20, sigma=1.0, projection="hadamard", random_state=1),
         "Nystroem": Nystroem(n_components=10, random_state=1),
     }
     for name, feature_map in maps.items():

@@ -62,8 +62,13 @@ def couplings(name):
 
 
 def make(name, coupling=None, **params):
-    """Return an unfitted mechanism; a coupling of None leaves the default or preset one."""
-    return MECHANISMS[name](**({} if coupling is None else {"coupling": coupling}), **params)
+    """Return an unfitted mechanism; a coupling of None leaves the default or preset one.
+
+    Sigma is 1, the unit of the formulas, unless it is given.
+    """
+    if coupling is not None:
+        params["coupling"] = coupling
+    return MECHANISMS[name](**{"sigma": 1.0, **params})
 
 
 def features(mechanism, X, *, keys=False):
@@ -99,8 +104,8 @@ PLAIN = (
 )
 
 
-# Draws nothing, is biased and has one kernel: test_landmarks.py has its tests.
-LANDMARKS = {"ClusterNystroem"}
+# Draw nothing, are biased and have one kernel: test_landmarks.py has their tests.
+LANDMARKS = {"ClusterNystroem", "ClusterQuantizer"}
 
 
 def exported_mechanisms():

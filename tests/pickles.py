@@ -33,6 +33,7 @@ def _cases():
         skrf.PoissonRF(**small),
         skrf.HybridRF(random_state=0, n_components=4),
         skrf.ClusterNystroem(**small),
+        skrf.ClusterQuantizer(**small),
     ):
         yield mechanism.fit(X), "transform", (X,)
     for model, target in (

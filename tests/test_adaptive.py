@@ -131,7 +131,7 @@ def test_weights_move_centers():
     """One centre is the weighted mean; a class that has lost its weight has none."""
     rng = np.random.default_rng(0)
     Z, weights = rng.normal(size=(60, 2)), rng.uniform(size=60)
-    one = AdaptiveRF(16, centers="kmeans", n_centers=1, center=False, random_state=0)
+    one = AdaptiveRF(16, sigma=1.0, centers="kmeans", n_centers=1, center=False, random_state=0)
     half = np.where(np.arange(60) < 30, 1e-300, 1e300)
     for uneven, mean in ((weights, np.average(Z, axis=0, weights=weights)), (half, Z[30:].mean(0))):
         assert_allclose(one.fit(Z, sample_weight=uneven).centers_, 2 * mean[None], atol=1e-9)
@@ -287,7 +287,7 @@ def test_labels_of_every_container():
 def test_whole_targets_are_not_classes():
     """A regressor's map must not cluster within each value; a classifier's may, whatever type."""
     Z, y = np.random.default_rng(0).normal(size=(90, 3)), np.arange(90) % 3
-    unfitted = AdaptiveRF(16, random_state=0)
+    unfitted = AdaptiveRF(16, sigma=1.0, random_state=0)
     plain, labelled = clone(unfitted).fit(Z).omega_, clone(unfitted).fit(Z, y).omega_
     for kind, expected in ((KernelRegressor, plain), (KernelRegressionClassifier, labelled)):
         for targets in (y, y.astype(float)):

@@ -65,7 +65,7 @@ FROZEN = FrozenEstimator(RFFSampler(24, random_state=0).fit(X))
 
 CLASSIFIERS = {
     "kernel": KernelRegressionClassifier(POSITIVE),
-    "kernel-auto": KernelRegressionClassifier(POSITIVE, sigma="auto"),
+    "kernel-auto": KernelRegressionClassifier(POSITIVE),
     "kernel-labels": KernelRegressionClassifier(BY_LABELS, sigma="median"),
     "kernel-nystroem": KernelRegressionClassifier(Nystroem(n_components=20, random_state=0)),
     "kernel-piped": KernelRegressionClassifier(make_pipeline(StandardScaler(), POSITIVE)),

@@ -12,6 +12,7 @@ from skrf import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
     ClusterNystroem,
+    ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
@@ -33,12 +34,13 @@ ESTIMATORS = [
     # Fewer landmarks than the checks have rows, and more.
     ClusterNystroem(),
     ClusterNystroem(n_components=8, centers="random"),
+    ClusterQuantizer(n_components=8),
     RelevanceScaler(n_samples=10),
     # Fewer features than by default, for the time that the checks take.
     KernelRegressionClassifier(AdaptiveRF(12)),
     KernelRegressionClassifier(Nystroem()),
     KernelRegressionClassifier("exact"),
-    KernelRegressor(OptimalPositiveRF(16), sigma="auto"),
+    KernelRegressor(OptimalPositiveRF(16)),
     KernelRegressor("exact"),
     KernelRegressionClassifierCV(AdaptiveRF(16), sigmas=3, cv=3),
     KernelRegressorCV(AdaptiveRF(16), sigmas=3),

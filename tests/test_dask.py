@@ -53,7 +53,7 @@ POSITIVE = OptimalPositiveRF(24, sigma="scale", random_state=0)
 BY_LABELS = AdaptiveRF(12, random_state=0)
 CASES = {
     "classifier": (KernelRegressionClassifier(POSITIVE), Y),
-    "sampled": (KernelRegressionClassifier(BY_LABELS, sigma="auto"), Y),
+    "sampled": (KernelRegressionClassifier(BY_LABELS), Y),
     "regressor": (KernelRegressor(SIGNED), T),
     "ridge": (ApproxKernelRidge(SIGNED, alpha="evidence"), T),
     "classifier search": (KernelRegressionClassifierCV(BY_LABELS, sigmas=3, cv=3), Y),

@@ -161,7 +161,7 @@ def test_no_other_law_of_a_column_is_better(pair):
     gains = 2 * products - (queries**2)[:, None] - keys**2
     logs = []
     for kind in (DiscreteRF, PoissonRF, GeometricRF):
-        fitted = kind(2, random_state=0).fit(queries, keys=keys)._fitted
+        fitted = kind(2, sigma=1.0, random_state=0).fit(queries, keys=keys)._fitted
         with np.errstate(over="ignore"):
             delta = fitted.spec._law(fitted.learned).coordinate_delta(products)
             logs.append(logsumexp(delta + gains, axis=(0, 1)))
@@ -171,7 +171,7 @@ def test_no_other_law_of_a_column_is_better(pair):
 
 def test_counts_are_drawn_from_the_law():
     """Table and tail, by chi-square over the cells with an expected count of 5 or more."""
-    law = DiscreteRF(20_000, random_state=0).fit(X[:, :2]).set_params()
+    law = DiscreteRF(20_000, random_state=0, sigma=1.0).fit(X[:, :2]).set_params()
     learned = law._fitted.learned
     learned = type(learned)(**{**vars(learned), "tail_share_": np.array([0.5, 1e-4])})
     counts = law._draw_counts(learned, (20_000, 2), np.random.default_rng(0))
@@ -192,7 +192,9 @@ def test_counts_are_drawn_from_the_law():
 )
 def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     rows = X * size
-    best = DiscreteRF(30, positive=positive, per_feature=per_feature, random_state=0).fit(rows)
+    best = DiscreteRF(
+        30, positive=positive, per_feature=per_feature, random_state=0, sigma=1.0
+    ).fit(rows)
     total = logsumexp(best.log_p_, axis=1)
     assert_allclose(total, 0, atol=1e-12)
     assert (best.tail_p_ > 0).all() and (best.tail_share_ <= 1).all()
@@ -204,7 +206,7 @@ def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     assert np.isfinite(best.omega_).all()
     assert not np.isnan(features(best, rows)).any()
     assert not np.isnan(best.kernel_variance(rows, log=True)).any()
-    unbalanced = DiscreteRF(30, random_state=0).fit(rows, keys=X / size)
+    unbalanced = DiscreteRF(30, random_state=0, sigma=1.0).fit(rows, keys=X / size)
     balanced = variances.log_relative_second_moment(
         unbalanced._fitted.spec._law(unbalanced._fitted.learned), rows[:1], X[:1] / size
     )
@@ -215,11 +217,13 @@ def test_an_outlier_does_not_spoil_the_law_of_the_others():
     """A row that the table is too short for is left to the geometric law, with its own share."""
     rows = np.random.default_rng(0).normal(size=(400, 1))
     with_one = np.vstack([rows, [[1e6]]])
-    best, plain = (DiscreteRF(8, random_state=0).fit(Z) for Z in (with_one, rows))
+    best, plain = (DiscreteRF(8, random_state=0, sigma=1.0).fit(Z) for Z in (with_one, rows))
     assert best.tail_share_ == pytest.approx(1 / 401)
     loss = log_second_moments(best, rows, rows) - log_second_moments(plain, rows, rows)
     assert 0 < loss < 0.01
-    assert (log_second_moments(PoissonRF(8, random_state=0).fit(with_one), rows, rows) > 100).all()
+    assert (
+        log_second_moments(PoissonRF(8, random_state=0, sigma=1.0).fit(with_one), rows, rows) > 100
+    ).all()
 
 
 def test_series_of_a_table_are_right_to_the_last_term_and_beyond():
@@ -244,7 +248,7 @@ def test_of_many_rows_some_stand_for_all():
     rows, weights = rng.normal(size=(10_000, 2)), rng.uniform(0, 2, size=10_000)
     rows[:5000] *= 3
     weights[:5000] *= 2
-    best = DiscreteRF(8, random_state=0).fit(rows, sample_weight=weights)
+    best = DiscreteRF(8, random_state=0, sigma=1.0).fit(rows, sample_weight=weights)
     masses = poisson.pmf(np.arange(best.log_p_.shape[1]), (rows**2)[..., None])
     weighted, plain = np.average(masses, axis=0, weights=weights), masses.mean(axis=0)
     most = 4 * 0.5 / math.sqrt(2048)  # standard errors of a share

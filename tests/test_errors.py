@@ -52,7 +52,7 @@ def says(*words, call, given=(), error=REFUSED):
 WRONG = {
     "n_components": ((0, -3, 2.5, "10", None, np.nan), ("int", "[1, inf)")),
     "sigma": (
-        (0, -1.0, np.nan, np.inf, -np.inf, 1e200, "scal", None, [1.0]),
+        (0, -1.0, np.nan, np.inf, -np.inf, 1e200, "scal", [1.0]),
         ("scale", "median", "float", "in the range (0.0, "),
     ),
     "random_state": (("seed", -1), ("int",)),
@@ -282,7 +282,7 @@ def test_parameters_of_a_feature_map(estimator):
         lambda: make_pipeline(StandardScaler(), estimator()).set_params(**step),
     ):
         text = says("feature_map=None", call=call, error=ValueError)
-        assert "feature_map=AdaptiveRF(n_components=256)" in text
+        assert "feature_map=ClusterQuantizer(n_components=256)" in text
     search = GridSearchCV(estimator(OptimalPositiveRF()), search.param_grid, cv=2).fit(X, y)
     assert search.best_params_["feature_map__n_components"] in (4, 8)
     for value in ("rbf", 3, RFFSampler):

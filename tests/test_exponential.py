@@ -14,7 +14,11 @@ from skrf.features.exponential import balancing_map, fit_generalized, optimal_rh
 def test_generalized_contains_its_family():
     rows = data(40, 3, seed=5)
     generalized = fitted("GeneralizedExponentialRF", rows, None, n_components=20)
-    for s, other in ((-1, RFFSampler(20)), (1, PositiveRF(10)), (1, OptimalPositiveRF(10))):
+    for s, other in (
+        (-1, RFFSampler(20, sigma=1.0)),
+        (1, PositiveRF(10, sigma=1.0)),
+        (1, OptimalPositiveRF(10, sigma=1.0)),
+    ):
         other = other.set_params(random_state=0).fit(rows)
         A = complex(getattr(other, "A_", 0.0))
         generalized = altered(generalized, A_=A, s_=s, n_projections=10)

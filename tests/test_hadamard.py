@@ -241,7 +241,8 @@ def test_memory(use):
 
 def fitted(mechanism, d=50, n_components=64, **params):
     X = np.random.default_rng(4).normal(size=(12, d)) / d**0.5
-    return X, mechanism(n_components, projection="hadamard", random_state=0, **params).fit(X)
+    params = {"sigma": 1.0, "projection": "hadamard", "random_state": 0, **params}
+    return X, mechanism(n_components, **params).fit(X)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

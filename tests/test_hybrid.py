@@ -12,7 +12,7 @@ from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
 def test_a_single_cluster_is_its_base_and_pairs_meet_in_one_block():
     hybrid = fitted("HybridRF-clustered", keys=None, n_clusters=1)
-    positive = OptimalPositiveRF(24, random_state=0).fit(X)
+    positive = OptimalPositiveRF(24, random_state=0, sigma=1.0).fit(X)
     assert_allclose(hybrid.rho_, positive.rho_, rtol=1e-9)
     # Centres stand where they should to 1e-10 of the width of the data.
     assert_allclose(hybrid.transform(Y), positive.transform(Y), rtol=1e-9)
@@ -71,7 +71,13 @@ def test_weights_move_clusters_and_stretches(recenter):
     Z, weights = rng.uniform(0, 1, size=(60, 2)), rng.exponential(size=60)
     keys = np.repeat(rng.uniform(-2, -1, size=(20, 2)), [1, 3] * 10, axis=0)
     hybrid = HybridRF(
-        16, coefficients="clustered", n_clusters=1, recenter=recenter, center=False, random_state=0
+        16,
+        coefficients="clustered",
+        n_clusters=1,
+        recenter=recenter,
+        sigma=1.0,
+        center=False,
+        random_state=0,
     ).fit(Z, sample_weight=weights, keys=keys)
     assert_allclose(hybrid.query_centers_[0], np.average(Z, axis=0, weights=weights), atol=1e-9)
     assert_allclose(hybrid.key_centers_[0], keys.mean(axis=0), atol=1e-9)

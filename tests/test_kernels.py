@@ -41,7 +41,7 @@ import numpy as np
 from skrf import RFFSampler
 
 X = np.random.default_rng(0).normal(size=(2**15, 144))
-sampler = RFFSampler(512, projection="hadamard", random_state=0)
+sampler = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0)
 np.save(sys.stdout.buffer, sampler.fit_transform(X)[:50])
 assert "skrf._kernels.cpu" in sys.modules
 """
@@ -72,7 +72,7 @@ def sealed(tmp_path):
 def test_a_large_call_needs_no_cache(sealed, tmp_path):
     (tmp_path / "out.npy").write_bytes(run(LARGE, **sealed))
     X = np.random.default_rng(0).normal(size=(2**15, 144))[:50]
-    expected = RFFSampler(512, projection="hadamard", random_state=0).fit(X).transform(X)
+    expected = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0).fit(X).transform(X)
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=0, atol=1e-13)
 
 

@@ -1,4 +1,4 @@
-"""ClusterNystroem: the projection of the kernel on landmarks, and where these stand."""
+"""ClusterNystroem and ClusterQuantizer: what they compute, and where their centres stand."""
 
 import pickle
 import warnings
@@ -22,6 +22,7 @@ from skrf import (
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
     ClusterNystroem,
+    ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressor,
 )
@@ -350,3 +351,66 @@ def test_denominators_that_are_not_positive():
     proba = KernelRegressionClassifier(feature_map).fit(rows, [0, 1, 1]).predict_proba(queries)
     assert_allclose(proba[0], [1 / 3, 2 / 3])
     assert 1 / 3 < proba[1, 0] < 1
+
+
+# ------------------------------------------------------------------ keys at the nearest centre
+
+
+def test_keys_are_at_the_nearest_centre():
+    for sigma in (0.3, 4.0):
+        fitted = ClusterQuantizer(12, sigma=sigma, random_state=0).fit(X, y)
+        C, nearest = fitted.centers_, cdist(X, fitted.centers_).argmin(axis=1)
+        assert C.shape == (12, 4) and np.bincount(fitted.center_labels_).min() >= 3
+        assert_array_equal(fitted.transform_keys(X), np.eye(12)[nearest])
+        assert_allclose(fitted.transform(Q), kernel(Q, C, sigma), **CLOSE)
+        assert_allclose(fitted.approximate_kernel(Q, X), kernel(Q, C[nearest], sigma), **CLOSE)
+        assert fitted.is_positive and not (fitted.is_symmetric or fitted.is_unbiased)
+        for rows in (sp.csr_array(X), X.astype(np.float32), X[::-1][::-1]):
+            assert_allclose(fitted.transform(rows), fitted.transform(X), rtol=1e-4, atol=1e-6)
+            assert_array_equal(fitted.transform_keys(rows), fitted.transform_keys(X))
+    assert ClusterQuantizer(12).fit(X).center_labels_ is None
+    with pytest.raises(NotImplementedError, match="ClusterQuantizer has no variance"):
+        fitted.kernel_variance(X)
+
+
+@pytest.mark.parametrize("labels", [y, np.array(["a", "b", "c"])[y], y.astype(float)], ids=str)
+def test_training_rows_go_to_centres_of_their_class(labels):
+    weights = 10.0 ** np.linspace(-3, 3, len(y))
+    model = KernelRegressionClassifier(ClusterQuantizer(20, random_state=0), sigma=2.0)
+    model.fit(X, labels, weights)
+    C, of_centers = model.feature_map_.centers_, model.feature_map_.center_labels_
+    of_classes = np.arange(3) if labels.dtype.kind == "f" else np.unique(labels)
+    counts = np.zeros((20, 3))
+    for row, k, weight in zip(X, y, weights, strict=True):
+        squares = np.where(of_centers == of_classes[k], ((C - row) ** 2).sum(axis=1), np.inf)
+        counts[squares.argmin(), k] += weight
+    scores = kernel(Q, C, 2.0) @ counts
+    expected = scores / scores.sum(axis=1, keepdims=True)
+    assert_allclose(model.predict_proba(Q), expected, rtol=1e-9)
+    # In batches, whatever their classes and the size of the weights.
+    frozen = FrozenEstimator(model.feature_map_)
+    batches = KernelRegressionClassifier(frozen)
+    names = of_classes[y] if labels.dtype.kind == "f" else labels
+    for rows in (slice(60), slice(60, 150)):
+        batches.partial_fit(X[rows], names[rows], np.unique(names), 1e200 * weights[rows])
+    assert_allclose(batches.predict_proba(Q), expected, rtol=1e-9)
+
+
+def test_as_many_centres_as_rows_are_the_exact_kernel():
+    targets = np.sin(X).sum(axis=1)
+    for kind, values in ((KernelRegressionClassifier, y), (KernelRegressor, targets)):
+        exact = kind("exact", sigma=3.0).fit(X, values)
+        model = kind(ClusterQuantizer(500), sigma=3.0).fit(X, values)
+        predict = "predict" if kind is KernelRegressor else "predict_proba"
+        assert_allclose(getattr(model, predict)(Q), getattr(exact, predict)(Q), rtol=1e-8)
+
+
+def test_weights_and_targets_of_any_size_at_centres():
+    weights, targets = 10.0 ** np.linspace(-300, 300, 150), 1e300 * np.sin(X)
+    model = KernelRegressor(ClusterQuantizer(30, random_state=0), sigma=1.0)
+    model.fit(X, targets, sample_weight=weights)
+    nearest = cdist(X, model.feature_map_.centers_).argmin(axis=1)
+    logs = -cdist(Q, model.feature_map_.centers_[nearest], "sqeuclidean") / 2 + np.log(weights)
+    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    expected = shares @ np.sin(X) / shares.sum(axis=1, keepdims=True)
+    assert_allclose(model.predict(Q) / 1e300, expected, rtol=1e-8)

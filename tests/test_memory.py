@@ -234,7 +234,7 @@ def test_regression_on_too_many_components_is_refused(cls):
         scaled = cls(make_pipeline(StandardScaler(), OptimalPositiveRF(HUGE)))
         models.append(scaled.set_params(sigmas=None) if is_search else scaled)
     if not (is_ridge or is_search):
-        models.append(cls(RFFSampler(HUGE), sigma="auto"))
+        models.append(cls(RFFSampler(HUGE)))
     for model in models:
         with refused(f"n_components={HUGE}"):
             model.fit(X, Y)

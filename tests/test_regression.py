@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
+    ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressor,
     OptimalPositiveRF,
@@ -493,7 +494,7 @@ def test_sigma_and_random_state_reach_the_map(estimator):
     kept = estimator(feature_map).fit(X, y)
     assert kept.feature_map_.sigma == 3.0 and kept.feature_map_.random_state == 5
     default = estimator(sigma=2.0).fit(X, y).feature_map_
-    assert isinstance(default, AdaptiveRF) and default.sigma == 2.0
+    assert isinstance(default, ClusterQuantizer) and default.sigma == 2.0
     assert default.n_components == 256
 
 

@@ -389,7 +389,7 @@ def test_none_is_landmarks_unless_rows_are_sparse_or_a_first_batch():
         features = kind().fit(sparse, y).feature_map_
         assert isinstance(features, RFFSampler) and features.n_components_ == 512
     first = ApproxKernelRidge().partial_fit(X, y).feature_map_
-    assert isinstance(first, RFFSampler) and first.sigma == "scale"
+    assert isinstance(first, RFFSampler) and first.sigma is None
 
 
 def test_landmarks_are_uncertain_where_there_are_no_rows():
@@ -457,7 +457,7 @@ def test_features_that_are_constant_leave_the_mean(spread):
     rows = (0.3 if spread == 0 else 0.0) + spread * X[:40, :1]
     weights = np.random.default_rng(4).uniform(0.5, 2, 40)
     mean = np.average(T[:40], axis=0, weights=weights)
-    features = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18)
+    features = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18, sigma=1.0)
     for dtype in (np.float32, np.float64):
         model = ApproxKernelRidge(features, alpha="evidence", random_state=0)
         for part in (slice(17), slice(17, 40)):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import make_scorer, mean_absolute_error
@@ -23,6 +24,8 @@ from sklearn.model_selection import (
     ShuffleSplit,
     check_cv,
 )
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
 from skrf import (
@@ -30,6 +33,7 @@ from skrf import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
     ClusterNystroem,
+    ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
@@ -54,7 +58,7 @@ SIGMAS = [0.3, 1.0, 3.0, 10.0]
 class Cosines(TransformerMixin, BaseEstimator):
     """A map of another package, with a sigma."""
 
-    def __init__(self, sigma=1.0, random_state=None):
+    def __init__(self, sigma=None, random_state=None):
         self.sigma = sigma
         self.random_state = random_state
 
@@ -346,7 +350,7 @@ def test_fits_to_other_libraries(library):
     queries = library.array(Q)
     for model in (
         KernelRegressionClassifierCV(FIXED["positive"], sigmas=SIGMAS),
-        KernelRegressionClassifier(FIXED["positive"], sigma="auto"),
+        KernelRegressionClassifier(FIXED["positive"]),
         KernelRegressionClassifier("exact"),
     ):
         expected = clone(model).fit(X, codes)
@@ -358,7 +362,7 @@ def test_fits_to_other_libraries(library):
 
 def test_maps_of_other_packages_are_drawn_once_for_all_sigmas():
     state = np.random.RandomState(0)
-    model = KernelRegressionClassifier(Cosines(random_state=state), sigma="auto").fit(X, y)
+    model = KernelRegressionClassifier(Cosines(random_state=state)).fit(X, y)
     assert model.score(X, y) > 0.7
     assert not hasattr(model, "sigma_") and 0.1 < model.feature_map_.sigma < 10
 
@@ -377,7 +381,7 @@ class Cutoff(Cosines):
 def test_sigmas_that_are_not_chosen_do_not_warn(labels):
     for model in (
         KernelRegressionClassifierCV(Cutoff(), sigmas=[1.0, 100.0]),
-        KernelRegressionClassifier(Cutoff(), sigma="auto"),
+        KernelRegressionClassifier(Cutoff()),
     ):
         model.fit(X, labels)
         with pytest.warns(FeatureCollapseWarning):  # but what is asked of it does
@@ -399,21 +403,26 @@ def test_fits_at_many_sigmas_are_fits(name):
     assert unfitted._learns_from(labels) != np.allclose(one.transform(Q), other.transform(Q))
 
 
-# ------------------------------------------------------------------ sigma="auto"
+# ------------------------------------------------------------------ leave-one-out
 
 
-def test_auto_is_taken_without_a_map_and_a_sigma():
+def test_sigma_is_chosen_where_none_is_given():
     model = KernelRegressionClassifier(random_state=0).fit(X, y)
-    assert isinstance(model.feature_map_, AdaptiveRF) and model.feature_map_.n_components == 256
-    same = KernelRegressionClassifier(AdaptiveRF(256), sigma="auto", random_state=0).fit(X, y)
+    assert isinstance(model.feature_map_, ClusterQuantizer)
+    assert model.feature_map_.n_components == 256
+    same = KernelRegressionClassifier(ClusterQuantizer(256), random_state=0).fit(X, y)
     assert model.sigma_ == same.sigma_ == model.feature_map_.sigma == model.feature_map_.sigma_
     assert_array_equal(model.predict_proba(Q), same.predict_proba(Q))
     assert KernelRegressionClassifier(sigma=2.0).fit(X, y).sigma_ == 2.0
     assert KernelRegressionClassifier(RFFSampler(20, sigma=3.0)).fit(X, y).sigma_ == 3.0
+    softmax = KernelRegressionClassifier(RFFSampler(20, kernel="softmax")).fit(X, y)
+    assert softmax.sigma_ == 1.0 and softmax.prior_share_ == 0.0
+    piped = KernelRegressionClassifier(make_pipeline(StandardScaler(), RFFSampler(20))).fit(X, y)
+    assert piped.prior_share_ == 0.0
     assert not hasattr(KernelRegressionClassifier(Nystroem(n_components=20)).fit(X, y), "sigma_")
 
 
-def test_auto_is_near_the_best():
+def test_the_chosen_sigma_is_near_the_best():
     rng = np.random.default_rng(1)
     rows, wave = rng.uniform(-3, 3, size=(400, 1)), lambda rows: np.sin(4 * rows[:, 0])
     grid = np.linspace(-2.8, 2.8, 200)[:, None]
@@ -422,7 +431,7 @@ def test_auto_is_near_the_best():
         (KernelRegressor, noisy, wave(grid)),
         (KernelRegressionClassifier, noisy > 0, wave(grid) > 0),
     ):
-        model = estimator(AdaptiveRF(60), sigma="auto", random_state=0).fit(rows, targets)
+        model = estimator(AdaptiveRF(60), random_state=0).fit(rows, targets)
         scores = [
             clone(model).set_params(sigma=sigma).fit(rows, targets).score(grid, truth)
             for sigma in model.sigma_ * np.logspace(-1, 1, 7)
@@ -441,19 +450,18 @@ class Recorder(Cosines):
         return super().fit(X, y)
 
 
-def test_auto_looks_at_2000_samples_with_the_shares_of_all_labels():
+def test_2000_samples_have_the_shares_of_all_labels():
     labels = np.repeat([0, 1, 2], [600, 1500, 3900])
     rows = labels[:, None] + np.random.default_rng(0).normal(size=(6000, 2))
     Recorder.seen.clear()
-    KernelRegressionClassifier(Recorder(random_state=0), sigma="auto").fit(rows, labels)
+    KernelRegressionClassifier(Recorder(random_state=0)).fit(rows, labels)
     *searched, last = Recorder.seen
-    assert last.sum() == 6000 and len(searched) == 3 * 14  # sigmas in each of three folds
-    # Every sample is in two of the three training sets of a sigma.
-    assert_allclose(np.sum(searched, axis=0) / (2 * 14), [200, 500, 1300], atol=1)
+    assert last.sum() == 6000 and len(searched) == 14  # sigmas
+    assert_allclose(np.mean(searched, axis=0), [200, 500, 1300], atol=1)
 
 
-def test_auto_resolves_on_the_first_batch():
-    model = KernelRegressionClassifier(RFFSampler(20), sigma="auto", random_state=0)
+def test_the_first_batch_chooses_sigma():
+    model = KernelRegressionClassifier(RFFSampler(20), random_state=0)
     first = clone(model).fit(X[:40], y[:40])
     both = clone(model).partial_fit(X[:40], y[:40], classes=np.unique(y))
     both.partial_fit(X[40:], y[40:])
@@ -464,10 +472,10 @@ def test_auto_resolves_on_the_first_batch():
 
 
 AUTOMATIC = [
-    KernelRegressionClassifier(RFFSampler(30, random_state=0), sigma="auto"),
-    KernelRegressionClassifier(AdaptiveRF(30, random_state=0), sigma="auto"),
+    KernelRegressionClassifier(RFFSampler(30, random_state=0)),
+    KernelRegressionClassifier(AdaptiveRF(30, random_state=0)),
     KernelRegressionClassifier("exact"),
-    KernelRegressor(OptimalPositiveRF(30, random_state=0), sigma="auto"),
+    KernelRegressor(OptimalPositiveRF(30, random_state=0)),
     KernelRegressor("exact"),
 ]
 
@@ -493,7 +501,7 @@ def test_weights_are_repetitions_in_automatic_sigmas(model):
 @pytest.mark.parametrize("estimator", [KernelRegressionClassifier, KernelRegressor])
 def test_nothing_to_learn_gives_scale(estimator):
     scale = RFFSampler(sigma="scale").fit(X).sigma_
-    for params in ({}, {"feature_map": RFFSampler(20), "sigma": "auto"}, {"feature_map": "exact"}):
+    for params in ({}, {"feature_map": RFFSampler(20)}, {"feature_map": "exact"}):
         model = estimator(**params).fit(X, np.ones(90, int))
         assert_allclose(model.sigma_, scale)
         assert_allclose(model.predict(Q), 1.0, rtol=1e-15)
@@ -506,10 +514,8 @@ def test_nothing_to_learn_gives_scale(estimator):
 def test_strings_of_sigma(estimator):
     targets = T if estimator is KernelRegressor else y
     for feature_map, sigma, words in (
-        (OptimalPositiveRF(kernel="softmax"), "auto", "softmax"),
-        (Nystroem(), "auto", "sigma='auto'.*no parameter 'sigma'"),
-        (OptimalPositiveRF(), "loo", "sigma='loo' is for feature_map='exact'"),
-        (None, "loo", "sigma='loo'.*sigma='auto'"),
+        (Nystroem(), 1.0, "sigma=1.0.*no parameter 'sigma'"),
+        (None, "auto", "sigma.*'scale'"),
         ("exact", -1.0, "sigma"),
         (RFFSampler(sigma="auto"), None, "'sigma' parameter of RFFSampler"),
     ):
@@ -533,8 +539,8 @@ def test_automatic_sigmas_of_any_data(data):
     labels = np.array(data.draw(st.lists(few, min_size=n, max_size=n)))
     weights = 10.0 ** np.array(data.draw(st.lists(st.integers(-30, 30), min_size=n, max_size=n)))
     for model in (
-        KernelRegressionClassifier(OptimalPositiveRF(8, random_state=0), sigma="auto"),
-        KernelRegressor(OptimalPositiveRF(8, random_state=0), sigma="auto"),
+        KernelRegressionClassifier(OptimalPositiveRF(8, random_state=0)),
+        KernelRegressor(OptimalPositiveRF(8, random_state=0)),
         KernelRegressionClassifier("exact"),
         KernelRegressor("exact"),
     ):
@@ -623,8 +629,11 @@ def loo_score(rows, targets, weights, sigma):
         scaled = targets / np.abs(targets).max(axis=0)
         return -weights @ np.sum((scaled - K @ scaled) ** 2, axis=1)
     is_of_class = np.equal.outer(targets, np.unique(targets))
-    shares, n = weights @ is_of_class / weights.sum(), len(np.unique(rows, axis=0))
-    return weights @ np.log(((n * (K @ is_of_class) + shares) / (n + 1))[is_of_class])
+    frequencies, n = weights @ is_of_class / weights.sum(), len(np.unique(rows, axis=0))
+    return max(
+        weights @ np.log(((1 - share) * (K @ is_of_class) + share * frequencies)[is_of_class])
+        for share in (1 / (n + 1), 0.03, 0.1, 0.3)
+    )
 
 
 def refined(scale, score):
@@ -640,6 +649,82 @@ def refined(scale, score):
     return smallest_of_nearly_best(sigmas)
 
 
+def seen_by_others(model, rows, labels, weights, sigma):
+    """Return the kernels of all pairs of rows, 0 of rows with themselves and their equals."""
+    is_equal = (rows[:, None] == rows).all(axis=2) & (labels[:, None] == labels)
+    if isinstance(model.feature_map_, ClusterQuantizer):
+        centers, column = model.feature_map_.centers_, np.empty(len(rows), int)
+        for i, row in enumerate(rows):
+            is_far = labels[i] != model.feature_map_.center_labels_
+            column[i] = np.argmin(((centers - row) ** 2).sum(axis=1) + 1e9 * is_far)
+        K = np.zeros((len(rows), len(rows)))
+        for i, row in enumerate(rows):
+            of_center = weights * (column == column[i])
+            left = of_center[~is_equal[i]].sum()
+            logs = -(sigma**2) / 2 * ((centers - row) ** 2).sum(axis=1)
+            # The centre of the rows that stay, if it is the mean of all of them.
+            logs[column[i]] *= (of_center.sum() / left) ** 2 if left else 1.0
+            logs[column[i]] -= 0.0 if left else np.inf
+            K[i] = np.exp(logs - logs.max())[column] * ~is_equal[i]
+        return K
+    features = clone(model.feature_map_).set_params(sigma=sigma).fit(rows, labels, weights)
+    if features.is_positive:
+        queries, keys = features.log_transform(rows), features.log_transform_keys(rows)
+        logs = logsumexp(queries[:, None] + keys, axis=2)
+        K = np.exp(logs - logs.max(axis=1, keepdims=True))
+    else:
+        K = features.transform(rows) @ features.transform_keys(rows).T
+    return np.where(is_equal, 0.0, K)
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [
+        ClusterQuantizer(16, random_state=0),
+        ClusterQuantizer(89, random_state=0),  # of a few rows each, or of one
+        OptimalPositiveRF(24, random_state=0),
+        RFFSampler(24, random_state=0),
+    ],
+    ids=str,
+)
+def test_a_row_leaves_the_sums_that_it_is_part_of(feature_map):
+    rows, labels = X.copy(), np.unique(y, return_inverse=True)[1]
+    rows[50:60] = rows[:10]  # some with the same label, some with another
+    weights = WEIGHTS + 0.5
+    model = KernelRegressionClassifier(feature_map).fit(rows, labels, weights)
+    is_of_class = np.equal.outer(labels, np.arange(3))
+    frequencies = weights @ is_of_class / weights.sum()
+    n = len(np.unique(np.column_stack([rows, labels]), axis=0))
+    shares = np.array([1 / (n + 1), 0.03, 0.1, 0.3])
+
+    def scores(sigma):
+        kernels = seen_by_others(model, rows, labels, weights, sigma)
+        seen = np.maximum(kernels @ (is_of_class * weights[:, None]), 0.0)
+        total = seen.sum(axis=1, keepdims=True)
+        p = np.where(total > 0, seen / np.where(total > 0, total, 1.0), frequencies)
+        mixed = np.multiply.outer(1 - shares, p) + np.multiply.outer(shares, 0 * p + frequencies)
+        return np.log(mixed[:, is_of_class]) @ weights / weights.sum()
+
+    scale = RFFSampler().fit(rows, sample_weight=weights).sigma_
+    assert_allclose(model.sigma_, refined(scale, lambda sigma: scores(sigma).max()), rtol=1e-9)
+    assert_allclose(model.prior_share_, shares[np.argmax(scores(model.sigma_))], rtol=1e-12)
+
+
+def test_probabilities_have_a_share_of_the_class_frequencies():
+    labels = np.sin(3 * X[:, 0]) + X[:, 1] > 0.3
+    feature_map = OptimalPositiveRF(24, random_state=0)
+    model = KernelRegressionClassifier(feature_map).fit(X, labels, WEIGHTS)
+    plain = KernelRegressionClassifier(feature_map, sigma=model.sigma_).fit(X, labels, WEIGHTS)
+    share, frequencies = model.prior_share_, model.class_count_ / WEIGHTS.sum()
+    assert share > 0 == plain.prior_share_
+    expected = (1 - share) * plain.predict_proba(Q) + share * frequencies
+    assert_allclose(model.predict_proba(Q), expected, rtol=1e-12)
+    assert_allclose(model.predict_log_proba(Q), np.log(expected), rtol=1e-9)
+    assert_array_equal(model.predict(Q), expected.argmax(axis=1) == 1)
+    batches = clone(model).partial_fit(X[:45], labels[:45], classes=[False, True])
+    assert batches.partial_fit(X[45:], labels[45:]).prior_share_ > 0
+
+
 @pytest.mark.parametrize("targets", [np.unique(y, return_inverse=True)[1], T], ids=["y", "T"])
 def test_loo_leaves_out_all_equal_rows(targets):
     rows, weights = X.copy(), WEIGHTS + 0.5
@@ -647,7 +732,7 @@ def test_loo_leaves_out_all_equal_rows(targets):
     scale = RFFSampler(sigma="scale").fit(rows, sample_weight=weights).sigma_
     expected = refined(scale, lambda sigma: loo_score(rows, targets, weights, sigma))
     estimator = KernelRegressor if targets is T else KernelRegressionClassifier
-    model = estimator("exact", sigma="loo").fit(rows, targets, sample_weight=weights)
+    model = estimator("exact").fit(rows, targets, sample_weight=weights)
     assert_allclose(model.sigma_, expected, rtol=1e-9)
     assert_allclose(estimator("exact").fit(rows, targets, weights).sigma_, expected, rtol=1e-9)
     # The optimum is inside of the grid, and finer than its steps.
@@ -662,7 +747,7 @@ def test_loo_keeps_the_digits_of_targets_far_from_0():
 
 def test_outputs_count_alike():
     rough, smooth = np.sin(9 * X[:, 0]), X[:, 1]
-    model = KernelRegressor(OptimalPositiveRF(32), sigma="auto", random_state=0)
+    model = KernelRegressor(OptimalPositiveRF(32), random_state=0)
 
     def sigma(targets):
         return clone(model).fit(X, targets).feature_map_.sigma
@@ -682,7 +767,7 @@ def test_the_exact_kernel_holds_blocks():
     model.fit(rows[:50], labels[:50]).predict(rows[:50])
     tracemalloc.start()
     model.fit(rows, labels).predict(rows)
-    KernelRegressionClassifier("exact", sigma="loo").fit(rows[:3000], labels[:3000])
+    KernelRegressionClassifier("exact").fit(rows[:3000], labels[:3000])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40e6  # 128 MB and 72 MB are all
@@ -692,7 +777,7 @@ def test_names_of_labels_do_not_matter():
     """On a lattice many rows are equally near to rows of several classes."""
     places = np.indices((9, 9)).reshape(2, -1).T.astype(float)
     codes = (places // 2).sum(axis=1).astype(int) % 3
-    model = KernelRegressionClassifier(AdaptiveRF(48, random_state=0), sigma="auto")
+    model = KernelRegressionClassifier(AdaptiveRF(48, random_state=0))
     models = [
         clone(model).fit(places, names[codes])
         for names in (np.array([1, 2, 3]), np.array([8, 4, 6]))

@@ -8,21 +8,24 @@ import pytest
 import scipy.sparse as sp
 from contract import X, Y, data, every_mechanism, mechanism, y
 from instances import MECHANISMS, make
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
+from sklearn.base import clone
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.svm import SVC
 
 from skrf import (
-    ApproxKernelRidge,
+    ApproxKernelAttention,
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeCV,
     ClusterNystroem,
     KernelRegressionClassifier,
     KernelRegressor,
     KernelRegressorCV,
+    OptimalPositiveRF,
     RFFSampler,
 )
+from skrf.graphical import ChainMRF
 
 
 @every_mechanism
@@ -101,11 +104,6 @@ def test_without_data_sigma_must_be_a_number(name):
 
 
 def test_faulty_values_of_sigma_are_named_by_the_estimator():
-    for estimator in (RFFSampler, ClusterNystroem, ApproxKernelRidge):
-        for sigma, who in (("auto", "KernelRegressor"), ("loo", "feature_map='exact'")):
-            said = f"'sigma' parameter of {estimator.__name__} must be.* Got '{sigma}' .*{who}"
-            with pytest.raises(ValueError, match=said):
-                estimator(sigma=sigma).fit(X, y)
     for estimator in (KernelRegressor, KernelRegressionClassifier, ApproxKernelRidgeClassifier):
         for sigma in (-1.0, 0, np.inf, 1e200, "scales"):
             said = f"'sigma' parameter of {estimator.__name__} must be .*1e\\+150.*"
@@ -120,3 +118,60 @@ def test_faulty_values_of_sigma_are_named_by_the_estimator():
         rows = np.array([[0.0, other], [1e-168, 0.0], [2e-168, 0.0], [3e-168, 0.0]])
         with pytest.raises(ValueError, match=f"X is out of the range of sigma='{sigma}'"):
             RFFSampler(sigma=sigma).fit(rows)
+
+
+# ------------------------------------------------------------------ the default, None
+
+
+def assert_none_is(sigma, kind, **params):
+    params = {"n_components": 14, "random_state": 0, **params}
+    default, given = kind(**params), kind(**params, sigma=sigma)
+    assert default.sigma is None
+    default.fit(X, keys=Y)
+    given.fit(X, keys=Y)
+    assert default.sigma is None and default.sigma_ == given.sigma_
+    assert_array_equal(default.transform(X), given.transform(X))
+    assert_array_equal(default.transform_keys(Y), given.transform_keys(Y))
+
+
+@pytest.mark.parametrize(("kernel", "sigma"), [("gaussian", "scale"), ("softmax", 1.0)])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_none_is_scale_or_one_by_the_kernel(name, kernel, sigma):
+    assert_none_is(sigma, MECHANISMS[name], kernel=kernel)
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern12", "matern32", "matern52"])
+def test_none_is_scale_for_every_kernel_of_differences(kernel):
+    assert_none_is("scale", RFFSampler, kernel=kernel)
+
+
+def test_none_is_scale_at_landmarks():
+    assert_none_is("scale", ClusterNystroem)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_without_data_none_needs_the_softmax_kernel(name):
+    default, softmax = MECHANISMS[name](), MECHANISMS[name](kernel="softmax")
+    if default._needs_data:
+        said = "needs statistics of data"
+    else:
+        said = "sigma must be a number for fit_without_data, because sigma=None"
+        assert softmax.fit_without_data(5).sigma_ == 1.0
+    with pytest.raises(ValueError, match=said):
+        default.fit_without_data(5)
+
+
+def attention_of(feature_map):
+    return ApproxKernelAttention(feature_map)(X, Y, Y)
+
+
+def chain_of(feature_map):
+    return ChainMRF(X, feature_map=feature_map).marginals(4)
+
+
+@pytest.mark.parametrize("results_of", [attention_of, chain_of])
+def test_none_and_one_leave_sigma_to_those_who_set_it(results_of):
+    default = OptimalPositiveRF(16, random_state=0)
+    assert_array_equal(results_of(default), results_of(clone(default).set_params(sigma=1.0)))
+    with pytest.raises(ValueError, match=r"sigma=2\.0, but .* sets it"):
+        results_of(clone(default).set_params(sigma=2.0))

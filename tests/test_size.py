@@ -60,10 +60,10 @@ def test_it_is_the_least_number_for_that_share_of_pairs(mechanism, rel_error):
 
 def test_of_many_rows_some_stand_for_all():
     rows = np.random.default_rng(0).normal(size=(1500, 4)) / 2
-    single = RFFSampler(2, coupling="iid", random_state=0).fit(rows)
+    single = RFFSampler(2, coupling="iid", random_state=0, sigma=1.0).fit(rows)
     logs = single.kernel_variance(rows, log=True) - 2 * single.exact_kernel(rows, log=True)
     expected = 2 * np.exp(np.quantile(logs, 0.9)) / 0.1**2
-    n = n_components_for(RFFSampler(coupling="iid"), rows, rel_error=0.1, quantile=0.9)
+    n = n_components_for(RFFSampler(coupling="iid", sigma=1.0), rows, rel_error=0.1, quantile=0.9)
     assert n == pytest.approx(expected, rel=0.1)
 
 
@@ -91,18 +91,22 @@ def test_without_a_closed_form_the_answer_is_measured(mechanism, rel_error):
 
 
 def test_enormous_numbers_are_stated():
-    mechanism = PositiveRF(coupling="iid")
+    mechanism = PositiveRF(coupling="iid", sigma=1.0)
     n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
-    logs = PositiveRF(1, coupling="iid", random_state=0).fit(8 * X).kernel_variance(8 * X, log=True)
-    logs -= 2 * PositiveRF(1).fit(8 * X).exact_kernel(8 * X, log=True)
+    logs = (
+        PositiveRF(1, coupling="iid", random_state=0, sigma=1.0)
+        .fit(8 * X)
+        .kernel_variance(8 * X, log=True)
+    )
+    logs -= 2 * PositiveRF(1, sigma=1.0).fit(8 * X).exact_kernel(8 * X, log=True)
     assert n > 2**24
     assert n == pytest.approx(np.exp(np.sort(logs, axis=None)[1800]) * 1e6, rel=1e-6)
-    endless = n_components_for(RFFSampler(), 300 * X, rel_error=0.1)
+    endless = n_components_for(RFFSampler(sigma=1.0), 300 * X, rel_error=0.1)
     assert endless > 10**299
 
 
 def test_errors_at_the_ends_of_the_range_are_measured():
-    measured = RFFSampler(coupling="norm-coupled", kernel="softmax")
+    measured = RFFSampler(coupling="norm-coupled", kernel="softmax", sigma=1.0)
     far = 100 * X[:8]
     far[0] *= 5
     assert n_components_for(measured, far, rel_error=0.1) > 1e100

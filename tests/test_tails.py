@@ -39,7 +39,7 @@ def rows(d, length):
 def test_tails_are_below_their_bounds(coupling):
     """600 draws, 4.4 standard errors; where bounds are below 0.1, some just below it."""
     X, n_draws = rows(3, 0.4), 600
-    fitted = OptimalPositiveRF(26, coupling=coupling, random_state=0).fit(X)
+    fitted = OptimalPositiveRF(26, coupling=coupling, random_state=0, sigma=1.0).fit(X)
     draws = [fitted.redraw(seed).approximate_kernel(X) for seed in range(n_draws)]
     gaps = np.array(draws) - fitted.exact_kernel(X)
     for bound, sign, given in (
@@ -64,7 +64,7 @@ def test_tails_are_below_their_bounds(coupling):
 def test_bounds_are_the_stated_formulas(kernel):
     xp = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
     X, m = rows(4, 0.8), 50
-    fitted = OptimalPositiveRF(m, kernel=kernel, coupling="iid", random_state=0).fit(X)
+    fitted = OptimalPositiveRF(m, kernel=kernel, coupling="iid", random_state=0, sigma=1.0).fit(X)
     A, Z = fitted.A_, X - fitted.offset_
     sum2 = ((Z[:, None] + Z) ** 2).sum(axis=2)
     variance, exact = m * fitted.kernel_variance(X), fitted.exact_kernel(X)
@@ -107,7 +107,7 @@ def test_terms_stay_inside_their_range(which):
         fitted = BOUNDED[which].set_params(**params).fit(X)
     else:
         A, s, n = which
-        fitted = GeneralizedExponentialRF(n, **params).fit(X)
+        fitted = GeneralizedExponentialRF(n, **params, sigma=1.0).fit(X)
         fitted = altered(fitted, A_=A, s_=s, n_projections=max(n // 2, 1))
     term_range = np.exp(fitted._of_pairs(Z, None, "_log_term_range", False))
     values = np.array([fitted.redraw(seed).approximate_kernel(Z) for seed in range(600)])
@@ -162,7 +162,9 @@ def test_left_tails_are_those_of_the_second_moments_of_blocks(mechanism):
 
 def test_the_range_of_regularised_features_is_what_they_reach():
     X = rows(3, 0.9)
-    fitted = PositiveRF(2000, variant="regularized", coupling="iid", random_state=0).fit(X)
+    fitted = PositiveRF(2000, variant="regularized", coupling="iid", random_state=0, sigma=1.0).fit(
+        X
+    )
     F = 2000 * features(fitted, X)[:, None, :] * features(fitted, X)
     ranges = np.exp(fitted._of_pairs(X, None, "_log_term_range", False))
     assert (np.ptp(F, axis=2) <= ranges * (1 + 1e-9) + 1e-12).all()
@@ -179,7 +181,7 @@ def sphere(d, R=1.0):
 
 def test_uniform_convergence_takes_fifty_million_columns():
     """The statement for d = 4, R = 1 and an error of 0.1."""
-    fitted = OptimalPositiveRF(8, coupling="iid", random_state=0).fit(sphere(4))
+    fitted = OptimalPositiveRF(8, coupling="iid", random_state=0, sigma=1.0).fit(sphere(4))
     count = theory.n_components_uniform(fitted, error=0.1, radius=1.0)
     assert 4e7 < count < 6e7
     of_count = altered(fitted, draw={}, n_projections=int(count))
@@ -189,7 +191,7 @@ def test_uniform_convergence_takes_fifty_million_columns():
 @pytest.mark.parametrize("d", [1, 2, 4])
 def test_the_uniform_bound_is_the_least_of_the_stated_formula(d):
     R, error = 0.5, 0.2
-    fitted = OptimalPositiveRF(8, coupling="iid", random_state=0).fit(sphere(d, R))
+    fitted = OptimalPositiveRF(8, coupling="iid", random_state=0, sigma=1.0).fit(sphere(d, R))
     A = fitted.A_
     b = (1 - 4 * A) ** (d / 2) * math.exp(-(R**2) / (2 * A))
     edge = R * np.eye(d)[:1]
@@ -254,7 +256,7 @@ def test_left_tails_need_positive_features_of_a_known_coupling():
 )
 def test_errors_of_bounds_are_positive_numbers(bound):
     X = rows(3, 0.5)
-    fitted = fit(RFFSampler(coupling="iid"))
+    fitted = fit(RFFSampler(coupling="iid", sigma=1.0))
     for wrong in (None, 1j, [0.1], True):
         with pytest.raises(TypeError, match="error must be a finite number > 0"):
             bound(fitted, X, error=wrong)
@@ -288,7 +290,7 @@ def test_uniform_bounds_are_refused_where_they_do_not_hold(function):
 
 @pytest.mark.filterwarnings("error")
 def test_uniform_bounds_of_extreme_numbers():
-    fitted = OptimalPositiveRF(40, coupling="iid", random_state=0).fit(rows(3, 1.0))
+    fitted = OptimalPositiveRF(40, coupling="iid", random_state=0, sigma=1.0).fit(rows(3, 1.0))
     for error, radius in ((1e-200, 1.0), (0.1, 1e100)):
         assert theory.uniform_bound(fitted, error=error, radius=radius) == 1
         with pytest.raises(ValueError, match="error=.* too small at radius="):

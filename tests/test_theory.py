@@ -81,7 +81,7 @@ def test_comparisons_name_what_they_cannot_take():
 
 
 def test_comparison_predicts_what_it_measures():
-    table = {row.name: row for row in theory.compare(X, Y, n_components=64)}
+    table = {row.name: row for row in theory.compare(X, Y, n_components=64, sigma=1.0)}
     assert set(table) == set(theory.default_feature_maps())
     for row in table.values():
         if np.isnan(row.predicted):

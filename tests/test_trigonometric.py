@@ -18,9 +18,9 @@ from skrf.projections import Orthogonal
 @pytest.mark.parametrize("n", [1, 24])
 def test_a_level_is_the_scale_of_all_rows(n):
     for kernel in ("gaussian", "laplacian"):
-        queries, _ = RFFSampler(n, kernel=kernel, random_state=0).fit(X).feature_maps_
+        queries, _ = RFFSampler(n, kernel=kernel, random_state=0, sigma=1.0).fit(X).feature_maps_
         assert_allclose(queries(X).scale, np.full((len(X), 1), queries.level), rtol=1e-15)
-    queries, _ = RFFSampler(n, kernel="softmax", random_state=0).fit(X).feature_maps_
+    queries, _ = RFFSampler(n, kernel="softmax", random_state=0, sigma=1.0).fit(X).feature_maps_
     assert queries.level is None
 
 
@@ -32,7 +32,9 @@ every_spectrum = pytest.mark.parametrize("kernel", [*EXACT, *BOUNDED])
 def test_other_kernels_refuse_what_is_unknown(kernel):
     known = "'iid', 'orthogonal'" + (" (bound)" if kernel in BOUNDED else "")
     for coupling in ("simplex", "simplex+", "sobol", "norm-coupled"):
-        features = RFFSampler(24, kernel=kernel, coupling=coupling, random_state=0).fit(X)
+        features = RFFSampler(24, kernel=kernel, coupling=coupling, random_state=0, sigma=1.0).fit(
+            X
+        )
         for said in (f"{kernel!r} with coupling={coupling!r}", f"Known: {known}."):
             with pytest.raises(NotImplementedError, match=re.escape(said)):
                 features.kernel_variance(X)
@@ -53,7 +55,7 @@ def test_variances_of_other_kernels_in_simulation(kernel, d):
     for rows in (d, cut):
         omega = SPECTRA[kernel].frequencies(Orthogonal().draw(n * d, d, rng).dense(), rng)
         sums += np.cos(omega.reshape(n, d, d)[:, :rows] @ sides[1].T).sum(axis=1)
-    features = RFFSampler(2 * (d + cut), kernel=kernel, random_state=0).fit(sides[1])
+    features = RFFSampler(2 * (d + cut), kernel=kernel, random_state=0, sigma=1.0).fit(sides[1])
     squares = (sums / (d + cut) - features.exact_kernel(*sides)) ** 2
     error = 4.4 * squares.std(axis=0) / math.sqrt(n)
     variance, mean_square = features.kernel_variance(*sides)[0], squares.mean(axis=0)
@@ -67,7 +69,7 @@ def test_variances_of_other_kernels_in_simulation(kernel, d):
 def test_projections_without_a_partner_have_the_variance_of_independent_ones(kernel):
     for rows, n in ((X[:, :1], 24), (X, 2), (X, 1)):
         orthogonal, iid = (
-            RFFSampler(n, kernel=kernel, coupling=coupling, random_state=0).fit(rows)
+            RFFSampler(n, kernel=kernel, coupling=coupling, random_state=0, sigma=1.0).fit(rows)
             for coupling in ("orthogonal", "iid")
         )
         assert orthogonal.kernel_variance_is_exact_
@@ -79,7 +81,7 @@ def test_projections_without_a_partner_have_the_variance_of_independent_ones(ker
 @every_spectrum
 def test_variances_of_other_kernels_are_0_for_equal_rows_alone(kernel):
     rows = np.random.default_rng(0).normal(size=(60, 4)) * np.geomspace(1e-3, 1e3, 60)[:, None]
-    features = RFFSampler(64, kernel=kernel, random_state=0).fit(rows)
+    features = RFFSampler(64, kernel=kernel, random_state=0, sigma=1.0).fit(rows)
     variances = features.kernel_variance(rows)
     assert_array_equal(variances == 0, np.eye(60, dtype=bool))
     assert (variances >= 0).all() and variances.max() < 0.55 * (1 + 3 / 5) / 32
@@ -91,7 +93,7 @@ def test_variances_of_other_kernels_are_0_for_equal_rows_alone(kernel):
 def test_complex_maps_have_the_pair_term_of_real_ones(A, s, coupling):
     """2,000 draws of 24 projections; 15 % is 4.7 standard errors of a variance of normal values."""
     rows = data(6, 4, seed=3) / 4
-    reference = GeneralizedExponentialRF(48, coupling=coupling, random_state=0).fit(rows)
+    reference = GeneralizedExponentialRF(48, coupling=coupling, random_state=0, sigma=1.0).fit(rows)
     reference = altered(reference, A_=A, s_=s, n_projections=24)
     values = np.array([reference.redraw(seed).approximate_kernel(rows) for seed in range(2000)])
     far = ~np.eye(6, dtype=bool)
@@ -105,7 +107,9 @@ def test_variances_of_rows_that_nearly_agree_are_powers_of_their_distance():
     sizes = np.array([1e-3, 1e-40, 1e-100, 1e-140])
     rows = np.array([1.0, -2.0, 0.5, 1.5]) * sizes[:, None]
     for coupling in ("orthogonal", "simplex"):
-        features = RFFSampler(20, coupling=coupling, random_state=0).fit(np.zeros((1, 4)))
+        features = RFFSampler(20, coupling=coupling, random_state=0, sigma=1.0).fit(
+            np.zeros((1, 4))
+        )
         logs = features.kernel_variance(np.zeros((1, 4)), rows, log=True)[0]
         assert_allclose(logs - 4 * np.log(sizes), logs[0] - 4 * np.log(sizes[0]), rtol=1e-4)
 
@@ -117,7 +121,7 @@ def test_variances_of_rows_that_nearly_agree_are_powers_of_their_distance():
 def test_long_rows_stay_in_float32_while_their_kernel_is_exact_to_5e_5(kernel, n_features):
     rows = np.random.default_rng(0).normal(size=(100, n_features))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    sampler = RFFSampler(512, kernel=kernel, random_state=0).fit(rows)
+    sampler = RFFSampler(512, kernel=kernel, random_state=0, sigma=1.0).fit(rows)
     kept = 0
     for length in (1.0, 8.0, 15.0, 30.0, 60.0, 120.0, 240.0, 2e3):
         X = (length * rows).astype(np.float32)

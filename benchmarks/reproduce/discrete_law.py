@@ -57,7 +57,8 @@ def main():
         table = [head]
         for law, feature_map in FEATURE_MAPS.items():
             keys = None if known[1] is known[0] else known[1]
-            fitted = clone(feature_map).set_params(random_state=0).fit(known[0], keys=keys)
+            own = clone(feature_map).set_params(sigma=1.0, random_state=0)
+            fitted = own.fit(known[0], keys=keys)
             values = (*objectives(fitted, *known), *objectives(fitted, *new))
             table.append((law, *(f"{value:.2f}" for value in values)))
             progress(f"{name}: {law}")

@@ -74,7 +74,10 @@ OURS = {
     "optimal positive, centred (ours)": OptimalPositiveRF(N_COLUMNS, coupling="iid"),
     "dense (ours)": DenseExponentialRF(N_COLUMNS, coupling="iid"),
 }
-FEATURE_MAPS = NON_POSITIVE | POSITIVE | OURS
+FEATURE_MAPS = {
+    name: own.set_params(sigma=1.0)  # make_regime multiplies the rows
+    for name, own in (NON_POSITIVE | POSITIVE | OURS).items()
+}
 
 # Stated: nats by which the first beats the second at sigma = 1 ("more than").
 GAINS = (

@@ -58,6 +58,7 @@ PARTS = ("conformity", "ratios", "gram", "classification", "fast")
 CONFORMITY_SIZE = 6  # d and m of figure 4
 CONFORMITY_V = tuple(np.linspace(0.5, 4.0, 8).tolist())
 RATIO_SIZE = 64
+RATIO_MAP = {"sigma": 1.0, "center": False, "random_state": 0}
 RATIO_V = (0.25, 0.5, 1.0)  # sample variances beyond mislead
 GRAM_SIZE, GRAM_SIGMA = 64, 0.1
 GRAM_PROJECTIONS = (16, 32, 64, 128, 256, 512)
@@ -189,7 +190,7 @@ def relative_mse(coupling, v):
     """Return the closed-form MSE over K^2 of m = d = 64 positive features."""
     half = np.zeros((1, RATIO_SIZE))
     half[0, 0] = v / 2
-    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(half)
+    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, **RATIO_MAP).fit(half)
     return float(feature_map.kernel_variance(half)[0, 0])  # K = 1 at x = y
 
 
@@ -197,7 +198,7 @@ def squared_errors(coupling, seeds):
     """Return squared errors of drawn estimates, (n_seeds, n_v)."""
     rows = np.zeros((len(RATIO_V), RATIO_SIZE))
     rows[:, 0] = np.divide(RATIO_V, 2)
-    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, center=False, random_state=0).fit(rows)
+    feature_map = PositiveRF(RATIO_SIZE, coupling=coupling, **RATIO_MAP).fit(rows)
     errors = []
     for seed in seeds:
         features = feature_map.redraw(int(seed)).transform(rows)

@@ -21,6 +21,7 @@ from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPo
 from .hybrid import HybridRF
 from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
+from .quantizer import ClusterQuantizer
 from .relevance import RelevanceScaler
 from .trigonometric import RFFSampler
 
@@ -28,6 +29,7 @@ __all__ = [
     "AdaptiveRF",
     "BaseRandomFeatures",
     "ClusterNystroem",
+    "ClusterQuantizer",
     "DenseExponentialRF",
     "DiscreteRF",
     "FeatureMap",

@@ -94,7 +94,8 @@ def prepared(
                 f"{owner} got {name}={value!r}, but feature_map={feature_map!r} has no parameter "
                 f"{name!r}. {hint or f'Leave {name}=None or use a feature map that has it'}."
             )
-        if name in reserved and params[name] not in (signature[name].default, value):
+        usual = {1.0} if name == "sigma" else set()  # None is 1 where the kernel is softmax
+        if name in reserved and params[name] not in (signature[name].default, value, *usual):
             raise ValueError(
                 f"feature_map={feature_map!r} has {name}={params[name]!r}, but {owner} sets it: "
                 f"leave the default. {hint}."

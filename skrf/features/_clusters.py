@@ -5,6 +5,7 @@ act as repetitions in every later choice, and the order of the input does not ma
 """
 
 import math
+from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,12 @@ from sklearn import config_context
 from sklearn.utils.multiclass import type_of_target
 
 from .._arrays import to_host
+from .._threads import serial_openmp
 
 _SAME = 1e-7  # of the widest column: k-means cannot separate points that are closer
 _MOST_COLUMNS = 64  # in which k-means works: distances are kept to a tenth
 _JITTER = 1e-7  # share by which points move, far above the rounding of distances
+_PARALLEL_DISTANCES = 2**21  # between points and centres, from which threads save time
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because k-means divides by sums of weights
 
 
@@ -185,7 +188,11 @@ def cluster_centers(points, weights, n_clusters, rng):
     shares = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
     kmeans = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed)
     # scikit-learn 1.6 fails if array_api_dispatch is set.
-    with config_context(array_api_dispatch=False):
+    is_small = len(points) * n_clusters < _PARALLEL_DISTANCES
+    with (
+        config_context(array_api_dispatch=False),
+        serial_openmp() if is_small else nullcontext(),
+    ):
         labels = kmeans.fit(moved, sample_weight=shares * (1 + noise[:, 0])).labels_
     members = sp.csr_array((shares, (labels, np.arange(len(points)))), (n_clusters, len(points)))
     totals = members.sum(axis=1)

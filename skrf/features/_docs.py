@@ -11,9 +11,10 @@ n_components : int, default=100
     Number of components.
 
 [sigma_parameter]
-sigma : float, "scale" or "median", default=1.0
+sigma : float, "scale", "median" or None, default=None
     Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-    one over the median distance between at most 1,000 rows. Both look at queries only.
+    one over the median distance between at most 1,000 rows. Both look at queries only. None is
+    "scale", and 1 under the softmax kernel, of which it is a part.
 
 [kernel]
 kernel : {"gaussian", "softmax"}, default="gaussian"

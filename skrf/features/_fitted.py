@@ -34,6 +34,8 @@ class Sample:
         Class codes of the queries.
     key_weights : ndarray of shape (n_keys,) or None, default=None
         Positive weights of the keys.
+    classes : ndarray of shape (n_classes,) or None, default=None
+        Labels that the class codes stand for.
     """
 
     queries: object
@@ -42,6 +44,7 @@ class Sample:
     seed: int
     labels: np.ndarray | None = None
     key_weights: np.ndarray | None = None
+    classes: np.ndarray | None = None
     _made: dict = field(default_factory=dict)
 
     def once(self, key, make):

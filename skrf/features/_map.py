@@ -62,6 +62,8 @@ class FeatureMap(ABC):
     inner, matrix : FeatureMap and ndarray of shape (n_inner, n_columns), or None
         Features are those of the inner map times the matrix, which consumers that sum features, or
         multiply them by coefficients, apply once instead of to every row.
+    is_indicator : bool
+        Whether a row has a single feature, 1, whose number ``columns(X, labels)`` returns.
     is_double : bool
         Whether rows of float32 must be passed in float64.
     n_sines : int
@@ -82,6 +84,7 @@ class FeatureMap(ABC):
     is_view = False
     is_projected = False
     inner = matrix = None
+    is_indicator = False
     is_double = False
     n_sines = 0
     level = None

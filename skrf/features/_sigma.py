@@ -1,4 +1,4 @@
-"""What sigma="scale" and sigma="median" stand for."""
+"""What sigma=None, "scale" and "median" stand for."""
 
 import math
 
@@ -28,6 +28,8 @@ def resolve_sigma(feature_map, statistics, sample):
         The rows themselves; without queries if only statistics are available.
     """
     sigma = feature_map.sigma
+    if sigma is None:  # the softmax kernel is no function of distances: sigma is part of it
+        sigma = 1.0 if feature_map.kernel == "softmax" else "scale"
     if isinstance(sigma, str):
         sigma = _of_data(sigma, statistics.queries, sample)
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.

@@ -217,7 +217,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         tau: float | Literal["auto"] = "auto",
         share: float | Literal["auto"] = "auto",
         asymmetric: bool = False,
-        sigma: Sigma = 1.0,
+        sigma: Sigma | None = None,
         kernel: Kernel = "gaussian",
         coupling: CouplingLike = "simplex",
         center: bool = True,

@@ -1,6 +1,7 @@
 """What every feature map shares: fitting, the fitted attributes, and features of rows."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
@@ -78,7 +79,7 @@ class BaseRandomFeatures(
     # A class lists the constraints it adds; only those of its constructor's parameters apply.
     _allowed = _parameter_constraints = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "sigma": [StrOptions({"scale", "median"}), Interval(Real, 0, None, closed="neither")],
+        "sigma": [StrOptions({"scale", "median"}), Interval(Real, 0, None, closed="neither"), None],
         "kernel": [StrOptions({"gaussian", "softmax"})],
         "random_state": ["random_state"],
     }
@@ -292,6 +293,8 @@ class BaseRandomFeatures(
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
+        if labels is not None:
+            sample = replace(sample, classes=np.unique(np.asarray(to_host(y))[kept]))
         statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
@@ -348,7 +351,7 @@ class BaseRandomFeatures(
         """
         if self._needs_data:
             raise ValueError(f"{self!r} needs statistics of data: call fit.")
-        if isinstance(self.sigma, str):
+        if isinstance(self.sigma, str) or (self.sigma is None and self.kernel != "softmax"):
             raise ValueError(
                 f"sigma must be a number for fit_without_data, because sigma={self.sigma!r} stands "
                 f"for a number that data give; got {self!r}. Pass one, or call fit."

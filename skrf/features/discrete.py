@@ -124,7 +124,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         *,
         positive: bool = False,
         per_feature: bool = True,
-        sigma: Sigma = 1.0,
+        sigma: Sigma | None = None,
         kernel: Kernel = "gaussian",
         center: bool = True,
         random_state: RandomState = None,
@@ -482,7 +482,9 @@ class DiscreteRF(DiscreteRandomFeatures):
     >>> import numpy as np
     >>> from skrf import DiscreteRF, PoissonRF
     >>> X = np.random.default_rng(0).standard_t(4, size=(200, 3)) / 2
-    >>> best, poisson = (kind(64, random_state=0).fit(X) for kind in (DiscreteRF, PoissonRF))
+    >>> best, poisson = (
+    ...     kind(64, sigma=1.0, random_state=0).fit(X) for kind in (DiscreteRF, PoissonRF)
+    ... )
     >>> logs = (features.kernel_variance(X, log=True).max() for features in (best, poisson))
     >>> [round(float(largest)) for largest in logs]
     [2, 1063]

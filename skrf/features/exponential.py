@@ -404,7 +404,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         n_components: int = 100,
         *,
         asymmetric: bool = False,
-        sigma: Sigma = 1.0,
+        sigma: Sigma | None = None,
         kernel: Kernel = "gaussian",
         coupling: CouplingLike = "orthogonal",
         projection: Literal["dense", "hadamard"] = "dense",

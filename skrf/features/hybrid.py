@@ -287,7 +287,7 @@ class HybridRF(CenteredRandomFeatures):
         shared: bool = True,
         n_clusters: int = 2,
         recenter: bool = True,
-        sigma: Sigma = 1.0,
+        sigma: Sigma | None = None,
         kernel: Kernel = "gaussian",
         coupling: CouplingLike = "orthogonal",
         projection: Literal["dense", "hadamard"] = "dense",

@@ -13,7 +13,7 @@ from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
 from ._affine import Affine
-from ._clusters import centers_of_classes, class_labels, representatives, unique_rows
+from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
@@ -86,8 +86,95 @@ class LandmarkMap(FeatureMap):
         return self.inner.exponent_bound(X)
 
 
+class CentersOfClusters(BaseRandomFeatures):
+    """Base of the feature maps that look at rows from a few centres."""
+
+    _parameter_constraints = {
+        "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
+    }
+    _is_unbiased = False
+    _looks_at_rows = _reads_labels = _needs_data = True
+    _centers_have_labels = False
+    kernel = "gaussian"
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
+        sigma: Sigma | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.n_components = n_components
+        self.centers = centers
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def _labels(self, y, kept, keys):
+        return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
+
+    def _n_columns(self, n_rows):
+        return min(int(self.n_components), n_rows)
+
+    def _n_bytes(self, learned, sample):
+        n_rows = sample.queries.shape[0]
+        if sample.keys is not sample.queries:
+            n_rows += sample.keys.shape[0]
+        n = self._n_columns(n_rows)
+        return 8 * n * (n + learned.n_features)
+
+    def _learn(self, learned, statistics):
+        """Learn nothing: there are no parameters."""
+
+    def _centers(self, learned, sample):
+        """Return the centres, the same for every sigma, and the codes of their labels or None."""
+        return sample.once("centers", partial(self._find_centers, learned.n_features, sample))
+
+    def _find_centers(self, n_features, sample):
+        sides = [(sample.queries, sample.weights, QUERIES)]
+        if sample.keys is not sample.queries:
+            sides.append((sample.keys, sample.key_weights, KEYS))
+        # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
+        rows, weights = [], []
+        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)
+        for X, row_weights, stream in sides:
+            chosen, row_weights = representatives(row_weights, most, sample.rng(stream))
+            rows.append(Affine(1.0).on_host(X[chosen]))
+            weights.append(row_weights)
+        labels = None if sample.labels is None else sample.labels[chosen]
+        rows, weights = np.vstack(rows), np.concatenate(weights)
+        return self._place_centers(rows, weights, labels, sample.rng(CENTERS))
+
+    def _place_centers(self, rows, weights, labels, rng):
+        names = labels if self._centers_have_labels else None
+        different, totals, names = unique_rows(rows, weights, names)
+        wanted = self.n_components
+        if len(different) <= wanted:
+            return different, names
+        if self.centers == "random":
+            chosen = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
+            return different[chosen], None
+        of_classes = centers_of_classes(rows, weights, labels, wanted, rng)
+        if names is not None:
+            _, first = np.unique(by_first(labels), return_index=True)
+            names = np.repeat(labels[first], [len(centers) for centers in of_classes])
+        return np.vstack(of_classes), names
+
+    def _draw(self, learned, seed):
+        return SimpleNamespace()  # only the start of k-means is random
+
+    def _check_variance(self, learned):
+        raise NotImplementedError(
+            f"{type(self).__name__} has no variance: given its centres nothing is random, and what "
+            "its estimate lacks is bias. Compare approximate_kernel with exact_kernel on some rows."
+        )
+
+    def _log_variance(self, fitted, X, Y):
+        self._check_variance(fitted.learned)
+
+
 @document
-class ClusterNystroem(BaseRandomFeatures):
+class ClusterNystroem(CentersOfClusters):
     """Nystroem features on cluster centres, found within each class if labels are given.
 
     %(sigma)s
@@ -107,9 +194,10 @@ class ClusterNystroem(BaseRandomFeatures):
         What the landmarks are: centres of clusters found within each class of y, centres of
         clusters, or random rows. "auto" uses the first if `fit` gets class labels, otherwise the
         second. Classes get clusters in proportion to their size, and at least one each.
-    sigma : float, "scale" or "median", default="scale"
+    sigma : float, "scale", "median" or None, default=None
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-        one over the median distance between at most 1,000 rows. Both look at queries only.
+        one over the median distance between at most 1,000 rows. Both look at queries only. None is
+        "scale".
     %(random_state)s
 
     Attributes
@@ -160,75 +248,10 @@ class ClusterNystroem(BaseRandomFeatures):
     ((20, 4), True)
     """
 
-    _parameter_constraints = {
-        "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
-    }
-    _is_unbiased = False
-    _looks_at_rows = _reads_labels = _needs_data = True
-    kernel = "gaussian"
-
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
-        sigma: Sigma = "scale",
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_components = n_components
-        self.centers = centers
-        self.sigma = sigma
-        self.random_state = random_state
-
-    def _labels(self, y, kept, keys):
-        return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
-
-    def _n_columns(self, n_rows):
-        return min(int(self.n_components), n_rows)
-
-    def _n_bytes(self, learned, sample):
-        n_rows = sample.queries.shape[0]
-        if sample.keys is not sample.queries:
-            n_rows += sample.keys.shape[0]
-        n = self._n_columns(n_rows)
-        return 8 * n * (n + learned.n_features)
-
-    def _learn(self, learned, statistics):
-        """Learn nothing: there are no parameters."""
-
     def _learn_from_rows(self, learned, sample):
-        landmarks = sample.once("landmarks", partial(self._landmarks, learned.n_features, sample))
-        learned.centers_, learned.kept_squares = landmarks
+        learned.centers_, _ = self._centers(learned, sample)
+        learned.kept_squares = sample.once("squares of centers", Kept)
         learned.n_projections = len(learned.centers_)
-
-    def _landmarks(self, n_features, sample):
-        """Return the landmarks, and what keeps their squared distances for every sigma."""
-        sides = [(sample.queries, sample.weights, QUERIES)]
-        if sample.keys is not sample.queries:
-            sides.append((sample.keys, sample.key_weights, KEYS))
-        # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
-        rows, weights = [], []
-        most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)
-        for X, row_weights, stream in sides:
-            chosen, row_weights = representatives(row_weights, most, sample.rng(stream))
-            rows.append(Affine(1.0).on_host(X[chosen]))
-            weights.append(row_weights)
-        labels = None if sample.labels is None else sample.labels[chosen]
-        rows, weights = np.vstack(rows), np.concatenate(weights)
-        return self._place_centers(rows, weights, labels, sample.rng(CENTERS)), Kept()
-
-    def _place_centers(self, rows, weights, labels, rng):
-        different, totals, _ = unique_rows(rows, weights)
-        wanted = self.n_components
-        if len(different) <= wanted:
-            return different
-        if self.centers == "random":
-            chosen = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
-            return different[chosen]
-        return np.vstack(centers_of_classes(rows, weights, labels, wanted, rng))
-
-    def _draw(self, learned, seed):
-        return SimpleNamespace()  # only the start of k-means is random
 
     def _assemble(self, learned, draw):
         affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
@@ -242,12 +265,3 @@ class ClusterNystroem(BaseRandomFeatures):
         projection = DenseProjection(affine.on_host(learned.centers_))
         feature_map = LandmarkMap(SimilarityMap(affine, projection), root)
         return feature_map, feature_map
-
-    def _check_variance(self, learned):
-        raise NotImplementedError(
-            "ClusterNystroem has no variance: given its landmarks nothing is random, and what its "
-            "estimate lacks is bias. Compare approximate_kernel with exact_kernel on some rows."
-        )
-
-    def _log_variance(self, fitted, X, Y):
-        self._check_variance(fitted.learned)

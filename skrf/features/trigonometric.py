@@ -86,7 +86,7 @@ class RFFSampler(GaussianRandomFeatures):
         self,
         n_components: int = 100,
         *,
-        sigma: Sigma = 1.0,
+        sigma: Sigma | None = None,
         kernel: str = "gaussian",
         coupling: CouplingLike = "orthogonal",
         projection: Literal["dense", "hadamard"] = "dense",

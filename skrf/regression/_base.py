@@ -40,7 +40,7 @@ from .._validation import (
 )
 from ..exceptions import FeatureCollapseWarning
 from ..features import (
-    AdaptiveRF,
+    ClusterQuantizer,
     check_columns,
     difference,
     fit_at_sigmas,
@@ -51,8 +51,9 @@ from ..features import (
 )
 from ._batches import passes
 from ._blocks import BLOCK_ROWS, beside_threads, blocks_of
-from ._exact import ExactMap, exact_sigma
-from ._search import best_sigma, maps_of
+from ._exact import ExactMap
+from ._leave_one_out import best_exact_sigma, best_sigma
+from ._search import maps_of, resolved
 
 # Limits on blocks whose sums are held at once: their number, and the numbers they hold.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23
@@ -172,6 +173,8 @@ class KeySums:
         Statistics of a regressor's targets.
     kept : array of shape (n, width), default=None
         Input of the maps in place of the rows of a query, if those were mapped before.
+    prior_share : float, default=0.0
+        Share of the class frequencies in probabilities.
     """
 
     params: dict
@@ -183,6 +186,7 @@ class KeySums:
     has_one_scale: bool = True
     targets: Any = None
     kept: Any = None
+    prior_share: float = 0.0
 
     @classmethod
     def before(cls, params, maps, n_groups, n_values):
@@ -194,7 +198,7 @@ class KeySums:
     def emptied(self):
         """The sums before the first row, with one scale only if one has suited so far."""
         empty = self.before(self.params, self.maps, len(self.weights), self.n_values)
-        return replace(empty, has_one_scale=self.has_one_scale)
+        return replace(empty, has_one_scale=self.has_one_scale, prior_share=self.prior_share)
 
     @property
     def shares(self):
@@ -287,20 +291,29 @@ class KeySums:
             start, length = start + length, min(8 * length, most)
         return total
 
-    def apart(self, data):
-        """Return the sums over rows that each are a column of their own, as with an `ExactMap`."""
+    def of_indicators(self, data):
+        """Return the sums over more rows alone, each of which has a single feature, 1."""
+        columns = self.maps[1].columns(to_host(data.X), data.target)
+        n_columns, n_groups = self.maps[1].n_columns, len(self.weights)
         units, _ = exponents_of(data.values)
-        n, n_groups = len(data.y), len(self.weights)
-        terms = np.column_stack([np.ones(n), np.ldexp(data.values, -units)])
-        log_weights = np.log(data.weights)[:, None] + np.insert(units, 0, 0) * _LOG_2
-        shape, rows = (n_groups, self.n_values, n), np.arange(n)
-        sums, top = np.zeros(shape), np.full(shape, -np.inf)
-        sums[data.groups, :, rows], top[data.groups, :, rows] = terms, log_weights
+        terms = np.column_stack([np.ones(len(columns)), np.ldexp(data.values, -units)])
+        # Every column has the unit of its heaviest row.
+        heaviest = np.zeros(n_columns)
+        np.maximum.at(heaviest, columns, data.weights)
+        terms *= (data.weights / heaviest[columns])[:, None]
+        places = data.groups * n_columns + columns
+        sums = [np.bincount(places, values, n_groups * n_columns) for values in terms.T]
+        sums = np.stack(sums, axis=1).reshape(n_groups, n_columns, -1).transpose(0, 2, 1)
+        is_empty = np.bincount(places, minlength=n_groups * n_columns) == 0
+        with np.errstate(divide="ignore"):
+            top = np.log(heaviest) + np.insert(units, 0, 0)[:, None] * _LOG_2
+            top = np.where(is_empty.reshape(n_groups, 1, n_columns), -np.inf, top)
+            log_weights = log_sum_exp(np.log(sums[:, 0]) + top[:, 0])
         return replace(
             self,
-            sums=Sums(sums.reshape(-1, n, 1), top.reshape(-1, n)),
+            sums=Sums(sums.reshape(-1, n_columns, 1), top.reshape(-1, n_columns)),
             weights=np.bincount(data.groups, data.weights, n_groups),
-            log_weights=log_sum_exp(top[:, 0]),
+            log_weights=log_weights,
         )
 
     def merge(self, other):
@@ -402,11 +415,11 @@ def _warn_of_first_batch(feature_map, n_rows):
 class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     """Base of the estimators that divide sums of features."""
 
-    _default_map = AdaptiveRF(256)
+    _default_map = ClusterQuantizer(256)
     _foreign_parameters = GAMMA
     _parameter_constraints = {
         "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
-        "sigma": [StrOptions({"scale", "median", "auto", "loo"}), SIGMA, None],
+        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
         "random_state": ["random_state"],
     }
     _fitted = None
@@ -425,7 +438,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         self,
         feature_map: Transformer | Literal["exact"] | None = None,
         *,
-        sigma: Sigma | Literal["auto", "loo"] | None = None,
+        sigma: Sigma | None = None,
         random_state: RandomState = None,
     ) -> None:
         self.feature_map = feature_map
@@ -481,32 +494,29 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
         """Return how many bytes the sums of features with so many columns hold."""
         return 16 * n_columns * data.n_groups * (1 + data.values.shape[1])  # numbers and exponents
 
-    def _searches_sigma(self):
-        """Return whether sigma is chosen by a search."""
-        sigma = "auto" if self.sigma is None and self.feature_map is None else self.sigma
-        return isinstance(sigma, str) and sigma == "auto"
+    def _leaves_sigma_open(self, feature_map):
+        """Return whether sigma is chosen by leave-one-out, given the prepared map."""
+        if self.sigma is not None or getattr(feature_map, "kernel", None) == "softmax":
+            return False
+        return feature_map.get_params(deep=False).get("sigma", 1.0) is None
 
     def _fit_map(self, data, is_first_batch=False):
         """Return empty sums, with a map fitted to the first rows."""
-        sigma = self.sigma
         if isinstance(self.feature_map, str):
-            self.sigma_ = exact_sigma(self, data)
+            is_open = self.sigma is None
+            chosen = best_exact_sigma(data) if is_open else (resolved(self.sigma, data), 0.0)
+            self.sigma_, share = chosen
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
-            return self._before(maps, data)
-        if isinstance(sigma, str) and sigma == "loo":
-            raise ValueError(
-                "sigma='loo' is for feature_map='exact', whose best sigma is another than that of "
-                f"features; got feature_map={self.feature_map!r}. Use sigma='auto'."
-            )
-        if self._searches_sigma():
-            feature_map = self._prepared(sigma="auto").set_params(sigma=1.0)
-            self._check_size(feature_map, data)
+            return replace(self._before(maps, data), prior_share=share)
+        feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
+        if self._leaves_sigma_open(feature_map):
             with beside_threads(feature_map):
-                sigma = best_sigma(self, feature_map, data)
-        self.feature_map_ = data.fitted(self._check_size(self._prepared(sigma=sigma), data))
+                sigma, share = best_sigma(feature_map, data)
+            feature_map.set_params(sigma=sigma)
+        self.feature_map_ = data.fitted(feature_map)
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
-        return self._before(maps_of(self.feature_map_), data)
+        return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
 
     def _before(self, maps, data):
         """Return the empty sums of a pair of maps."""
@@ -518,7 +528,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     def _added(self, sums, data):
         """Return sums with more rows."""
         with beside_threads(sums.maps[1]):
-            more = (sums.apart if isinstance(sums.maps[1], ExactMap) else sums.alone)(data)
+            more = (sums.of_indicators if sums.maps[1].is_indicator else sums.alone)(data)
             return sums.merge(replace(more, targets=self._statistics_of(data)))
 
     def _statistics_of(self, data):

@@ -43,8 +43,8 @@ def passes(model, classes, scope):
     """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
     if isinstance(model.feature_map, str):
         raise ValueError(model._obstacle_to_batches())
-    is_searched = model._searches_sigma()
-    feature_map = model._prepared(1.0 if is_searched else model.sigma)
+    feature_map = model._prepared(model.sigma)
+    is_searched = model._leaves_sigma_open(feature_map)
     started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
     classes, scope, is_fitted = started
     summary_of = partial(surveyed, model, scope, classes)

@@ -5,11 +5,10 @@ fold holds nearly everything that a query sees, a difference has no digits.
 """
 
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, repeat
 
 import numpy as np
 
-from .._arrays import to_host
 from .._batches import joined
 from .._progress import Progress
 from .._sums import Memory, Rows, Sums
@@ -19,12 +18,8 @@ from ..features import (
     FeatureMap,
     OptimalPositiveRF,
     as_feature_map,
-    by_first,
     in_range,
-    row_codes,
-    spread_rows,
 )
-from ..statistics import standardised
 from ._blocks import blocks_of
 
 # Up to which features of all rows at one sigma, or products for all, are kept. To touch more memory
@@ -36,10 +31,8 @@ MANY_SINES = 2**20
 _NARROW = {"float32": 30.0, "float64": 300.0}
 _LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
 _FIRST_ROWS = 256  # of which the middles of exponents are found
-_ROWS, _FOLDS = 2000, 3  # of sigma="auto"
 # Scores count as equal within this share of what the best one lacks, and within their rounding.
 _EQUAL, ROUNDING = 1e-4, 1e-13
-_STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 
 
 def maps_of(transformer):
@@ -71,30 +64,6 @@ def nearly_best(scores, ceiling=0.0, rounding=ROUNDING):
     lack = abs(best) / 100 if ceiling is None else abs(ceiling - best)
     with np.errstate(over="ignore"):  # if all are as bad as can be
         return scores >= best - _EQUAL * lack - rounding
-
-
-def refined(scale, evaluate):
-    """Return the best sigma of a wide grid and a finer one around its best.
-
-    Of nearly equal ones it is the smallest.
-
-    Parameters
-    ----------
-    scale : float
-        The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
-    evaluate : callable
-        Returns scores of an array of sigmas: 0 is perfect, and about -1 useless.
-    """
-    sigmas = scale * np.logspace(-1, 2, _STEPS)
-    scores = evaluate(sigmas)
-    finer = sigmas[np.argmax(nearly_best(scores))] * (sigmas[1] / sigmas[0]) ** _FINER
-    sigmas, scores = np.append(sigmas, finer), np.append(scores, evaluate(finer))
-    return float(sigmas[nearly_best(scores)].min())
-
-
-def is_constant(data):
-    """Return whether there is nothing to learn: a single class or target."""
-    return all((values == values[0]).all() for values in (data.groups, data.values))
 
 
 # ---------------------------------------------------------------- features that are kept
@@ -450,43 +419,7 @@ def tests_of(cv, y, data):
     return tests
 
 
-# ---------------------------------------------------------------- sigma="auto"
-
-
-def best_sigma(model, feature_map, data):
-    """Return the sigma with the best cross-validated predictions of at most 2,000 rows.
-
-    Equal rows share a fold, and scores are weighted: weights are repetitions.
-
-    Parameters
-    ----------
-    model : estimator
-        Unfitted.
-    feature_map : transformer
-        Unfitted, with a parameter ``sigma``.
-    data : Data
-        Validated rows.
-    """
-    check_gaussian(feature_map)
-    scale = resolved("scale", data)
-    data, tests = _sample(data)
-    if is_constant(data) or len(tests) < 2:
-        return scale
-    total = data.weights.sum()
-
-    def judge(sums, test_data, _):
-        return test_data.weights @ model._on(sums)._merits(test_data) / total
-
-    sigmas = []
-    judged_runs = judged_apart if learns_from(feature_map, data) else judged_together
-    runs = judged_runs(model, feature_map, data, tests, sigmas, judge)
-
-    def evaluate(more):
-        # The runs pause here, because they have not seen the end of the list.
-        sigmas.extend(more)
-        return np.sum([scores for scores, *_ in islice(runs, len(more))], axis=1)
-
-    return refined(scale, evaluate)
+# ---------------------------------------------------------------- maps and labels
 
 
 def check_gaussian(feature_map):
@@ -501,27 +434,3 @@ def check_gaussian(feature_map):
 def learns_from(feature_map, data):
     """Return whether a map learns from the targets, which is assumed if it does not say."""
     return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(data.target)
-
-
-def _by_rows(groups, X):
-    """Return groups numbered by their first rows in lexicographic order, whatever their names."""
-    order = np.argsort(row_codes(X), kind="stable")
-    codes = np.empty_like(groups)
-    codes[order] = by_first(groups[order])
-    return codes
-
-
-def _sample(data):
-    """Return at most 2,000 distinct rows, spread evenly over the targets, and their folds."""
-    rng, X = np.random.default_rng(0), to_host(data.X)
-    codes = row_codes(data.values) if data.values.shape[1] else _by_rows(data.groups, X)
-    rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
-    # In order of the targets, so that every fold has some of each.
-    _, first, number = np.unique(row_codes(X[rows]), return_index=True, return_inverse=True)
-    n_folds, fold = min(_FOLDS, len(first)), np.empty(len(first), int)
-    fold[np.argsort(first)] = np.arange(len(first)) % n_folds
-    tests = [np.flatnonzero(fold[number] == k) for k in range(n_folds)]
-    data = replace(data, X=X).part(rows)
-    # All outputs count alike, as in the coefficient of determination.
-    values = standardised(data.values, weights)
-    return replace(data, values=values, sample_weight=weights), tests

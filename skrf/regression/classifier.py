@@ -28,13 +28,13 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
     feature_map : transformer or "exact", default=None
         Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
         fitted one as FrozenEstimator. A transformer without ``transform_keys`` is symmetric. None
-        is ``AdaptiveRF(256)``. "exact" uses the Gaussian kernel that features approximate, in time
-        quadratic in the rows and without `partial_fit`.
-    sigma : float, "scale", "median", "auto", "loo" or None, default=None
-        Replaces the map's own sigma. A larger sigma is a narrower kernel. "auto" uses the best
-        sigma of a search with this map on at most 2,000 rows; "loo", only for "exact", the one
-        that best predicts every row from the rows that differ from it. None means "auto" without
-        a map, "loo" for "exact", and otherwise keeps the map's own.
+        is ``ClusterQuantizer(256)``. "exact" uses the Gaussian kernel that features approximate, in
+        time quadratic in the rows and without `partial_fit`.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps a sigma that
+        the map has been given, and otherwise chooses the one that best predicts every row from the
+        others, by the logarithms of the probabilities of their labels: at most 2,000 rows, or all
+        with "exact". A map in a Pipeline, and the softmax kernel, keep their defaults.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -49,6 +49,9 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         The fitted clone of the feature map; absent for "exact".
     sigma_ : float
         The sigma in use, if the map has one.
+    prior_share_ : float
+        Share of the class frequencies in all probabilities, chosen together with sigma; 0 if sigma
+        is given.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -57,12 +60,12 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
     Raises
     ------
     ValueError
-        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, if
-        sigma must be searched for under the softmax kernel, or if the data are invalid.
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, or
+        if the data are invalid.
 
     See Also
     --------
-    KernelRegressionClassifierCV : The same with sigma chosen by cross-validation.
+    KernelRegressionClassifierCV : The same with sigma chosen by the accuracy of folds.
     ApproxKernelRidgeClassifier : Ridge classification on the same features.
     KernelRegressor : The same for numbers.
 
@@ -96,10 +99,6 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         """Return for every row whether its prediction is correct."""
         return (self.predict(data.X) == data.y).astype(float)
 
-    def _merits(self, data):
-        """Return -1 for every row whose prediction is wrong."""
-        return self._outcomes(data) - 1.0
-
     def _score_of(self, sums, moments):
         """Return the accuracy of rows, given the sum of weighted outcomes."""
         return sums / moments.weight
@@ -109,7 +108,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         return np.average(self._outcomes(data), weights=data.score_weights)
 
     def _hold(self, sums):
-        self.class_count_ = sums.weights.copy()
+        self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
         return super()._hold(sums)
 
     def predict(self, X: Array) -> Array:
@@ -139,7 +138,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
 
     def _best(self, sums, block):
         """Return the first class of the largest score, or the most frequent if none is positive."""
-        scores, most_frequent = sums[:, :, 0], int(np.argmax(self._fitted.shares))
+        scores, most_frequent = self._scores(sums), int(np.argmax(self._fitted.shares))
         xp = namespace(scores)
         best = xp.argmax(scores, axis=1)
         if is_array_api(scores):
@@ -152,7 +151,7 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         return xp.where(top > 0, best, xp.full_like(best, most_frequent))
 
     def predict_proba(self, X: Array) -> Array:
-        """Return the shares of the positive parts of the scores.
+        """Return the shares of the positive parts of the scores, mixed with class frequencies.
 
         Parameters
         ----------
@@ -173,9 +172,19 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         """
         return in_dtype(*self._query(X, lambda sums, _: self._probabilities(sums)))
 
+    def _scores(self, sums):
+        """Return the scores of the classes, with their share of the class frequencies."""
+        scores, share = sums[:, :, 0], self._fitted.prior_share
+        if not share:
+            return scores
+        xp = namespace(scores)
+        scores = xp.clip(scores, 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        return (1 - share) * scores + share * total * like(self._fitted.shares, scores)
+
     def _probabilities(self, sums):
         xp = namespace(sums)
-        scores = xp.clip(sums[:, :, 0], 0.0, None)
+        scores = xp.clip(self._scores(sums), 0.0, None)
         total = xp.sum(scores, axis=1, keepdims=True)
         shares = like(self._fitted.shares, scores)
         return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
@@ -202,7 +211,8 @@ class KernelRegressionClassifier(Classification, BaseKernelRegression):
         def logs_of(sums, block):
             with np.errstate(divide="ignore"):
                 logs = namespace(sums).log(self._probabilities(sums))
-            return self._refined(logs, block) if self._fitted.maps[0].is_positive else logs
+            is_refined = self._fitted.maps[0].is_positive and not self._fitted.prior_share
+            return self._refined(logs, block) if is_refined else logs
 
         logs = in_dtype(*self._query(X, logs_of))
         xp = namespace(logs)

@@ -63,10 +63,12 @@ class KernelRegressor(Regression, BaseKernelRegression):
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        As in `KernelRegressionClassifier`; None is ``AdaptiveRF(256)``, "exact" the kernel itself.
-    sigma : float, "scale", "median", "auto", "loo" or None, default=None
-        Replaces the map's own sigma, as in `KernelRegressionClassifier`. A larger sigma is a
-        narrower kernel.
+        As in `KernelRegressionClassifier`; None is ``ClusterQuantizer(256)``, "exact" the kernel
+        itself.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps a sigma that
+        the map has been given, and otherwise chooses the one that best predicts every row from the
+        others, by squared errors, as in `KernelRegressionClassifier`.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -86,8 +88,8 @@ class KernelRegressor(Regression, BaseKernelRegression):
     Raises
     ------
     ValueError
-        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, if
-        sigma must be searched for under the softmax kernel, or if the data are invalid.
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, or
+        if the data are invalid.
 
     See Also
     --------
@@ -132,10 +134,6 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     def _statistics_of(self, data):
         return Targets.of(data.values, data.weights, data.y.shape[1:])
-
-    def _merits(self, data):
-        """Return negative squared errors."""
-        return -np.sum(self._outcomes(data), axis=1)
 
     def _outcomes(self, data, exponent=0):
         """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""

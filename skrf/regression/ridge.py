@@ -160,12 +160,12 @@ class _BaseRidge(BaseKernelRegression):
         "random_state": ["random_state"],
     }
     _default_map = ClusterNystroem(512)
-    _default_map_of_sparse = RFFSampler(512, sigma="scale")  # also of a first batch
+    _default_map_of_sparse = RFFSampler(512)  # also of a first batch
     _scores_rows = False
 
     sigma = None
 
-    def _searches_sigma(self):
+    def _leaves_sigma_open(self, feature_map):
         return False
 
     def _default_for(self, data, is_first_batch=False):
@@ -570,7 +570,7 @@ class ApproxKernelRidge(_Regression, _Plain):
         fitted one as FrozenEstimator. Of asymmetric maps the query side is used. None is
         ``ClusterNystroem(512)``, the exact kernel of no more than 512 distinct rows; of sparse rows
         and in ``partial_fit``, whose first batch may differ from the others, it is
-        ``RFFSampler(512, sigma="scale")``.
+        ``RFFSampler(512)``.
     sigma : float, "scale", "median" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0

@@ -106,7 +106,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     Parameters
     ----------
     feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
+        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
         Values to try. An int is the number of values, spread evenly on a log scale from a tenth of
         the sigma of "scale", where all rows look alike, to a hundred times that.
@@ -188,7 +188,7 @@ class KernelRegressorCV(_Search, KernelRegressor):
     Parameters
     ----------
     feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``AdaptiveRF(256)``.
+        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
         Values to try; the number of values if an int, as in `KernelRegressionClassifierCV`.
     cv : int, splitter or iterable, default=5

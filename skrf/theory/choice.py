@@ -74,7 +74,7 @@ def kernel_variance(
 
 
 def default_feature_maps(
-    n_components: int = 100, *, sigma: Sigma = 1.0, kernel: Kernel = "gaussian"
+    n_components: int = 100, *, sigma: Sigma | None = None, kernel: Kernel = "gaussian"
 ) -> dict[str, BaseRandomFeatures]:
     """Return the feature maps that `compare` tries.
 
@@ -82,8 +82,8 @@ def default_feature_maps(
     ----------
     n_components : int, default=100
         Number of components; maps with pairs use one less if it is odd.
-    sigma : float, "scale" or "median", default=1.0
-        Multiplier of the inputs.
+    sigma : float, "scale", "median" or None, default=None
+        Multiplier of the inputs; None is "scale", and 1 under the softmax kernel.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         The kernel.
 
@@ -203,7 +203,7 @@ def compare(
     Y: Array | None = None,
     *,
     n_components: int = 100,
-    sigma: Sigma = 1.0,
+    sigma: Sigma | None = None,
     kernel: Kernel = "gaussian",
     feature_maps: Mapping[str, BaseRandomFeatures] | None = None,
     criterion: Literal["log", "frobenius", "sums"] = "log",
@@ -219,7 +219,7 @@ def compare(
         Keys; None takes X.
     n_components : int, default=100
         Number of components of the default feature maps.
-    sigma : float, "scale" or "median", default=1.0
+    sigma : float, "scale", "median" or None, default=None
         Multiplier of their inputs.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         Their kernel.

@@ -180,7 +180,7 @@ def bernstein_bound(
     >>> from skrf import OptimalPositiveRF
     >>> from skrf.theory import bernstein_bound, hoeffding_bound
     >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
-    >>> features = OptimalPositiveRF(100, random_state=0).fit(X)
+    >>> features = OptimalPositiveRF(100, sigma=1.0, random_state=0).fit(X)
     >>> pair = {"X": X[:1], "Y": X[1:2], "error": 0.5, "side": "upper"}
     >>> bool(bernstein_bound(features, **pair) < 1e-5 < 1e-4 < hoeffding_bound(features, **pair))
     True
@@ -261,7 +261,7 @@ def left_tail_bound(
     >>> from skrf import OptimalPositiveRF
     >>> from skrf.theory import left_tail_bound
     >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
-    >>> features = OptimalPositiveRF(1000, random_state=0).fit(X)
+    >>> features = OptimalPositiveRF(1000, sigma=1.0, random_state=0).fit(X)
     >>> bool(left_tail_bound(features, X[:1], error=0.5)[0, 0] < 1e-4)
     True
     """
@@ -321,7 +321,7 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
     >>> from skrf import OptimalPositiveRF
     >>> from skrf.theory import uniform_bound
     >>> X = np.random.default_rng(0).normal(size=(50, 2)) / 4
-    >>> features = OptimalPositiveRF(10**6, coupling="iid", random_state=0).fit(X)
+    >>> features = OptimalPositiveRF(10**6, sigma=1.0, coupling="iid", random_state=0).fit(X)
     >>> uniform_bound(features, error=0.3, radius=0.5) < 1e-3
     True
     """
@@ -381,7 +381,7 @@ def n_components_uniform(
     >>> from skrf import OptimalPositiveRF
     >>> from skrf.theory import n_components_uniform
     >>> X = np.concatenate([np.eye(4), -np.eye(4)])
-    >>> features = OptimalPositiveRF(coupling="iid", random_state=0).fit(X)
+    >>> features = OptimalPositiveRF(sigma=1.0, coupling="iid", random_state=0).fit(X)
     >>> count = n_components_uniform(features, error=0.1, radius=1.0)
     >>> f"{count:.0e}"
     '5e+07'

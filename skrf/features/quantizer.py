@@ -1,0 +1,195 @@
+"""Features of keys that are moved to the nearest of a few centres."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._arrays import like
+from .._sums import Rows
+from ..projections import DenseProjection
+from ._affine import Affine
+from ._clusters import nearest
+from ._docs import document
+from ._map import FeatureMap
+from .landmarks import CentersOfClusters
+
+_BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMap(FeatureMap):
+    """Features k(C, x) of centres C: the queries' side of `ClusterQuantizer`.
+
+    Parameters
+    ----------
+    affine : Affine
+        Coordinates in which distances are measured.
+    projection : DenseProjection
+        The centres in these coordinates.
+    """
+
+    affine: Affine
+    projection: DenseProjection
+    is_positive = is_double = True
+
+    def __call__(self, X):
+        """Return the logarithms of the kernel."""
+        rows = self.affine(X)
+        logs = rows.dot(self.projection)
+        logs = logs - like(self.projection.squared_norms / 2, logs)
+        return Rows(logs - rows.squared_norms()[:, None] / 2)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows."""
+        return self.affine.exponent_bound(X)
+
+
+@dataclass(frozen=True, eq=False)
+class IndicatorMap(FeatureMap):
+    """Features that are 1 at the nearest centre and 0 elsewhere: the keys' side.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (M, d)
+        The centres.
+    labels : ndarray of shape (M,) or None
+        Labels of the rows around the centres, if they were found within classes.
+    """
+
+    centers: np.ndarray
+    labels: np.ndarray | None
+    is_positive = is_indicator = True
+    n_features = property(lambda self: self.centers.shape[1])
+    n_columns = property(lambda self: self.centers.shape[0])
+
+    def columns(self, X, labels=None):
+        """Return the number of the nearest centre of every row, of its class if it has one.
+
+        Parameters
+        ----------
+        X : ndarray or sparse matrix of shape (n, d)
+            Rows on the host.
+        labels : ndarray of shape (n,), default=None
+            Their labels. Rows whose label has no centre, or of no class, take the nearest of all.
+        """
+        columns, is_left = np.empty(X.shape[0], int), np.ones(X.shape[0], bool)
+        if labels is not None and self.labels is not None:
+            for label in np.unique(self.labels):
+                rows, centers = (
+                    np.flatnonzero(labels == label),
+                    np.flatnonzero(self.labels == label),
+                )
+                columns[rows] = centers[self._nearest(X, rows, centers)]
+                is_left[rows] = False
+        rows = np.flatnonzero(is_left)
+        columns[rows] = self._nearest(X, rows, slice(None))
+        return columns
+
+    def _nearest(self, X, rows, centers):
+        """Return the numbers, among some centres, of those that are nearest to some rows."""
+        centers, numbers = self.centers[centers], np.empty(len(rows), int)
+        size = max(_BLOCK // max(centers.shape), 1)
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
+            numbers[block] = nearest(Affine(1.0).on_host(X[rows[block]]), centers)
+        return numbers
+
+    def __call__(self, X):
+        """Return the logarithms: 0 and -inf."""
+        logs = np.full((X.shape[0], self.n_columns), -np.inf)
+        logs[np.arange(X.shape[0]), self.columns(X)] = 0.0
+        return Rows(like(logs, X))
+
+    def exponent_bound(self, X):
+        """Return 0: there are no exponents."""
+        return 0.0
+
+
+@document
+class ClusterQuantizer(CentersOfClusters):
+    """The Gaussian kernel with keys that are moved to the nearest of `n_components` centres.
+
+    %(sigma)s
+
+    Features of a query are its kernel with every centre, features of a key are 1 at the nearest
+    centre and 0 elsewhere, so sums over keys are counts. In kernel regression, whose default it is,
+    the rows are replaced by the centres of their clusters: a Nadaraya-Watson estimate from
+    prototypes. Nothing is random but the start of k-means, all features are positive, and the error
+    is bias: distances within a cluster are lost.
+
+    With labels, centres are found within every class, and kernel classification moves every
+    training row to a centre of its class; `transform_keys`, which knows no labels, takes the
+    nearest of all.
+
+    Parameters
+    ----------
+    n_components : int, default=100
+        Number of centres and of components, never more than there are distinct rows (which are then
+        the centres, once for each of their labels), and a few less if a class has fewer distinct
+        rows than its share.
+    centers : {"auto", "classes", "kmeans", "random"}, default="auto"
+        What the centres are: those of clusters found within each class of y, those of clusters, or
+        random rows. "auto" uses the first if `fit` gets class labels, otherwise the second. Classes
+        get clusters in proportion to their size, and at least one each.
+    sigma : float, "scale", "median" or None, default=None
+        Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
+        one over the median distance between at most 1,000 rows. Both look at queries only. None is
+        "scale".
+    %(random_state)s
+
+    Attributes
+    ----------
+    centers_ : ndarray of shape (n_components_, n_features)
+        The centres, in units of X.
+    center_labels_ : ndarray of shape (n_components_,) or None
+        Their labels; None if there are no classes.
+    n_components_ : int
+        Number of components.
+    sigma_, gamma_ : float
+        The kernel's scale in three notations.
+    statistics_ : PairStatistics
+        Statistics of the distinct rows seen by `fit`.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    See Also
+    --------
+    ClusterNystroem : The kernel projected on the span of the centres, with the same features for
+        queries and keys.
+    AdaptiveRF : Random features near the data, whose estimate is unbiased.
+
+    Notes
+    -----
+    Centres are found as in `ClusterNystroem`; they do not depend on sigma.
+
+    References
+    ----------
+    Nadaraya-Watson estimates from prototypes: Hastie, Tibshirani and Friedman, The elements of
+    statistical learning (2009), sections 6.1 and 13.2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import ClusterQuantizer, KernelRegressionClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KernelRegressionClassifier(ClusterQuantizer(20, random_state=0)).fit(X, y)
+    >>> model.feature_map_.centers_.shape, bool(model.score(X, y) > 0.9)
+    ((20, 4), True)
+    """
+
+    _is_positive = True
+    _is_symmetric = False
+    _centers_have_labels = True
+
+    def _learn_from_rows(self, learned, sample):
+        centers, codes = self._centers(learned, sample)
+        learned.centers_, learned.n_projections = centers, len(centers)
+        learned.center_labels_ = None if codes is None else sample.classes[codes]
+
+    def _assemble(self, learned, draw):
+        affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
+        projection = DenseProjection(affine.on_host(learned.centers_))
+        queries = KernelMap(affine, projection)
+        return queries, IndicatorMap(learned.centers_, learned.center_labels_)

@@ -1,0 +1,241 @@
+"""The sigma, and the share of the class frequencies, that best predict rows from the others.
+
+A row leaves the sums that it is part of, so that one map per sigma scores all rows at once. With a
+share of the class frequencies in all probabilities, a row that sees nothing of its class does not
+decide alone.
+"""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+from sklearn.utils import gen_batches
+
+from .._arrays import to_host
+from .._sums import exp_max_one, finite
+from ..features import by_first, row_codes, spread_rows
+from ..statistics import standardised
+from ._exact import ExactMap
+from ._search import maps_of, nearly_best, resolved
+
+_ROWS = 2000  # at most, of other maps than the exact kernel
+_BLOCK = 2**21  # features held at once
+_STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
+_SHARES = np.array([0.01, 0.03, 0.1, 0.3])  # beside one over the number of rows
+_LOST = 1e-10  # of what a row sees of itself: less is rounding
+
+
+def best_sigma(feature_map, data):
+    """Return the sigma of a map by leave-one-out on at most 2,000 rows, and the share.
+
+    Weights are repetitions: a row leaves with all that equal it, and with its whole weight.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted, with a parameter ``sigma``.
+    data : Data
+        Validated rows.
+    """
+    scale, data = resolved("scale", data), _sample(data)
+    codes = row_codes(data.X) * data.n_groups + data.groups
+    sigmas = []
+    fits = data.fit_at_sigmas(feature_map, sigmas)
+
+    def maps_at(more):
+        sigmas.extend(more)  # `fits` pauses here, because it has not seen the end of the list
+        return [maps_of(fitted) for fitted in islice(fits, len(more))]
+
+    return _chosen(scale, data, codes, lambda points: maps_at)
+
+
+def best_exact_sigma(data):
+    """Return the sigma of the exact kernel by leave-one-out on all rows, and the share.
+
+    Equal rows leave together, whatever their labels.
+    """
+    data = replace(data, X=to_host(data.X))
+
+    def maps_of_points(points):
+        return lambda more: [(ExactMap(points, sigma),) * 2 for sigma in more]
+
+    return _chosen(resolved("scale", data), data, row_codes(data.X), maps_of_points)
+
+
+def _chosen(scale, data, codes, maps_of_points):
+    """Return the best sigma of a wide grid and a finer one around its best, and the share.
+
+    Of nearly equal ones it is the smallest.
+
+    Parameters
+    ----------
+    scale : float
+        The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
+    data : Data
+        Rows on the host.
+    codes : ndarray of int of shape (n,)
+        Rows with equal codes are one point.
+    maps_of_points : callable
+        Given the points, returns a function of sigmas that returns the maps of each.
+    """
+    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+    if not np.ptp(row_codes(data.X)) or is_constant(data):
+        return scale, 0.0
+    points, score = data.X[first].astype(np.float64), _Score(data, number)
+    labels, maps_at = data.target[first], maps_of_points(points)
+    # Several targets of a point: it has no label of its own.
+    is_one = not (data.groups != data.groups[first][number]).any()
+
+    seen = None
+
+    def evaluate(sigmas):
+        nonlocal seen
+        scores = []
+        for maps in maps_at(sigmas):
+            if not maps[1].is_indicator:
+                seen = _Features(maps, points, score.sums)
+            elif seen is None:  # centres do not depend on sigma
+                seen = _Counts(maps[1], points, labels if is_one else None, score)
+            scores.append(_total(seen, maps[0], score))
+        return np.array(scores)
+
+    sigmas = scale * np.logspace(-1, 2, _STEPS)
+    scores = evaluate(sigmas)
+    finer = sigmas[np.argmax(nearly_best(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
+    sigmas, scores = np.append(sigmas, finer), np.concatenate([scores, evaluate(finer)])
+    place = min(np.flatnonzero(nearly_best(scores.max(axis=1))), key=lambda k: sigmas[k])
+    share = score.shares[np.argmax(nearly_best(scores[place]))]
+    return float(sigmas[place]), float(share)
+
+
+def is_constant(data):
+    """Return whether there is nothing to learn: a single class or target."""
+    return all((values == values[0]).all() for values in (data.groups, data.values))
+
+
+def _sample(data):
+    """Return at most 2,000 distinct rows on the host, spread evenly over the targets."""
+    rng, X = np.random.default_rng(0), to_host(data.X)
+    codes = row_codes(data.values) if data.values.shape[1] else _by_rows(data.groups, X)
+    rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
+    return replace(replace(data, X=X).part(rows), sample_weight=weights)
+
+
+def _by_rows(groups, X):
+    """Return groups numbered by their first rows in lexicographic order, whatever their names."""
+    order = np.argsort(row_codes(X), kind="stable")
+    codes = np.empty_like(groups)
+    codes[order] = by_first(groups[order])
+    return codes
+
+
+# ---------------------------------------------------------------- what points see of the others
+
+
+def _total(seen, queries, score):
+    """Return the scores of all points, given what sees the others and the map of queries."""
+    n_columns = queries.n_columns or score.sums.shape[1]
+    blocks = gen_batches(len(score.sums), max(1, _BLOCK // n_columns))
+    return sum(score(seen(queries, rows), rows) for rows in blocks)
+
+
+class _Counts:
+    """Sums that points see of the others, of keys that each are at one centre.
+
+    A point that leaves takes its weight from its centre, and moves it away: with the weight W of
+    all its points, the squared distance to the centre grows by the factor (W / (W - w))^2.
+    """
+
+    def __init__(self, key_map, points, labels, score):
+        self.points, self.sums = points, score.sums
+        self.columns, n_columns = key_map.columns(points, labels), key_map.n_columns
+        totals = np.bincount(self.columns, score.weights, n_columns)[self.columns]
+        rest = totals - score.weights
+        is_alone = rest <= _LOST * totals
+        self.growth = np.where(is_alone, np.inf, (totals / np.where(is_alone, 1.0, rest)) ** 2)
+        self.of_centers = np.zeros((n_columns, self.sums.shape[1]))
+        np.add.at(self.of_centers, self.columns, self.sums)
+
+    def __call__(self, queries, rows):
+        """Return the sums for a slice of points."""
+        logs, columns = queries(self.points[rows]).values, self.columns[rows]
+        places = np.arange(len(columns)), columns
+        # A centre without others disappears, wherever it is.
+        is_alone = np.isinf(self.growth[rows])
+        logs[places] *= np.where(is_alone, 1.0, self.growth[rows])
+        logs[places] -= np.where(is_alone, np.inf, 0.0)
+        features = exp_max_one(logs)
+        alone = features[places][:, None] * self.sums[rows]
+        return _without(features @ self.of_centers, alone)
+
+
+class _Features:
+    """Sums that points see of the others, of other features."""
+
+    def __init__(self, maps, points, sums):
+        self.sums = sums
+        queries, keys = (feature_map(points) for feature_map in maps)
+        if queries.scale is None:
+            top = finite(keys.values.max(axis=0))
+            self.keys = np.exp(keys.values - top)
+            self.queries = exp_max_one(queries.values + top)
+        else:
+            self.queries, self.keys = queries.plain(), keys.plain()
+        self.of_all = self.keys.T @ sums
+
+    def __call__(self, _, rows):
+        """Return the sums for a slice of points."""
+        queries = self.queries[rows]
+        itself = np.einsum("nm,nm->n", queries, self.keys[rows])
+        return _without(queries @ self.of_all, itself[:, None] * self.sums[rows])
+
+
+def _without(sums, itself):
+    """Return sums less what a point adds to them itself, 0 where only rounding is left."""
+    rest = sums - itself
+    rest[np.abs(rest) <= _LOST * np.abs(itself)] = 0.0
+    return rest
+
+
+class _Score:
+    """Scores of points whose targets are predicted from those of others.
+
+    For classes the logarithms of probabilities, otherwise negative squared errors.
+
+    Parameters
+    ----------
+    data : Data
+        Rows.
+    number : ndarray of int of shape (n,)
+        The point that each row is.
+    """
+
+    def __init__(self, data, number):
+        self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
+        weights /= weights.sum()
+        values = standardised(data.values, weights)
+        columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
+        self.sums = np.zeros((number.max() + 1, columns.shape[1]))
+        np.add.at(self.sums, number, columns * weights[:, None])
+        self.weights = np.bincount(number, weights)
+        self.range = values.min(axis=0), values.max(axis=0)
+        self.shares, least = np.zeros(1), 1 / (len(self.sums) + 1)
+        if not values.shape[1]:
+            self.shares = np.append(least, _SHARES[_SHARES > least])
+
+    def __call__(self, sums, rows):
+        """Return the scores of some points for every share, given the sums they see."""
+        targets = self.sums[rows]
+        seen = np.maximum(sums[:, : self.n_groups], 0.0)
+        # Compared with one point, the weights of all others may be too small for floats.
+        total = seen.sum(axis=1, keepdims=True)
+        divisor = np.where(total > 0, total, 1.0)
+        if sums.shape[1] > self.n_groups:
+            weights = targets[:, :1]
+            means = np.clip(sums[:, 1:] / divisor, *self.range) * (total > 0)
+            truth = targets[:, 1:] / np.where(weights > 0, weights, 1.0)
+            return -np.sum(weights * (means - truth) ** 2)[None]
+        frequencies, shares = self.sums.sum(axis=0), self.shares[:, None, None]
+        chances = (1 - shares) * np.where(total > 0, seen / divisor, frequencies)
+        chances += shares * frequencies
+        return np.sum(targets * np.log(np.where(targets > 0, chances, 1.0)), axis=(1, 2))
