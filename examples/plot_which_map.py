@@ -27,10 +27,7 @@ X, X_test, y, y_test = train_test_split(X / 16, y, train_size=300, stratify=y, r
 
 def accuracy(feature_map):
     """Return the mean accuracy over two draws."""
-    models = [
-        KernelRegressionClassifier(feature_map, random_state=seed)
-        for seed in range(2)
-    ]
+    models = [KernelRegressionClassifier(feature_map, random_state=seed) for seed in range(2)]
     return np.mean([model.fit(X, y).score(X_test, y_test) for model in models])
 
 

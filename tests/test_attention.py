@@ -288,6 +288,18 @@ def test_statistics_come_from_the_fit_or_nowhere():
         causal(q[:, :1], k[:, :1], v[:, :1])
 
 
+def test_statistics_of_batches_are_those_of_all_rows():
+    q, k, v = inputs()
+    padding = padding_of(L)
+    attention = ApproxKernelAttention(MAPS["asymmetric"])
+    expected = clone(attention).fit(q, k, key_padding_mask=padding)(q, k, v)
+    for text in (slice(0, 1), slice(1, 2)):
+        attention.partial_fit(q[text], k[text], key_padding_mask=padding[text])
+    assert_allclose(attention(q, k, v), expected, rtol=1e-10)
+    with pytest.raises(ValueError, match=r"partial_fit needs width and heads of fit, .* got \(2,"):
+        attention.partial_fit(q[..., :2], k[..., :2])
+
+
 def test_a_changed_map_takes_effect():
     """Its parameters count, not the object: they change in place, and ids come again."""
     parts = inputs()

@@ -5,9 +5,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.datasets import load_digits, load_iris
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import RidgeClassifier
+from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsOneClassifier
 
 from skrf import (
@@ -28,6 +30,7 @@ y = np.digitize(X[:, 0] + 0.3 * RNG.normal(size=240), [-0.7, 0, 0.7])
 WEIGHTS = RNG.uniform(0.5, 2.0, 240)
 MAP = RFFSampler(24, sigma=0.7, random_state=0)
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
+Q = RNG.normal(size=(40, 3)) * 2
 
 
 def model(**params):
@@ -291,3 +294,98 @@ def test_weights_of_classes_in_batches():
 def test_faulty_weights_of_classes_are_named(faulty):
     with pytest.raises(ValueError, match="class_weight"):
         model(class_weight=faulty).fit(X, y)
+
+
+# ------------------------------------------------------------------ probabilities
+
+
+def coupled_by_iteration(seconds, n_classes):
+    """Return the fixed point of Wu, Lin and Weng (2004), equation 33, for a row of pairs."""
+    r = np.zeros((n_classes, n_classes))
+    for (i, j), p in zip(combinations(range(n_classes), 2), seconds, strict=True):
+        r[j, i], r[i, j] = p, 1 - p
+    Q = -r * r.T
+    Q[np.diag_indices(n_classes)] = (r**2).sum(axis=0)
+    p = np.full(n_classes, 1 / n_classes)
+    for _ in range(2000):
+        for t in range(n_classes):
+            p[t] = (p @ Q @ p - Q[t] @ p + Q[t, t] * p[t]) / Q[t, t]
+            p /= p.sum()
+    return p
+
+
+def test_probabilities_are_coupled_from_those_of_pairs():
+    search = ApproxKernelRidgeClassifierCV(MAP, decision="one-vs-one", sigmas=3, random_state=0)
+    search.fit(X, y)
+    values = search.feature_map_.transform(Q) @ search.coef_.T + search.intercept_
+    seconds = 1 / (1 + np.exp(-search.probability_scale_ * values))
+    n_classes = len(search.classes_)
+    expected = [coupled_by_iteration(row, n_classes) for row in seconds]
+    assert_allclose(search.predict_proba(Q), expected, rtol=1e-6, atol=1e-9)
+    assert_allclose(search.predict_log_proba(Q), np.log(search.predict_proba(Q)), rtol=1e-12)
+    single = search.predict_proba(Q.astype(np.float32))
+    assert single.dtype == np.float32
+    assert_allclose(single, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("decision", [*DECISIONS, "binary"])
+def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
+    """Held-out decisions, fold by fold, and the scale of their least log loss."""
+    labels, name = (y > 1, "argmax") if decision == "binary" else (y, decision)
+    n_classes = len(np.unique(labels))
+    params = {} if decision == "binary" else {"decision": decision}
+    search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0, **params)
+    search.fit(X, labels)
+    plain = ApproxKernelRidgeClassifier(
+        MAP, sigma=search.sigma_, alpha=search.alpha_, random_state=0, **params
+    )
+    whole = FrozenEstimator(clone(search.feature_map_).fit(X))  # as the search fits it: to all rows
+    losses, scales = (
+        [],
+        np.geomspace(search.probability_scale_ / 4, 4 * search.probability_scale_, 65),
+    )
+    for train, test in StratifiedKFold(3).split(X, labels):
+        fitted = clone(plain).set_params(feature_map=whole, sigma=None, random_state=None)
+        fitted.fit(X[train], labels[train])
+        codes = np.searchsorted(search.classes_, labels[test])
+        if name == "one-vs-one" or n_classes == 2:
+            values = whole.transform(X[test]) @ fitted.coef_.T + fitted.intercept_
+            pairs = list(combinations(range(n_classes), 2))
+            margins = np.array(
+                [
+                    [
+                        value * (1 if k == j else -1)
+                        for value, (i, j) in zip(row, pairs, strict=True)
+                        if k in (i, j)
+                    ]
+                    for k, row in zip(codes, values, strict=True)
+                ]
+            )
+            of_rows = np.log1p(np.exp(-scales[:, None, None] * margins)).mean(axis=2)
+        else:
+            values = fitted.decision_function(X[test])
+            margins = values[np.arange(len(codes)), codes, None] - values
+            of_rows = np.log(np.exp(-scales[:, None, None] * margins).sum(axis=2))
+        smooth = scales[:, None] * margins.mean(axis=1) / 1000
+        losses.append((of_rows + smooth).mean(axis=1))
+    best = scales[np.argmin(np.mean(losses, axis=0))]
+    assert 0.85 < search.probability_scale_ / best < 1.18  # of a parabola through powers of 2
+
+
+def test_probabilities_of_batches_and_without_any():
+    search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0)
+    expected = search.fit(X, y).predict_proba(Q)
+    assert_allclose(expected.sum(axis=1), 1, rtol=1e-12)
+    parts = [(X[:50], y[:50]), (X[50:], y[50:])]
+    batches = clone(search).fit_batches(parts)
+    assert_allclose(batches.predict_proba(Q), expected, rtol=1e-6)
+    # Rows that are told apart without an error are not certain.
+    apart = clone(search).fit(np.vstack([X, X + 50]), np.repeat([0, 1], len(X)))
+    assert apart.score(X, np.zeros(len(X))) == 1
+    assert 1e-5 < apart.predict_proba(X)[:, 1].max() < 0.2
+    for without in (
+        clone(search).fit_batches([(rows, labels > 1) for rows, labels in parts]),
+        clone(search).set_params(sigmas=None, feature_map=MAP).fit(X, y),
+    ):
+        with pytest.raises(AttributeError, match="probabilities need"):
+            without.predict_proba(Q)

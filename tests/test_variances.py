@@ -86,8 +86,6 @@ def assert_pairs(values, reference, d, t, slack):
 
 
 # In two dimensions the rows of a simplex are opposite.
-# In two dimensions the rows of a simplex are opposite.
-# In two dimensions the rows of a simplex are opposite.
 @pytest.mark.parametrize("cosine", COSINES)
 @pytest.mark.parametrize("d", [2, 3, 64])
 def test_pair_terms(d, cosine):
@@ -157,12 +155,13 @@ LAWS = [
 ]
 
 
-# m = 1 cuts the only block, 8 fills it, the others cut the last one.
+# m = 1 cuts the only block, 8 fills it, the others cut the last one to two rows: with a simplex
+# they are opposite, and in 63 dimensions high moments of their sum are 0 to rounding.
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_mean_squared_error_of_whole_and_cut_blocks(law):
     sums = [1e-8, 0.3, 2.0, 30.0, 500.0]
     differences = [1e-8, 0.3, 2.0, 30.0, 100.0]
-    for d, m in ((2, 1), (3, 11), (8, 8), (64, 100)):
+    for d, m in ((2, 1), (3, 11), (8, 8), (63, 65)):
         whole, cut = divmod(m, d)
         cuts = {cut: 1} if cut else {}
         for coupling, blocks, cosine in (

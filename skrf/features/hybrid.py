@@ -392,7 +392,8 @@ class HybridRF(CenteredRandomFeatures):
         for name in names:
             setting = getattr(self, name)
             value = getattr(given, name, setting)
-            if value not in (setting, defaults.get(name, setting)):
+            allowed = [setting, defaults.get(name, setting), *([1.0] if name == "sigma" else [])]
+            if value not in allowed:
                 hint = " or take shared=False" if name in ("coupling", "projection") else ""
                 raise ValueError(
                     f"{shown} has {name}={value!r}, but HybridRF sets it from its own {name}="

@@ -20,7 +20,7 @@ from ..statistics import Moments
 from ._decisions import (
     best_sigmas,
     candidates_of,
-    hits,
+    judged_values,
     n_scored_folds,
     solutions,
 )
@@ -383,19 +383,27 @@ class _Search:
         n_classes, n_columns = len(self.draft.classes_), trains[0][0].moments.n_columns
         n_folds = n_scored_folds(self.folds.n_splits, grid, len(trains), n_classes, n_columns)
         return [
-            [solutions(grid, sums.moments) for sums in of_sigma[:n_folds]] for of_sigma in trains
+            [
+                [
+                    (name, one)
+                    for (name, _), one in zip(grid, solutions(grid, sums.moments), strict=True)
+                ]
+                for sums in of_sigma[:n_folds]
+            ]
+            for of_sigma in trains
         ]
 
     def outcomes_of(self, solutions, *batch):
-        """Return for every fold its weight, and the weight of rows that solutions get right."""
+        """Return for every fold its weight, and this times `judged_values` of the solutions."""
         (data, fold), record = self._parts(*batch), [None] * len(solutions[0])
         for k in set(fold) & set(range(len(record))):
-            fold_data, right = _part(data, fold == k), []
-            codes, weights = fold_data.values.values, fold_data.sample_weight
+            fold_data, judged = _part(data, fold == k), []
+            weight, n_classes = fold_data.weights.sum(), len(self.draft.classes_)
             for s, of_sigma in enumerate(solutions):
                 features = features_of(self._before(s, k).maps[0], fold_data.X)
-                right.append([hits(one.means(features), codes, weights) for one in of_sigma[k]])
-            record[k] = np.array([fold_data.weights.sum()]), np.array(right)
+                values = [(decision, one.values(features)) for decision, one in of_sigma[k]]
+                judged.append([judged_values(v, name, fold_data, n_classes) for name, v in values])
+            record[k] = np.array([weight]), weight * np.array(judged)
         return record
 
 

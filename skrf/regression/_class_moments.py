@@ -137,6 +137,14 @@ def pairs_of(n_classes):
     return list(combinations(range(n_classes), 2))
 
 
+def signs_of(n_classes):
+    """Return 1 where a class is the second of a pair and -1 where it is the first, (K, P)."""
+    first, second = np.array(pairs_of(n_classes)).T
+    signs = np.zeros((n_classes, len(first)))
+    signs[first, np.arange(len(first))], signs[second, np.arange(len(first))] = -1.0, 1.0
+    return signs
+
+
 @dataclass(frozen=True, eq=False)
 class PairRidges:
     """A ridge regression for every pair of classes, which vote.
@@ -171,11 +179,15 @@ class PairRidges:
         """Coefficients (M, P) and intercepts."""
         return self.coef, self.intercept
 
-    def means(self, features):
-        """Return the votes for every class, (n, n_classes), with ties broken; see `votes`."""
+    def values(self, features):
+        """Return the regressions of all pairs, (n, P)."""
         values = features @ like(self.coef, features)
         values = cast(values, namespace(values).float64)
-        return votes(values + like(self.intercept, values), self.n_classes)
+        return values + like(self.intercept, values)
+
+    def means(self, features):
+        """Return the votes for every class, (n, n_classes), with ties broken; see `votes`."""
+        return votes(self.values(features), self.n_classes)
 
 
 def votes(values, n_classes):
@@ -197,12 +209,9 @@ def votes(values, n_classes):
         weight, is half a vote for each.
     """
     xp = namespace(values)
-    first, second = np.array(pairs_of(n_classes)).T
-    signs = np.zeros((len(first), n_classes))
-    signs[np.arange(len(first)), first], signs[np.arange(len(first)), second] = -1.0, 1.0
     wins = xp.where(xp.abs(values) > TIE, xp.sign(values) / 2, like(0.0, values))
     scores = wins + xp.tanh(values) / (3.0 * (n_classes - 1))
-    return scores @ like(signs, scores) + (n_classes - 1) / 2
+    return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
 
 def _solution(moments, alpha, pair):

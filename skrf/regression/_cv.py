@@ -66,7 +66,7 @@ class Search:
         feature_map = self._map_at(float(sigmas[0]), data)
         is_apart = learns_from(feature_map, data)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
-        best = BestFits(len(draft._decisions_to_score()) and N_SIGMAS)
+        best = BestFits(N_SIGMAS if is_classifier(self) else 0)
         with beside_threads(feature_map):
             runs = draft._runs(is_apart, best, feature_map, data, tests, sigmas, judge)
             runs = reported(runs, sigmas, self.verbose, unit)

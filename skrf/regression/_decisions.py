@@ -11,6 +11,7 @@ import numpy as np
 from ..features import as_feature_map
 from ._blocks import beside_threads
 from ._class_moments import TIE, ClassMoments, PairRidges, n_operations, pair_values, votes
+from ._probabilities import losses
 from ._ridge import discriminants, moments_of_rows, ridge_of, solve
 from ._row_space import HELD_NUMBERS, features_of, held
 from ._search import nearly_best
@@ -26,12 +27,13 @@ _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minu
 
 @dataclass(frozen=True)
 class Candidate:
-    """A decision with its parameters, and its accuracy on held-out rows."""
+    """A decision with its parameters, its accuracy on held-out rows, and losses by scale."""
 
     decision: str
     sigma: float
     alpha: float
     score: float
+    losses: np.ndarray
 
 
 def best_sigmas(table, n=N_SIGMAS):
@@ -57,11 +59,14 @@ def grid_of(decisions, alphas):
 
 
 def candidates_of(grid, sigmas, scores):
-    """Return a `Candidate` for every sigma and pair of a grid, given scores (n_sigmas, n_pairs)."""
+    """Return a `Candidate` for every sigma and pair of a grid.
+
+    Scores, (n_sigmas, n_pairs, 1 + n_scales), are those of `judged_values`.
+    """
     return [
-        Candidate(decision, float(sigma), alpha, float(score))
+        Candidate(decision, float(sigma), alpha, float(score), of_scales)
         for sigma, of_sigma in zip(sigmas, scores, strict=True)
-        for (decision, alpha), score in zip(grid, of_sigma, strict=True)
+        for (decision, alpha), (score, *of_scales) in zip(grid, of_sigma, strict=True)
     ]
 
 
@@ -107,8 +112,18 @@ def hits(values, codes, weights):
     return float(is_right.sum() if weights is None else weights @ is_right)
 
 
-def accuracies(transformer, train, test, grid, n_classes):
-    """Return the accuracy on test rows of every pair (decision, alpha) of a grid."""
+def judged_values(values, decision, test, n_classes):
+    """Return the share of test rows that values get right, and their losses for every scale."""
+    codes, weights = test.values.values, test.sample_weight
+    is_of_pairs = decision == "one-vs-one" or n_classes == 2
+    scores = votes(values, n_classes) if is_of_pairs else values
+    right = hits(scores, codes, weights)
+    both = np.append(right, losses(values, codes, weights, is_of_pairs))
+    return both / test.weights.sum()
+
+
+def judged_decisions(transformer, train, test, grid, n_classes):
+    """Return what `judged_values` does for every pair (decision, alpha) of a grid."""
     feature_map = as_feature_map(transformer)
     codes, weights = train.values.values, train.sample_weight
     of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
@@ -125,13 +140,12 @@ def accuracies(transformer, train, test, grid, n_classes):
             of_train = features_of(feature_map, train.X)
             regressions = pair_values(of_train, codes, weights, of_pairs, features, n_classes)
             for alpha, of_alpha in zip(of_pairs, regressions, strict=True):
-                values["one-vs-one", alpha] = votes(of_alpha, n_classes)
+                values["one-vs-one", alpha] = of_alpha
         if of_pairs and not values:
             moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
         else:
             moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
         rest = [pair for pair in grid if pair not in values]
         for pair, solution in zip(rest, solutions(rest, moments), strict=True):
-            values[pair] = solution.means(features)
-    scores = [hits(values[pair], test.values.values, test.sample_weight) for pair in grid]
-    return np.array(scores) / test.weights.sum()
+            values[pair] = solution.values(features)
+    return np.array([judged_values(values[pair], pair[0], test, n_classes) for pair in grid])

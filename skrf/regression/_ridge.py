@@ -315,6 +315,10 @@ class Ridge:
         predictions = cast(predictions, namespace(predictions).float64)
         return predictions * like(self.unit, predictions) + like(self.intercept, predictions)
 
+    def values(self, features):
+        """Return what classes are decided by: here the predictions."""
+        return self.means(features)
+
     def deviations(self, features, is_projected=False):
         """Return the standard deviations of targets for features, (n, T).
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from numbers import Integral, Real
+from operator import methodcaller
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace, rounding_of
+from .._estimator import Unless
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
@@ -31,14 +33,15 @@ from ._cv import Search
 from ._decisions import (
     DECISIONS,
     SAME_ACCURACY,
-    accuracies,
     best_sigmas,
     candidates_of,
     grid_of,
+    judged_decisions,
     n_scored_folds,
     simplest,
 )
 from ._mixins import Classification, Regression, in_dtype, predictions_in
+from ._probabilities import best_scale, probabilities
 from ._ridge import (
     Moments,
     Ridge,
@@ -876,6 +879,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         How classes are told apart; "argmax" for two.
     decision_scores_ : dict of float
         The best accuracy of every decision that was tried on held-out rows.
+    probability_scale_ : float
+        Multiplier of decisions in `predict_proba`, of the least log loss on held-out rows.
     alpha_ : float
         The best penalty, the largest of those that are nearly as good.
     sigma_ : float
@@ -957,12 +962,67 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         """Return the pairs (decision, alpha) to score."""
         return grid_of(decisions, np.unique(self._others()["alpha"]))
 
+    def _obstacle_to_probabilities(self):
+        if self.sigmas is None:
+            return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
+        if self._fitted is not None and not hasattr(self, "probability_scale_"):
+            return (
+                "probabilities need decisions on held-out rows. A search in batches has them only "
+                "for three or more classes, with decision='auto' or 'one-vs-one'."
+            )
+
+    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
+    def predict_proba(self, X: Array) -> Array:
+        """Return the probabilities of the classes.
+
+        Decisions times ``probability_scale_`` are logarithms of odds. With one-vs-one they are
+        those of the two classes of every pair, from which the probabilities of all classes are
+        coupled (Wu, Lin and Weng, 2004), so that the most probable class is now and then not the
+        one of most votes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Probabilities.
+        """
+        check_is_fitted(self)
+        feature_map, solution = self._fitted.reader
+        values, dtype = self._of_features(X, feature_map, solution.values)
+        n_classes = len(self.classes_)
+        is_of_pairs = n_classes == 2 or self.decisions_ == "one-vs-one"
+        return in_dtype(
+            probabilities(values, self.probability_scale_, n_classes, is_of_pairs), dtype
+        )
+
+    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
+    def predict_log_proba(self, X: Array) -> Array:
+        """Return the logarithms of `predict_proba`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Log probabilities, -inf where a probability is 0.
+        """
+        shares = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return namespace(shares).log(shares)
+
     def _chooses_again(self, feature_map, data, tests, best):
-        decisions = self._decisions_to_score()
-        if not decisions:
-            return False
-        sigmas, n_classes = best_sigmas(self.cv_results_), len(self.classes_)
-        grid = self._decision_grid(decisions)
+        decisions, n_classes = self._decisions_to_score(), len(self.classes_)
+        sigmas = best_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
+        grid = [(self._decision(0), self.alpha_)]
+        if decisions:
+            grid = self._decision_grid(decisions)
         fits = best.of(map(float, sigmas))
         if fits is None:
             fitted = fitted_apart if learns_from(feature_map, data) else fitted_together
@@ -971,10 +1031,13 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         for of_sigma in fits:
             n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(data.y))
             n_folds = n_scored_folds(len(tests), grid, len(sigmas), n_classes, n_columns)
-            of_folds = [accuracies(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
+            of_folds = [judged_decisions(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
             scores.append(np.mean(of_folds, axis=0))
-        former = self.sigma_
-        self._take(candidates_of(grid, sigmas, scores))
+        former, candidates = self.sigma_, candidates_of(grid, sigmas, scores)
+        if not decisions:
+            self.probability_scale_ = best_scale(candidates[0].losses)
+            return False
+        self._take(candidates)
         return self.decisions_ == "one-vs-one" or self.sigma_ != former
 
     def _take(self, candidates):
@@ -982,6 +1045,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         scores = np.array([one.score for one in candidates])
         chosen = simplest(candidates, nearly_best(scores, 1.0, SAME_ACCURACY))
         self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
+        self.probability_scale_ = best_scale(chosen.losses)
         table = self.cv_results_
         place = (table["param_sigma"] == chosen.sigma) & (table["param_alpha"] == chosen.alpha)
         self.best_score_ = float(table["mean_test_score"][place][0])
