@@ -18,6 +18,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
     KFold,
@@ -390,6 +391,29 @@ def test_none_is_landmarks_unless_rows_are_sparse_or_a_first_batch():
         assert isinstance(features, RFFSampler) and features.n_components_ == 512
     first = ApproxKernelRidge().partial_fit(X, y).feature_map_
     assert isinstance(first, RFFSampler) and first.sigma is None
+
+
+def test_the_exact_kernel_is_kernel_ridge():
+    rows, values = np.vstack([X, X[:5]]), np.append(T[:, 0], T[:5, 0] + 1)
+    centred = values - values.mean()
+    model = ApproxKernelRidge("exact", sigma=0.7, alpha=0.1).fit(rows, values)
+    # The intercept centres the kernel, too.
+    K = rbf_kernel(rows, gamma=0.245)
+    mean = K.mean(axis=0)
+    K = K - mean - mean[:, None] + mean.mean()
+    of_queries = rbf_kernel(Q, rows, gamma=0.245)
+    of_queries = of_queries - of_queries.mean(axis=1, keepdims=True) - mean + mean.mean()
+    expected = of_queries @ np.linalg.solve(K + 0.1 * np.eye(len(K)), centred) + values.mean()
+    assert_allclose(model.predict(Q), expected, rtol=1e-7, atol=1e-7)
+    assert model.feature_map_.n_components_ == len(X)
+    for kind in (ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV, ApproxKernelRidgeClassifier):
+        targets = values if kind is ApproxKernelRidgeCV else np.arange(len(values)) % 3
+        fitted = kind("exact").fit(rows, targets)
+        assert fitted.feature_map_.n_components_ == len(X)
+        with pytest.raises(ValueError, match="feature_map='exact' keeps all rows"):
+            kind("exact").fit_batches([(rows, targets)])
+    with pytest.raises(AttributeError, match="feature_map='exact' keeps all rows"):
+        ApproxKernelRidge("exact").partial_fit(rows, values)
 
 
 def test_landmarks_are_uncertain_where_there_are_no_rows():

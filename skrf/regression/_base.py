@@ -477,7 +477,8 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     def _prepared(self, sigma=None, hint=None, default=None):
         """Return an unfitted copy of the map."""
         feature_map, owner = self.feature_map, type(self).__name__
-        feature_map = (default or self._default_map) if feature_map is None else feature_map
+        if feature_map is None or isinstance(feature_map, str):
+            feature_map = default or self._default_map
         feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
         return prepared(feature_map, owner=owner, random_state=self.random_state)
 

@@ -41,8 +41,7 @@ def bare(sums):
 
 def passes(model, classes, scope):
     """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
-    if isinstance(model.feature_map, str):
-        raise ValueError(model._obstacle_to_batches())
+    _check_has_sums(model)
     feature_map = model._prepared(model.sigma)
     is_searched = model._leaves_sigma_open(feature_map)
     started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
@@ -57,6 +56,14 @@ def passes(model, classes, scope):
         draft = planned(model, summary)
         sums = yield Pass("sums", partial(summed, draft), is_last=True)
     return draft._finished(_under(draft._fitted, sums))
+
+
+def _check_has_sums(model):
+    """Raise if a model keeps all rows."""
+    if isinstance(model.feature_map, str):
+        raise ValueError(
+            f"feature_map={model.feature_map!r} keeps all rows and has no sums: call fit."
+        )
 
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):
@@ -244,6 +251,7 @@ def _one_stratum(X, y):
 
 def searches(model, classes, scope):
     """Return the passes of a search: survey, sums of all sigmas and folds, scores if needed."""
+    _check_has_sums(model)
     classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
     cv = splitter_of(model)
     strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum

@@ -14,7 +14,6 @@ from .._typing import Array
 from .._validation import commit, naming, read_only
 from ._batches import searches
 from ._blocks import beside_threads
-from ._decisions import N_SIGMAS
 from ._search import (
     ROUNDING,
     BestFits,
@@ -25,6 +24,7 @@ from ._search import (
     positive_array,
     reported,
     resolved,
+    splitter_for,
     tests_of,
 )
 
@@ -36,8 +36,15 @@ class Search:
     _decades = -1, 1  # of a grid, relative to sigma="scale"
     _hint = None
     _ceiling = 0.0  # the best score that there can be
+    _n_kept_fits = 0  # of the best values of sigma
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+    def fit(
+        self,
+        X: Array,
+        y: Array,
+        sample_weight: Array | None = None,
+        groups: Array | None = None,
+    ) -> Self:
         """Score every sigma on every fold, and fit the best to all rows.
 
         Parameters
@@ -48,25 +55,32 @@ class Search:
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+        groups : array-like of shape (n_samples,), default=None
+            Groups of rows for a splitter that keeps them together, such as GroupKFold.
 
         Returns
         -------
         self : object
             The fitted estimator.
-        """
-        from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
+        Warns
+        -----
+        UserWarning
+            If there are fewer pairs of rows, or rows of the largest class, than folds: there are
+            then as many folds as these allow.
+        """
         if self.sigmas is None:
             return super().fit(X, y, sample_weight)
         draft, data = self._read(X, y, sample_weight)
         y = np.asarray(to_host(y))
         with naming("cv"):
-            tests = tests_of(check_cv(self.cv, y, classifier=is_classifier(self)), y, data)
+            cv = splitter_for(self.cv, y, classifier=is_classifier(self))
+            tests = tests_of(cv, y, data, groups)
         sigmas, judge, unit = self._grid(data), draft._judge(), self._unit(data)
         feature_map = self._map_at(float(sigmas[0]), data)
         is_apart = learns_from(feature_map, data)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(tests))
-        best = BestFits(N_SIGMAS if is_classifier(self) else 0)
+        best = BestFits(self._n_kept_fits)
         with beside_threads(feature_map):
             runs = draft._runs(is_apart, best, feature_map, data, tests, sigmas, judge)
             runs = reported(runs, sigmas, self.verbose, unit)

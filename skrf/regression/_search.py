@@ -4,8 +4,10 @@ Sums of the rows outside a fold are merged from those of the other folds and nev
 fold holds nearly everything that a query sees, a difference has no digits.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
+from numbers import Integral
 
 import numpy as np
 
@@ -392,12 +394,28 @@ def positive_array(name, values):
     return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(given)])
 
 
-def tests_of(cv, y, data):
+def splitter_for(cv, y, *, classifier):
+    """Return the splitter that `cv` stands for, with fewer folds if rows do not allow as many."""
+    from sklearn.model_selection import check_cv  # imported here because it uses megabytes
+
+    if isinstance(cv, Integral):
+        if classifier:
+            most, what = np.unique(y, return_counts=True)[1].max(), "rows of a class"
+        else:  # of a single row there is no coefficient of determination
+            most, what = max(len(y) // 2, min(len(y), 2)), "pairs of rows"
+        if 2 <= most < cv:
+            message = f"cv={cv} needs as many {what}: {most} folds are used."
+            warnings.warn(message, UserWarning, stacklevel=3)
+            cv = int(most)
+    return check_cv(cv, y, classifier=classifier)
+
+
+def tests_of(cv, y, data, groups=None):
     """Return the rows of `data` that every split holds out."""
     n, tests = len(y), []
     place = np.full(n, -1)
     place[data.numbers] = np.arange(len(data.numbers))
-    for number, (train, test) in enumerate(cv.split(np.zeros((n, 1)), y)):
+    for number, (train, test) in enumerate(cv.split(np.zeros((n, 1)), y, groups)):
         train, test = (np.arange(n)[rows] for rows in (train, test))
         times = np.bincount(np.concatenate([train, test]), minlength=n)
         if not (times == 1).all():

@@ -32,6 +32,7 @@ from ._class_moments import ClassMoments, PairRidges, is_affordable
 from ._cv import Search
 from ._decisions import (
     DECISIONS,
+    N_SIGMAS,
     SAME_ACCURACY,
     best_sigmas,
     candidates_of,
@@ -159,7 +160,7 @@ class _BaseRidge(BaseKernelRegression):
     """Code shared by all ridge estimators."""
 
     _parameter_constraints = {
-        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
         "random_state": ["random_state"],
     }
     _default_map = ClusterNystroem(512)
@@ -172,6 +173,8 @@ class _BaseRidge(BaseKernelRegression):
         return False
 
     def _default_for(self, data, is_first_batch=False):
+        if self.feature_map is not None:  # "exact"
+            return ClusterNystroem(len(data.y))
         # Landmarks would be dense, and those of a first batch unlike the others.
         if is_first_batch or sp.issparse(data.X):
             return self._default_map_of_sparse
@@ -256,7 +259,7 @@ class _Plain(_BaseRidge):
 
     def __init__(
         self,
-        feature_map: Transformer | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
         *,
         sigma: Sigma | None = None,
         alpha: float | Literal["evidence"] = 1.0,
@@ -293,7 +296,7 @@ class _Search(Search, _BaseRidge):
 
     def __init__(
         self,
-        feature_map: Transformer | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
         *,
         sigmas: int | Array | None = 10,
         alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
@@ -643,7 +646,7 @@ class ApproxKernelRidge(_Regression, _Plain):
 
     def __init__(
         self,
-        feature_map: Transformer | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
         *,
         sigma: Sigma | None = None,
         alpha: float | Literal["evidence"] = 1.0,
@@ -666,7 +669,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     Parameters
     ----------
-    feature_map : transformer, default=None
+    feature_map : transformer or "exact", default=None
         As in `ApproxKernelRidge`.
     sigma : float, "scale", "median" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
@@ -739,7 +742,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     def __init__(
         self,
-        feature_map: Transformer | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
         *,
         sigma: Sigma | None = None,
         alpha: float | Literal["evidence"] = 1.0,
@@ -767,7 +770,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
 
     Parameters
     ----------
-    feature_map : transformer, default=None
+    feature_map : transformer or "exact", default=None
         As in `ApproxKernelRidge`. It is fitted to all rows, including held-out ones, but if it
         learns from y, to the training rows of each fold.
     sigmas : int, array-like or None, default=10
@@ -928,7 +931,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
 
     def __init__(
         self,
-        feature_map: Transformer | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
         *,
         sigmas: int | Array | None = 7,
         alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
@@ -948,6 +951,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         )
         self.decision = decision
         self.class_weight = class_weight
+
+    _n_kept_fits = N_SIGMAS
 
     def _default_decision(self, n_columns):  # until folds have chosen
         return vars(self).get("decisions_", "discriminants")
