@@ -99,10 +99,9 @@ def test_the_size_of_functions_changes_nothing(size):
     elementwise_sized = {"nonlinearity": lambda z: size * np.exp(z)}
     for plain, other in ((FUNCTIONS, sized), (elementwise, elementwise_sized)):
         for dtype, tolerance in (("float64", 1e-11), ("float32", 1e-5)):
+            parts = inputs(dtype=dtype)
             out, expected = (
-                ApproxKernelAttention(GeneralizedMap(random_state=0, **params))(
-                    *inputs(dtype=dtype)
-                )
+                ApproxKernelAttention(GeneralizedMap(random_state=0, **params))(*parts)
                 for params in (other, plain)
             )
             assert_allclose(out, expected, rtol=tolerance, atol=tolerance)

@@ -39,13 +39,21 @@ def losses(values, codes, weights, is_of_pairs):
         margins = values[rows, codes, None] - values
     gaps = margins.mean(axis=1) * _DOUBT
     shares = np.ones(len(codes)) if weights is None else weights
+    # Exponentials at twice the multiplier are squares, and of exponents below 0 none overflows.
+    if is_of_pairs:
+        largest, exponentials = np.maximum(-margins, 0.0).mean(axis=1), np.abs(margins)
+    else:
+        largest = -margins.min(axis=1)
+        exponentials = margins + largest[:, None]
+    exponentials = np.exp(-SCALES[0] * exponentials)
     results = []
     for scale in SCALES:
         if is_of_pairs:
-            of_rows = np.logaddexp(0.0, -scale * margins).mean(axis=1)
+            of_rows = np.log1p(exponentials).mean(axis=1)
         else:
-            of_rows = np.logaddexp.reduce(-scale * margins, axis=1)
-        results.append(shares @ (of_rows + scale * gaps))
+            of_rows = np.log(exponentials.sum(axis=1))
+        results.append(shares @ (of_rows + scale * (largest + gaps)))
+        exponentials *= exponentials
     return np.array(results)
 
 
