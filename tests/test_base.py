@@ -18,7 +18,7 @@ from contract import (
 )
 from instances import make
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.exceptions import NotFittedError
 
 from skrf import PositiveRF
@@ -160,3 +160,12 @@ def test_n_components_counts_columns(name):
         assert fitted.omega_.shape == (max(n_components // columns, 1), 5)
         kind = type(fitted).__name__.lower()
         assert list(fitted.get_feature_names_out()) == [f"{kind}{i}" for i in range(n_components)]
+
+
+@every_mechanism
+def test_a_fitted_map_shows_at_most_24_names_of_its_own(name):
+    fitted = mechanism(name).fit(X)
+    usual = {*dir(BaseEstimator), *dir(TransformerMixin), *fitted.get_params()}
+    usual |= {"fit", "partial_fit", "transform", "n_features_in_", "feature_names_in_"}
+    names = {n for n in dir(fitted) if not n.startswith(("_", "set_"))} - usual
+    assert len(names - {"get_feature_names_out"}) <= 24, sorted(names)

@@ -159,8 +159,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         The dense proposal, as in `DenseExponentialRF`.
     centers_ : ndarray of shape (n_centers, n_features)
         Centres of the bumps, on the scale of the projections (twice the scaled, shifted rows).
-    tau_, share_ : float
-        The chosen mixture.
+    share_ : float
+        The chosen share of the dense proposal.
     choice_scores_ : dict
         Score of every choice tried, smaller is better; empty if there was only one.
 
@@ -263,8 +263,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
                 learned.choice_scores_[name] = sum(score(mixture, *p) for p in pilots) / n_draws
             name = _preferred(learned.choice_scores_)
         learned.mixture = mixture = candidates[name]
-        learned.centers_, learned.tau_ = mixture.centers, mixture.tau
-        learned.share_ = mixture.share
+        learned.centers_, learned.share_ = mixture.centers, mixture.share
 
     def _is_balanced(self, sample):
         return self.asymmetric and sample.keys is not sample.queries

@@ -273,9 +273,6 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         "projection": [StrOptions(set(PROJECTIONS))],
     }
 
-    # Feature maps without the parameter store a matrix.
-    projection = "dense"
-
     @abstractmethod
     def _nonlinearity(self, learned=None, draw=None):
         """Return the nonlinearity at the fitted parameters, or for None the one before `fit`."""
@@ -296,8 +293,13 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return self._nonlinearity().is_symmetric
 
     @property
+    def _storage(self):
+        """How projections are stored: feature maps without the parameter store a matrix."""
+        return getattr(self, "projection", "dense")
+
+    @property
     def _is_unbiased(self):
-        return self.projection == "dense"
+        return self._storage == "dense"
 
     @property
     def _columns_per_projection(self):
@@ -307,7 +309,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     @property
     def _joint(self):
         """The `Coupling` of the projections."""
-        return coupling_of(self.coupling, self.projection)
+        return coupling_of(self.coupling, self._storage)
 
     def _n_bytes(self, learned, sample):
         return self._joint.n_bytes(learned.n_projections, learned.n_features)
@@ -383,7 +385,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         coupling, learned = self._joint, fitted.learned
         blocks = coupling.blocks(learned.n_projections, learned.n_features)
         cosines = [coupling.pair_cosine(rows) for rows in blocks]
-        is_known = self.projection == "dense" and None not in cosines
+        is_known = self._storage == "dense" and None not in cosines
         nonlinearity = self._terms(fitted)
         is_mixture = nonlinearity is not None and nonlinearity.is_log_linear
         return is_known and is_mixture and max(cosines) <= 0
@@ -412,7 +414,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return np.logaddexp(logs, log_mean2 + np.log(shares2))
 
     def _check_is_dense(self):
-        if self.projection != "dense":
+        if self._storage != "dense":
             raise NotImplementedError(
                 f"No closed form or bound is known for projection={self.projection!r}, whose rows "
                 "are only nearly Gaussian. Known: projection='dense'; with the same coupling its "
