@@ -151,7 +151,7 @@ def _ridge():
     model.fit(X, targets, weights)
     yield "search: scores", "float64", model.cv_results_["mean_test_score"]
     model = skrf.ApproxKernelRidgeCV(skrf.RFFSampler(20, sigma=0.8, random_state=1), sigmas=None)
-    model.fit(X, targets, weights)
+    model.fit_batches([(X, targets, weights)])
     yield "generalised cross-validation: scores", "float64", model.cv_results_["mean_test_score"]
 
 

@@ -83,7 +83,6 @@ REGRESSORS = {
     "ridge-dense": ApproxKernelRidge(DenseExponentialRF(24, random_state=0)),
     "ridge-evidence": ApproxKernelRidge(SIGNED, alpha="evidence"),
     "ridge-search": ApproxKernelRidgeCV(SIGNED, sigmas=3, cv=3),
-    "ridge-gcv": ApproxKernelRidgeCV(SIGNED, sigmas=None),
 }
 ESTIMATORS = [
     *(pytest.param(model, Y, id=f"classifier-{name}") for name, model in CLASSIFIERS.items()),

@@ -17,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.linear_model import Ridge, RidgeClassifier, RidgeCV
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
@@ -543,11 +543,40 @@ def test_fits_to_other_array_libraries(library, estimator):
 # ------------------------------------------------------------------ searches
 
 
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV])
+@pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(12)], ids=str)
+def test_leave_one_out_is_its_definition(kind, feature_map):
+    rows, weights = np.vstack([X, X[:9]]), np.arange(89) % 3 + 0.5
+    targets = np.vstack([T[:, :2], T[:9, :2] + 1])
+    if kind is ApproxKernelRidgeClassifierCV:
+        targets = np.digitize(targets[:, 0], [-0.5, 0.5])
+    alphas = [1e-3, 0.1, 1.0, 30.0]
+    model = kind(feature_map, sigmas=None, alphas=alphas).fit(rows, targets, weights)
+    features = features_of(model, rows)
+    values = targets if targets.ndim == 2 else 2.0 * np.equal.outer(targets, np.arange(3)) - 1
+    scores = np.zeros(4)
+    for i, row in enumerate(rows):
+        is_left = (rows != row).any(axis=1)
+        for k, alpha in enumerate(alphas):
+            ridge = Ridge(alpha=alpha).fit(features[is_left], values[is_left], weights[is_left])
+            error = values[i] - ridge.predict(features[i : i + 1])[0]
+            scores[k] -= weights[i] * np.mean(error**2) / weights.sum()
+    assert_allclose(model.cv_results_["mean_test_score"], scores, rtol=1e-7)
+    assert model.alpha_ == alphas[np.argmax(scores)]
+    # Of distinct rows it is RidgeCV's.
+    model.fit(X, T[:, 0] > 0 if kind is ApproxKernelRidgeClassifierCV else T[:, 0])
+    values = np.where(T[:, 0] > 0, 1.0, -1.0) if hasattr(model, "classes_") else T[:, 0]
+    peer = RidgeCV(alphas=alphas).fit(features_of(model, X), values)
+    assert_allclose(model.best_score_, peer.best_score_, rtol=1e-7)
+    assert model.alpha_ == peer.alpha_
+
+
 @weighted_or_not
 def test_generalised_cross_validation_is_its_definition(weights):
     alphas = [1e-3, 0.1, 1.0, 30.0]
     model = ApproxKernelRidgeCV(MAPS["trigonometric"], sigmas=None, alphas=alphas)
-    model.fit(X, T[:, :2], sample_weight=weights)
+    rows = X, T[:, :2], *([] if weights is None else [weights])
+    model.fit_batches([tuple(part[:50] for part in rows), tuple(part[50:] for part in rows)])
     w = np.ones(80) if weights is None else weights * 1.0
     features, expected = features_of(model, X), []
     design = np.sqrt(w)[:, None] * np.column_stack([np.ones(80), features])
@@ -666,8 +695,9 @@ def test_training_sets_lose_no_digits_to_heavy_folds():
 
 def test_generalised_cross_validation_without_degrees_of_freedom():
     model = ApproxKernelRidgeCV(RFFSampler(20), sigmas=None, alphas=[0.1, 10.0], random_state=0)
-    model.fit(X[:2], T[:2, 0])
+    model.fit_batches([(X[:2], T[:2, 0])])
     assert model.alpha_ == 10.0 and model.best_score_ == -np.inf
+    assert model.fit(X[:2], T[:2, 0]).best_score_ > -np.inf
 
 
 # ------------------------------------------------------------------ the house

@@ -70,7 +70,7 @@ class Search:
             then as many folds as these allow.
         """
         if self.sigmas is None:
-            return super().fit(X, y, sample_weight)
+            return self._fit_one_sigma(X, y, sample_weight)
         draft, data = self._read(X, y, sample_weight)
         y = np.asarray(to_host(y))
         with naming("cv"):

@@ -1,8 +1,9 @@
-"""The sigma, and the share of the class frequencies, that best predict rows from the others.
+"""Leave-one-out in closed form: the sigma of kernel regression, and the alpha of ridge regression.
 
-A row leaves the sums that it is part of, so that one map per sigma scores all rows at once. With a
-share of the class frequencies in all probabilities, a row that sees nothing of its class does not
-decide alone.
+In kernel regression a row leaves the sums that it is part of, so that one map per sigma scores all
+rows at once. With a share of the class frequencies in all probabilities, a row that sees nothing of
+its class does not decide alone. In ridge regression the leverage of a row says what its prediction
+would be without it.
 """
 
 from dataclasses import replace
@@ -11,11 +12,13 @@ from itertools import islice
 import numpy as np
 from sklearn.utils import gen_batches
 
-from .._arrays import to_host
+from .._arrays import take, to_host
 from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes, spread_rows
 from ..statistics import standardised
 from ._exact import ExactMap
+from ._ridge import Spectrum
+from ._row_space import features_of
 from ._search import maps_of, nearly_best, resolved
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
@@ -127,6 +130,48 @@ def _by_rows(groups, X):
     codes = np.empty_like(groups)
     codes[order] = by_first(groups[order])
     return codes
+
+
+# ---------------------------------------------------------------- ridge regression
+
+
+def leave_one_out_errors(feature_map, data, moments, alphas):
+    """Return mean squared errors of rows that ridge regression has not seen, like `mean_errors`.
+
+    Equal rows are left out together, so that weights are repetitions. Errors are infinite if a row
+    is predicted by itself alone.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    data : Data
+        All rows.
+    moments : Moments
+        Of these rows.
+    alphas : ndarray of shape (n_alphas,)
+        The ridges.
+    """
+    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
+    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
+    weights = np.bincount(number, data.weights)
+    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
+    means = np.stack(means, axis=1)
+    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
+    of_features, of_targets = np.split(moments.mean, [moments.n_columns])
+    spectrum = Spectrum(moments)
+    shrunk = (spectrum.values > 0)[:, None] / (spectrum.values[:, None] + alphas)
+    coef = spectrum.sides[:, :, None] * shrunk[:, None]
+    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
+        features = features_of(feature_map, take(data.X, first[rows])) - of_features
+        turned, of_rows = features @ spectrum.vectors, weights[rows]
+        leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / moments.weight)
+        left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
+        predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
+        differences = (means[rows][:, :, None] - predicted) / left
+        errors = errors + np.tensordot(of_rows, differences**2, 1)
+    errors = moments.shares @ (errors / moments.weight)
+    return np.where(np.isnan(errors), np.inf, errors)
 
 
 # ---------------------------------------------------------------- what points see of the others

@@ -21,6 +21,7 @@ from .._validation import (
     Interval,
     StrOptions,
     check_positive,
+    commit,
     naming,
     read_only,
     validate_rows,
@@ -41,6 +42,7 @@ from ._decisions import (
     n_scored_folds,
     simplest,
 )
+from ._leave_one_out import leave_one_out_errors
 from ._mixins import Classification, Regression, in_dtype, predictions_in
 from ._probabilities import best_scale, probabilities
 from ._ridge import (
@@ -362,13 +364,25 @@ class _Search(Search, _BaseRidge):
             self._fitted = replace(self._fitted, moments=None)
         return draft
 
+    def _fit_one_sigma(self, X, y, sample_weight):
+        """Fit with the map's own sigma, and the alpha of exact leave-one-out."""
+        draft, data = self._read(X, y, sample_weight)
+        sums = draft._added(draft._fit_map(data), data)
+        moments = sums.moments.together
+        with beside_threads(sums.maps[0]), narrow_blas(moments.n_columns):
+            errors = leave_one_out_errors(sums.maps[0], data, moments, self._others()["alpha"])
+        draft._choose_alpha(moments, errors)
+        return commit(self, draft._finished(sums))
+
+    def _choose_alpha(self, moments, errors):
+        sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+        rounding = ROUNDING * np.mean(moments.squares) / moments.weight
+        unit = moments.unit.max()
+        self._choose([([-errors], None, None)], sigmas, unit, rounding, is_split=False)
+
     def _solved(self, moments):
-        if self.sigmas is None:
-            errors = Spectrum(moments).cross_validation(self._others()["alpha"])
-            sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
-            rounding = ROUNDING * np.mean(moments.squares) / moments.weight
-            unit = moments.unit.max()
-            self._choose([([-errors], None, None)], sigmas, unit, rounding, is_split=False)
+        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
+            self._choose_alpha(moments, Spectrum(moments).cross_validation(self._others()["alpha"]))
         return solved(moments, self.alpha_)
 
 
@@ -764,9 +778,9 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     With ``sigmas`` every pair of a sigma and an alpha is scored by cross-validation, in one pass
     over the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the
     sums of the other folds are merged for its training set, and the final fit merges all of them.
-    With ``sigmas=None`` the map keeps its sigma, and alpha is chosen by generalised
-    cross-validation. scikit-learn's RidgeCV leaves out each row in turn instead of giving all rows
-    the mean leverage, so its scores, and now and then its alpha, are others.
+    With ``sigmas=None`` the map keeps its sigma, and alpha is chosen by leave-one-out in closed
+    form, as in scikit-learn's RidgeCV; equal rows are left out together. `fit_batches` does not see
+    rows again, and takes generalised cross-validation, which gives all rows the mean leverage.
 
     Parameters
     ----------
@@ -794,7 +808,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
         The best sigma, the smallest of those that are nearly as good, if the map has one.
     best_score_ : float
         Its score: the negative mean squared error of held-out rows, averaged over folds and
-        outputs, or that of generalised cross-validation.
+        outputs, or of rows that are left out.
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
