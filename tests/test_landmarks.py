@@ -4,6 +4,7 @@ import pickle
 import warnings
 from itertools import product
 
+import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -368,6 +369,8 @@ def test_keys_are_at_the_nearest_centre():
         for rows in (sp.csr_array(X), X.astype(np.float32), X[::-1][::-1]):
             assert_allclose(fitted.transform(rows), fitted.transform(X), rtol=1e-4, atol=1e-6)
             assert_array_equal(fitted.transform_keys(rows), fitted.transform_keys(X))
+        rows = array_api_strict.asarray(X)
+        assert_array_equal(np.asarray(fitted.transform_keys(rows)), fitted.transform_keys(X))
     assert ClusterQuantizer(12).fit(X).center_labels_ is None
     with pytest.raises(NotImplementedError, match="ClusterQuantizer has no variance"):
         fitted.kernel_variance(X)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._arrays import like
+from .._arrays import like, to_host
 from .._sums import Rows
 from ..projections import DenseProjection
 from ._affine import Affine
@@ -97,7 +97,7 @@ class IndicatorMap(FeatureMap):
     def __call__(self, X):
         """Return the logarithms: 0 and -inf."""
         logs = np.full((X.shape[0], self.n_columns), -np.inf)
-        logs[np.arange(X.shape[0]), self.columns(X)] = 0.0
+        logs[np.arange(X.shape[0]), self.columns(to_host(X))] = 0.0
         return Rows(like(logs, X))
 
     def exponent_bound(self, X):
