@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import cache
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -78,7 +79,12 @@ def narrow_blas(n_columns):
 
 def serial_openmp():
     """Limit OpenMP to one thread, whose threads wait by keeping cores busy."""
-    return ThreadpoolController().select(user_api="openmp").limit(limits=1)
+    return _openmp().limit(limits=1)
+
+
+@cache
+def _openmp():
+    return ThreadpoolController().select(user_api="openmp")
 
 
 @contextmanager

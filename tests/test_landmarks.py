@@ -417,3 +417,17 @@ def test_weights_and_targets_of_any_size_at_centres():
     shares = np.exp(logs - logs.max(axis=1, keepdims=True))
     expected = shares @ np.sin(X) / shares.sum(axis=1, keepdims=True)
     assert_allclose(model.predict(Q) / 1e300, expected, rtol=1e-8)
+
+
+def test_an_outlier_does_not_blur_the_nearest_centre():
+    rows = np.random.default_rng(0).uniform(-3, 3, size=(600, 1))
+    rows[0] = -9999
+    fitted = ClusterQuantizer(50, sigma=5.0, random_state=0).fit(rows)
+    nearest = cdist(rows, fitted.centers_).argmin(axis=1)
+    assert_array_equal(fitted.transform_keys(rows).argmax(axis=1), nearest)
+    assert len(np.unique(nearest)) > 30
+
+
+def test_a_first_batch_too_small_for_its_centres_warns():
+    with pytest.warns(UserWarning, match="30 rows are too few for the 256 components"):
+        KernelRegressionClassifier().partial_fit(X[::5], y[::5], np.unique(y))

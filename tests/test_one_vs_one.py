@@ -19,6 +19,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
+from skrf.regression import _probabilities
 from skrf.regression._class_moments import ClassMoments, pair_values, votes
 from skrf.regression._decisions import best_sigmas, grid_of, hits
 from skrf.regression._ridge import moments_of_rows
@@ -370,6 +371,21 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
         losses.append((of_rows + smooth).mean(axis=1))
     best = scales[np.argmin(np.mean(losses, axis=0))]
     assert 0.85 < search.probability_scale_ / best < 1.18  # of a parabola through powers of 2
+
+
+def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
+    firsts = RNG.uniform(size=(50, 10))
+    expected = _probabilities.coupled(firsts, 1 - firsts, 5)
+    monkeypatch.setattr(_probabilities, "_BLOCK", 36 * 7)
+    assert_allclose(_probabilities.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
+def test_the_best_scale_is_found_for_values_of_any_size(factor):
+    values = RNG.normal(size=(400, 3))
+    codes = (values + RNG.gumbel(size=(400, 3))).argmax(axis=1)  # softmax of the values
+    of_scales = _probabilities.losses(factor * values, codes, None, False)
+    assert 0.7 < factor * _probabilities.best_scale(of_scales) < 1.4
 
 
 def test_probabilities_of_batches_and_without_any():

@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import make_scorer, mean_absolute_error
 from sklearn.model_selection import (
@@ -403,6 +405,7 @@ def test_fits_at_many_sigmas_are_fits(name):
     assert unfitted._learns_from(labels) != np.allclose(one.transform(Q), other.transform(Q))
 
 
+HALVES = slice(50), slice(50, 90)
 SEARCHES = (
     KernelRegressorCV,
     KernelRegressionClassifierCV,
@@ -684,20 +687,23 @@ def refined(scale, score):
 
 def seen_by_others(model, rows, labels, weights, sigma):
     """Return the kernels of all pairs of rows, 0 of rows with themselves and their equals."""
-    is_equal = (rows[:, None] == rows).all(axis=2) & (labels[:, None] == labels)
+    is_equal = (rows[:, None] == rows).all(axis=2)
     if isinstance(model.feature_map_, ClusterQuantizer):
         centers, column = model.feature_map_.centers_, np.empty(len(rows), int)
         for i, row in enumerate(rows):
-            is_far = labels[i] != model.feature_map_.center_labels_
+            of_classes = model.feature_map_.center_labels_
+            is_far = 0 if of_classes is None else labels[i] != of_classes
             column[i] = np.argmin(((centers - row) ** 2).sum(axis=1) + 1e9 * is_far)
         K = np.zeros((len(rows), len(rows)))
         for i, row in enumerate(rows):
-            of_center = weights * (column == column[i])
-            left = of_center[~is_equal[i]].sum()
             logs = -(sigma**2) / 2 * ((centers - row) ** 2).sum(axis=1)
-            # The centre of the rows that stay, if it is the mean of all of them.
-            logs[column[i]] *= (of_center.sum() / left) ** 2 if left else 1.0
-            logs[column[i]] -= 0.0 if left else np.inf
+            for c in np.unique(column[is_equal[i]]):
+                of_center = weights * (column == c)
+                left = of_center[~is_equal[i]].sum()
+                # The centre of the rows that stay, if it is the mean of all of them.
+                is_mean = left and model.feature_map_.centers != "random"
+                logs[c] *= (of_center.sum() / left) ** 2 if is_mean else 1.0
+                logs[c] -= 0.0 if left else np.inf
             K[i] = np.exp(logs - logs.max())[column] * ~is_equal[i]
         return K
     features = clone(model.feature_map_).set_params(sigma=sigma).fit(rows, labels, weights)
@@ -715,6 +721,7 @@ def seen_by_others(model, rows, labels, weights, sigma):
     [
         ClusterQuantizer(16, random_state=0),
         ClusterQuantizer(89, random_state=0),  # of a few rows each, or of one
+        ClusterQuantizer(16, centers="random", random_state=0),
         OptimalPositiveRF(24, random_state=0),
         RFFSampler(24, random_state=0),
     ],
@@ -727,7 +734,7 @@ def test_a_row_leaves_the_sums_that_it_is_part_of(feature_map):
     model = KernelRegressionClassifier(feature_map).fit(rows, labels, weights)
     is_of_class = np.equal.outer(labels, np.arange(3))
     frequencies = weights @ is_of_class / weights.sum()
-    n = len(np.unique(np.column_stack([rows, labels]), axis=0))
+    n = len(np.unique(rows, axis=0))
     shares = np.array([1 / (n + 1), 0.03, 0.1, 0.3])
 
     def scores(sigma):
@@ -741,6 +748,26 @@ def test_a_row_leaves_the_sums_that_it_is_part_of(feature_map):
     scale = RFFSampler().fit(rows, sample_weight=weights).sigma_
     assert_allclose(model.sigma_, refined(scale, lambda sigma: scores(sigma).max()), rtol=1e-9)
     assert_allclose(model.prior_share_, shares[np.argmax(scores(model.sigma_))], rtol=1e-12)
+
+
+def test_rows_that_repeat_leave_together_whatever_their_labels():
+    """Cells of rows, nine of ten with one label: the others do not predict these alone."""
+    rng = np.random.default_rng(0)
+    cells, rates = np.arange(20.0)[:, None], np.where(np.arange(20) // 5 % 2, 0.9, 0.1)
+    places = rng.integers(0, 20, 1000)
+    labels = rng.random(1000) < rates[places]
+    model = KernelRegressionClassifier(random_state=0).fit(cells[places], labels)
+    assert np.abs(model.predict_proba(cells)[:, 1] - rates).mean() < 0.2
+
+
+def test_shares_of_class_frequencies_merge_in_any_order():
+    feature_map = FrozenEstimator(RFFSampler(20, random_state=0).fit(X))
+    one, two = (KernelRegressionClassifier(feature_map).fit(X[part], y[part]) for part in HALVES)
+    for model, share in ((one, 0.3), (two, 0.1)):
+        model._fitted = replace(model._fitted, prior_share=share)
+    merged = one.merge(two), two.merge(one)
+    assert_allclose(merged[0].predict_proba(Q), merged[1].predict_proba(Q), rtol=1e-12)
+    assert_allclose(merged[0].prior_share_, (0.3 * 50 + 0.1 * 40) / 90)
 
 
 def test_probabilities_have_a_share_of_the_class_frequencies():

@@ -14,14 +14,14 @@ from ._adapters import (
 from ._clusters import by_first, row_codes, spread_rows
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
-from .adaptive import AdaptiveRF, lacks_rows
+from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
 from .discrete import DiscreteRF, GeometricRF, PoissonRF
 from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
 from .hybrid import HybridRF
 from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
-from .quantizer import ClusterQuantizer
+from .quantizer import ClusterQuantizer, lacks_rows
 from .relevance import RelevanceScaler
 from .trigonometric import RFFSampler
 

@@ -21,6 +21,7 @@ _SAME = 1e-7  # of the widest column: k-means cannot separate points that are cl
 _MOST_COLUMNS = 64  # in which k-means works: distances are kept to a tenth
 _JITTER = 1e-7  # share by which points move, far above the rounding of distances
 _PARALLEL_DISTANCES = 2**21  # between points and centres, from which threads save time
+_ROUNDING = 1e-14  # of a coordinate, with a margin
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because k-means divides by sums of weights
 
 
@@ -221,7 +222,10 @@ def nearest(points, centers):
         The centres.
     """
     squares = cdist(points, centers, "sqeuclidean")
-    return nearly_least(squares, _JITTER * squares.max(axis=1, keepdims=True)).argmax(axis=1)
+    least = squares.min(axis=1, keepdims=True)
+    # Coordinates are rounded, however near to each other the points are.
+    rounding = _ROUNDING * max(np.abs(points).max(initial=0), np.abs(centers).max(initial=0))
+    return nearly_least(squares, _JITTER * least + rounding * np.sqrt(least)).argmax(axis=1)
 
 
 def centers_of_classes(points, weights, labels, n_clusters, rng):

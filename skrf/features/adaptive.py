@@ -374,11 +374,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return False
 
 
-def lacks_rows(feature_map, n_rows):
-    """Return whether a map places its components near rows, and has more of them than rows."""
-    return isinstance(feature_map, AdaptiveRF) and n_rows < feature_map.n_components_
-
-
 @dataclass(frozen=True, eq=False)
 class _Points:
     """Rows of one side, each of which may represent many.

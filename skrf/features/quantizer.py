@@ -11,6 +11,7 @@ from ._affine import Affine
 from ._clusters import nearest
 from ._docs import document
 from ._map import FeatureMap
+from .adaptive import AdaptiveRF
 from .landmarks import CentersOfClusters
 
 _BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
@@ -54,10 +55,13 @@ class IndicatorMap(FeatureMap):
         The centres.
     labels : ndarray of shape (M,) or None
         Labels of the rows around the centres, if they were found within classes.
+    are_means : bool
+        Whether a centre is the mean of the rows around it, and moves if one of them leaves.
     """
 
     centers: np.ndarray
     labels: np.ndarray | None
+    are_means: bool
     is_positive = is_indicator = True
     n_features = property(lambda self: self.centers.shape[1])
     n_columns = property(lambda self: self.centers.shape[0])
@@ -142,7 +146,8 @@ class ClusterQuantizer(CentersOfClusters):
     centers_ : ndarray of shape (n_components_, n_features)
         The centres, in units of X.
     center_labels_ : ndarray of shape (n_components_,) or None
-        Their labels; None if there are no classes.
+        Their labels, or the numbers of the classes where kernel classification got floats; None if
+        there are no classes.
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
@@ -192,4 +197,13 @@ class ClusterQuantizer(CentersOfClusters):
         affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
         projection = DenseProjection(affine.on_host(learned.centers_))
         queries = KernelMap(affine, projection)
-        return queries, IndicatorMap(learned.centers_, learned.center_labels_)
+        return queries, IndicatorMap(
+            learned.centers_, learned.center_labels_, self.centers != "random"
+        )
+
+
+def lacks_rows(feature_map, n_rows):
+    """Return whether a map places its components near rows, and wants more of them than rows."""
+    return isinstance(feature_map, (AdaptiveRF, ClusterQuantizer)) and (
+        n_rows < feature_map.n_components
+    )

@@ -327,8 +327,14 @@ class KeySums:
             targets = targets.merge(other.targets, np.exp(shares))
         with np.errstate(over="ignore"):
             weights = self.weights + other.weights
+        prior_share = self.prior_share
+        if other.prior_share != prior_share:
+            totals = np.array([log_sum_exp(part.log_weights) for part in (self, other)])
+            shares = np.exp(totals - log_sum_exp(totals))
+            prior_share = float(shares @ [self.prior_share, other.prior_share])
         return replace(
             self,
+            prior_share=prior_share,
             sums=self.sums.merge(other.sums),
             weights=weights,
             log_weights=log_weights,
@@ -405,7 +411,7 @@ def _warn_of_first_batch(feature_map, n_rows):
     """Warn that a first batch, which sets the map for good, is too small for it."""
     warnings.warn(
         f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are too "
-        f"few for the {feature_map.n_components_} components of {type(feature_map).__name__}, "
+        f"few for the {feature_map.n_components} components of {type(feature_map).__name__}, "
         "which are placed near rows. Use fit_batches, or begin with a larger batch.",
         UserWarning,
         stacklevel=4,

@@ -66,8 +66,8 @@ class Search:
         Warns
         -----
         UserWarning
-            If there are fewer pairs of rows, or rows of the largest class, than folds: there are
-            then as many folds as these allow.
+            If there are fewer rows, or rows of the largest class, than folds: there are then as
+            many folds as these allow, of two rows or more.
         """
         if self.sigmas is None:
             return self._fit_one_sigma(X, y, sample_weight)

@@ -114,12 +114,12 @@ def hits(values, codes, weights):
 
 def judged_values(values, decision, test, n_classes):
     """Return the share of test rows that values get right, and their losses for every scale."""
-    codes, weights = test.values.values, test.sample_weight
+    codes, weights = test.values.values, test.score_weights
     is_of_pairs = decision == "one-vs-one" or n_classes == 2
     scores = votes(values, n_classes) if is_of_pairs else values
     right = hits(scores, codes, weights)
     both = np.append(right, losses(values, codes, weights, is_of_pairs))
-    return both / test.weights.sum()
+    return both / (len(codes) if weights is None else weights.sum())
 
 
 def judged_decisions(transformer, train, test, grid, n_classes):

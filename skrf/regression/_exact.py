@@ -28,6 +28,8 @@ class ExactMap(FeatureMap):
     rows: Any
     sigma: float
     is_positive = is_indicator = True
+    are_means = False
+    labels = None
     n_features = property(lambda self: self.rows.shape[1])
     n_columns = property(lambda self: self.rows.shape[0])
 

@@ -31,7 +31,8 @@ _LOST = 1e-10  # of what a row sees of itself: less is rounding
 def best_sigma(feature_map, data):
     """Return the sigma of a map by leave-one-out on at most 2,000 rows, and the share.
 
-    Weights are repetitions: a row leaves with all that equal it, and with its whole weight.
+    Weights are repetitions: a row leaves with all that equal it, whatever their labels, and with
+    its whole weight.
 
     Parameters
     ----------
@@ -41,7 +42,6 @@ def best_sigma(feature_map, data):
         Validated rows.
     """
     scale, data = resolved("scale", data), _sample(data)
-    codes = row_codes(data.X) * data.n_groups + data.groups
     sigmas = []
     fits = data.fit_at_sigmas(feature_map, sigmas)
 
@@ -49,23 +49,20 @@ def best_sigma(feature_map, data):
         sigmas.extend(more)  # `fits` pauses here, because it has not seen the end of the list
         return [maps_of(fitted) for fitted in islice(fits, len(more))]
 
-    return _chosen(scale, data, codes, lambda points: maps_at)
+    return _chosen(scale, data, lambda points: maps_at)
 
 
 def best_exact_sigma(data):
-    """Return the sigma of the exact kernel by leave-one-out on all rows, and the share.
-
-    Equal rows leave together, whatever their labels.
-    """
+    """Return the sigma of the exact kernel by leave-one-out on all rows, and the share."""
     data = replace(data, X=to_host(data.X))
 
     def maps_of_points(points):
         return lambda more: [(ExactMap(points, sigma),) * 2 for sigma in more]
 
-    return _chosen(resolved("scale", data), data, row_codes(data.X), maps_of_points)
+    return _chosen(resolved("scale", data), data, maps_of_points)
 
 
-def _chosen(scale, data, codes, maps_of_points):
+def _chosen(scale, data, maps_of_points):
     """Return the best sigma of a wide grid and a finer one around its best, and the share.
 
     Of nearly equal ones it is the smallest.
@@ -76,20 +73,14 @@ def _chosen(scale, data, codes, maps_of_points):
         The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
     data : Data
         Rows on the host.
-    codes : ndarray of int of shape (n,)
-        Rows with equal codes are one point.
     maps_of_points : callable
-        Given the points, returns a function of sigmas that returns the maps of each.
+        Given the distinct rows, returns a function of sigmas that returns the maps of each.
     """
-    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
-    if not np.ptp(row_codes(data.X)) or is_constant(data):
+    _, first, number = np.unique(row_codes(data.X), return_index=True, return_inverse=True)
+    if len(first) < 2 or is_constant(data):
         return scale, 0.0
     points, score = data.X[first].astype(np.float64), _Score(data, number)
-    labels, maps_at = data.target[first], maps_of_points(points)
-    # Several targets of a point: it has no label of its own.
-    is_one = not (data.groups != data.groups[first][number]).any()
-
-    seen = None
+    maps_at, seen = maps_of_points(points), None
 
     def evaluate(sigmas):
         nonlocal seen
@@ -98,7 +89,7 @@ def _chosen(scale, data, codes, maps_of_points):
             if not maps[1].is_indicator:
                 seen = _Features(maps, points, score.sums)
             elif seen is None:  # centres do not depend on sigma
-                seen = _Counts(maps[1], points, labels if is_one else None, score)
+                seen = _Counts(maps[1], points, number, data, score)
             scores.append(_total(seen, maps[0], score))
         return np.array(scores)
 
@@ -179,39 +170,51 @@ def leave_one_out_errors(feature_map, data, moments, alphas):
 
 def _total(seen, queries, score):
     """Return the scores of all points, given what sees the others and the map of queries."""
-    n_columns = queries.n_columns or score.sums.shape[1]
-    blocks = gen_batches(len(score.sums), max(1, _BLOCK // n_columns))
+    widest = max(queries.n_columns or 1, len(score.shares) * score.n_groups)
+    blocks = gen_batches(len(score.sums), max(1, _BLOCK // widest))
     return sum(score(seen(queries, rows), rows) for rows in blocks)
 
 
 class _Counts:
     """Sums that points see of the others, of keys that each are at one centre.
 
-    A point that leaves takes its weight from its centre, and moves it away: with the weight W of
-    all its points, the squared distance to the centre grows by the factor (W / (W - w))^2.
+    A point that leaves takes its weight w from its centre. If that is a mean, of the weight W, it
+    moves away: the squared distance to it grows by the factor (W / (W - w))^2. A centre without
+    others disappears.
     """
 
-    def __init__(self, key_map, points, labels, score):
-        self.points, self.sums = points, score.sums
-        self.columns, n_columns = key_map.columns(points, labels), key_map.n_columns
-        totals = np.bincount(self.columns, score.weights, n_columns)[self.columns]
-        rest = totals - score.weights
-        is_alone = rest <= _LOST * totals
-        self.growth = np.where(is_alone, np.inf, (totals / np.where(is_alone, 1.0, rest)) ** 2)
-        self.of_centers = np.zeros((n_columns, self.sums.shape[1]))
-        np.add.at(self.of_centers, self.columns, self.sums)
+    def __init__(self, key_map, points, number, data, score):
+        if key_map.labels is None:
+            columns = key_map.columns(points)[number]
+        else:  # rows of a point may go to centres of several classes
+            columns = key_map.columns(data.X, data.target)
+        n_columns, n_values = key_map.n_columns, score.of_rows.shape[1]
+        self.points, self.of_centers = points, np.zeros((n_columns, n_values))
+        np.add.at(self.of_centers, columns, score.of_rows)
+        # Parts of points: their rows at one centre, sorted by points.
+        codes, part = np.unique(number * n_columns + columns, return_inverse=True)
+        self.places, self.columns = codes // n_columns, codes % n_columns
+        self.of_parts = np.zeros((len(codes), n_values))
+        np.add.at(self.of_parts, part, score.of_rows)
+        weights = np.bincount(part, score.row_weights)
+        totals = np.bincount(columns, score.row_weights, n_columns)[self.columns]
+        rest = totals - weights
+        self.is_alone = rest <= _LOST * totals
+        self.growth = np.ones(len(codes))
+        if key_map.are_means:
+            self.growth = (totals / np.where(self.is_alone, totals, rest)) ** 2
 
     def __call__(self, queries, rows):
         """Return the sums for a slice of points."""
-        logs, columns = queries(self.points[rows]).values, self.columns[rows]
-        places = np.arange(len(columns)), columns
-        # A centre without others disappears, wherever it is.
-        is_alone = np.isinf(self.growth[rows])
-        logs[places] *= np.where(is_alone, 1.0, self.growth[rows])
-        logs[places] -= np.where(is_alone, np.inf, 0.0)
+        parts = slice(*np.searchsorted(self.places, [rows.start, rows.stop]))
+        logs, of_points = queries(self.points[rows]).values, self.places[parts] - rows.start
+        places = of_points, self.columns[parts]
+        logs[places] *= self.growth[parts]
+        logs[places] -= np.where(self.is_alone[parts], np.inf, 0.0)
         features = exp_max_one(logs)
-        alone = features[places][:, None] * self.sums[rows]
-        return _without(features @ self.of_centers, alone)
+        itself = np.zeros((len(logs), self.of_centers.shape[1]))
+        np.add.at(itself, of_points, features[places][:, None] * self.of_parts[parts])
+        return _without(features @ self.of_centers, itself)
 
 
 class _Features:
@@ -260,9 +263,9 @@ class _Score:
         weights /= weights.sum()
         values = standardised(data.values, weights)
         columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
+        self.of_rows, self.row_weights = columns * weights[:, None], weights
         self.sums = np.zeros((number.max() + 1, columns.shape[1]))
-        np.add.at(self.sums, number, columns * weights[:, None])
-        self.weights = np.bincount(number, weights)
+        np.add.at(self.sums, number, self.of_rows)
         self.range = values.min(axis=0), values.max(axis=0)
         self.shares, least = np.zeros(1), 1 / (len(self.sums) + 1)
         if not values.shape[1]:

@@ -5,11 +5,13 @@ coupled, or of every class against the others. It is the one that suits held-out
 """
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from .._arrays import in_library_of, like, namespace, to_host
 from ._class_moments import pairs_of, signs_of
 
-SCALES = 2.0 ** np.arange(-4, 11)  # multipliers to try
+SCALES = 2.0 ** np.arange(-16, 11)  # multipliers to try
+_BLOCK = 2**22  # numbers of the systems that are solved at once
 _DOUBT = 1e-3
 
 
@@ -97,6 +99,10 @@ def coupled(firsts, seconds, n_classes):
     n_classes : int
         Number of classes.
     """
+    size = max(1, _BLOCK // (n_classes + 1) ** 2)
+    if len(seconds) > size:
+        blocks = gen_batches(len(seconds), size)
+        return np.concatenate([coupled(firsts[a], seconds[a], n_classes) for a in blocks])
     first, second = np.array(pairs_of(n_classes)).T
     against = np.zeros((len(seconds), n_classes, n_classes))  # of the row's class
     against[:, second, first], against[:, first, second] = seconds, firsts

@@ -401,12 +401,14 @@ def splitter_for(cv, y, *, classifier):
     if isinstance(cv, Integral):
         if classifier:
             most, what = np.unique(y, return_counts=True)[1].max(), "rows of a class"
-        else:  # of a single row there is no coefficient of determination
-            most, what = max(len(y) // 2, min(len(y), 2)), "pairs of rows"
+        else:
+            most, what = len(y), "rows"
         if 2 <= most < cv:
-            message = f"cv={cv} needs as many {what}: {most} folds are used."
+            # Of a single row there is no coefficient of determination.
+            n_folds = int(most) if classifier else max(int(most) // 2, 2)
+            message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
             warnings.warn(message, UserWarning, stacklevel=3)
-            cv = int(most)
+            cv = n_folds
     return check_cv(cv, y, classifier=classifier)
 
 
