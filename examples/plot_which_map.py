@@ -9,8 +9,8 @@ if you have a task: features that see the data, or the labels, win there.
 # %%
 # The rows are images of digits, and all maps have 64 components. On the left of the figure are
 # errors of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the
-# right are accuracies of kernel regression on other images, where every map has chosen its own
-# width, chosen by leave-one-out.
+# right are accuracies of kernel regression on other images; leave-one-out has chosen the width for
+# every map.
 
 import matplotlib.pyplot as plt
 import numpy as np
