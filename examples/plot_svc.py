@@ -10,7 +10,7 @@ regression on 512 random features is as accurate here, in time proportional to t
 # The data have five columns and two classes, above and below the median of ``make_friedman1``. Both
 # kernel methods use the same Gaussian kernel, their default: ``gamma="scale"`` of ``SVC`` and
 # ``sigma="scale"`` of the features. ``SVC`` keeps its default penalty; ridge regression chooses its
-# penalty from sums that it computes anyway (``sigmas=None``).
+# penalty by leave-one-out in closed form (``sigmas=None``).
 
 import time
 
