@@ -35,8 +35,8 @@ def losses(values, codes, weights, is_of_pairs):
     rows = np.arange(len(codes))
     if is_of_pairs:
         signs = signs_of(n_classes_of(values.shape[1]))
-        margins = np.where(signs[codes] != 0, values * signs[codes], np.inf)
-        margins = np.sort(margins, axis=1)[:, : signs.shape[0] - 1]
+        pairs = np.array([np.flatnonzero(of_class) for of_class in signs])[codes]
+        margins = values[rows[:, None], pairs] * signs[codes[:, None], pairs]
     else:
         margins = values[rows, codes, None] - values
     gaps = margins.mean(axis=1) * _DOUBT
