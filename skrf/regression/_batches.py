@@ -61,9 +61,7 @@ def passes(model, classes, scope):
 def _check_has_sums(model):
     """Raise if a model keeps all rows."""
     if isinstance(model.feature_map, str):
-        raise ValueError(
-            f"feature_map={model.feature_map!r} keeps all rows and has no sums: call fit."
-        )
+        raise ValueError(model._obstacle_to_batches())
 
 
 def _begun(model, feature_map, classes, scope, *, needs_rows=False):

@@ -101,7 +101,8 @@ class Search:
         )
 
     def _obstacle_to_batches(self):
-        return "a search scores folds of all rows. Call fit, or fit_batches for rows in batches."
+        scores_folds = "a search scores folds of all rows. Call fit, or fit_batches."
+        return super()._obstacle_to_batches() or scores_folds
 
     def _runs(self, is_apart, best, *given):
         """Return an iterator over the scores of all sigmas, with maps and sums."""
