@@ -1,10 +1,22 @@
-"""Modules that a package beyond the requirements is needed for are left out where it is not."""
+"""What tests and doctests share: modules that are left out, and seeds of global generators."""
 
+import sys
 from importlib.util import find_spec
 
-# Package that is needed: modules.
+import numpy as np
+import pytest
+
+# Modules that need a package beyond the requirements are not collected where it is missing.
 _NEEDED = {
     "dask": ("skrf/dask.py",),
     "torch": ("skrf/torch/__init__.py", "skrf/torch/module.py", "skrf/torch/_causal.py"),
 }
 collect_ignore = [path for name, paths in _NEEDED.items() if not find_spec(name) for path in paths]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Make what is drawn without a seed the same in every run and in every order of the tests."""
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
