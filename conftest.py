@@ -17,6 +17,6 @@ collect_ignore = [path for name, paths in _NEEDED.items() if not find_spec(name)
 @pytest.fixture(autouse=True)
 def seeded():
     """Make what is drawn without a seed the same in every run and in every order of the tests."""
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002, the generator that random_state=None stands for
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
