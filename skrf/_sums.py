@@ -475,8 +475,6 @@ class Memory:
         if feature_map.n_columns is None:
             # A transformer may return its own array or its input, so do not overwrite it.
             return feature_map(X).map(np.array)
-        if feature_map.is_view:
-            return feature_map(X)
         out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
 

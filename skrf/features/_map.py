@@ -55,8 +55,6 @@ class FeatureMap(ABC):
         Whether features are given as logarithms, -inf where a feature is 0.
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
-    is_view : bool
-        Whether features are views of the input, which must not be overwritten.
     is_projected : bool
         Whether features are those of a kernel with K(x, x) = 1, projected on a few directions.
     inner, matrix : FeatureMap and ndarray of shape (n_inner, n_columns), or None
@@ -81,7 +79,6 @@ class FeatureMap(ABC):
     """
 
     is_parallel = True
-    is_view = False
     is_projected = False
     inner = matrix = None
     is_indicator = False
@@ -157,21 +154,6 @@ class FeatureMap(ABC):
             f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
             "feature maps of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
-
-    def of_products(self, other: "FeatureMap") -> "FeatureMap | None":
-        """Return the map that reads the products which `other` makes in place of rows.
-
-        Parameters
-        ----------
-        other : FeatureMap
-            Such as this map at another sigma.
-
-        Returns
-        -------
-        FeatureMap or None
-            None if features are not functions of such products alone.
-        """
-        return None
 
     def exponent_bound(self, X: Array) -> float:
         """Return about the largest exponent that rows of X produce, or 0 if unknown."""

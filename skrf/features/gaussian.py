@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +29,6 @@ from .streams import OMEGA, rng_of
 
 # Ratio of sigmas beyond which products at one may leave the range of floats where those at the
 # other do not.
-_FARTHEST = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,19 +170,6 @@ class GaussianMap(FeatureMap):
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
         return np.vstack([matrix, np.ones_like(bias), bias])
 
-    def products(self, X):
-        """Return what `of_products` of maps with this draw read."""
-        return self.affine(X).dot(self.projection)
-
-    def of_products(self, other):
-        """Return the map of the products of a map with the same draw, if they are all it needs."""
-        affine, before = self.affine, other.affine
-        if self.level is None or affine.is_shifted or affine.matrix is not None:
-            return None
-        is_near = affine.sigma / _FARTHEST < before.sigma < affine.sigma * _FARTHEST
-        is_shared = is_near and other.drawn is self.drawn
-        return ProductMap(self, affine.sigma / before.sigma) if is_shared else None
-
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
         nonlinearity, products, row = self.nonlinearity, None, None
@@ -220,39 +205,6 @@ class GaussianMap(FeatureMap):
     def _half_length(self):
         """Half of the mean length of the projections."""
         return float(np.sqrt(self.projection.squared_norms).mean()) / 2
-
-
-@dataclass(frozen=True, eq=False)
-class ProductMap(FeatureMap):
-    """Features of products of rows, which it reads in place of the rows.
-
-    Parameters
-    ----------
-    whole : GaussianMap
-        The map from rows to features.
-    factor : float
-        Multiplies the products.
-    """
-
-    whole: GaussianMap
-    factor: float
-    is_positive = False
-    n_features = property(attrgetter("whole.drawn.n_projections"))
-    n_columns = property(attrgetter("whole.n_columns"))
-    n_sines = property(attrgetter("whole.n_sines"))
-    level = property(attrgetter("whole.level"))
-
-    def __call__(self, X):
-        """Return the `Rows` of products."""
-        return self.whole.nonlinearity.apply(X * self.factor, self._row(X), None)
-
-    def write(self, X, out, room, lower=None):
-        """Write the values of products on the host and return their scale."""
-        products = np.multiply(X, self.factor, out=room(X.shape, X.dtype))
-        return self.whole.nonlinearity.write(products, self._row(X), None, out)
-
-    def _row(self, X):
-        return np.full(len(X), self.level, X.dtype)
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):

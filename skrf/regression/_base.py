@@ -171,8 +171,6 @@ class KeySums:
         Whether one scale has suited all rows of all groups so far.
     targets : Targets or None
         Statistics of a regressor's targets.
-    kept : array of shape (n, width), default=None
-        Input of the maps in place of the rows of a query, if those were mapped before.
     prior_share : float, default=0.0
         Share of the class frequencies in probabilities.
     """
@@ -185,7 +183,6 @@ class KeySums:
     n_values: int
     has_one_scale: bool = True
     targets: Any = None
-    kept: Any = None
     prior_share: float = 0.0
 
     @classmethod
@@ -356,7 +353,6 @@ class KeySums:
         ``2**exponents`` and up to a factor for each row.
         """
         feature_map, n_groups, memory = self.maps[0], len(self.weights), Memory()
-        X = X if self.kept is None else self.kept
         top = self.sums.top - np.tile(self.exponents, n_groups)[:, None] * _LOG_2
         sums, matrix = Sums(self.sums.sums, top).joined().in_library_of(X), feature_map.matrix
         feature_map = feature_map.inner or feature_map
@@ -430,10 +426,7 @@ class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
     }
     _fitted = None
     _warns = True
-    # In searches: whether a test is scored by its rows rather than by its sums, and whether
-    # features may then be kept.
-    _scores_rows = True
-    _may_keep = property(lambda self: self._scores_rows)
+    _scores_rows = True  # in searches, rather than their sums
 
     def _obstacle_to_batches(self):
         """Return why there are no sums of rows that could be added up, or None."""

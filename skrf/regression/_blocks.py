@@ -8,7 +8,6 @@ from .._threads import block_rows, map_rows, serial_blas
 from ..features import in_range
 
 BLOCK_ROWS = 1024
-_PARTS = 4
 _TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
 
 
@@ -27,9 +26,6 @@ def blocks_of(feature_map, X):
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns, X.shape[1])
-    if feature_map.is_view:
-        # They are read as fast as memory allows, by a few threads.
-        size = max(size, -(-X.shape[0] // _PARTS))
     return size, map_rows
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from .._arrays import to_host
-from .._sums import Memory
-from ..features import as_feature_map, columns_of
+from .._sums import Memory, Rows
+from ..features import FeatureMap, as_feature_map, columns_of
 from ._blocks import blocks_of
 from ._ridge import plain_features
-from ._search import KeptMap, fitted_apart, judged
+from ._search import fitted_apart, judged
 
 # Of features that are held at once: 64 MB, or 256 MB where their moments take more.
 HELD_NUMBERS, _MOST_NUMBERS = 2**23, 2**25
@@ -32,6 +32,26 @@ def features_of(feature_map, X):
     return np.concatenate(map_blocks(block, X.shape[0], size))
 
 
+class HeldMap(FeatureMap):
+    """Map that reads features in place of rows.
+
+    Parameters
+    ----------
+    n_columns : int
+        Number of features.
+    """
+
+    n_features = n_columns = None
+    is_positive = False
+
+    def __init__(self, n_columns):
+        self.n_columns = n_columns
+
+    def __call__(self, X):
+        """Return the `Rows`."""
+        return Rows(X, np.zeros((len(X), 1), X.dtype))
+
+
 def held(feature_map, *parts):
     """Return rows with their features, or with fewer numbers instead, and the map that reads them.
 
@@ -44,7 +64,7 @@ def held(feature_map, *parts):
 
     Returns
     -------
-    KeptMap, list of Data
+    HeldMap, list of Data
         What to use in place of the map and the parts.
     """
     features = np.concatenate([features_of(feature_map, part.X) for part in parts])
@@ -52,7 +72,7 @@ def held(feature_map, *parts):
         features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
     ends = np.cumsum([part.X.shape[0] for part in parts])
     rows = np.split(features, ends[:-1])
-    return KeptMap(features.shape[1], 0), [
+    return HeldMap(features.shape[1]), [
         replace(part, X=values) for part, values in zip(parts, rows, strict=True)
     ]
 

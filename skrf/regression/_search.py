@@ -5,7 +5,6 @@ fold holds nearly everything that a query sees, a difference has no digits.
 """
 
 import warnings
-from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 from numbers import Integral
 
@@ -13,26 +12,9 @@ import numpy as np
 
 from .._batches import joined
 from .._progress import Progress
-from .._sums import Memory, Rows, Sums
-from .._threads import Scratch, block_rows, run_rows
 from .._validation import check_positive
-from ..features import (
-    FeatureMap,
-    OptimalPositiveRF,
-    as_feature_map,
-    in_range,
-)
-from ._blocks import blocks_of
+from ..features import OptimalPositiveRF, as_feature_map
 
-# Up to which features of all rows at one sigma, or products for all, are kept. To touch more memory
-# for the first time takes about as long as to make cheap features again.
-KEPT_BYTES = 2**27
-# Number of sines from which making them twice takes less time than keeping them.
-MANY_SINES = 2**20
-# Span of exponents up to which products of features, and their sums, keep all digits.
-_NARROW = {"float32": 30.0, "float64": 300.0}
-_LIGHTEST = 1e-10  # of weights, relative to the largest, beside which these digits remain
-_FIRST_ROWS = 256  # of which the middles of exponents are found
 # Scores count as equal within this share of what the best one lacks, and within their rounding.
 _EQUAL, ROUNDING = 1e-4, 1e-13
 
@@ -66,155 +48,6 @@ def nearly_best(scores, ceiling=0.0, rounding=ROUNDING):
     lack = abs(best) / 100 if ceiling is None else abs(ceiling - best)
     with np.errstate(over="ignore"):  # if all are as bad as can be
         return scores >= best - _EQUAL * lack - rounding
-
-
-# ---------------------------------------------------------------- features that are kept
-
-
-class KeptMap(FeatureMap):
-    """Map that reads previously computed features in place of rows: values, then scales.
-
-    Parameters
-    ----------
-    n_columns : int
-        Number of features.
-    n_scales : int or None
-        Number of scales of a row; 0 if the values are features, None if they are logarithms.
-    """
-
-    n_features = n_columns = None
-
-    def __init__(self, n_columns, n_scales):
-        self.n_columns, self.is_positive, self.is_view = n_columns, n_scales is None, n_scales == 0
-
-    def __call__(self, X):
-        """Return the `Rows`."""
-        values, scale = np.split(X, [self.n_columns], axis=1)
-        if self.is_positive:
-            return Rows(values)
-        # Sums overwrite scales of single features.
-        return Rows(values, np.zeros((len(X), 1), X.dtype) if self.is_view else scale.copy())
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Features of all rows, kept for sums and for predictions.
-
-    Features are kept without scales if they fit: divided by the level of all rows, or, if they are
-    positive and span few exponents, each by its middle. Of many sines and cosines that are read
-    only once, or that are too many, products are kept instead, for the maps of several sigmas.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n, M) or (n, M + S) or (n, m)
-        The features, and their scales, or the products.
-    feature_map : FeatureMap
-        Reads them.
-    top : ndarray of shape (M,) or (1,) or float
-        Exponents of what features are divided by.
-    source : FeatureMap or None
-        Map that made the products.
-    """
-
-    rows: np.ndarray
-    feature_map: FeatureMap
-    top: np.ndarray | float = 0.0
-    source: FeatureMap | None = None
-
-    @classmethod
-    def of(cls, maps, X, room, weights=None, before=None, is_read_once=True):
-        """Return the features of rows, or None if they are too many.
-
-        Parameters
-        ----------
-        maps : tuple of FeatureMap
-            Queries and keys; features are kept for symmetric pairs.
-        X : ndarray or sparse matrix of shape (n, d)
-            The rows.
-        room : callable
-            Allocates memory, like `numpy.empty`.
-        weights : ndarray of shape (n,), default=None
-            Their weights. Beside far larger ones, only logarithms tell the scores of a class.
-        before : Kept, default=None
-            What is kept for another sigma, in the same memory.
-        is_read_once : bool, default=True
-            Whether features will be read only once after their first use.
-        """
-        feature_map = maps[0]
-        if maps[1] is not feature_map:
-            return None
-        X, memory = in_range(feature_map, X), Memory()
-        values, scale = feature_map(X[:_FIRST_ROWS])
-        n_rows, n, n_scales = X.shape[0], values.shape[1], 0 if scale is None else scale.shape[1]
-        is_kept = n_rows * (n + n_scales) * X.dtype.itemsize <= KEPT_BYTES
-        if not is_kept or (is_read_once and n_rows * n >= MANY_SINES):
-            products = cls._of_products(feature_map, X, room, before)
-            if products is not None or not is_kept:
-                return products
-        size, map_blocks = blocks_of(feature_map, X)
-        if scale is None:
-            with np.errstate(invalid="ignore"):  # features that are 0 are not narrow
-                top = (values.min(axis=0) + values.max(axis=0)) / 2
-                most = _NARROW[X.dtype.name] - np.ptp(top)
-                is_plain = np.abs(values - top).max() < most
-            if weights is not None:
-                is_plain = is_plain and weights.min() > _LIGHTEST * weights.max()
-        else:
-            top, is_plain = feature_map.level, feature_map.level is not None
-
-        def keep_plain(rows):
-            """Keep features without scales, and return whether they fit."""
-            block = out[rows]
-            scale = feature_map.write(X[rows], block, memory.room, top if n_scales == 0 else None)
-            if scale is not None:
-                return True
-            largest = max(block.max(), -block.min())
-            with np.errstate(over="ignore"):
-                np.exp(block, out=block)
-            return largest < most
-
-        def keep(rows):
-            values, scale = memory.rows(feature_map, X[rows])
-            out[rows, :n], out[rows, n:] = values, 0 if scale is None else scale
-
-        if is_plain:
-            out = room((n_rows, n), X.dtype)
-            if all(map_blocks(keep_plain, n_rows, size)):
-                return cls(out, KeptMap(n, 0), np.asarray(top, np.float64))
-        out = room((n_rows, n + n_scales), X.dtype)
-        map_blocks(keep, n_rows, size)
-        return cls(out, KeptMap(n, n_scales or None))
-
-    @classmethod
-    def _of_products(cls, feature_map, X, room, before):
-        """Return kept products, those from before if they serve, or None."""
-        source = None if before is None else before.source
-        if source is not None and X.dtype == before.rows.dtype:
-            product_map = feature_map.of_products(source)
-            if product_map is not None:
-                return replace(before, feature_map=product_map)
-        product_map = feature_map.of_products(feature_map)
-        if (
-            product_map is None
-            or X.shape[0] * product_map.n_features * X.dtype.itemsize > KEPT_BYTES
-        ):
-            return None
-        out = room((X.shape[0], product_map.n_features), X.dtype)
-
-        def keep(rows):
-            out[rows] = feature_map.products(X[rows])
-
-        run_rows(keep, X.shape[0], block_rows(*out.shape, X.shape[1]))
-        return cls(out, product_map, source=feature_map)
-
-    def seen(self, sums):
-        """Return sums of kept features as kept queries see them, up to a factor."""
-        factors = np.exp(2 * (self.top - np.max(self.top)))  # of queries and keys alike
-        return Sums(sums.sums * np.reshape(factors, (-1, 1)), sums.top)
-
-    def whole(self, sums):
-        """Return sums of kept features as those of the map's features."""
-        return Sums(sums.sums, sums.top + self.top)
 
 
 # ---------------------------------------------------------------- folds
@@ -257,11 +90,11 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     Parameters
     ----------
     model : estimator
-        Draft; if it may keep features, it then predicts only the rows of its test.
+        Draft.
     feature_map : transformer
         Unfitted.
     data : Data
-        Rows, on the host if features may be kept.
+        Rows.
     tests : list of ndarray of int
         Held-out rows.
     sigmas : iterable of float
@@ -275,33 +108,22 @@ def judged_together(model, feature_map, data, tests, sigmas, judge):
     order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
     order = np.concatenate(order)
     place = np.argsort(order)
-    data, room, kept = data.part(order), Scratch(), None
-    rounds = [
-        [(number, as_slice(np.sort(place[rows]))) for number, rows in folds] for folds in rounds
-    ]
-    parts = [[data.part(rows) for _, rows in folds] for folds in rounds]
+    data = data.part(order)
+    parts = [[data.part(as_slice(np.sort(place[rows]))) for _, rows in folds] for folds in rounds]
+    rounds = [[number for number, _ in folds] for folds in rounds]
     for fitted in data.fit_at_sigmas(feature_map, sigmas):
         maps, scores = maps_of(fitted), [None] * len(tests)
-        if model._may_keep:
-            kept = Kept.of(maps, data.X, room, data.sample_weight, kept, len(rounds) == 1)
-        nothing = model._before(maps if kept is None else (kept.feature_map,) * 2, data)
+        nothing = model._before(maps, data)
         for folds, fold_data in zip(rounds, parts, strict=True):
             sums, before = [], nothing
-            for (_, rows), test_data in zip(folds, fold_data, strict=True):
-                read = test_data if kept is None else replace(test_data, X=kept.rows[rows])
-                sums.append(model._added(before, read))
+            for test_data in fold_data:
+                sums.append(model._added(before, test_data))
                 before = sums[-1].emptied
             others, total = all_but_one(nothing, sums)
-            for (number, rows), test_data, train, test in zip(
-                folds, fold_data, others, sums, strict=True
-            ):
+            for number, *given in zip(folds, others, fold_data, sums, strict=True):
                 if number is not None:
-                    if kept is not None:
-                        train = replace(train, sums=kept.seen(train.sums), kept=kept.rows[rows])
-                    scores[number] = judge(train, test_data, test)
-        if kept is not None:
-            total = replace(total, sums=kept.whole(total.sums))
-        yield scores, fitted, replace(total, maps=maps)
+                    scores[number] = judge(*given)
+        yield scores, fitted, total
 
 
 def as_slice(rows):

@@ -30,7 +30,6 @@ class _Search(Search):
     }
     _decades = -1, 2
     _hint = "A search needs a feature map that has it"
-    _may_keep = property(lambda self: not callable(self.scoring))
     _ceiling = property(lambda self: 1.0 if self.scoring is None else None)
 
     def __init__(
@@ -99,9 +98,9 @@ class _Search(Search):
 class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     """`KernelRegressionClassifier` with sigma chosen by cross-validation.
 
-    Gives the result of a grid search several times faster: for every sigma the features of all
-    rows are computed once, and the sums over a fold's training rows are merged from the sums of the
-    other folds. The sums of all folds together are the fitted model. There is no `partial_fit`.
+    Gives the result of a grid search several times faster: for every sigma the sums over a fold's
+    training rows are merged from the sums of the other folds. The sums of all folds together are
+    the fitted model. There is no `partial_fit`.
 
     Parameters
     ----------
@@ -114,8 +113,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         Folds, as in GridSearchCV. Every training set must be the complement of its test set;
         rows outside all test sets are always trained on.
     scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is accuracy. With a callable the features are
-        computed a second time for the scores.
+        Score to maximise, as in GridSearchCV; None is accuracy.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it. All sigmas share one draw.
     verbose : int, default=0
