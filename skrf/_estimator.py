@@ -74,10 +74,11 @@ class EstimatorBase(BaseEstimator):
     """Base of all estimators; their diagrams link to the page of their class, if it has an address.
 
     Subclasses may list parameters of other libraries in `_foreign_parameters`, with what to pass
-    instead.
+    instead. `_default_map` is the map that ``feature_map=None`` stands for.
     """
 
     _foreign_parameters: dict[str, str] = {}
+    _default_map: Any = None
     _doc_link_module = "skrf"
 
     def __init_subclass__(cls, **options):
@@ -91,7 +92,7 @@ class EstimatorBase(BaseEstimator):
         Parameters
         ----------
         **params : dict
-            Values by name.
+            Values by name; those of a given feature map are ``feature_map__<name>``.
 
         Returns
         -------
@@ -101,11 +102,19 @@ class EstimatorBase(BaseEstimator):
         Raises
         ------
         ValueError
-            If the estimator has no such parameter.
+            If the estimator has no such parameter, or one of its map is set and there is no map.
         """
         hints = self._foreign_parameters
         for name in (params.keys() & hints.keys()) - set(self._get_param_names()):
             raise ValueError(f"Invalid parameter {name!r} for estimator {self}. {hints[name]}")
+        nested = [name for name in params if name.startswith("feature_map__")]
+        feature_map = params.get("feature_map", getattr(self, "feature_map", None))
+        if nested and self._default_map is not None and not hasattr(feature_map, "set_params"):
+            raise ValueError(
+                f"{nested[0]}={params[nested[0]]!r} cannot be set, because feature_map="
+                f"{feature_map!r} has no parameters. Pass the map that None stands for, "
+                f"feature_map={self._default_map!r}, or another one."
+            )
         return super().set_params(**params)
 
     @property

@@ -7,7 +7,6 @@ import re
 from contextlib import contextmanager
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -340,40 +339,6 @@ def _is_missing(value):
         return value is None or bool(value != value)
     except TypeError:  # pandas.NA is neither equal to itself nor different
         return True
-
-
-class NestedParameters:
-    """Mixin of estimators that use a default map if ``feature_map=None``."""
-
-    _default_map = None  # an instance
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, like every scikit-learn estimator.
-
-        Parameters
-        ----------
-        **params : dict
-            Values by name; those of a given map are ``feature_map__<name>``.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter of the map is set and there is no map.
-        """
-        nested = [name for name in params if name.startswith("feature_map__")]
-        feature_map = params.get("feature_map", self.feature_map)
-        if nested and not hasattr(feature_map, "set_params"):
-            raise ValueError(
-                f"{nested[0]}={params[nested[0]]!r} cannot be set, because feature_map="
-                f"{feature_map!r} has no parameters. Pass the map that None stands for, "
-                f"feature_map={self._default_map!r}, or another one."
-            )
-        return super().set_params(**params)
 
 
 def check_positive(name, value):

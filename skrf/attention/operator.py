@@ -11,7 +11,7 @@ from .._arrays import like, namespace, to_host
 from .._estimator import EstimatorBase
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Transformer
-from .._validation import NestedParameters, check_integer, draw_seed, snapshot
+from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
 from . import bidirectional, causal, masked
 from ._feature_maps import (
@@ -36,13 +36,12 @@ from ._masks import as_mask
 from ._state import AttentionState, state_of_sets, sums_of_sets
 from .generalized import GeneralizedMap
 
-_DEFAULT = OptimalPositiveRF(256)
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
 _JOINT_ENTRIES = 2**13  # features of a step's set up to which all sets are computed at once
 
 
-class ApproxKernelAttention(NestedParameters, EstimatorBase):
+class ApproxKernelAttention(EstimatorBase):
     """Softmax attention, or generalised attention, with random features: linear in length.
 
     Calling it returns an estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are factored out
@@ -228,7 +227,7 @@ class ApproxKernelAttention(NestedParameters, EstimatorBase):
         A map that needs data is returned unfitted.
         """
         scale = check_scale(self.scale, width)
-        feature_map = _DEFAULT if self.feature_map is None else self.feature_map
+        feature_map = self._default_map if self.feature_map is None else self.feature_map
         given = snapshot((feature_map, scale, self.random_state))
         drawn = vars(self).get("_drawn", {})
         if width not in drawn or drawn[width][0] != given:

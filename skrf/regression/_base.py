@@ -29,7 +29,6 @@ from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     HasMethods,
     Interval,
-    NestedParameters,
     StrOptions,
     check_unchanged,
     commit,
@@ -414,7 +413,7 @@ def _warn_of_first_batch(feature_map, n_rows):
     )
 
 
-class BaseKernelRegression(NestedParameters, TakesBatches, EstimatorBase):
+class BaseKernelRegression(TakesBatches, EstimatorBase):
     """Base of the estimators that divide sums of features."""
 
     _default_map = ClusterQuantizer(256)
