@@ -20,10 +20,10 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression import _probabilities
-from skrf.regression._class_moments import ClassMoments, pair_values, votes
 from skrf.regression._decisions import best_sigmas, grid_of, hits
-from skrf.regression._ridge import moments_of_rows
-from skrf.regression.ridge import Targets
+from skrf.regression._moments import ClassMoments, moments_of_rows
+from skrf.regression._ridge import Targets
+from skrf.regression._ridge_solvers import pair_values, votes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))

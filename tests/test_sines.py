@@ -23,7 +23,6 @@ from skrf import (
     GeneralizedExponentialRF,
     HybridRF,
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     OptimalPositiveRF,
     PoissonRF,
     RFFSampler,
@@ -157,7 +156,6 @@ def test_calls_count_their_sines():
     X = np.random.default_rng(0).normal(size=(N_ROWS, 3))
     for model in (
         KernelRegressionClassifier(RFFSampler(20)),
-        KernelRegressionClassifierCV(RFFSampler(20), sigmas=[1.0]),
         ApproxKernelRidgeClassifier(RFFSampler(20)),
         ApproxKernelRidgeClassifier(make_pipeline(StandardScaler(), RFFSampler(20))),
     ):

@@ -113,6 +113,7 @@ class ApproxKernelAttention(EstimatorBase):
     True
     """
 
+    _default_map = OptimalPositiveRF(256)
     _foreign_parameters = {"is_causal": "Pass causal instead."}
     _causal_step = staticmethod(causal.step)  # skrf.torch has its own
 

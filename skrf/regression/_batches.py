@@ -6,7 +6,6 @@ a batch under it; an engine only calls them and merges.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
 from .._batches import NO_ROWS, Pass, has_weight
-from .._validation import check_labels, naming
+from .._validation import check_labels
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
 from ._decisions import (
@@ -24,11 +23,21 @@ from ._decisions import (
     n_scored_folds,
     solutions,
 )
+from ._folds import (
+    Folds,
+    all_but_one,
+    as_slice,
+    check_folds,
+    labels_of,
+    one_stratum,
+    ranks_of,
+    splitter_of,
+)
 from ._mixins import sorted_classes
 from ._row_space import features_of
-from ._search import all_but_one, as_slice, fitted_apart, learns_from, maps_of
+from ._sigma_search import choose, fitted_apart, learns_from, maps_of, sigma_grid
 
-_STREAM = 0xF01D5  # of random numbers, apart from those of other parts
+HAS_FOLDS = "a search scores folds of all rows. Call fit, or fit_batches."
 
 
 def bare(sums):
@@ -115,7 +124,7 @@ def drafted(model, summary):
 
 def summed(draft, *batch):
     """Return the sums of a batch."""
-    return bare(draft._added(draft._fitted, _read(draft, *batch)))
+    return bare(draft._fitted.added(_read(draft, *batch)))
 
 
 def _read(draft, X, y, weights, _number):
@@ -133,117 +142,6 @@ def _summary_and_sums(model, summary_of, *batch):
     return summary, summed(planned(model, summary), *batch)
 
 
-# ---------------------------------------------------------------- folds
-
-
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """Folds of rows in batches: those of an integer `cv` for all rows in order.
-
-    Parameters
-    ----------
-    labels : ndarray of shape (n_strata,)
-        Labels that rows are stratified by.
-    ends : ndarray of int of shape (n_strata, n_splits)
-        Number of rows of a stratum in a fold and the ones before it.
-    starts : dict of int to ndarray
-        Number of rows of every stratum in earlier batches.
-    seed : int or None
-        Seed of random folds.
-    """
-
-    labels: np.ndarray
-    ends: np.ndarray
-    starts: dict
-    seed: int | None
-
-    @classmethod
-    def of(cls, cv, summary):
-        """Return the folds of a splitter, given the counts of a survey."""
-        numbers = sorted(summary.counts)
-        labels = np.unique(np.concatenate([summary.counts[k][0] for k in numbers]))
-        # In order of their first row, as scikit-learn stratifies.
-        totals, starts, order = np.zeros(len(labels), int), {}, []
-        for number in numbers:
-            names, counts, first = summary.counts[number]
-            codes, starts[number] = np.searchsorted(labels, names), totals
-            order += [code for code in codes[np.argsort(first)] if not totals[code]]
-            totals = totals + np.bincount(codes, counts, len(labels)).astype(int)
-        with naming("cv"):  # complains about too few rows, as it does for all rows
-            few = np.repeat(labels, np.minimum(totals, cv.n_splits))
-            next(cv.split(np.zeros((len(few), 1)), few))
-        k, sizes = np.arange(cv.n_splits), np.empty((len(labels), cv.n_splits), int)
-        if len(labels) == 1:  # the first folds have one more
-            sizes[0] = totals[0] // cv.n_splits + (k < totals[0] % cv.n_splits)
-        else:
-            ends = np.cumsum(totals[order])[:, None]
-            before = ends - totals[order][:, None]
-            # Every n_splits-th of the sorted rows belongs to a fold.
-            sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
-        return cls(labels, sizes.cumsum(axis=1), starts, cv.random_state if cv.shuffle else None)
-
-    @property
-    def n_splits(self):
-        """Number of folds."""
-        return self.ends.shape[1]
-
-    def __call__(self, labels, number):
-        """Return the fold of every row of a batch, given the labels to stratify by."""
-        codes = np.searchsorted(self.labels, labels)
-        return self.of_ranks(codes, ranks_of(codes), number)
-
-    def of_ranks(self, codes, ranks, number):
-        """Return the folds of rows that are the ranks-th of their stratum in a batch."""
-        if self.seed is not None:
-            rng = np.random.default_rng([self.seed, _STREAM, number])
-            return (self.n_splits * rng.random(ranks.max() + 1)).astype(int)[ranks]
-        ranks = ranks + self.starts[number][codes]
-        return np.sum(self.ends[codes] <= ranks[:, None], axis=1)
-
-    def of_sample(self, labels, sample):
-        """Return the folds of the rows of a sample."""
-        codes, folds = np.searchsorted(self.labels, labels), np.empty(len(labels), int)
-        for number in np.unique(sample.batches):
-            in_batch = sample.batches == number
-            folds[in_batch] = self.of_ranks(codes[in_batch], sample.ranks[in_batch], number)
-        return folds
-
-
-def ranks_of(codes):
-    """Return for every row the number of earlier rows of its kind."""
-    order = np.argsort(codes, kind="stable")
-    counts = np.bincount(codes)
-    ranks = np.empty(len(codes), int)
-    ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks
-
-
-def splitter_of(model):
-    """Return the splitter that `cv` stands for, if its folds can be found in batches."""
-    from sklearn.model_selection import KFold, StratifiedKFold, check_cv  # megabytes
-
-    with naming("cv"):
-        cv = check_cv(model.cv, [0, 1], classifier=is_classifier(model))
-    is_seeded = isinstance(getattr(cv, "random_state", None), Integral)
-    if type(cv) is KFold and (not cv.shuffle or is_seeded):
-        return cv
-    if type(cv) is StratifiedKFold and not cv.shuffle and is_classifier(model):
-        return cv
-    raise ValueError(
-        "cv must be an integer, KFold, with an integer as random_state where it shuffles, or, of "
-        "classifiers, StratifiedKFold(shuffle=False), for rows that come in batches; got "
-        f"{model.cv!r}."
-    )
-
-
-def _labels(X, y):
-    return check_labels("y", y)
-
-
-def _one_stratum(X, y):
-    return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int)
-
-
 # ---------------------------------------------------------------- many maps and folds
 
 
@@ -252,11 +150,11 @@ def searches(model, classes, scope):
     _check_has_sums(model)
     classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
     cv = splitter_of(model)
-    strata = _labels if type(cv).__name__ == "StratifiedKFold" else _one_stratum
+    strata = labels_of if type(cv).__name__ == "StratifiedKFold" else one_stratum
     summary_of = partial(surveyed, model, scope, classes, strata=strata)
     summary = yield Pass("statistics", summary_of, counts_all=True)
     draft, data = drafted(model, summary)
-    folds, sigmas = Folds.of(cv, summary), model._grid(data)
+    folds, sigmas = Folds.of(cv, summary), sigma_grid(model.sigmas, data, model._decades)
     feature_map = model._map_at(float(sigmas[0]), data)
     is_apart = learns_from(feature_map, data)
     model._check_size(feature_map, data, (2 if is_apart else 4) * folds.n_splits * len(sigmas))
@@ -268,22 +166,32 @@ def searches(model, classes, scope):
     else:
         fits = [[fitted] for fitted in data.fit_at_sigmas(feature_map, sigmas)]
     draft._fitted = draft._before(maps_of(fits[0][0]), data)
-    search = _Search(draft, folds, strata, is_apart, [[*map(maps_of, fit)] for fit in fits])
+    criterion, maps = draft._criterion(data), [[*map(maps_of, fit)] for fit in fits]
+    search = _Search(draft, folds, strata, is_apart, criterion.scores_rows, maps)
     sums = yield Pass("sums of all sigmas and folds", search.sums)
     trains, tests, totals = search.settled(sums)
-    record = None
-    if draft._scores_rows:
+    if criterion.scores_rows:
         outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
         record = yield Pass("scores", outcomes, is_last=not is_apart)
         check_folds(record)
-    scores, unit = draft._scores_of(trains, tests, record)
+        scores = [
+            [draft._score_of(outcome, of_rows) for outcome in all_] for of_rows, all_ in record
+        ]
+        scores = np.transpose(scores)
+    else:
+        scores = [
+            [criterion.judge(train, None, test) for train, test in zip(*pair, strict=True)]
+            for pair in zip(trains, tests, strict=True)
+        ]
+        criterion = replace(criterion, unit=max(trains[0][0].unit, tests[0][0].unit))
     runs = zip(scores, [fit[0] for fit in fits], totals, strict=True)
-    draft.feature_map_, total = draft._choose(runs, sigmas, unit, draft._rounding(data))
-    decisions = draft._decisions_to_score()
+    draft.feature_map_, total = choose(draft, runs, sigmas, criterion)
+    decisions = () if criterion.scores_rows else draft._decisions_to_score()
     if decisions:
         grid, best = draft._decision_grid(decisions), best_sigmas(draft.cv_results_)
         places = [int(np.flatnonzero(sigmas == sigma)[0]) for sigma in best]
         draft.decisions_ = "one-vs-one"  # whose sums serve every decision
+        draft._fitted = draft._before(draft._fitted.maps, data)
         search = replace(search, maps=[search.maps[k] for k in places])
         sums = yield Pass("sums of classes", search.sums)
         trains, _, totals = search.settled(sums)
@@ -315,6 +223,8 @@ class _Search:
         Returns the labels to stratify the rows of X and y by.
     is_apart : bool
         Whether every fold has its own maps, fitted to the other rows.
+    scores_rows : bool
+        Whether rows of a test are scored rather than their sums.
     maps : list of list of tuple
         For every sigma the maps of all folds, or of each.
     """
@@ -323,6 +233,7 @@ class _Search:
     folds: Folds
     strata: Any
     is_apart: bool
+    scores_rows: bool
     maps: list
 
     def _parts(self, X, y, weights, number):
@@ -337,11 +248,11 @@ class _Search:
         """Return for every sigma the sums of the folds; apart, those of all others come first."""
         (data, fold), n = self._parts(*batch), self.folds.n_splits
         rows = [fold != k for k in range(n if self.is_apart else 0)]
-        rows += [fold == k for k in range(0 if self.is_apart and self.draft._scores_rows else n)]
+        rows += [fold == k for k in range(0 if self.is_apart and self.scores_rows else n)]
         parts = [_part(data, in_fold) if in_fold.any() else None for in_fold in rows]
 
         def made(s, k, fold_data):
-            return fold_data and bare(self.draft._added(self._before(s, k % n), fold_data))
+            return fold_data and bare(self._before(s, k % n).added(fold_data))
 
         return [
             [made(s, k, fold_data) for k, fold_data in enumerate(parts)]
@@ -411,15 +322,6 @@ class _Search:
                 judged.append([judged_values(v, name, fold_data, n_classes) for name, v in values])
             record[k] = np.array([weight]), weight * np.array(judged)
         return record
-
-
-def check_folds(records):
-    """Raise if a fold has no record."""
-    if any(record is None for record in records):
-        raise ValueError(
-            "cv must leave rows of positive weight to train and to test on in every fold, but one "
-            "has none."
-        )
 
 
 def _part(data, mask):

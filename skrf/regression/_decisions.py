@@ -10,11 +10,20 @@ import numpy as np
 
 from ..features import as_feature_map
 from ._blocks import beside_threads
-from ._class_moments import TIE, ClassMoments, PairRidges, n_operations, pair_values, votes
+from ._moments import ClassMoments, moments_of_rows
 from ._probabilities import losses
-from ._ridge import discriminants, moments_of_rows, ridge_of, solve
+from ._ridge_solvers import (
+    TIE,
+    PairRidges,
+    discriminants,
+    n_operations,
+    pair_values,
+    ridge_of,
+    solve,
+    votes,
+)
 from ._row_space import HELD_NUMBERS, features_of, held
-from ._search import nearly_best
+from ._sigma_search import nearly_best
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")

@@ -17,9 +17,9 @@ from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes, spread_rows
 from ..statistics import standardised
 from ._exact import ExactMap
-from ._ridge import Spectrum
+from ._ridge_solvers import Spectrum
 from ._row_space import features_of
-from ._search import maps_of, nearly_best, resolved
+from ._sigma_search import maps_of, nearly_best, resolved
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
 _BLOCK = 2**21  # features held at once

@@ -59,35 +59,34 @@ def predictions_in(values, dtype):
     return predictions
 
 
-class _Scored:
-    """Scores, computed on the host by scikit-learn."""
+def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
+    """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
 
-    def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-        """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        Rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Their true targets or labels.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights.
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their true targets or labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights.
+    Returns
+    -------
+    float
+        The score, computed on the host by scikit-learn.
+    """
+    from sklearn.metrics import accuracy_score, r2_score  # here because they use megabytes
 
-        Returns
-        -------
-        float
-            The score, computed on the host.
-        """
-        from sklearn.metrics import accuracy_score, r2_score  # here because they use megabytes
-
-        measure = accuracy_score if is_classifier(self) else r2_score
-        y, predicted, weights = map(to_host, (y, self.predict(X), sample_weight))
-        return measure(y, predicted, sample_weight=weights)
+    measure = accuracy_score if is_classifier(self) else r2_score
+    y, predicted, weights = map(to_host, (y, self.predict(X), sample_weight))
+    return measure(y, predicted, sample_weight=weights)
 
 
-class Classification(_Scored, ClassifierMixin):
+class Classification(ClassifierMixin):
     """Labels: how they are read, and returned."""
+
+    score = score
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(
@@ -153,8 +152,10 @@ class Classification(_Scored, ClassifierMixin):
         return in_library_of(labels, places) if labels.dtype.kind in "biuf" else labels
 
 
-class Regression(_Scored, RegressorMixin):
+class Regression(RegressorMixin):
     """Targets: how they are read."""
+
+    score = score
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:

@@ -1,528 +1,600 @@
-"""Ridge regression from sums: moments of features and targets, and their solutions."""
+"""Code shared by ridge estimators: their fit, how alpha is found, and predictions."""
 
-import math
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from numbers import Integral, Real
+from typing import Any, Literal, Self
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, eigh
-from scipy.linalg.lapack import dposv, dtrtri
-from scipy.optimize import brentq
+import scipy.sparse as sp
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import (
-    arithmetic,
-    cast,
-    is_array_api,
-    like,
-    namespace,
-    rows_at_once,
-    squared_norms,
-    take,
-    to_host,
+from .._arrays import namespace, rounding_of
+from .._estimator import SIGMAS
+from .._sums import Memory
+from .._threads import narrow_blas, run_all
+from .._typing import Array, RandomState, Sigma, Transformer
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_positive,
+    commit,
+    naming,
+    read_only,
+    validate_rows,
 )
-from .._memory import check_fits
-from .._sums import Memory, exp_max_one, transposed
-from .._threads import Scratch
-from ..features import in_range
-from ._blocks import blocks_of
+from ..features import ClusterNystroem, RFFSampler
+from ._base import SIGMA, KernelEstimator
+from ._batches import HAS_FOLDS, searches
+from ._blocks import beside_threads, blocks_of
+from ._leave_one_out import leave_one_out_errors
+from ._mixins import Classification, Regression, in_dtype, predictions_in
+from ._moments import (
+    ClassMoments,
+    Moments,
+    bytes_of_moments,
+    check_range,
+    moments_of_rows,
+    plain_features,
+)
+from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, solve, solved
+from ._row_space import is_smaller, judged_apart_in_row_space, judged_in_row_space
+from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, positive_array
 
-_FIRST_ROWS = 256  # used to find approximate means
-# Large blocks, because adding up their products costs the squared number of columns per block.
-_BLOCK, _PARTS = 2**20, 16
-_GPU_ROWS = 2**14  # at most: errors of float32 sums grow with their length
-_RUN = 8  # at most: blocks that a thread adds up alone, so that it seldom waits for the others
-_HELD_RUNS, _HELD_NUMBERS = 16, 2**24  # of sums of runs, held at once
-_SINGLE = 1e-7  # relative error of products in float32, with a margin
-# Logarithms of the alphas to try, in units of the mean eigenvalue.
-_LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
-_FLAT = 1e-6
-_LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
-_LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
-
-
-def plain_features(feature_map, X, memory, n_more=0):
-    """Return the features of rows, with rows of positive maps divided by their norm.
-
-    The largest exponent of such a row is factored out first, so nothing vanishes or overflows.
-    Features with signs on the host are followed by `n_more` columns, to be filled by the caller.
-    """
-    X = in_range(feature_map, X)
-    is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))
-    with np.errstate(over="ignore", invalid="ignore"):
-        if is_written:
-            out = memory.features((X.shape[0], feature_map.n_columns + n_more), X.dtype)
-            features = out[:, : feature_map.n_columns]
-            if feature_map.level is None:
-                feature_map.write_plain(X, features, memory.room)
-            else:
-                feature_map.write(X, features, memory.room)
-                out *= math.exp(feature_map.level)  # several times as fast as a part of every row
-            return out
-        rows = memory.rows(feature_map, X)
-        if rows.scale is not None:
-            return rows.plain()
-    xp, do = namespace(rows.values), arithmetic(rows.values)
-    features = exp_max_one(rows.values)
-    norms = xp.sqrt(squared_norms(features))[:, None]
-    return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
-
-
-def check_range(values):
-    """Raise if features with signs have left the range of floats."""
-    if not bool(namespace(values).all(namespace(values).isfinite(values))):
-        raise ValueError(
-            "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
-            "rows of float64, or a map with positive features, whose rows are normalised."
-        )
-
-
-# ---------------------------------------------------------------- moments
+# Rounding of exponentials times coefficients stays below 1e-9 of the targets.
+_LARGEST_COEF = 1e-9 / np.finfo(float).eps
+POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
-    """Weighted second moments of features and targets side by side, about their means.
-
-    `merge` is associative and commutative to rounding; it changes neither side.
+class Targets:
+    """Targets of rows, computed block by block: scaled numbers, or -1 and 1 for every class.
 
     Parameters
     ----------
-    weight : float
-        Sum of the weights.
-    mean : ndarray of shape (M + T,)
-        Means of the features, then of the targets.
-    products : ndarray of shape (M + T, M + T)
-        Sums of weight times products of deviations.
+    values : ndarray of shape (n, T), or (n,) with classes
+        Numbers, or the codes of the classes.
     unit : ndarray of shape (T,)
-        Powers of 2 that the targets are divided by.
+        Powers of 2.
+    shape : tuple
+        () for a single target without an axis, otherwise (T,).
+    classes : ndarray of shape (T,), default=None
+        Codes of the classes whose targets are 1.
     """
 
-    weight: float
-    mean: np.ndarray
-    products: np.ndarray
+    values: np.ndarray
     unit: np.ndarray
+    shape: tuple
+    classes: np.ndarray | None = None
 
-    def __post_init__(self):
-        with np.errstate(over="ignore"):
-            total = self.weight + np.trace(self.products)
-        if not np.isfinite(total):
-            raise ValueError(
-                "sample_weight, times squares of features, adds up to more than the largest float, "
-                f"{np.finfo(float).max:.2g}: divide it, and alpha, by a number."
-            )
+    def __call__(self, rows):
+        """Return the targets of a slice of rows, (n, T)."""
+        if self.classes is None:
+            return self.values[rows] / self.unit
+        return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
+
+    def __getitem__(self, rows):
+        """Return the targets of some rows."""
+        return Targets(self.values[rows], self.unit, self.shape, self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeFit:
+    """Feature maps with the moments of all rows so far and, at the end, the solution; immutable.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the estimator at its first fit.
+    maps : tuple of FeatureMap
+        Maps of queries and keys; only the first is used.
+    shape : tuple
+        As in `Targets`.
+    n_classes : int
+        Number of classes whose moments are kept apart; 0 if all rows are summed together.
+    least_alpha : float
+        The smallest ridge that may be added, or 0 if that is not known.
+    total : float, default=None
+        Weight of all rows that will be summed, if they come in batches.
+    moments : Moments or ClassMoments, default=None
+        Moments of all rows so far.
+    ridge : Ridge or PairRidges, default=None
+        The solution.
+    """
+
+    params: dict
+    maps: tuple
+    shape: tuple
+    n_classes: int
+    least_alpha: float
+    total: float | None = None
+    moments: Moments | ClassMoments | None = None
+    ridge: Ridge | PairRidges | None = None
 
     @property
-    def n_columns(self):
-        """Number of features."""
-        return len(self.mean) - len(self.unit)
+    def emptied(self):
+        """The fit before the first row."""
+        return replace(self, moments=None)
 
     @property
-    def gram(self):
-        """Products of features."""
-        return self.products[: self.n_columns, : self.n_columns]
+    def unit(self):
+        """The largest unit of targets."""
+        return self.moments.together.unit.max()
 
-    @property
-    def cross(self):
-        """Products of features and targets, (M, T)."""
-        return self.products[: self.n_columns, self.n_columns :]
+    @cached_property
+    def reader(self):
+        """What predicts: the map and the solution, or those of the inner map where it is precise.
 
-    @property
-    def squares(self):
-        """Squares of the targets, (T,)."""
-        return np.diagonal(self.products)[self.n_columns :]
+        Targets are about 1 in the units of the coefficients.
+        """
+        feature_map = self.maps[0]
+        if feature_map.inner is None:
+            return feature_map, self.ridge
+        coef = feature_map.matrix @ self.ridge.coef
+        if np.abs(coef).sum(axis=0).max() > _LARGEST_COEF:
+            return feature_map, self.ridge
+        return feature_map.inner, replace(self.ridge, coef=coef)
 
-    @property
-    def together(self):
-        """The moments of all rows, as `ClassMoments` has them, too."""
-        return self
-
-    def in_units(self, unit):
-        """Return the same with targets in other units."""
-        if np.array_equal(unit, self.unit):
-            return self
-        scale = np.concatenate([np.ones(self.n_columns), self.unit / unit])
-        products = self.products * scale * scale[:, None]
-        return replace(self, mean=self.mean * scale, products=products, unit=unit)
+    def added(self, data):
+        """Return an unsolved fit with more rows."""
+        total = self.total or self.moments.weight + data.total
+        share = data.total / total if total < np.inf else 0.0
+        feature_map, least = self.maps[0], share * self.least_alpha
+        with beside_threads(feature_map):
+            if self.n_classes:
+                rows = data.X, data.values.values, self.n_classes, data.sample_weight
+                moments = ClassMoments.of_rows(feature_map, *rows, least)
+            else:
+                rows = data.X, data.values, data.sample_weight
+                moments = moments_of_rows(feature_map, *rows, least)
+        return self.merge(replace(self, moments=moments))
 
     def merge(self, other):
-        """Return the moments of the rows of both."""
-        unit = np.maximum(self.unit, other.unit)
-        one, two = self.in_units(unit), other.in_units(unit)
-        weight, gap = one.weight + two.weight, two.mean - one.mean
-        with np.errstate(over="ignore"):
-            products = one.products + two.products
-            products += np.outer(one.weight * (two.weight / weight) * gap, gap)
-        return Moments(weight, one.mean + two.weight / weight * gap, products, unit)
+        """Return an unsolved fit to the rows of both."""
+        if self.moments is None or other.moments is None:
+            return self if other.moments is None else other
+        return replace(self, moments=self.moments.merge(other.moments), ridge=None)
+
+
+class _BaseRidge(KernelEstimator):
+    """Code shared by all ridge estimators.
+
+    A subclass defines `_least_alpha()` and `_solved(moments)`.
+    """
+
+    _default_map = ClusterNystroem(512)
+    _default_map_of_sparse = RFFSampler(512)  # also of a first batch
+
+    sigma = None
+
+    def _default_for(self, data, is_first_batch=False):
+        if self.feature_map is not None:  # "exact"
+            return ClusterNystroem(len(data.y))
+        # Landmarks would be dense, and those of a first batch unlike the others.
+        if is_first_batch or sp.issparse(data.X):
+            return self._default_map_of_sparse
+        return self._default_map
+
+    def _fit_map(self, data, is_first_batch=False):
+        self._least_alpha()  # raise before any work
+        feature_map = self._prepared(self.sigma, default=self._default_for(data, is_first_batch))
+        self.feature_map_ = data.fitted(self._check_size(feature_map, data))
+        return self._before(maps_of(self.feature_map_), data)
+
+    def _bytes_of_sums(self, n_columns, data):
+        return bytes_of_moments(n_columns, len(data.values.unit))
+
+    def _before(self, maps, data):
+        n_classes, least_alpha = self._n_apart(maps[0].n_columns or 0), self._least_alpha()
+        return RidgeFit(
+            self.get_params(), maps, data.values.shape, n_classes, least_alpha, data.total
+        )
+
+    def _n_apart(self, n_columns):
+        """Return of how many classes the moments of so many features are kept apart."""
+        return 0
+
+    def _decided(self, moments):
+        """Return the solution that predictions are made from."""
+        return self._solved(moments.together)
+
+    def _finished(self, fitted):
+        with narrow_blas(fitted.moments.n_columns):
+            ridge = self._decided(fitted.moments)
+        return super()._finished(replace(fitted, ridge=ridge, total=None))
 
     @property
-    def shares(self):
-        """Weights of the targets' errors, in these units, in their mean in the largest unit."""
-        return (self.unit / self.unit.max()) ** 2 / len(self.unit)
+    def _outputs(self):
+        return self._fitted.shape
 
-    def mean_errors(self, other, coef):
-        """Return mean squared errors of predictions from other moments, in the largest unit.
+    def _hold(self, fitted):
+        ridge = fitted.ridge
+        coef, intercept = map(read_only, ridge.linear)
+        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, intercept
+        if not is_classifier(self):
+            with np.errstate(over="ignore"):
+                self.noise_variance_ = read_only(ridge.deviation**2)
+            if not fitted.shape:
+                self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
+        return super()._hold(fitted)
+
+    def _of_features(self, X, feature_map, function):
+        """Return the concatenated results of function(features) for blocks, and the rows' dtype."""
+        X, memory = validate_rows(self, X, reset=False), Memory()
+
+        def answer(rows):
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(plain_features(feature_map, X[rows, :], memory))
+
+        size, map_blocks = blocks_of(feature_map, X)
+        parts = map_blocks(answer, X.shape[0], size)
+        predictions = namespace(parts[0]).concat(parts, axis=0)
+        check_range(predictions)
+        return predictions, X.dtype
+
+
+# ---------------------------------------------------------------- how alpha is found
+
+
+class _Plain(_BaseRidge):
+    """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
+
+    _parameter_constraints = {
+        **_BaseRidge._parameter_constraints,
+        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
+        "alpha": [POSITIVE, StrOptions({"evidence"})],
+    }
+    noise_variance = None
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | None = None,
+        alpha: float | Literal["evidence"] = 1.0,
+        random_state: RandomState = None,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.alpha = alpha
+        self.random_state = random_state
+
+    def _least_alpha(self):
+        """Return what will be added to the diagonal, or 0 if that is not known yet."""
+        if self.noise_variance is not None:
+            return check_positive("noise_variance", self.noise_variance)
+        return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
+
+    def _solved(self, moments):
+        alpha = self._least_alpha()
+        if not alpha:
+            return Spectrum(moments).solved_by_evidence()
+        return solved(moments, alpha, noise=None if self.noise_variance is None else alpha)
+
+
+class _Search(_BaseRidge):
+    """Ridge with a search for alpha and sigma."""
+
+    _parameter_constraints = {
+        **_BaseRidge._parameter_constraints,
+        "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
+        "alphas": ["array-like"],
+        "cv": ["cv_object"],
+        "verbose": ["verbose"],
+    }
+    _foreign_parameters = SIGMAS
+    _decades = -1, 1  # of a grid, relative to sigma="scale"
+    _n_kept_fits = 0  # of the best values of sigma
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigmas: int | Array | None = 10,
+        alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 5,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.alphas = alphas
+        self.cv = cv
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Array,
+        y: Array,
+        sample_weight: Array | None = None,
+        groups: Array | None = None,
+    ) -> Self:
+        """Score every sigma on every fold, and fit the best to all rows.
 
         Parameters
         ----------
-        other : Moments
-            Moments that the coefficients come from, in the same units.
-        coef : ndarray of shape (M, T, n_alphas)
-            Coefficients.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+        groups : array-like of shape (n_samples,), default=None
+            Groups of rows for a splitter that keeps them together, such as GroupKFold.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        UserWarning
+            If there are fewer rows, or rows of the largest class, than folds: there are then as
+            many folds as these allow, of two rows or more.
         """
-        # Coefficients may be only rounding, if alpha is lost in it.
-        with np.errstate(over="ignore", invalid="ignore"):
-            of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
-            spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
-            gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
-            offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
-            errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
-        return np.where(np.isnan(errors), np.inf, errors)
-
-
-def bytes_of_moments(n_columns, n_targets):
-    """Return how many bytes the moments of so many features and targets hold."""
-    return 8 * (n_columns + n_targets) ** 2
-
-
-def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
-    """Return the moments of rows, computed from products of blocks.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        The map.
-    X : array or sparse matrix of shape (n, d)
-        Rows.
-    targets : callable
-        Returns the targets of a slice of rows, (n, T), in units of its ``unit``.
-    weights : ndarray of shape (n,) or None
-        Positive weights.
-    least_alpha : float, default=0.0
-        Their share of the smallest ridge that will be added. If products of float32 features may
-        have errors of its size, they are computed in float64.
-    """
-    n, memory, room = X.shape[0], Memory(), Scratch()
-    _, map_runs = blocks_of(feature_map, X)
-    weight, weight_unit, heaviest = float(n), 1.0, None
-    first = np.arange(min(n, _FIRST_ROWS))
-    if weights is not None:
-        weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
-        weights = weights / weight_unit
-        weight = float(weights.sum())
-        # They give the best estimate of the means, and distance from them costs digits.
-        first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
-        heaviest = weights[first]
-    n_columns = feature_map.n_columns
-    if n_columns is None:  # one row tells
-        n_columns = plain_features(feature_map, take(X, first[:1]), memory).shape[1]
-    n_bytes = bytes_of_moments(n_columns, len(targets.unit))
-    check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
-    features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
-    check_range(features)
-    both = np.column_stack([features, targets(first)])
-    shift = np.average(both, axis=0, weights=heaviest)
-    total = np.zeros((len(shift) + 1, len(shift) + 1))
-    with np.errstate(over="ignore", invalid="ignore"):
-        trace = features.var(axis=0).sum() * weight * weight_unit
-    is_double = least_alpha < _SINGLE * trace / n_columns
-    centre = np.append(shift[:n_columns], np.zeros(len(total) - n_columns))
-
-    def block(rows):
-        features = plain_features(feature_map, X[rows, :], memory, len(total) - n_columns)
-        xp = namespace(features)
-        dtype = xp.float64 if is_double else features.dtype
-        others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
-        if is_array_api(features):
-            features = cast(features, dtype) - like(shift[:n_columns], features)
-            table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
+        if self.sigmas is None:
+            return self._fit_one_sigma(X, y, sample_weight)
+        search = SigmaSearch.of(self, X, y, sample_weight, groups, self._n_kept_fits)
+        draft, criterion = search.model, search.model._criterion(search.data)
+        n_rows = len(search.data.y) - search.is_apart * min(map(len, search.tests))
+        if is_smaller(search.feature_map, n_rows):
+            judge = judged_apart_in_row_space if search.is_apart else judged_in_row_space
+            runs = judge(search, criterion)
         else:
-            table = features  # with room for the others, if it could be had
-            if features.dtype != dtype or features.shape[1] == n_columns:
-                table = room((len(features), len(total)), dtype)
-                table[:, :n_columns] = features[:, :n_columns]
-            np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
-            table -= centre.astype(dtype)  # twice as fast as from a part of every row
-        if weights is not None:
-            table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
-        return to_host(transposed(table) @ table)
+            runs = search.runs(criterion)
+        draft.feature_map_, fitted = search.chosen(runs, criterion)
+        if draft._chooses_again(search) or fitted is None:
+            draft.feature_map_, fitted = search.made_at(draft.sigma_)
+        return commit(self, draft._finished(fitted))
 
-    def run(rows):
-        moments = np.zeros_like(total)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(rows.start, rows.stop, size):
-                moments += block(slice(start, min(start + size, rows.stop)))
-        return moments
+    def _passes(self, classes, scope):
+        if self.sigmas is None:
+            return super()._passes(classes, scope)
+        self._validate_params()
+        return searches(self, classes, scope)
 
-    least, usual = n_columns, _BLOCK // n_columns
-    most = max(usual, least, min(rows_at_once(X, n_columns, usual), _GPU_ROWS))
-    size = min(max(-(-n // _PARTS), least), most)
-    length = size * min(-(-n // (_PARTS * size)), _RUN)
-    step = length * max(min(_HELD_RUNS, _HELD_NUMBERS // n_columns**2), 2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, n, step):
-            total += sum(map_runs(run, min(start + step, n), length, start))
-    check_range(total)
-    gap = total[-1, :-1] / weight
-    with np.errstate(over="ignore"):
-        products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
-        weight = float(np.float64(weight) * weight_unit)
-    return Moments(weight, shift + gap, products, targets.unit)
+    def _obstacle_to_batches(self):
+        return super()._obstacle_to_batches() or HAS_FOLDS
+
+    def _map_at(self, sigma, data=None):
+        default = data and self._default_for(data)
+        return self._prepared(sigma=sigma, hint="Use sigmas=None", default=default)
+
+    def _criterion(self, data):
+        """Return how a search scores the sums of held-out rows, for all alphas at once."""
+        alphas, rounding = positive_array("alphas", self.alphas), ROUNDING
+        if not is_classifier(self):  # errors come from far larger squares
+            rounding *= np.var(data.values.values / data.values.unit, axis=0).mean()
+
+        def judge(train, _, test):
+            # Together they hold all rows, so the unit is the same for all folds.
+            train, test = train.moments.together, test.moments.together
+            unit = np.maximum(train.unit, test.unit)
+            train, test = train.in_units(unit), test.in_units(unit)
+            coefs = np.stack(run_all(partial(solve, train), alphas), axis=2)
+            return -test.mean_errors(train, coefs)
+
+        unit = data.values.unit.max()
+        return Criterion(judge, False, {"alpha": alphas}, unit=unit, rounding=rounding)
+
+    def _chooses_again(self, search):
+        """Choose what sums cannot score, and return whether it needs other sums."""
+        return False
+
+    def _decisions_to_score(self):
+        """Return the decisions of a classifier that sums cannot score."""
+        return ()
+
+    def _least_alpha(self):
+        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+    def _finished(self, fitted):
+        draft = super()._finished(fitted)
+        if self.sigmas is not None:  # nothing can be added to a search
+            self._fitted = replace(self._fitted, moments=None)
+        return draft
+
+    def _fit_one_sigma(self, X, y, sample_weight):
+        """Fit with the map's own sigma, and the alpha of exact leave-one-out."""
+        draft, data = self._read(X, y, sample_weight)
+        fitted = draft._fit_map(data).added(data)
+        moments, alphas = fitted.moments.together, positive_array("alphas", self.alphas)
+        with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
+            errors = leave_one_out_errors(fitted.maps[0], data, moments, alphas)
+        draft._choose_alpha(moments, errors)
+        return commit(self, draft._finished(fitted))
+
+    def _choose_alpha(self, moments, errors):
+        sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
+        others = {"alpha": positive_array("alphas", self.alphas)}
+        rounding = ROUNDING * np.mean(moments.squares) / moments.weight
+        criterion = Criterion(None, False, others, unit=moments.unit.max(), rounding=rounding)
+        choose(self, [([-errors], None, None)], sigmas, criterion, is_split=False)
+
+    def _solved(self, moments):
+        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
+            alphas = positive_array("alphas", self.alphas)
+            self._choose_alpha(moments, Spectrum(moments).cross_validation(alphas))
+        return solved(moments, self.alpha_)
 
 
-# ---------------------------------------------------------------- solutions
+# ---------------------------------------------------------------- predictions
 
 
-@dataclass(frozen=True, eq=False)
-class Ridge:
-    """A solution: the posterior of a Bayesian linear regression with a flat intercept.
+class _Regression(Regression):
+    """Predictions of numbers, with standard deviations."""
 
-    Parameters
-    ----------
-    alpha : float
-        The ridge added to the diagonal.
-    coef : ndarray of shape (M, T)
-        Coefficients, for targets in units.
-    unit : ndarray of shape (T,)
-        Powers of 2 that the targets are divided by.
-    intercept : ndarray of shape (T,)
-        Intercepts.
-    root : ndarray of shape (M, M) or None
-        R R' is the inverse of gram + alpha.
-    mean : ndarray of shape (M,)
-        Mean of the features.
-    weight : float
-        Sum of the weights.
-    deviation : ndarray of shape (T,) or None
-        Standard deviation of the noise; NaN if there are too few rows to estimate it.
-    """
+    def _to_sum(self, y, classes):
+        values = y.reshape(len(y), -1)
+        largest = np.maximum(values.max(axis=0), -values.min(axis=0))
+        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
+        return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
 
-    alpha: float
-    coef: np.ndarray
-    unit: np.ndarray
-    intercept: np.ndarray
-    root: np.ndarray | None
-    mean: np.ndarray
-    weight: float
-    deviation: np.ndarray | None
+    def predict(self, X: Array, return_std: bool = False) -> Any:
+        """Return predictions, and on request the standard deviations of targets.
 
-    @property
-    def linear(self):
-        """Coefficients (M, T) and intercepts, in the units of the targets."""
-        return self.coef * self.unit, self.intercept
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        return_std : bool, default=False
+            Whether to return posterior standard deviations, which include the noise.
 
-    def means(self, features):
-        """Return the predictions for features, (n, T)."""
-        predictions = features @ like(self.coef, features)
-        predictions = cast(predictions, namespace(predictions).float64)
-        return predictions * like(self.unit, predictions) + like(self.intercept, predictions)
+        Returns
+        -------
+        mean : array of shape (n_samples,) or (n_samples, n_outputs)
+            Predictions.
+        std : array of shape (n_samples,) or (n_samples, n_outputs)
+            Standard deviations, if `return_std` is True.
 
-    def values(self, features):
-        """Return what classes are decided by: here the predictions."""
-        return self.means(features)
+        Raises
+        ------
+        ValueError
+            If there were too few rows to estimate the noise.
 
-    def deviations(self, features, is_projected=False):
-        """Return the standard deviations of targets for features, (n, T).
-
-        Of a kernel with K(x, x) = 1 that was projected on a few directions, what the features lack
-        has the deviation of the prior: no row says anything about it.
+        Warns
+        -----
+        RuntimeWarning
+            If predictions overflow or vanish in float32, for rows of float32.
         """
-        xp = namespace(features)
-        features = cast(features, xp.float64)
-        spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
-        if is_projected:
-            spread = spread + xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
-        return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
+        check_is_fitted(self)
+        ridge, shape = self._fitted.ridge, self._fitted.shape
+        if return_std and np.isnan(ridge.deviation).any():
+            raise ValueError(
+                f"return_std=True needs a variance of the noise, which cannot be estimated with "
+                f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
+                "than the degrees of freedom. Pass noise_variance, or a larger alpha."
+            )
+        feature_map, solution = self._fitted.reader
+        functions = (solution.means,)
+        if return_std:
+            feature_map = self._fitted.maps[0]
+            functions = (
+                ridge.means,
+                partial(ridge.deviations, is_projected=feature_map.is_projected),
+            )
+
+        def both(features):
+            return namespace(features).concat(
+                [function(features) for function in functions], axis=1
+            )
+
+        predictions = predictions_in(*self._of_features(X, feature_map, both))
+        xp, size = namespace(predictions), len(ridge.intercept)
+        starts = range(0, predictions.shape[1], size)
+        parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
+        return tuple(parts) if return_std else parts[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Discriminants(Ridge):
-    """Linear discriminants, which are combinations of the regressions on -1 and 1 for every class.
-
-    They are logarithms of the classes' probabilities for rows scattered about the mean of their
-    class with one covariance, that of the features within classes plus alpha. Discriminants of a
-    contrast that the features nearly explain are large, so the regressions are combined in float64:
-    their rounding is then the same for classes that differ in other contrasts.
-
-    Parameters
-    ----------
-    turn : ndarray of shape (T, T)
-        Multiplies the regressions.
-    levels : ndarray of shape (T,)
-        Is added to them.
-    """
-
-    turn: np.ndarray
-    levels: np.ndarray
-
-    @property
-    def linear(self):
-        """Coefficients and intercepts, up to a common term."""
-        coef, intercept = super().linear
-        return coef @ self.turn, intercept @ self.turn + self.levels
-
-    def means(self, features):
-        """Return the logarithms of the probabilities for features, (n, T)."""
-        predictions = super().means(features)
-        xp = namespace(predictions)
-        predictions = predictions @ like(self.turn, predictions) + like(self.levels, predictions)
-        predictions = predictions - xp.max(predictions, axis=1, keepdims=True)
-        return predictions - xp.log(xp.sum(xp.exp(predictions), axis=1, keepdims=True))
+def class_factors(class_weight, classes, codes, weights, is_batch):
+    """Return the factors by which the weights of the rows of every class are multiplied."""
+    if isinstance(class_weight, dict):
+        unknown = [label for label in class_weight if label not in classes]
+        if unknown:
+            raise ValueError(f"class_weight names {unknown!r}, which are not in {classes!r}.")
+        with naming("class_weight"):
+            factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], float)
+        if not ((factors >= 0) & (factors < np.inf)).all() or not factors[codes].any():
+            raise ValueError(
+                f"class_weight must hold numbers >= 0, not all 0, got {class_weight!r}."
+            )
+        return factors
+    if is_batch:
+        raise ValueError(
+            "class_weight='balanced' needs all rows at once: pass a dict of factors, "
+            "or sample_weight, with batches."
+        )
+    totals = np.bincount(codes, weights, minlength=len(classes))
+    return totals.sum() / (len(totals) * totals)
 
 
-def solved(moments, alpha, noise=None):
-    """Return the `Ridge` of moments.
+class _Classification(Classification):
+    """Predictions of classes from ridge regressions on -1 and 1."""
 
-    Parameters
-    ----------
-    moments : Moments
-        Of all rows.
-    alpha : float
-        The ridge.
-    noise : float, default=None
-        Variance of the noise of the targets; None estimates it.
-    """
-    coef, root = _root_solve(moments, alpha)
-    fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
-    freedom = moments.weight - 1 - len(coef) + alpha * np.square(root).sum()
-    deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
-    if noise is not None:
-        deviation = np.full(coef.shape[1], np.sqrt(noise))
-    return ridge_of(moments, alpha, coef, root, deviation)
+    def _to_sum(self, y, classes):
+        codes, target = self._coded(y, classes)
+        n_classes = len(self.classes_)
+        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
+        targets = Targets(codes, np.ones(len(ones)), (), ones)
+        return target, np.zeros(len(y), dtype=int), targets, 1
 
+    def _read(self, X, y, sample_weight=None, *, classes=None, **options):
+        draft, data = super()._read(X, y, sample_weight, classes=classes, **options)
+        if self.class_weight is None:
+            return draft, data
+        codes, is_batch = data.values.values, classes is not None
+        factors = class_factors(self.class_weight, draft.classes_, codes, data.weights, is_batch)
+        data = replace(data, sample_weight=data.weights * factors[codes])
+        return draft, data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
 
-def discriminants(ridge, moments):
-    """Return a `Ridge` of targets -1 and 1 for every class turned into `Discriminants`."""
-    means, targets = np.split(moments.mean, [moments.n_columns])
-    shares = (1 + targets) / 2
-    # Classes without rows, or with no more weight than rounding, are left to the end.
-    is_seen = shares > np.finfo(float).eps
-    shares, cross = shares[is_seen], moments.cross[:, is_seen] / moments.weight
-    roots = np.sqrt(shares)
-    explained = cross.T @ ridge.coef[:, is_seen] / 4 / np.outer(roots, roots)
-    # An eigenvalue is the share of a contrast of classes that the features do not explain.
-    values, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)
-    values = np.maximum(values, _LEAST_SHARE)
-    turn = (vectors / values) @ vectors.T / (2 * np.outer(roots, roots))
-    halves = np.einsum("mt,mt->t", cross, ridge.coef[:, is_seen] @ turn) / (4 * shares)
-    levels = np.log(shares) - halves - targets[is_seen] @ turn
-    # The others get the mean of these and less, so they are never the largest.
-    of_all = np.full((len(targets), len(targets)), 0.0)
-    of_all[is_seen] = turn.mean(axis=1, keepdims=True)
-    of_all[np.ix_(is_seen, is_seen)] = turn
-    all_levels = np.full(len(targets), levels.mean() + np.log(np.finfo(float).eps))
-    all_levels[is_seen] = levels
-    return Discriminants(*vars(ridge).values(), of_all, all_levels)
+    def _differences(self, other):
+        if isinstance(self.class_weight, str):
+            yield "class_weight='balanced', which needs the rows of both at once"
+        yield from super()._differences(other)
 
+    def _bytes_of_sums(self, n_columns, data):
+        n_bytes = super()._bytes_of_sums(n_columns, data)
+        return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
 
-def _deviation(squares, freedom):
-    """Return standard deviations, NaN if there are no degrees of freedom."""
-    return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)
+    def _n_apart(self, n_columns):
+        keeps_classes = len(self.classes_) > 2 and self._decision(n_columns) == "one-vs-one"
+        return len(self.classes_) if keeps_classes else 0
 
+    def _decision(self, n_columns):
+        """Return the decision that is made from sums of so many features."""
+        if len(self.classes_) <= 2:
+            return "argmax"
+        if self.decision != "auto":
+            return self.decision
+        return self._default_decision(n_columns)
 
-def ridge_of(moments, alpha, coef, root=None, deviation=None):
-    """Return the `Ridge` of coefficients; without a root it has no standard deviations."""
-    means, targets = np.split(moments.mean, [moments.n_columns])
-    intercept = (targets - means @ coef) * moments.unit
-    return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
+    def _decided(self, moments):
+        ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)
+        if self.decisions_ == "one-vs-one":
+            return PairRidges.solved(moments, ridge.alpha)
+        return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
 
+    def decision_function(self, X: Array) -> Array:
+        """Return the ridge regressions on -1 and 1, or what is decided from them.
 
-def _shifted(gram, alpha):
-    shifted = gram.copy(order="F")
-    shifted[np.diag_indices_from(shifted)] += alpha
-    return shifted
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
 
-
-def _root_solve(moments, alpha):
-    """Return the coefficients, and R with R R' the inverse of gram + alpha."""
-    try:
-        lower = cholesky(_shifted(moments.gram, alpha), lower=True, overwrite_a=True)
-        root = dtrtri(lower, lower=1)[0].T
-        sides = root.T @ moments.cross
-    except LinAlgError:  # alpha is lost in rounding
-        values, vectors = eigh(moments.gram, driver="evd")
-        is_some, _ = _beyond_rounding(moments, values)
-        root = vectors / np.sqrt(np.where(is_some, values, 0.0) + alpha)
-        sides = root.T @ moments.cross * is_some[:, None]
-    return root @ sides, root
-
-
-def _beyond_rounding(moments, values):
-    """Return which eigenvalues exceed rounding, and its size relative to the largest.
-
-    The others are set to 0, and so are coefficients in those directions.
-    """
-    rounding = len(values) * np.finfo(float).eps
-    of_mean = np.linalg.norm(rounding * moments.mean[: len(values)]) ** 2 * moments.weight
-    return values > max(rounding * values[-1], of_mean, _LEAST), rounding
-
-
-def solve(moments, alpha):
-    """Return only the coefficients, (M, T), in the units of the moments."""
-    _, coef, info = dposv(_shifted(moments.gram, alpha), moments.cross, lower=1, overwrite_a=1)
-    return _root_solve(moments, alpha)[0] if info else coef
-
-
-class Spectrum:
-    """Eigenvalues of the gram matrix, which give the solutions for all alphas at once.
-
-    Parameters
-    ----------
-    moments : Moments
-        Of all rows.
-    """
-
-    def __init__(self, moments):
-        values, self.vectors = eigh(moments.gram, driver="evd")
-        is_some, rounding = _beyond_rounding(moments, values)
-        self.moments, self.values = moments, np.where(is_some, values, 0.0)
-        self.sides = self.vectors.T @ moments.cross * is_some[:, None]
-        self.explained = (self.sides / np.sqrt(np.where(is_some, values, 1.0))[:, None]) ** 2
-        rest = moments.squares - self.explained.sum(axis=0)
-        self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
-
-    def cross_validation(self, alphas):
-        """Return the mean squared errors of generalised cross-validation, like `mean_errors`.
-
-        They are infinite if less than one degree of freedom is left.
+        Returns
+        -------
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
+            For two classes the regression, positive for ``classes_[1]``. For more, by
+            ``decisions_``: the regressions ("argmax"); logarithms of the classes' probabilities,
+            if the features of every class were normal with the same covariance
+            ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
         """
-        shrunk = alphas / (self.values[:, None] + alphas)
-        squares = self.rest[:, None] + self.explained.T @ shrunk**2
-        left = self.moments.weight - 1 - np.sum(1 - shrunk, axis=0)
-        divisor = np.where(left < 1, 1.0, left)
-        errors = squares / divisor * (self.moments.weight / divisor)
-        return np.where(left < 1, np.inf, self.moments.shares @ errors)
+        check_is_fitted(self)
+        feature_map, solution = self._fitted.reader
+        predictions = in_dtype(*self._of_features(X, feature_map, solution.means))
+        return predictions if len(self.classes_) > 2 else predictions[:, 0]
 
-    def solved_by_evidence(self):
-        """Return the `Ridge` of largest marginal likelihood, with one alpha for all targets.
+    def predict(self, X: Array) -> Array:
+        """Return the class with the largest decision value; ties go to the first class.
 
-        The root of the derivative is sought, because the maximum is too flat to find exactly.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples,)
+            Labels.
         """
-        is_some = self.moments.squares > 0
-        units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
-        explained, rest = (np.ldexp(x[..., is_some], units) for x in (self.explained, self.rest))
-        freedom = self.moments.weight - 1
-        size = self.values.mean() or 1.0
-
-        def loss(log_alpha):
-            shrunk, left = parts(log_alpha)
-            return freedom * np.log(left).sum() - len(left) * np.log(shrunk).sum()
-
-        def slope(log_alpha):
-            shrunk, left = parts(log_alpha)
-            by_alpha = (shrunk * (1 - shrunk)) @ explained
-            return freedom * np.sum(by_alpha / left) - len(left) * np.sum(1 - shrunk)
-
-        def parts(log_alpha):
-            shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
-            return shrunk, rest + shrunk @ explained
-
-        # If all rows can be fitted exactly it is flat towards 0; choose the largest of equal ones.
-        losses = np.array([loss(point) for point in _LOG_ALPHAS])
-        best = _LOG_ALPHAS[losses <= losses.min() + _FLAT][-1]
-        low, high = best - _STEP, best + _STEP
-        if slope(low) < -_FLAT and slope(high) > _FLAT:
-            best = brentq(slope, low, high, xtol=1e-12)
-        alpha = float(size * np.exp(best))
-        coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
-        root = self.vectors / np.sqrt(self.values + alpha)
-        deviation = _deviation(self.rest + parts(best)[0] @ self.explained, freedom)
-        return ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)
+        predictions = self.decision_function(X)
+        xp, rounding = namespace(predictions), rounding_of(predictions)
+        if predictions.ndim == 1:
+            return self._labels_at(xp.astype(predictions > rounding, xp.int64))
+        top = xp.max(predictions, axis=1, keepdims=True)
+        are_best = predictions >= top - rounding * (1 + xp.abs(top))
+        return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))

@@ -13,8 +13,8 @@ from .._arrays import to_host
 from .._sums import Memory, Rows
 from ..features import FeatureMap, as_feature_map, columns_of
 from ._blocks import blocks_of
-from ._ridge import plain_features
-from ._search import fitted_apart, judged
+from ._moments import plain_features
+from ._sigma_search import fitted_apart, judged
 
 # Of features that are held at once: 64 MB, or 256 MB where their moments take more.
 HELD_NUMBERS, _MOST_NUMBERS = 2**23, 2**25
@@ -83,20 +83,21 @@ def is_smaller(feature_map, n_rows):
     return n_columns is not None and n_rows < n_columns <= _MOST_NUMBERS // n_rows
 
 
-def judged_in_row_space(model, feature_map, data, tests, sigmas, judge):
+def judged_in_row_space(search, criterion):
     """Yield what `judged_together` does, but no map and sums, which the best sigma alone gets."""
-    splits = [(np.setdiff1d(np.arange(len(data.y)), test), test) for test in tests]
-    for fitted in data.fit_at_sigmas(feature_map, sigmas):
+    data, model = search.data, search.model
+    splits = [(np.setdiff1d(np.arange(len(data.y)), test), test) for test in search.tests]
+    for fitted in data.fit_at_sigmas(search.feature_map, search.sigmas):
         feature_map, (rows,) = held(as_feature_map(fitted), data)
         parts = (map(rows.part, split) for split in splits)
-        yield [judged(model, feature_map, *pair, judge) for pair in parts], None, None
+        yield [judged(model, feature_map, *pair, criterion) for pair in parts], None, None
 
 
-def judged_apart_in_row_space(model, feature_map, data, tests, sigmas, judge):
+def judged_apart_in_row_space(search, criterion):
     """Yield the same with maps that are fitted only to the rows outside a test."""
-    for fits in fitted_apart(feature_map, data, tests, sigmas):
+    for fits in fitted_apart(search.feature_map, search.data, search.tests, search.sigmas):
         scores = []
         for fitted, *parts in fits:
             feature_map, parts = held(as_feature_map(fitted), *parts)
-            scores.append(judged(model, feature_map, *parts, judge))
+            scores.append(judged(search.model, feature_map, *parts, criterion))
         yield scores, None, None

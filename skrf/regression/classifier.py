@@ -5,14 +5,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array
-from ._base import BaseKernelRegression
+from ._kernel_regression import KernelRegression
 from ._mixins import Classification, in_dtype
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
 
 
-class KernelRegressionClassifier(Classification, BaseKernelRegression):
+class KernelRegressionClassifier(Classification, KernelRegression):
     """Nadaraya-Watson classifier on random features, linear in the number of rows.
 
     The score of a class is the sum of the kernel between the query and the rows of the class,

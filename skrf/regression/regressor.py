@@ -1,58 +1,20 @@
 """Regression on random features, in time linear in the number of rows."""
 
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace
 from .._typing import Array
-from ._base import BaseKernelRegression, exponents_of
+from ._kernel_regression import KernelRegression
 from ._mixins import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 
 
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """Statistics of the targets, one number per output.
-
-    Parameters
-    ----------
-    mean, low, high : ndarray of shape (n_outputs,)
-        Weighted mean and range.
-    most, least : ndarray of int of shape (n_outputs,)
-        Largest and smallest exponents of 2 of the nonzero targets.
-    shape : tuple
-        () for one output without an axis, otherwise (n_outputs,).
-    """
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    most: np.ndarray
-    least: np.ndarray
-    shape: tuple
-
-    @classmethod
-    def of(cls, y, weights, shape):
-        """Return the statistics of y of shape (n, n_outputs)."""
-        # Compute shares first: sums of weights or of targets may overflow.
-        shares = np.ldexp(weights, -np.frexp(weights.max())[1])
-        mean, (most, least) = (shares / shares.sum()) @ y, exponents_of(y)
-        return cls(mean, y.min(axis=0), y.max(axis=0), most, least, shape)
-
-    def merge(self, other, shares):
-        """Return the statistics of both, given their shares of the weights."""
-        mean = shares[0] * self.mean + shares[1] * other.mean
-        low, least = np.minimum(self.low, other.low), np.minimum(self.least, other.least)
-        high, most = np.maximum(self.high, other.high), np.maximum(self.most, other.most)
-        return Targets(mean, low, high, most, least, self.shape)
-
-
-class KernelRegressor(Regression, BaseKernelRegression):
+class KernelRegressor(Regression, KernelRegression):
     """Nadaraya-Watson regression on random features, linear in the number of rows.
 
     The prediction is the mean of the training targets weighted by the kernel, which features
@@ -131,9 +93,6 @@ class KernelRegressor(Regression, BaseKernelRegression):
 
     def _to_sum(self, y, classes):
         return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
-
-    def _statistics_of(self, data):
-        return Targets.of(data.values, data.weights, data.y.shape[1:])
 
     def _outcomes(self, data, exponent=0):
         """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""

@@ -1,36 +1,17 @@
 """Ridge regression on random features, in one pass over the rows."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from numbers import Integral, Real
+from functools import partial
 from operator import methodcaller
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
-from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace, rounding_of
+from .._arrays import namespace
 from .._estimator import Unless
-from .._sums import Memory
-from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
-from .._validation import (
-    HasMethods,
-    Interval,
-    StrOptions,
-    check_positive,
-    commit,
-    naming,
-    read_only,
-    validate_rows,
-)
-from ..features import ClusterNystroem, RFFSampler, as_feature_map
-from ._base import SIGMA, BaseKernelRegression
-from ._blocks import beside_threads, blocks_of
-from ._class_moments import ClassMoments, PairRidges, is_affordable
-from ._cv import Search
+from .._validation import StrOptions
+from ..features import as_feature_map
 from ._decisions import (
     DECISIONS,
     N_SIGMAS,
@@ -42,533 +23,11 @@ from ._decisions import (
     n_scored_folds,
     simplest,
 )
-from ._leave_one_out import leave_one_out_errors
-from ._mixins import Classification, Regression, in_dtype, predictions_in
+from ._mixins import in_dtype
 from ._probabilities import best_scale, probabilities
-from ._ridge import (
-    Moments,
-    Ridge,
-    Spectrum,
-    bytes_of_moments,
-    check_range,
-    discriminants,
-    moments_of_rows,
-    plain_features,
-    solve,
-    solved,
-)
-from ._row_space import is_smaller, judged_apart_in_row_space, judged_in_row_space
-from ._search import (
-    ROUNDING,
-    fitted_apart,
-    fitted_together,
-    learns_from,
-    maps_of,
-    nearly_best,
-    positive_array,
-)
-
-# Rounding of exponentials times coefficients stays below 1e-9 of the targets.
-_LARGEST_COEF = 1e-9 / np.finfo(float).eps
-_POSITIVE = Interval(Real, 0, None, closed="neither")
-
-
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """Targets of rows, computed block by block: scaled numbers, or -1 and 1 for every class.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n, T), or (n,) with classes
-        Numbers, or the codes of the classes.
-    unit : ndarray of shape (T,)
-        Powers of 2.
-    shape : tuple
-        () for a single target without an axis, otherwise (T,).
-    classes : ndarray of shape (T,), default=None
-        Codes of the classes whose targets are 1.
-    """
-
-    values: np.ndarray
-    unit: np.ndarray
-    shape: tuple
-    classes: np.ndarray | None = None
-
-    def __call__(self, rows):
-        """Return the targets of a slice of rows, (n, T)."""
-        if self.classes is None:
-            return self.values[rows] / self.unit
-        return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
-
-    def __getitem__(self, rows):
-        """Return the targets of some rows."""
-        return Targets(self.values[rows], self.unit, self.shape, self.classes)
-
-
-@dataclass(frozen=True, eq=False)
-class FittedRidge:
-    """The immutable result of a fit.
-
-    Parameters
-    ----------
-    params : dict
-        Parameters of the estimator at its first fit.
-    maps : tuple of FeatureMap
-        Maps of queries and keys; only the first is used.
-    moments : Moments or ClassMoments or None
-        Moments of all rows so far.
-    ridge : Ridge or None
-        The solution computed from them at the end.
-    shape : tuple
-        As in `Targets`.
-    total : float, default=None
-        Weight of all rows that will be summed, if they come in batches.
-    """
-
-    params: dict
-    maps: tuple
-    moments: Moments | ClassMoments | None
-    ridge: Ridge | None
-    shape: tuple
-    total: float | None = None
-
-    @property
-    def emptied(self):
-        """The fit before the first row."""
-        return replace(self, moments=None)
-
-    @cached_property
-    def reader(self):
-        """What predicts: the map and the solution, or those of the inner map where it is precise.
-
-        Targets are about 1 in the units of the coefficients.
-        """
-        feature_map = self.maps[0]
-        if feature_map.inner is None:
-            return feature_map, self.ridge
-        coef = feature_map.matrix @ self.ridge.coef
-        if np.abs(coef).sum(axis=0).max() > _LARGEST_COEF:
-            return feature_map, self.ridge
-        return feature_map.inner, replace(self.ridge, coef=coef)
-
-    def merge(self, other):
-        """Return an unsolved fit to the rows of both."""
-        if self.moments is None or other.moments is None:
-            return self if other.moments is None else other
-        return replace(self, moments=self.moments.merge(other.moments), ridge=None)
-
-
-class _BaseRidge(BaseKernelRegression):
-    """Code shared by all ridge estimators."""
-
-    _parameter_constraints = {
-        "feature_map": [HasMethods(["fit", "transform"]), StrOptions({"exact"}), None],
-        "random_state": ["random_state"],
-    }
-    _default_map = ClusterNystroem(512)
-    _default_map_of_sparse = RFFSampler(512)  # also of a first batch
-    _scores_rows = False
-
-    sigma = None
-
-    def _leaves_sigma_open(self, feature_map):
-        return False
-
-    def _default_for(self, data, is_first_batch=False):
-        if self.feature_map is not None:  # "exact"
-            return ClusterNystroem(len(data.y))
-        # Landmarks would be dense, and those of a first batch unlike the others.
-        if is_first_batch or sp.issparse(data.X):
-            return self._default_map_of_sparse
-        return self._default_map
-
-    def _fit_map(self, data, is_first_batch=False):
-        self._least_alpha()  # raise before any work
-        feature_map = self._prepared(self.sigma, default=self._default_for(data, is_first_batch))
-        self.feature_map_ = data.fitted(self._check_size(feature_map, data))
-        return self._before(maps_of(self.feature_map_), data)
-
-    def _bytes_of_sums(self, n_columns, data):
-        return bytes_of_moments(n_columns, len(data.values.unit))
-
-    def _before(self, maps, data):
-        return FittedRidge(self.get_params(), maps, None, None, data.values.shape, data.total)
-
-    def _added(self, before, data):
-        total = before.total or before.moments.weight + data.total
-        share = data.total / total if total < np.inf else 0.0
-        alpha = share * self._least_alpha()
-        with beside_threads(before.maps[0]):
-            moments = self._moments_of(before.maps[0], data, alpha)
-        return before.merge(replace(before, moments=moments))
-
-    def _moments_of(self, feature_map, data, least_alpha):
-        """Return the moments of rows."""
-        rows = data.X, data.values, data.sample_weight
-        return moments_of_rows(feature_map, *rows, least_alpha=least_alpha)
-
-    def _decided(self, moments):
-        """Return the solution that predictions are made from."""
-        return self._solved(moments.together)
-
-    def _finished(self, sums):
-        with narrow_blas(sums.moments.n_columns):
-            ridge = self._decided(sums.moments)
-        return super()._finished(replace(sums, ridge=ridge, total=None))
-
-    @property
-    def _outputs(self):
-        return self._fitted.shape
-
-    def _hold(self, fitted):
-        ridge = fitted.ridge
-        coef, intercept = map(read_only, ridge.linear)
-        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, intercept
-        if not is_classifier(self):
-            with np.errstate(over="ignore"):
-                self.noise_variance_ = read_only(ridge.deviation**2)
-            if not fitted.shape:
-                self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
-        return super()._hold(fitted)
-
-    def _of_features(self, X, feature_map, function):
-        """Return the concatenated results of function(features) for blocks, and the rows' dtype."""
-        X, memory = validate_rows(self, X, reset=False), Memory()
-
-        def answer(rows):
-            with np.errstate(over="ignore", invalid="ignore"):
-                return function(plain_features(feature_map, X[rows, :], memory))
-
-        size, map_blocks = blocks_of(feature_map, X)
-        parts = map_blocks(answer, X.shape[0], size)
-        predictions = namespace(parts[0]).concat(parts, axis=0)
-        check_range(predictions)
-        return predictions, X.dtype
-
-
-# ---------------------------------------------------------------- how alpha is found
-
-
-class _Plain(_BaseRidge):
-    """Ridge with a given alpha or that of the marginal likelihood; rows may come in batches."""
-
-    _parameter_constraints = {
-        **_BaseRidge._parameter_constraints,
-        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
-        "alpha": [_POSITIVE, StrOptions({"evidence"})],
-    }
-    noise_variance = None
-
-    def __init__(
-        self,
-        feature_map: Transformer | Literal["exact"] | None = None,
-        *,
-        sigma: Sigma | None = None,
-        alpha: float | Literal["evidence"] = 1.0,
-        random_state: RandomState = None,
-    ) -> None:
-        super().__init__(feature_map, sigma=sigma, random_state=random_state)
-        self.alpha = alpha
-
-    def _least_alpha(self):
-        """Return what will be added to the diagonal, or 0 if that is not known yet."""
-        if self.noise_variance is not None:
-            return check_positive("noise_variance", self.noise_variance)
-        return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
-
-    def _solved(self, moments):
-        alpha = self._least_alpha()
-        if not alpha:
-            return Spectrum(moments).solved_by_evidence()
-        return solved(moments, alpha, noise=None if self.noise_variance is None else alpha)
-
-
-class _Search(Search, _BaseRidge):
-    """Ridge with a search for alpha and sigma."""
-
-    _hint = "Use sigmas=None"
-
-    _parameter_constraints = {
-        **_BaseRidge._parameter_constraints,
-        "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
-        "alphas": ["array-like"],
-        "cv": ["cv_object"],
-        "verbose": ["verbose"],
-    }
-
-    def __init__(
-        self,
-        feature_map: Transformer | Literal["exact"] | None = None,
-        *,
-        sigmas: int | Array | None = 10,
-        alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
-        cv: Any = 5,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigmas = sigmas
-        self.alphas = alphas
-        self.cv = cv
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def _others(self):
-        return {"alpha": positive_array("alphas", self.alphas)}
-
-    def _unit(self, data):
-        return data.values.unit.max()
-
-    def _rounding(self, data):
-        """Return the rounding of mean squared errors, which come from far larger squares."""
-        if is_classifier(self):
-            return ROUNDING
-        values = data.values
-        return ROUNDING * np.var(values.values / values.unit, axis=0).mean()
-
-    def _judge(self):
-        """Return a function that scores all alphas, given the sums of training and test rows."""
-        alphas = positive_array("alphas", self.alphas)
-
-        def judge(train, _, test):
-            # Together they hold all rows, so the unit is the same for all folds.
-            train, test = train.moments.together, test.moments.together
-            unit = np.maximum(train.unit, test.unit)
-            train, test = train.in_units(unit), test.in_units(unit)
-            coefs = np.stack(run_all(partial(solve, train), alphas), axis=2)
-            return -test.mean_errors(train, coefs)
-
-        return judge
-
-    def _runs(self, is_apart, best, *given):
-        feature_map, data, tests, *_ = given
-        n_rows = len(data.y) - (min(map(len, tests)) if is_apart else 0)
-        if not is_smaller(feature_map, n_rows):
-            return super()._runs(is_apart, best, *given)
-        return (judged_apart_in_row_space if is_apart else judged_in_row_space)(self, *given)
-
-    def _scores_of(self, trains, tests, _):
-        """Return the scores of all sigmas and folds of a search in batches, and their unit."""
-        judge, pairs = self._judge(), zip(trains, tests, strict=True)
-        scores = [[judge(one, None, two) for one, two in zip(*pair, strict=True)] for pair in pairs]
-        units = (sums[0][0].moments.together.unit for sums in (trains, tests))
-        return scores, np.maximum(*units).max()
-
-    def _least_alpha(self):
-        """Return what will be added to the diagonal, or may be."""
-        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
-
-    def _finished(self, sums):
-        draft = super()._finished(sums)
-        if self.sigmas is not None:  # nothing can be added to a search
-            self._fitted = replace(self._fitted, moments=None)
-        return draft
-
-    def _fit_one_sigma(self, X, y, sample_weight):
-        """Fit with the map's own sigma, and the alpha of exact leave-one-out."""
-        draft, data = self._read(X, y, sample_weight)
-        sums = draft._added(draft._fit_map(data), data)
-        moments = sums.moments.together
-        with beside_threads(sums.maps[0]), narrow_blas(moments.n_columns):
-            errors = leave_one_out_errors(sums.maps[0], data, moments, self._others()["alpha"])
-        draft._choose_alpha(moments, errors)
-        return commit(self, draft._finished(sums))
-
-    def _choose_alpha(self, moments, errors):
-        sigmas = [self.feature_map_.sigma_] if hasattr(self.feature_map_, "sigma_") else []
-        rounding = ROUNDING * np.mean(moments.squares) / moments.weight
-        unit = moments.unit.max()
-        self._choose([([-errors], None, None)], sigmas, unit, rounding, is_split=False)
-
-    def _solved(self, moments):
-        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
-            self._choose_alpha(moments, Spectrum(moments).cross_validation(self._others()["alpha"]))
-        return solved(moments, self.alpha_)
-
-
-# ---------------------------------------------------------------- predictions
-
-
-class _Regression(Regression):
-    """Predictions of numbers, with standard deviations."""
-
-    def _to_sum(self, y, classes):
-        values = y.reshape(len(y), -1)
-        largest = np.maximum(values.max(axis=0), -values.min(axis=0))
-        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
-        return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
-
-    def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Return predictions, and on request the standard deviations of targets.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-        return_std : bool, default=False
-            Whether to return posterior standard deviations, which include the noise.
-
-        Returns
-        -------
-        mean : array of shape (n_samples,) or (n_samples, n_outputs)
-            Predictions.
-        std : array of shape (n_samples,) or (n_samples, n_outputs)
-            Standard deviations, if `return_std` is True.
-
-        Raises
-        ------
-        ValueError
-            If there were too few rows to estimate the noise.
-
-        Warns
-        -----
-        RuntimeWarning
-            If predictions overflow or vanish in float32, for rows of float32.
-        """
-        check_is_fitted(self)
-        ridge, shape = self._fitted.ridge, self._fitted.shape
-        if return_std and np.isnan(ridge.deviation).any():
-            raise ValueError(
-                f"return_std=True needs a variance of the noise, which cannot be estimated with "
-                f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
-                "than the degrees of freedom. Pass noise_variance, or a larger alpha."
-            )
-        feature_map, solution = self._fitted.reader
-        functions = (solution.means,)
-        if return_std:
-            feature_map = self._fitted.maps[0]
-            functions = (
-                ridge.means,
-                partial(ridge.deviations, is_projected=feature_map.is_projected),
-            )
-
-        def both(features):
-            return namespace(features).concat(
-                [function(features) for function in functions], axis=1
-            )
-
-        predictions = predictions_in(*self._of_features(X, feature_map, both))
-        xp, size = namespace(predictions), len(ridge.intercept)
-        starts = range(0, predictions.shape[1], size)
-        parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
-        return tuple(parts) if return_std else parts[0]
-
-
-def class_factors(class_weight, classes, codes, weights, is_batch):
-    """Return the factors by which the weights of the rows of every class are multiplied."""
-    if isinstance(class_weight, dict):
-        unknown = [label for label in class_weight if label not in classes]
-        if unknown:
-            raise ValueError(f"class_weight names {unknown!r}, which are not in {classes!r}.")
-        with naming("class_weight"):
-            factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], float)
-        if not ((factors >= 0) & (factors < np.inf)).all() or not factors[codes].any():
-            raise ValueError(
-                f"class_weight must hold numbers >= 0, not all 0, got {class_weight!r}."
-            )
-        return factors
-    if is_batch:
-        raise ValueError(
-            "class_weight='balanced' needs all rows at once: pass a dict of factors, "
-            "or sample_weight, with batches."
-        )
-    totals = np.bincount(codes, weights, minlength=len(classes))
-    return totals.sum() / (len(totals) * totals)
-
-
-class _Classification(Classification):
-    """Predictions of classes from ridge regressions on -1 and 1."""
-
-    def _to_sum(self, y, classes):
-        codes, target = self._coded(y, classes)
-        n_classes = len(self.classes_)
-        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
-        targets = Targets(codes, np.ones(len(ones)), (), ones)
-        return target, np.zeros(len(y), dtype=int), targets, 1
-
-    def _read(self, X, y, sample_weight=None, *, classes=None, **options):
-        draft, data = super()._read(X, y, sample_weight, classes=classes, **options)
-        if self.class_weight is None:
-            return draft, data
-        codes, is_batch = data.values.values, classes is not None
-        factors = class_factors(self.class_weight, draft.classes_, codes, data.weights, is_batch)
-        data = replace(data, sample_weight=data.weights * factors[codes])
-        return draft, data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
-
-    def _differences(self, other):
-        if isinstance(self.class_weight, str):
-            yield "class_weight='balanced', which needs the rows of both at once"
-        yield from super()._differences(other)
-
-    def _bytes_of_sums(self, n_columns, data):
-        n_bytes = super()._bytes_of_sums(n_columns, data)
-        return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
-
-    def _keeps_classes(self, n_columns):
-        """Return whether the moments of every class are kept, for pairs of classes."""
-        return len(self.classes_) > 2 and self._decision(n_columns) == "one-vs-one"
-
-    def _decision(self, n_columns):
-        """Return the decision that is made from sums of so many features."""
-        if len(self.classes_) <= 2:
-            return "argmax"
-        if self.decision != "auto":
-            return self.decision
-        return self._default_decision(n_columns)
-
-    def _moments_of(self, feature_map, data, least_alpha):
-        if not self._keeps_classes(feature_map.n_columns or 0):
-            return super()._moments_of(feature_map, data, least_alpha)
-        rows = data.X, data.values.values, len(self.classes_), data.sample_weight
-        return ClassMoments.of_rows(feature_map, *rows, least_alpha)
-
-    def _decided(self, moments):
-        ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)
-        if self.decisions_ == "one-vs-one":
-            return PairRidges.solved(moments, ridge.alpha)
-        return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
-
-    def decision_function(self, X: Array) -> Array:
-        """Return the ridge regressions on -1 and 1, or what is decided from them.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows to classify.
-
-        Returns
-        -------
-        array of shape (n_samples, n_classes), or (n_samples,) for two classes
-            For two classes the regression, positive for ``classes_[1]``. For more, by
-            ``decisions_``: the regressions ("argmax"); logarithms of the classes' probabilities,
-            if the features of every class were normal with the same covariance
-            ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
-        """
-        check_is_fitted(self)
-        feature_map, solution = self._fitted.reader
-        predictions = in_dtype(*self._of_features(X, feature_map, solution.means))
-        return predictions if len(self.classes_) > 2 else predictions[:, 0]
-
-    def predict(self, X: Array) -> Array:
-        """Return the class with the largest decision value; ties go to the first class.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows to classify.
-
-        Returns
-        -------
-        array of shape (n_samples,)
-            Labels.
-        """
-        predictions = self.decision_function(X)
-        xp, rounding = namespace(predictions), rounding_of(predictions)
-        if predictions.ndim == 1:
-            return self._labels_at(xp.astype(predictions > rounding, xp.int64))
-        top = xp.max(predictions, axis=1, keepdims=True)
-        are_best = predictions >= top - rounding * (1 + xp.abs(top))
-        return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
+from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
+from ._ridge_solvers import is_affordable
+from ._sigma_search import nearly_best, positive_array
 
 
 class ApproxKernelRidge(_Regression, _Plain):
@@ -655,7 +114,7 @@ class ApproxKernelRidge(_Regression, _Plain):
 
     _parameter_constraints = {
         **_Plain._parameter_constraints,
-        "noise_variance": [_POSITIVE, None],
+        "noise_variance": [POSITIVE, None],
     }
 
     def __init__(
@@ -979,7 +438,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
 
     def _decision_grid(self, decisions):
         """Return the pairs (decision, alpha) to score."""
-        return grid_of(decisions, np.unique(self._others()["alpha"]))
+        return grid_of(decisions, np.unique(positive_array("alphas", self.alphas)))
 
     def _obstacle_to_probabilities(self):
         if self.sigmas is None:
@@ -1036,20 +495,16 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         with np.errstate(divide="ignore"):
             return namespace(shares).log(shares)
 
-    def _chooses_again(self, feature_map, data, tests, best):
+    def _chooses_again(self, search):
         decisions, n_classes = self._decisions_to_score(), len(self.classes_)
         sigmas = best_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
-        fits = best.of(map(float, sigmas))
-        if fits is None:
-            fitted = fitted_apart if learns_from(feature_map, data) else fitted_together
-            fits = fitted(feature_map, data, tests, sigmas)
         scores = []
-        for of_sigma in fits:
-            n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(data.y))
-            n_folds = n_scored_folds(len(tests), grid, len(sigmas), n_classes, n_columns)
+        for of_sigma in search.fits_at(sigmas):
+            n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(search.data.y))
+            n_folds = n_scored_folds(len(of_sigma), grid, len(sigmas), n_classes, n_columns)
             of_folds = [judged_decisions(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
             scores.append(np.mean(of_folds, axis=0))
         former, candidates = self.sigma_, candidates_of(grid, sigmas, scores)

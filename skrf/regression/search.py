@@ -1,23 +1,23 @@
 """Kernel regression with sigma chosen by cross-validation, in one pass for all folds."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral
-from typing import Any
-
-import numpy as np
+from typing import Any, Self
 
 from .._arrays import to_host
+from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Transformer
-from .._validation import HasMethods, Interval
-from ._cv import Search
-from ._search import check_gaussian
+from .._validation import HasMethods, Interval, commit
+from ._batches import HAS_FOLDS, searches
+from ._sigma_search import Criterion, SigmaSearch, check_gaussian
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
 
 
-class _Search(Search):
+class _Search:
     """Code shared by the searches of classifier and regressor."""
 
     _parameter_constraints = {
@@ -28,9 +28,8 @@ class _Search(Search):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
-    _decades = -1, 2
-    _hint = "A search needs a feature map that has it"
-    _ceiling = property(lambda self: 1.0 if self.scoring is None else None)
+    _foreign_parameters = SIGMAS
+    _decades = -1, 2  # of a grid, relative to sigma="scale"
 
     def __init__(
         self,
@@ -49,50 +48,91 @@ class _Search(Search):
         self.random_state = random_state
         self.verbose = verbose
 
+    def fit(
+        self,
+        X: Array,
+        y: Array,
+        sample_weight: Array | None = None,
+        groups: Array | None = None,
+    ) -> Self:
+        """Score every sigma on every fold, and fit the best to all rows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows, of other array libraries on the host.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+        groups : array-like of shape (n_samples,), default=None
+            Groups of rows for a splitter that keeps them together, such as GroupKFold.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        UserWarning
+            If there are fewer rows, or rows of the largest class, than folds: there are then as
+            many folds as these allow, of two rows or more.
+        """
+        search = SigmaSearch.of(self, X, y, sample_weight, groups)
+        draft, criterion = search.model, search.model._criterion(search.data)
+        draft.feature_map_, sums = search.chosen(search.runs(criterion), criterion)
+        if sums is None:  # every fold had a map of its own
+            draft.feature_map_, sums = search.made_at(draft.sigma_)
+        return commit(self, draft._finished(sums))
+
+    def _obstacle_to_batches(self):
+        return HAS_FOLDS
+
     def _read(self, *rows, **options):
         draft, data = super()._read(*rows, **options)
         return draft, replace(data, X=to_host(data.X))
 
     def _map_at(self, sigma, data=None):
-        feature_map = super()._map_at(sigma, data)
+        feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
         check_gaussian(feature_map)
         return feature_map
 
     def _passes(self, classes, scope):
+        self._validate_params()
         if self.scoring is not None:
             raise ValueError(
                 "scoring must be None, accuracy or the coefficient of determination, for rows that "
                 f"come in batches, got {self.scoring!r}."
             )
-        return super()._passes(classes, scope)
+        return searches(self, classes, scope)
 
-    def _scores_of(self, trains, tests, outcomes):
-        """Return the scores of all sigmas and folds of a search in batches, and their unit."""
-        scores = [
-            [self._score_of(outcome, moments) for outcome in sums] for moments, sums in outcomes
-        ]
-        return np.transpose(scores), 1.0
-
-    def _choose(self, runs, sigmas, *unit):
-        sigma = super()._choose(runs, sigmas, *unit)
+    def _finished(self, sums):
         self.sigmas_ = self.cv_results_["param_sigma"]
         self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
-        return sigma
+        return super()._finished(sums)
 
-    def _judge(self):
-        """Return a function that scores sums on rows of any weight."""
+    def _criterion(self, data):
+        """Return how a search scores rows of any weight."""
         if self.scoring is None:
-            return lambda sums, test_data, _: self._on(sums)._score(test_data)
+            return Criterion(lambda sums, test, _: self._on(sums)._score(test), True, ceiling=1.0)
         from sklearn.metrics import check_scoring  # more megabytes
 
         scorer = check_scoring(self, scoring=self.scoring)
         takes_weights = "sample_weight" in signature(scorer).parameters
 
-        def judge(sums, test_data, _):
-            weights = {"sample_weight": test_data.score_weights} if takes_weights else {}
-            return scorer(self._on(sums), test_data.X, test_data.y, **weights)
+        def judge(sums, test, _):
+            weights = {"sample_weight": test.score_weights} if takes_weights else {}
+            return scorer(self._on(sums), test.X, test.y, **weights)
 
-        return judge
+        return Criterion(judge, True, ceiling=None)
+
+    def _on(self, sums):
+        """Return a copy that predicts from these sums, for scoring."""
+        copied = copy.copy(self)
+        vars(copied).pop("feature_names_in_", None)  # it will not see tables
+        copied._warns = False  # its sigma may not be the chosen one
+        return copied._hold(sums)
 
 
 class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):

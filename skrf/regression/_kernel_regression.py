@@ -1,0 +1,95 @@
+"""Code shared by the classifier and the regressor of kernel regression."""
+
+import warnings
+from dataclasses import replace
+from typing import Literal
+
+from sklearn.utils.validation import check_is_fitted
+
+from .._arrays import namespace, to_host
+from .._typing import RandomState, Sigma, Transformer
+from .._validation import StrOptions, validate_rows
+from ..exceptions import FeatureCollapseWarning
+from ..features import ClusterQuantizer
+from ._base import SIGMA, KernelEstimator
+from ._blocks import beside_threads
+from ._exact import ExactMap
+from ._key_sums import KeySums, bytes_of_sums
+from ._leave_one_out import best_exact_sigma, best_sigma
+from ._sigma_search import maps_of, resolved
+
+
+class KernelRegression(KernelEstimator):
+    """Base of the estimators that divide sums of features by a sum of features."""
+
+    _default_map = ClusterQuantizer(256)
+    _parameter_constraints = {
+        **KernelEstimator._parameter_constraints,
+        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
+    }
+    _warns = True
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.random_state = random_state
+
+    def _leaves_sigma_open(self, feature_map):
+        if self.sigma is not None or getattr(feature_map, "kernel", None) == "softmax":
+            return False
+        return feature_map.get_params(deep=False).get("sigma", 1.0) is None
+
+    def _fit_map(self, data, is_first_batch=False):
+        if isinstance(self.feature_map, str):
+            is_open = self.sigma is None
+            chosen = best_exact_sigma(data) if is_open else (resolved(self.sigma, data), 0.0)
+            self.sigma_, share = chosen
+            maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
+            return replace(self._before(maps, data), prior_share=share)
+        feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
+        if self._leaves_sigma_open(feature_map):
+            with beside_threads(feature_map):
+                sigma, share = best_sigma(feature_map, data)
+            feature_map.set_params(sigma=sigma)
+        self.feature_map_ = data.fitted(feature_map)
+        if hasattr(self.feature_map_, "sigma_"):
+            self.sigma_ = self.feature_map_.sigma_
+        return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
+
+    def _before(self, maps, data):
+        return KeySums.before(self.get_params(), maps, data)
+
+    def _bytes_of_sums(self, n_columns, data):
+        return bytes_of_sums(n_columns, data)
+
+    def _query(self, X, function):
+        """Return `KeySums.query` for rows that the user passes to a public method, and a dtype.
+
+        The dtype is that of the rows, which predictions have, too.
+        """
+        check_is_fitted(self)
+        lost = []
+
+        def noted(sums, block):
+            xp, weights = namespace(sums), sums[:, :, 0]
+            is_partial = bool(xp.any(weights[:, 0] == 0))  # all weights take several times as long
+            lost.append(is_partial and bool(xp.any(xp.all(weights == 0, axis=1))))
+            return function(sums, block)
+
+        X = validate_rows(self, X, reset=False)
+        answer = self._fitted.query(X, noted)
+        if any(lost) and self._warns:
+            warnings.warn(
+                "Some rows of X are predicted by the class shares or the mean target alone: the "
+                "features of feature_map are 0 there, or beyond the range of floats. Use a "
+                "positive map, such as OptimalPositiveRF, or smaller inputs.",
+                FeatureCollapseWarning,
+                stacklevel=3,
+            )
+        return answer, X.dtype

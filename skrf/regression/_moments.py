@@ -1,0 +1,369 @@
+"""Moments of features and targets, which ridge regression consists of: of all rows, or by class."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from .._arrays import (
+    arithmetic,
+    cast,
+    is_array_api,
+    like,
+    namespace,
+    rows_at_once,
+    squared_norms,
+    take,
+    to_host,
+)
+from .._memory import check_fits
+from .._sums import Memory, exp_max_one, transposed
+from .._threads import Scratch
+from ..features import in_range
+from ._blocks import blocks_of
+
+_FIRST_ROWS = 256  # used to find approximate means
+# Large blocks, because adding up their products costs the squared number of columns per block.
+_BLOCK, _PARTS = 2**20, 16
+_GPU_ROWS = 2**14  # at most: errors of float32 sums grow with their length
+_RUN = 8  # at most: blocks that a thread adds up alone, so that it seldom waits for the others
+_HELD_RUNS, _HELD_NUMBERS = 16, 2**24  # of sums of runs, held at once
+_SINGLE = 1e-7  # relative error of products in float32, with a margin
+
+
+def plain_features(feature_map, X, memory, n_more=0):
+    """Return the features of rows, with rows of positive maps divided by their norm.
+
+    The largest exponent of such a row is factored out first, so nothing vanishes or overflows.
+    Features with signs on the host are followed by `n_more` columns, to be filled by the caller.
+    """
+    X = in_range(feature_map, X)
+    is_written = not (feature_map.is_positive or feature_map.n_columns is None or is_array_api(X))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_written:
+            out = memory.features((X.shape[0], feature_map.n_columns + n_more), X.dtype)
+            features = out[:, : feature_map.n_columns]
+            if feature_map.level is None:
+                feature_map.write_plain(X, features, memory.room)
+            else:
+                feature_map.write(X, features, memory.room)
+                out *= math.exp(feature_map.level)  # several times as fast as a part of every row
+            return out
+        rows = memory.rows(feature_map, X)
+        if rows.scale is not None:
+            return rows.plain()
+    xp, do = namespace(rows.values), arithmetic(rows.values)
+    features = exp_max_one(rows.values)
+    norms = xp.sqrt(squared_norms(features))[:, None]
+    return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
+
+
+def check_range(values):
+    """Raise if features with signs have left the range of floats."""
+    if not bool(namespace(values).all(namespace(values).isfinite(values))):
+        raise ValueError(
+            "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
+            "rows of float64, or a map with positive features, whose rows are normalised."
+        )
+
+
+# ---------------------------------------------------------------- moments
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted second moments of features and targets side by side, about their means.
+
+    `merge` is associative and commutative to rounding; it changes neither side.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the weights.
+    mean : ndarray of shape (M + T,)
+        Means of the features, then of the targets.
+    products : ndarray of shape (M + T, M + T)
+        Sums of weight times products of deviations.
+    unit : ndarray of shape (T,)
+        Powers of 2 that the targets are divided by.
+    """
+
+    weight: float
+    mean: np.ndarray
+    products: np.ndarray
+    unit: np.ndarray
+
+    def __post_init__(self):
+        with np.errstate(over="ignore"):
+            total = self.weight + np.trace(self.products)
+        if not np.isfinite(total):
+            raise ValueError(
+                "sample_weight, times squares of features, adds up to more than the largest float, "
+                f"{np.finfo(float).max:.2g}: divide it, and alpha, by a number."
+            )
+
+    @property
+    def n_columns(self):
+        """Number of features."""
+        return len(self.mean) - len(self.unit)
+
+    @property
+    def gram(self):
+        """Products of features."""
+        return self.products[: self.n_columns, : self.n_columns]
+
+    @property
+    def cross(self):
+        """Products of features and targets, (M, T)."""
+        return self.products[: self.n_columns, self.n_columns :]
+
+    @property
+    def squares(self):
+        """Squares of the targets, (T,)."""
+        return np.diagonal(self.products)[self.n_columns :]
+
+    @property
+    def together(self):
+        """The moments of all rows, as `ClassMoments` has them, too."""
+        return self
+
+    def in_units(self, unit):
+        """Return the same with targets in other units."""
+        if np.array_equal(unit, self.unit):
+            return self
+        scale = np.concatenate([np.ones(self.n_columns), self.unit / unit])
+        products = self.products * scale * scale[:, None]
+        return replace(self, mean=self.mean * scale, products=products, unit=unit)
+
+    def merge(self, other):
+        """Return the moments of the rows of both."""
+        unit = np.maximum(self.unit, other.unit)
+        one, two = self.in_units(unit), other.in_units(unit)
+        weight, gap = one.weight + two.weight, two.mean - one.mean
+        with np.errstate(over="ignore"):
+            products = one.products + two.products
+            products += np.outer(one.weight * (two.weight / weight) * gap, gap)
+        return Moments(weight, one.mean + two.weight / weight * gap, products, unit)
+
+    @property
+    def shares(self):
+        """Weights of the targets' errors, in these units, in their mean in the largest unit."""
+        return (self.unit / self.unit.max()) ** 2 / len(self.unit)
+
+    def mean_errors(self, other, coef):
+        """Return mean squared errors of predictions from other moments, in the largest unit.
+
+        Parameters
+        ----------
+        other : Moments
+            Moments that the coefficients come from, in the same units.
+        coef : ndarray of shape (M, T, n_alphas)
+            Coefficients.
+        """
+        # Coefficients may be only rounding, if alpha is lost in it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
+            spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
+            gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
+            offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
+            errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
+        return np.where(np.isnan(errors), np.inf, errors)
+
+
+def bytes_of_moments(n_columns, n_targets):
+    """Return how many bytes the moments of so many features and targets hold."""
+    return 8 * (n_columns + n_targets) ** 2
+
+
+def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
+    """Return the moments of rows, computed from products of blocks.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    X : array or sparse matrix of shape (n, d)
+        Rows.
+    targets : callable
+        Returns the targets of a slice of rows, (n, T), in units of its ``unit``.
+    weights : ndarray of shape (n,) or None
+        Positive weights.
+    least_alpha : float, default=0.0
+        Their share of the smallest ridge that will be added. If products of float32 features may
+        have errors of its size, they are computed in float64.
+    """
+    n, memory, room = X.shape[0], Memory(), Scratch()
+    _, map_runs = blocks_of(feature_map, X)
+    weight, weight_unit, heaviest = float(n), 1.0, None
+    first = np.arange(min(n, _FIRST_ROWS))
+    if weights is not None:
+        weight_unit = 2.0 ** np.floor(np.log2(weights.max()))
+        weights = weights / weight_unit
+        weight = float(weights.sum())
+        # They give the best estimate of the means, and distance from them costs digits.
+        first = np.sort(np.argsort(-weights, kind="stable")[: len(first)])
+        heaviest = weights[first]
+    n_columns = feature_map.n_columns
+    if n_columns is None:  # one row tells
+        n_columns = plain_features(feature_map, take(X, first[:1]), memory).shape[1]
+    n_bytes = bytes_of_moments(n_columns, len(targets.unit))
+    check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
+    features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
+    check_range(features)
+    both = np.column_stack([features, targets(first)])
+    shift = np.average(both, axis=0, weights=heaviest)
+    total = np.zeros((len(shift) + 1, len(shift) + 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        trace = features.var(axis=0).sum() * weight * weight_unit
+    is_double = least_alpha < _SINGLE * trace / n_columns
+    centre = np.append(shift[:n_columns], np.zeros(len(total) - n_columns))
+
+    def block(rows):
+        features = plain_features(feature_map, X[rows, :], memory, len(total) - n_columns)
+        xp = namespace(features)
+        dtype = xp.float64 if is_double else features.dtype
+        others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
+        if is_array_api(features):
+            features = cast(features, dtype) - like(shift[:n_columns], features)
+            table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
+        else:
+            table = features  # with room for the others, if it could be had
+            if features.dtype != dtype or features.shape[1] == n_columns:
+                table = room((len(features), len(total)), dtype)
+                table[:, :n_columns] = features[:, :n_columns]
+            np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
+            table -= centre.astype(dtype)  # twice as fast as from a part of every row
+        if weights is not None:
+            table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
+        return to_host(transposed(table) @ table)
+
+    def run(rows):
+        moments = np.zeros_like(total)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(rows.start, rows.stop, size):
+                moments += block(slice(start, min(start + size, rows.stop)))
+        return moments
+
+    least, usual = n_columns, _BLOCK // n_columns
+    most = max(usual, least, min(rows_at_once(X, n_columns, usual), _GPU_ROWS))
+    size = min(max(-(-n // _PARTS), least), most)
+    length = size * min(-(-n // (_PARTS * size)), _RUN)
+    step = length * max(min(_HELD_RUNS, _HELD_NUMBERS // n_columns**2), 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, n, step):
+            total += sum(map_runs(run, min(start + step, n), length, start))
+    check_range(total)
+    gap = total[-1, :-1] / weight
+    with np.errstate(over="ignore"):
+        products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
+        weight = float(np.float64(weight) * weight_unit)
+    return Moments(weight, shift + gap, products, targets.unit)
+
+
+# ---------------------------------------------------------------- moments of every class
+
+
+@dataclass(frozen=True, eq=False)
+class NoTargets:
+    """Targets of rows of a single class: none."""
+
+    unit = np.empty(0)
+
+    def __call__(self, rows):
+        """Return nothing for a slice, or indices, of rows."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        return np.empty((n, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMoments:
+    """Weighted second moments of the features of every class, each about its own mean.
+
+    `merge` is associative and commutative to rounding; it changes neither side.
+
+    Parameters
+    ----------
+    classes : tuple of (Moments or None)
+        Moments without targets; None for a class without rows.
+    """
+
+    classes: tuple
+
+    @classmethod
+    def of_rows(cls, feature_map, X, codes, n_classes, weights, least_alpha=0.0):
+        """Return the moments of rows with these class codes; see `moments_of_rows`."""
+        n_columns = feature_map.n_columns or 0
+        n_bytes = n_classes * bytes_of_moments(n_columns, 0)
+        what = f"the second moments of {n_classes} classes"
+        check_fits(n_bytes, f"feature_map with {n_columns} columns", what)
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=n_classes))
+        classes = []
+        for rows in np.split(order, ends[:-1]):
+            if len(rows) == 0:
+                classes.append(None)
+                continue
+            given = take(X, rows), NoTargets(), None if weights is None else weights[rows]
+            classes.append(moments_of_rows(feature_map, *given, least_alpha=least_alpha))
+        return cls(tuple(classes))
+
+    @property
+    def n_columns(self):
+        """Number of features."""
+        return next(moments.n_columns for moments in self.classes if moments is not None)
+
+    def merge(self, other):
+        """Return the moments of the rows of both."""
+        pairs = zip(self.classes, other.classes, strict=True)
+        return ClassMoments(
+            tuple(
+                two if one is None else one if two is None else one.merge(two) for one, two in pairs
+            )
+        )
+
+    @property
+    def weight(self):
+        """Sum of the weights."""
+        return sum(moments.weight for moments in self.classes if moments is not None)
+
+    @cached_property
+    def together(self):
+        """The `Moments` of all features, and of targets -1 and 1 for every class."""
+        weights = np.array([0.0 if one is None else one.weight for one in self.classes])
+        n, seen = self.n_columns, np.flatnonzero(weights)
+        weight, means = weights.sum(), np.zeros((len(weights), n))
+        means[seen] = [self.classes[k].mean for k in seen]
+        shares = weights / weight
+        deviations = means - shares @ means
+        deviations[weights == 0] = 0.0
+        targets = 2 * shares - 1
+        products = np.empty((n + len(weights),) * 2)
+        products[:n, :n] = sum(self.classes[k].products for k in seen)
+        products[:n, :n] += (deviations * weights[:, None]).T @ deviations
+        products[:n, n:] = 2 * (deviations * weights[:, None]).T
+        products[n:, :n] = products[:n, n:].T
+        products[n:, n:] = 4 * (np.diag(weights) - np.outer(weights, shares))
+        mean = np.concatenate([shares @ means, targets])
+        return Moments(weight, mean, products, np.ones(len(weights)))
+
+    def of_pair(self, first, second):
+        """Return the `Moments` of two classes, the first with target -1 and the second with 1.
+
+        It is None if one of them has no rows.
+        """
+        one, two = self.classes[first], self.classes[second]
+        if one is None or two is None:
+            return None
+        weight = one.weight + two.weight
+        share, gap = two.weight / weight, two.mean - one.mean
+        # Written as sums about the means of the classes, the products keep all their digits.
+        size = one.weight * share
+        n = len(gap)
+        products = np.empty((n + 1, n + 1))
+        products[:n, :n] = one.products + two.products
+        products[:n, :n] += np.outer(size * gap, gap)
+        products[:n, n] = products[n, :n] = 2 * size * gap
+        products[n, n] = 4 * size
+        mean = np.append(one.mean + share * gap, 2 * share - 1)
+        return Moments(weight, mean, products, np.ones(1))

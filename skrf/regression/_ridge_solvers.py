@@ -1,0 +1,439 @@
+"""Solutions of ridge regressions from moments: of targets, of classes, and of pairs of classes."""
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, eigh
+from scipy.linalg.lapack import dposv, dtrtri
+from scipy.optimize import brentq
+
+from .._arrays import cast, like, namespace, squared_norms
+from .._threads import run_all
+
+# Logarithms of the alphas to try, in units of the mean eigenvalue.
+_LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
+_FLAT = 1e-6
+_LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
+_LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
+# Multiplications of the solutions for all pairs up to which they are worth it: about a minute.
+_MOST_OPERATIONS = 2e12
+TIE = 1e-5  # values so near to each other may differ by rounding alone, for float32 rows, too
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """A solution: the posterior of a Bayesian linear regression with a flat intercept.
+
+    Parameters
+    ----------
+    alpha : float
+        The ridge added to the diagonal.
+    coef : ndarray of shape (M, T)
+        Coefficients, for targets in units.
+    unit : ndarray of shape (T,)
+        Powers of 2 that the targets are divided by.
+    intercept : ndarray of shape (T,)
+        Intercepts.
+    root : ndarray of shape (M, M) or None
+        R R' is the inverse of gram + alpha.
+    mean : ndarray of shape (M,)
+        Mean of the features.
+    weight : float
+        Sum of the weights.
+    deviation : ndarray of shape (T,) or None
+        Standard deviation of the noise; NaN if there are too few rows to estimate it.
+    """
+
+    alpha: float
+    coef: np.ndarray
+    unit: np.ndarray
+    intercept: np.ndarray
+    root: np.ndarray | None
+    mean: np.ndarray
+    weight: float
+    deviation: np.ndarray | None
+
+    @property
+    def linear(self):
+        """Coefficients (M, T) and intercepts, in the units of the targets."""
+        return self.coef * self.unit, self.intercept
+
+    def means(self, features):
+        """Return the predictions for features, (n, T)."""
+        predictions = features @ like(self.coef, features)
+        predictions = cast(predictions, namespace(predictions).float64)
+        return predictions * like(self.unit, predictions) + like(self.intercept, predictions)
+
+    def values(self, features):
+        """Return what classes are decided by: here the predictions."""
+        return self.means(features)
+
+    def deviations(self, features, is_projected=False):
+        """Return the standard deviations of targets for features, (n, T).
+
+        Of a kernel with K(x, x) = 1 that was projected on a few directions, what the features lack
+        has the deviation of the prior: no row says anything about it.
+        """
+        xp = namespace(features)
+        features = cast(features, xp.float64)
+        spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
+        if is_projected:
+            spread = spread + xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
+        return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminants(Ridge):
+    """Linear discriminants, which are combinations of the regressions on -1 and 1 for every class.
+
+    They are logarithms of the classes' probabilities for rows scattered about the mean of their
+    class with one covariance, that of the features within classes plus alpha. Discriminants of a
+    contrast that the features nearly explain are large, so the regressions are combined in float64:
+    their rounding is then the same for classes that differ in other contrasts.
+
+    Parameters
+    ----------
+    turn : ndarray of shape (T, T)
+        Multiplies the regressions.
+    levels : ndarray of shape (T,)
+        Is added to them.
+    """
+
+    turn: np.ndarray
+    levels: np.ndarray
+
+    @property
+    def linear(self):
+        """Coefficients and intercepts, up to a common term."""
+        coef, intercept = super().linear
+        return coef @ self.turn, intercept @ self.turn + self.levels
+
+    def means(self, features):
+        """Return the logarithms of the probabilities for features, (n, T)."""
+        predictions = super().means(features)
+        xp = namespace(predictions)
+        predictions = predictions @ like(self.turn, predictions) + like(self.levels, predictions)
+        predictions = predictions - xp.max(predictions, axis=1, keepdims=True)
+        return predictions - xp.log(xp.sum(xp.exp(predictions), axis=1, keepdims=True))
+
+
+def solved(moments, alpha, noise=None):
+    """Return the `Ridge` of moments.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows.
+    alpha : float
+        The ridge.
+    noise : float, default=None
+        Variance of the noise of the targets; None estimates it.
+    """
+    coef, root = _root_solve(moments, alpha)
+    fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
+    freedom = moments.weight - 1 - len(coef) + alpha * np.square(root).sum()
+    deviation = _deviation(np.maximum(moments.squares - fitted, 0.0), freedom) * moments.unit
+    if noise is not None:
+        deviation = np.full(coef.shape[1], np.sqrt(noise))
+    return ridge_of(moments, alpha, coef, root, deviation)
+
+
+def discriminants(ridge, moments):
+    """Return a `Ridge` of targets -1 and 1 for every class turned into `Discriminants`."""
+    means, targets = np.split(moments.mean, [moments.n_columns])
+    shares = (1 + targets) / 2
+    # Classes without rows, or with no more weight than rounding, are left to the end.
+    is_seen = shares > np.finfo(float).eps
+    shares, cross = shares[is_seen], moments.cross[:, is_seen] / moments.weight
+    roots = np.sqrt(shares)
+    explained = cross.T @ ridge.coef[:, is_seen] / 4 / np.outer(roots, roots)
+    # An eigenvalue is the share of a contrast of classes that the features do not explain.
+    values, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)
+    values = np.maximum(values, _LEAST_SHARE)
+    turn = (vectors / values) @ vectors.T / (2 * np.outer(roots, roots))
+    halves = np.einsum("mt,mt->t", cross, ridge.coef[:, is_seen] @ turn) / (4 * shares)
+    levels = np.log(shares) - halves - targets[is_seen] @ turn
+    # The others get the mean of these and less, so they are never the largest.
+    of_all = np.full((len(targets), len(targets)), 0.0)
+    of_all[is_seen] = turn.mean(axis=1, keepdims=True)
+    of_all[np.ix_(is_seen, is_seen)] = turn
+    all_levels = np.full(len(targets), levels.mean() + np.log(np.finfo(float).eps))
+    all_levels[is_seen] = levels
+    return Discriminants(*vars(ridge).values(), of_all, all_levels)
+
+
+def _deviation(squares, freedom):
+    """Return standard deviations, NaN if there are no degrees of freedom."""
+    return np.sqrt(squares / freedom) if freedom > 0 else np.full_like(squares, np.nan)
+
+
+def ridge_of(moments, alpha, coef, root=None, deviation=None):
+    """Return the `Ridge` of coefficients; without a root it has no standard deviations."""
+    means, targets = np.split(moments.mean, [moments.n_columns])
+    intercept = (targets - means @ coef) * moments.unit
+    return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
+
+
+def _shifted(gram, alpha):
+    shifted = gram.copy(order="F")
+    shifted[np.diag_indices_from(shifted)] += alpha
+    return shifted
+
+
+def _root_solve(moments, alpha):
+    """Return the coefficients, and R with R R' the inverse of gram + alpha."""
+    try:
+        lower = cholesky(_shifted(moments.gram, alpha), lower=True, overwrite_a=True)
+        root = dtrtri(lower, lower=1)[0].T
+        sides = root.T @ moments.cross
+    except LinAlgError:  # alpha is lost in rounding
+        values, vectors = eigh(moments.gram, driver="evd")
+        is_some, _ = _beyond_rounding(moments, values)
+        root = vectors / np.sqrt(np.where(is_some, values, 0.0) + alpha)
+        sides = root.T @ moments.cross * is_some[:, None]
+    return root @ sides, root
+
+
+def _beyond_rounding(moments, values):
+    """Return which eigenvalues exceed rounding, and its size relative to the largest.
+
+    The others are set to 0, and so are coefficients in those directions.
+    """
+    rounding = len(values) * np.finfo(float).eps
+    of_mean = np.linalg.norm(rounding * moments.mean[: len(values)]) ** 2 * moments.weight
+    return values > max(rounding * values[-1], of_mean, _LEAST), rounding
+
+
+def solve(moments, alpha):
+    """Return only the coefficients, (M, T), in the units of the moments."""
+    _, coef, info = dposv(_shifted(moments.gram, alpha), moments.cross, lower=1, overwrite_a=1)
+    return _root_solve(moments, alpha)[0] if info else coef
+
+
+class Spectrum:
+    """Eigenvalues of the gram matrix, which give the solutions for all alphas at once.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows.
+    """
+
+    def __init__(self, moments):
+        values, self.vectors = eigh(moments.gram, driver="evd")
+        is_some, rounding = _beyond_rounding(moments, values)
+        self.moments, self.values = moments, np.where(is_some, values, 0.0)
+        self.sides = self.vectors.T @ moments.cross * is_some[:, None]
+        self.explained = (self.sides / np.sqrt(np.where(is_some, values, 1.0))[:, None]) ** 2
+        rest = moments.squares - self.explained.sum(axis=0)
+        self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
+
+    def cross_validation(self, alphas):
+        """Return the mean squared errors of generalised cross-validation, like `mean_errors`.
+
+        They are infinite if less than one degree of freedom is left.
+        """
+        shrunk = alphas / (self.values[:, None] + alphas)
+        squares = self.rest[:, None] + self.explained.T @ shrunk**2
+        left = self.moments.weight - 1 - np.sum(1 - shrunk, axis=0)
+        divisor = np.where(left < 1, 1.0, left)
+        errors = squares / divisor * (self.moments.weight / divisor)
+        return np.where(left < 1, np.inf, self.moments.shares @ errors)
+
+    def solved_by_evidence(self):
+        """Return the `Ridge` of largest marginal likelihood, with one alpha for all targets.
+
+        The root of the derivative is sought, because the maximum is too flat to find exactly.
+        """
+        is_some = self.moments.squares > 0
+        units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
+        explained, rest = (np.ldexp(x[..., is_some], units) for x in (self.explained, self.rest))
+        freedom = self.moments.weight - 1
+        size = self.values.mean() or 1.0
+
+        def loss(log_alpha):
+            shrunk, left = parts(log_alpha)
+            return freedom * np.log(left).sum() - len(left) * np.log(shrunk).sum()
+
+        def slope(log_alpha):
+            shrunk, left = parts(log_alpha)
+            by_alpha = (shrunk * (1 - shrunk)) @ explained
+            return freedom * np.sum(by_alpha / left) - len(left) * np.sum(1 - shrunk)
+
+        def parts(log_alpha):
+            shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
+            return shrunk, rest + shrunk @ explained
+
+        # If all rows can be fitted exactly it is flat towards 0; choose the largest of equal ones.
+        losses = np.array([loss(point) for point in _LOG_ALPHAS])
+        best = _LOG_ALPHAS[losses <= losses.min() + _FLAT][-1]
+        low, high = best - _STEP, best + _STEP
+        if slope(low) < -_FLAT and slope(high) > _FLAT:
+            best = brentq(slope, low, high, xtol=1e-12)
+        alpha = float(size * np.exp(best))
+        coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
+        root = self.vectors / np.sqrt(self.values + alpha)
+        deviation = _deviation(self.rest + parts(best)[0] @ self.explained, freedom)
+        return ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)
+
+
+# ---------------------------------------------------------------- pairs of classes
+
+
+def n_operations(n_classes, n_columns):
+    """Return how many multiplications the solutions for all pairs of classes take."""
+    return n_classes * (n_classes - 1) / 2 * n_columns**3 / 3
+
+
+def is_affordable(n_classes, n_columns):
+    """Return whether one-vs-one is what ``decision="auto"`` may choose."""
+    return n_operations(n_classes, n_columns) <= _MOST_OPERATIONS
+
+
+def pairs_of(n_classes):
+    """Return all pairs of classes (first, second), in the order of their ridge regressions."""
+    return list(combinations(range(n_classes), 2))
+
+
+def signs_of(n_classes):
+    """Return 1 where a class is the second of a pair and -1 where it is the first, (K, P)."""
+    first, second = np.array(pairs_of(n_classes)).T
+    signs = np.zeros((n_classes, len(first)))
+    signs[first, np.arange(len(first))], signs[second, np.arange(len(first))] = -1.0, 1.0
+    return signs
+
+
+@dataclass(frozen=True, eq=False)
+class PairRidges:
+    """A ridge regression for every pair of classes, which vote.
+
+    Parameters
+    ----------
+    alpha : float
+        The ridge added to the diagonal.
+    coef : ndarray of shape (M, P)
+        Coefficients; positive values speak for the second class of a pair.
+    intercept : ndarray of shape (P,)
+        Intercepts.
+    n_classes : int
+        Number of classes.
+    """
+
+    alpha: float
+    coef: np.ndarray
+    intercept: np.ndarray
+    n_classes: int
+
+    @classmethod
+    def solved(cls, moments, alpha):
+        """Return the solutions from `ClassMoments`."""
+        pairs = pairs_of(len(moments.classes))
+        solutions = run_all(partial(_solution, moments, alpha), pairs)
+        coefs, intercepts = zip(*solutions, strict=True)
+        return cls(alpha, np.stack(coefs, axis=1), np.array(intercepts), len(moments.classes))
+
+    @property
+    def linear(self):
+        """Coefficients (M, P) and intercepts."""
+        return self.coef, self.intercept
+
+    def values(self, features):
+        """Return the regressions of all pairs, (n, P)."""
+        values = features @ like(self.coef, features)
+        values = cast(values, namespace(values).float64)
+        return values + like(self.intercept, values)
+
+    def means(self, features):
+        """Return the votes for every class, (n, n_classes), with ties broken; see `votes`."""
+        return votes(self.values(features), self.n_classes)
+
+
+def votes(values, n_classes):
+    """Return how many pairs every class wins, and a fraction by which ties are broken.
+
+    Parameters
+    ----------
+    values : array of shape (n, P)
+        Regressions of the pairs, positive for the second class.
+    n_classes : int
+        Number of classes.
+
+    Returns
+    -------
+    array of shape (n, n_classes)
+        Votes plus less than a third: the sum of tanh of the values for a class, divided by three
+        times the number of its pairs. Raw sums would let one far value outvote the others. A value
+        that may be 0 but for rounding, as where all features are 0 between two classes of the same
+        weight, is half a vote for each.
+    """
+    xp = namespace(values)
+    wins = xp.where(xp.abs(values) > TIE, xp.sign(values) / 2, like(0.0, values))
+    scores = wins + xp.tanh(values) / (3.0 * (n_classes - 1))
+    return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
+
+
+def _solution(moments, alpha, pair):
+    """Return the coefficients and the intercept of a pair."""
+    of_pair = moments.of_pair(*pair)
+    if of_pair is None:
+        return np.zeros(moments.n_columns), 1.0 if moments.classes[pair[0]] is None else -1.0
+    coef = solve(of_pair, alpha)[:, 0]
+    return coef, of_pair.mean[-1] - of_pair.mean[:-1] @ coef
+
+
+def pair_values(features, codes, weights, alpha, others, n_classes):
+    """Return the regressions of all pairs at other rows, solved in the rows of every pair.
+
+    The same as by `PairRidges`, and cheaper where a pair has fewer rows than features.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n, M)
+        Features of the training rows.
+    codes : ndarray of int of shape (n,)
+        Their classes.
+    weights : ndarray of shape (n,) or None
+        Their weights.
+    alpha : sequence of float
+        The ridges.
+    others : ndarray of shape (n_others, M)
+        Features of the other rows.
+    n_classes : int
+        Number of classes.
+
+    Returns
+    -------
+    ndarray of shape (n_alphas, n_others, P)
+        The regressions.
+    """
+    gram, cross = features @ features.T, others @ features.T
+    rows = [np.flatnonzero(codes == k) for k in range(n_classes)]
+    roots = np.ones(len(codes)) if weights is None else np.sqrt(weights)
+    pairs = pairs_of(n_classes)
+    values = np.empty((len(alpha), len(others), len(pairs)))
+    for p, (first, second) in enumerate(pairs):
+        if not (len(rows[first]) and len(rows[second])):
+            values[:, :, p] = -1.0 if len(rows[first]) else 1.0
+            continue
+        members = np.concatenate([rows[first], rows[second]])
+        targets = np.repeat([-1.0, 1.0], [len(rows[first]), len(rows[second])])
+        root = roots[members]
+        share = root**2 / np.sum(root**2)
+        block = gram[np.ix_(members, members)]
+        mean = block @ share
+        centred = (block - mean - mean[:, None] + share @ mean) * root * root[:, None]
+        target = share @ targets
+        sides = (targets - target) * root
+        at_others = cross[:, members]
+        for k, ridge in enumerate(alpha):
+            shifted = centred.copy(order="F")
+            shifted[np.diag_indices_from(shifted)] += ridge
+            _, dual, info = dposv(shifted, sides, lower=1, overwrite_a=1)
+            if info:  # the ridge is lost in rounding
+                dual = np.linalg.lstsq(centred, sides, rcond=None)[0]
+            dual = dual * root
+            dual -= share * dual.sum()
+            values[k, :, p] = at_others @ dual - mean @ dual + target
+    return values
