@@ -515,6 +515,19 @@ def test_products_are_made_in_the_precision_that_alpha_needs():
         assert_allclose(model.predict(rows[::30]), expected, atol=1e-3)
 
 
+@pytest.mark.parametrize(("sigma", "alpha"), [(1.0, 1e-3), (0.3, 0.1), (0.1, 1e-3), (0.05, 1e-4)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_root_is_applied_to_sums_where_that_costs_no_digits(sigma, alpha, dtype):
+    rows = np.random.default_rng(1).normal(size=(400, 3)).astype(dtype)
+    targets = np.sin(2 * rows[:, 0])
+    feature_map = ClusterNystroem(40, sigma=sigma, random_state=0)
+    model = ApproxKernelRidge(feature_map, alpha=alpha).fit(rows, targets)
+    features = model.feature_map_.transform(rows.astype(np.float64))
+    expected = Ridge(alpha).fit(features, targets).predict(features)
+    assert_allclose(model.predict(rows.astype(np.float64)), expected, rtol=0, atol=1e-8)
+    assert_allclose(model.coef_ @ features.T + model.intercept_, expected, rtol=0, atol=1e-8)
+
+
 def test_threads_change_nothing_but_rounding():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20_000, 3)).astype(np.float32)

@@ -60,6 +60,8 @@ class FeatureMap(ABC):
     inner, matrix : FeatureMap and ndarray of shape (n_inner, n_columns), or None
         Features are those of the inner map times the matrix, which consumers that sum features, or
         multiply them by coefficients, apply once instead of to every row.
+    magnification : float
+        The largest eigenvalue of the matrix times its transpose.
     is_indicator : bool
         Whether a row has a single feature, 1, whose number ``columns(X, labels)`` returns.
     is_double : bool
@@ -81,6 +83,7 @@ class FeatureMap(ABC):
     is_parallel = True
     is_projected = False
     inner = matrix = None
+    magnification = 1.0
     is_indicator = False
     is_double = False
     n_sines = 0

@@ -67,10 +67,13 @@ class LandmarkMap(FeatureMap):
         Returns k(C, x).
     matrix : ndarray of shape (m, m)
         K(C, C)^(-1/2).
+    magnification : float
+        The largest eigenvalue of 1 / K(C, C).
     """
 
     inner: SimilarityMap
     matrix: np.ndarray
+    magnification: float
     is_positive = False
     is_projected = is_double = True
     n_features = property(lambda self: self.inner.n_features)
@@ -263,5 +266,6 @@ class ClusterNystroem(CentersOfClusters):
         is_some = values > _RANK * values[-1]
         root = (axes[:, is_some] / np.sqrt(values[is_some])) @ axes[:, is_some].T
         projection = DenseProjection(affine.on_host(learned.centers_))
-        feature_map = LandmarkMap(SimilarityMap(affine, projection), root)
+        inner = SimilarityMap(affine, projection)
+        feature_map = LandmarkMap(inner, root, 1 / values[is_some].min())
         return feature_map, feature_map
