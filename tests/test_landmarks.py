@@ -46,6 +46,19 @@ def make(n_components=12, **params):
 # ------------------------------------------------------------------ the estimate
 
 
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, array_api_strict.asarray])
+def test_the_laplacian_kernel_is_exact_with_all_rows_as_landmarks(form):
+    rows, sigma = np.unique(X, axis=0), 0.4
+    fitted = ClusterNystroem(len(rows), kernel="laplacian", sigma=sigma, random_state=0).fit(rows)
+    expected = np.exp(-sigma * cdist(Q, rows, "cityblock"))
+    features = np.asarray(fitted.transform(form(Q))) @ fitted.transform(rows).T
+    assert_allclose(features, expected, rtol=1e-9)
+    assert_allclose(fitted.exact_kernel(Q, rows), expected, rtol=1e-12)
+    single = fitted.transform(Q.astype(np.float32))
+    assert single.dtype == np.float32
+    assert_allclose(single, fitted.transform(Q), rtol=0, atol=1e-6)
+
+
 def test_the_estimate_is_the_projection_on_the_landmarks():
     places = make().fit(X, y).centers_
     for sigma in (0.3, 1.0, 4.0):

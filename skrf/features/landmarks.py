@@ -6,17 +6,19 @@ from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
-from .._arrays import Kept, like, namespace, scaled_squares
+from .._arrays import Kept, is_array_api, like, namespace, scaled_squares
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import DenseProjection
-from ._affine import Affine
+from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
+from .spectra import SPECTRA
 from .streams import CENTERS, KEYS, QUERIES
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
@@ -26,33 +28,73 @@ _RANK = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
-class SimilarityMap(FeatureMap):
-    """Features k(C, x) of landmarks C, scaled by the largest of each row.
+class GaussianLogs:
+    """Logarithms of the Gaussian kernel of rows and centres.
 
     Parameters
     ----------
     affine : Affine
         Coordinates in which distances are measured.
     projection : DenseProjection
-        The landmarks in these coordinates.
+        The centres in these coordinates.
     """
 
     affine: Affine
     projection: DenseProjection
-    is_positive = False
-    is_double = True
 
     def __call__(self, X):
-        """Return the `Rows` of X."""
-        rows, xp = self.affine(X), namespace(X)
+        """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
+        rows = self.affine(X)
         logs = rows.dot(self.projection)
-        logs = logs - like(self.projection.squared_norms / 2, logs)
-        top = xp.max(logs, axis=1)
-        return signed_rows(xp.exp(logs - top[:, None]), top - rows.squared_norms() / 2)
+        return logs - like(self.projection.squared_norms / 2, logs), rows.squared_norms() / -2
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.affine.exponent_bound(X)
+
+
+class LaplacianLogs(GaussianLogs):
+    """Logarithms of the Laplacian kernel of rows and centres."""
+
+    def __call__(self, X):
+        """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
+        rows, centers, xp = self.affine(X), self.projection.matrix, namespace(X)
+        if not is_array_api(X):
+            logs = -cdist(rows.on_host(), centers, "cityblock")
+            return logs, np.zeros(len(logs))
+        logs, centers = 0.0, like(centers, X)
+        for k in range(centers.shape[1]):  # one column at a time, which keeps memory
+            logs = logs - xp.abs(rows.values[:, k, None] - centers[None, :, k])
+        return logs, xp.zeros_like(logs[:, 0])
+
+
+_LOGS = {"gaussian": GaussianLogs, "laplacian": LaplacianLogs}
+
+
+@dataclass(frozen=True, eq=False)
+class SimilarityMap(FeatureMap):
+    """Features k(C, x) of landmarks C, scaled by the largest of each row.
+
+    Parameters
+    ----------
+    logs : GaussianLogs
+        Returns their logarithms.
+    """
+
+    logs: GaussianLogs
+    is_positive = False
+    is_double = True
+    projection = property(lambda self: self.logs.projection)
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        (logs, of_rows), xp = self.logs(X), namespace(X)
+        top = xp.max(logs, axis=1)
+        return signed_rows(xp.exp(logs - top[:, None]), top + of_rows)
+
+    def exponent_bound(self, X):
+        """Return an upper bound of the squared norms of rows."""
+        return self.logs.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +129,12 @@ class LandmarkMap(FeatureMap):
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.inner.exponent_bound(X)
+
+
+def logs_of_centers(learned, kernel="gaussian"):
+    """Return what computes the logarithms of the kernel of rows and the centres."""
+    affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
+    return _LOGS[kernel](affine, DenseProjection(affine.on_host(learned.centers_)))
 
 
 class CentersOfClusters(BaseRandomFeatures):
@@ -178,7 +226,7 @@ class CentersOfClusters(BaseRandomFeatures):
 
 @document
 class ClusterNystroem(CentersOfClusters):
-    """Nystroem features on cluster centres, found within each class if labels are given.
+    r"""Nystroem features on cluster centres, found within each class if labels are given.
 
     %(sigma)s
 
@@ -197,6 +245,9 @@ class ClusterNystroem(CentersOfClusters):
         What the landmarks are: centres of clusters found within each class of y, centres of
         clusters, or random rows. "auto" uses the first if `fit` gets class labels, otherwise the
         second. Classes get clusters in proportion to their size, and at least one each.
+    kernel : {"gaussian", "laplacian"}, default="gaussian"
+        exp(-sigma^2 \|x - y\|^2 / 2), or exp(-sigma \|x - y\|_1), which suits columns of which a
+        few differ much; its features cost more where rows have many columns.
     sigma : float, "scale", "median" or None, default=None
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
         one over the median distance between at most 1,000 rows. Both look at queries only. None is
@@ -251,21 +302,43 @@ class ClusterNystroem(CentersOfClusters):
     ((20, 4), True)
     """
 
+    _parameter_constraints = {"kernel": [StrOptions(set(_LOGS))]}
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
+        kernel: Literal["gaussian", "laplacian"] = "gaussian",
+        sigma: Sigma | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(n_components, centers=centers, sigma=sigma, random_state=random_state)
+        self.kernel = kernel
+
     def _learn_from_rows(self, learned, sample):
         learned.centers_, _ = self._centers(learned, sample)
         learned.kept_squares = sample.once("squares of centers", Kept)
         learned.n_projections = len(learned.centers_)
 
     def _assemble(self, learned, draw):
-        affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-        places = learned.centers_ - learned.centers_[0]
-        size = max(np.abs(places).max(), np.finfo(float).tiny)
-        kept = learned.kept_squares
-        squares = kept.like(places, lambda: scaled_squares(places, places, 1 / size))
-        values, axes = np.linalg.eigh(np.exp(squares * (learned.sigma * size) ** 2 / -2))
+        values, axes = np.linalg.eigh(np.exp(self._log_gram(learned)))
         is_some = values > _RANK * values[-1]
         root = (axes[:, is_some] / np.sqrt(values[is_some])) @ axes[:, is_some].T
-        projection = DenseProjection(affine.on_host(learned.centers_))
-        inner = SimilarityMap(affine, projection)
+        inner = SimilarityMap(logs_of_centers(learned, self.kernel))
         feature_map = LandmarkMap(inner, root, 1 / values[is_some].min())
         return feature_map, feature_map
+
+    def _log_gram(self, learned):
+        """Return the logarithms of the kernel of the landmarks."""
+        if self.kernel == "laplacian":
+            return self._log_exact_kernel(learned.centers_, learned.centers_, learned.sigma)
+        places, kept = learned.centers_ - learned.centers_[0], learned.kept_squares
+        size = max(np.abs(places).max(), np.finfo(float).tiny)
+        squares = kept.like(places, lambda: scaled_squares(places, places, 1 / size))
+        return squares * (learned.sigma * size) ** 2 / -2
+
+    def _log_exact_kernel(self, X, Y, sigma):
+        if self.kernel == "gaussian":
+            return super()._log_exact_kernel(X, Y, sigma)
+        return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))

@@ -6,13 +6,12 @@ import numpy as np
 
 from .._arrays import like, to_host
 from .._sums import Rows
-from ..projections import DenseProjection
 from ._affine import Affine
 from ._clusters import nearest
 from ._docs import document
 from ._map import FeatureMap
 from .adaptive import AdaptiveRF
-from .landmarks import CentersOfClusters
+from .landmarks import CentersOfClusters, GaussianLogs, logs_of_centers
 
 _BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
 
@@ -23,26 +22,22 @@ class KernelMap(FeatureMap):
 
     Parameters
     ----------
-    affine : Affine
-        Coordinates in which distances are measured.
-    projection : DenseProjection
-        The centres in these coordinates.
+    logs : GaussianLogs
+        Returns their logarithms.
     """
 
-    affine: Affine
-    projection: DenseProjection
+    logs: GaussianLogs
     is_positive = is_double = True
+    projection = property(lambda self: self.logs.projection)
 
     def __call__(self, X):
         """Return the logarithms of the kernel."""
-        rows = self.affine(X)
-        logs = rows.dot(self.projection)
-        logs = logs - like(self.projection.squared_norms / 2, logs)
-        return Rows(logs - rows.squared_norms()[:, None] / 2)
+        logs, of_rows = self.logs(X)
+        return Rows(logs + of_rows[:, None])
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
-        return self.affine.exponent_bound(X)
+        return self.logs.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,9 +189,7 @@ class ClusterQuantizer(CentersOfClusters):
         learned.center_labels_ = None if codes is None else sample.classes[codes]
 
     def _assemble(self, learned, draw):
-        affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-        projection = DenseProjection(affine.on_host(learned.centers_))
-        queries = KernelMap(affine, projection)
+        queries = KernelMap(logs_of_centers(learned))
         return queries, IndicatorMap(
             learned.centers_, learned.center_labels_, self.centers != "random"
         )

@@ -9,7 +9,7 @@ from .. import variances
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import CouplingLike, DenseProjection
-from ._affine import Affine
+from ._affine import about_a_row
 from ._docs import document
 from .gaussian import GaussianRandomFeatures
 from .nonlinearities import PhasedCosine, SineCosine
@@ -129,10 +129,10 @@ class RFFSampler(GaussianRandomFeatures):
     def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel not in SPECTRA:
             return super()._log_exact_kernel(X, Y, sigma)
-        return SPECTRA[self.kernel].log_kernel(*_about_a_row(sigma, X, Y))
+        return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))
 
     def _dense_sides(self, learned, X, Y):
-        return _about_a_row(learned.sigma, X, Y)
+        return about_a_row(learned.sigma, X, Y)
 
     def _check_variance(self, learned):
         if self.kernel not in SPECTRA:
@@ -167,9 +167,3 @@ class RFFSampler(GaussianRandomFeatures):
 
     def _blocks(self, learned):
         return self._joint.blocks(learned.n_projections, learned.n_features)
-
-
-def _about_a_row(sigma, X, Y):
-    """Return dense scaled rows of both sides relative to one row: only differences matter."""
-    origin = Affine(1.0).on_host(X[:1, :])[0]
-    return [Affine(sigma, origin).on_host(Z) for Z in (X, Y)]
