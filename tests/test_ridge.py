@@ -18,6 +18,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier, RidgeCV
+from sklearn.metrics import get_scorer
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
@@ -42,6 +43,7 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
+from skrf.regression._scoring import KnownDecisions
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(80, 3))
@@ -639,6 +641,64 @@ def test_a_search_is_a_grid_search(cv, targets):
     ours = ApproxKernelRidgeCV(feature_map, sigmas=grid["sigma"], alphas=grid["alpha"], cv=cv)
     assert_same_table(ours.fit(X, targets), theirs)
     assert_allclose(ours.predict(Q), theirs.predict(Q), rtol=1e-7)
+
+
+@pytest.mark.parametrize("n_components", [30, 100])  # fewer and more than rows
+@pytest.mark.parametrize(
+    ("scoring", "targets"),
+    [("r2", T[:, :2]), ("neg_mean_absolute_error", T[:, 0]), ("neg_max_error", T[:, 0])],
+)
+def test_other_scores_are_those_of_a_grid_search(n_components, scoring, targets):
+    grid = {"alpha": [1e-3, 0.1, 10.0], "sigma": [0.1, 0.5, 2.0]}
+    feature_map = RFFSampler(n_components, random_state=0)
+    theirs = GridSearchCV(ApproxKernelRidge(feature_map), grid, cv=KFold(4), scoring=scoring)
+    ours = ApproxKernelRidgeCV(
+        feature_map, sigmas=grid["sigma"], alphas=grid["alpha"], cv=4, scoring=scoring
+    )
+    assert_same_table(ours.fit(X, targets), theirs.fit(X, targets))
+
+
+@pytest.mark.parametrize("decision", ["argmax", "discriminants", "one-vs-one"])
+@pytest.mark.parametrize("scoring", ["f1_macro", "balanced_accuracy", "roc_auc_ovr"])
+def test_other_scores_of_classes_are_those_of_a_grid_search(decision, scoring):
+    """Of probabilities all searches are monotone: one scale for a fold changes no order."""
+    feature_map, alphas = RFFSampler(60, sigma=0.5, random_state=0), [1e-2, 0.1, 1.0]
+    ours = ApproxKernelRidgeClassifierCV(
+        feature_map, sigmas=[0.5], alphas=alphas, decision=decision, scoring=scoring, cv=3
+    ).fit(X, y)
+    scores = np.zeros(3)
+    for train, test in StratifiedKFold(3).split(X, y):
+        for k, alpha in enumerate(alphas):
+            model = ApproxKernelRidgeClassifier(feature_map, alpha=alpha, decision=decision)
+            model.fit(X[train], y[train])
+            scorer = get_scorer(scoring)
+            if scoring == "roc_auc_ovr":
+                known = KnownDecisions(model.classes_, values_of(model, X[test]), decision, y[test])
+                scores[k] += scorer(known, X[test], y[test]) / 3
+            else:
+                scores[k] += scorer(model, X[test], y[test]) / 3
+    if decision == "one-vs-one":
+        assert ours.decision_scores_ == {"one-vs-one": pytest.approx(scores.max())}
+    else:
+        assert_allclose(ours.cv_results_["mean_test_score"], scores)
+        assert ours.best_score_ == pytest.approx(scores.max())
+
+
+def values_of(model, rows):
+    """Return what probabilities are made of: the values of pairs, or of classes."""
+    return model.feature_map_.transform(rows) @ model.coef_.T + model.intercept_
+
+
+def test_a_callable_score_and_rows_in_batches():
+    def least(model, rows, targets):
+        return -float(np.abs(model.predict(rows) - targets).max())
+
+    options = {"feature_map": RFFSampler(20, random_state=0), "sigmas": [0.5, 1.0], "cv": 3}
+    ours = ApproxKernelRidgeCV(**options, scoring=least).fit(X, T[:, 0])
+    theirs = ApproxKernelRidgeCV(**options, scoring="neg_max_error").fit(X, T[:, 0])
+    assert_array_equal(*(m.cv_results_["mean_test_score"] for m in (ours, theirs)))
+    with pytest.raises(ValueError, match="scoring must be None.*in batches, got 'neg_max_error'"):
+        theirs.fit_batches([(X, T[:, 0])])
 
 
 def test_the_search_of_a_classifier_scores_targets():

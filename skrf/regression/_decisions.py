@@ -13,7 +13,6 @@ from ._blocks import beside_threads
 from ._moments import ClassMoments, moments_of_rows
 from ._probabilities import losses
 from ._ridge_solvers import (
-    TIE,
     PairRidges,
     discriminants,
     n_operations,
@@ -23,6 +22,7 @@ from ._ridge_solvers import (
     votes,
 )
 from ._row_space import HELD_NUMBERS, features_of, held
+from ._scoring import KnownDecisions, largest
 from ._sigma_search import nearly_best
 
 # The simplest first, which nearly equal scores go to.
@@ -115,9 +115,7 @@ def solutions(grid, moments):
 
 def hits(values, codes, weights):
     """Return the weight of the rows whose class has the largest value, the first of equals."""
-    top = values.max(axis=1, keepdims=True)
-    # As in predictions, rounding decides no ties, for rows of float32 neither.
-    is_right = (values >= top - TIE * (1 + np.abs(top))).argmax(axis=1) == codes
+    is_right = largest(values) == codes
     return float(is_right.sum() if weights is None else weights @ is_right)
 
 
@@ -131,8 +129,12 @@ def judged_values(values, decision, test, n_classes):
     return both / (len(codes) if weights is None else weights.sum())
 
 
-def judged_decisions(transformer, train, test, grid, n_classes):
-    """Return what `judged_values` does for every pair (decision, alpha) of a grid."""
+def judged_decisions(transformer, train, test, grid, classes, score=None):
+    """Return what `judged_values` does for every pair (decision, alpha) of a grid.
+
+    With `score`, its results are in the place of the shares of test rows.
+    """
+    rows, n_classes = test, len(classes)
     feature_map = as_feature_map(transformer)
     codes, weights = train.values.values, train.sample_weight
     of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
@@ -157,4 +159,10 @@ def judged_decisions(transformer, train, test, grid, n_classes):
         rest = [pair for pair in grid if pair not in values]
         for pair, solution in zip(rest, solutions(rest, moments), strict=True):
             values[pair] = solution.values(features)
-    return np.array([judged_values(values[pair], pair[0], test, n_classes) for pair in grid])
+    results = np.array([judged_values(values[pair], pair[0], test, n_classes) for pair in grid])
+    if score is not None:
+        known = [
+            KnownDecisions(classes, values[pair], pair[0], test.values.values) for pair in grid
+        ]
+        results[:, 0] = [score(one, rows) for one in known]
+    return results

@@ -1,5 +1,6 @@
 """Code shared by ridge estimators: their fit, how alpha is found, and predictions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from numbers import Integral, Real
@@ -38,8 +39,9 @@ from ._moments import (
     moments_of_rows,
     plain_features,
 )
-from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, solve, solved
-from ._row_space import is_smaller, judged_apart_in_row_space, judged_in_row_space
+from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
+from ._row_space import features_of, is_smaller, judged_apart_in_row_space, judged_in_row_space
+from ._scoring import KnownDecisions, KnownPredictions, scorer_of
 from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, positive_array
 
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
@@ -281,6 +283,7 @@ class _Search(_BaseRidge):
         "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
         "alphas": ["array-like"],
         "cv": ["cv_object"],
+        "scoring": [str, callable, None],
         "verbose": ["verbose"],
     }
     _foreign_parameters = SIGMAS
@@ -294,6 +297,7 @@ class _Search(_BaseRidge):
         sigmas: int | Array | None = 10,
         alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
         cv: Any = 5,
+        scoring: str | Callable | None = None,
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -301,6 +305,7 @@ class _Search(_BaseRidge):
         self.sigmas = sigmas
         self.alphas = alphas
         self.cv = cv
+        self.scoring = scoring
         self.random_state = random_state
         self.verbose = verbose
 
@@ -354,6 +359,11 @@ class _Search(_BaseRidge):
         if self.sigmas is None:
             return super()._passes(classes, scope)
         self._validate_params()
+        if self.scoring is not None:
+            raise ValueError(
+                f"scoring must be None for rows that come in batches, got {self.scoring!r}: their "
+                "sums give squared errors alone."
+            )
         return searches(self, classes, scope)
 
     def _obstacle_to_batches(self):
@@ -364,7 +374,11 @@ class _Search(_BaseRidge):
         return self._prepared(sigma=sigma, hint="Use sigmas=None", default=default)
 
     def _criterion(self, data):
-        """Return how a search scores the sums of held-out rows, for all alphas at once."""
+        """Return how a search scores held-out rows, or their sums, for all alphas at once."""
+        score = scorer_of(self)
+        if score is not None:
+            alphas = positive_array("alphas", self.alphas)
+            return Criterion(partial(self._scored, score), True, {"alpha": alphas}, ceiling=None)
         alphas, rounding = positive_array("alphas", self.alphas), ROUNDING
         if not is_classifier(self):  # errors come from far larger squares
             rounding *= np.var(data.values.values / data.values.unit, axis=0).mean()
@@ -379,6 +393,15 @@ class _Search(_BaseRidge):
 
         unit = data.values.unit.max()
         return Criterion(judge, False, {"alpha": alphas}, unit=unit, rounding=rounding)
+
+    def _scored(self, score, train, test, _):
+        """Return the scores by scikit-learn of all alphas."""
+        features = features_of(train.maps[0], test.X)
+        moments, scores = train.moments.together, []
+        for alpha in positive_array("alphas", self.alphas):
+            ridge = ridge_of(moments, alpha, solve(moments, alpha))
+            scores.append(score(self._known(ridge, moments, features, test), test))
+        return np.array(scores)
 
     def _chooses_again(self, search):
         """Choose what sums cannot score, and return whether it needs other sums."""
@@ -432,6 +455,10 @@ class _Regression(Regression):
         largest = np.maximum(values.max(axis=0), -values.min(axis=0))
         unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
         return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
+
+    def _known(self, ridge, moments, features, test):
+        """Return what stands for the regressor of a solution on test rows."""
+        return KnownPredictions(ridge.means(features).reshape(test.y.shape))
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions, and on request the standard deviations of targets.
@@ -550,6 +577,14 @@ class _Classification(Classification):
         if self.decision != "auto":
             return self.decision
         return self._default_decision(n_columns)
+
+    def _known(self, ridge, moments, features, test):
+        """Return what stands for the classifier of a solution on test rows."""
+        decision = self._decision(0)
+        if decision == "discriminants" and len(self.classes_) > 2:
+            ridge = discriminants(ridge, moments)
+        values = ridge.values(features)
+        return KnownDecisions(self.classes_, values, decision, test.values.values)
 
     def _decided(self, moments):
         ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)

@@ -1,5 +1,6 @@
 """Ridge regression on random features, in one pass over the rows."""
 
+from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from ._mixins import in_dtype
 from ._probabilities import best_scale, probabilities
 from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
 from ._ridge_solvers import is_affordable
+from ._scoring import scorer_of
 from ._sigma_search import nearly_best, positive_array
 
 
@@ -254,6 +256,10 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     cv : int, splitter or iterable of splits, default=5
         As in GridSearchCV. Every training set must be the complement of its test set. Ignored with
         ``sigmas=None``.
+    scoring : str or callable, default=None
+        Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
+        much cheaper. A callable gets an estimator that knows its predictions for the rows of the
+        test, and none for others. Ignored with ``sigmas=None``, and not for `fit_batches`.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -266,8 +272,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     sigma_ : float
         The best sigma, the smallest of those that are nearly as good, if the map has one.
     best_score_ : float
-        Its score: the negative mean squared error of held-out rows, averaged over folds and
-        outputs, or of rows that are left out.
+        Its score: by default the negative mean squared error of held-out rows, averaged over folds
+        and outputs, or of rows that are left out.
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
@@ -331,6 +337,10 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         Penalties, > 0. Those above 1 are not tried for pairs of classes.
     cv : int, splitter or iterable of splits, default=3
         As in `ApproxKernelRidgeCV`; folds of an int are stratified.
+    scoring : str or callable, default=None
+        Score to maximise, as in `ApproxKernelRidgeCV`, also by the decisions; None is the negative
+        mean squared error, and the accuracy of decisions. Probabilities are scaled on the rows of
+        the test, by a single number.
     decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
         How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
         the linear discriminants that follow from them, or by the votes of a regression for every
@@ -354,7 +364,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     decisions_ : str
         How classes are told apart; "argmax" for two.
     decision_scores_ : dict of float
-        The best accuracy of every decision that was tried on held-out rows.
+        The best accuracy, or score, of every decision that was tried on held-out rows.
     probability_scale_ : float
         Multiplier of decisions in `predict_proba`, of the least log loss on held-out rows.
     alpha_ : float
@@ -409,6 +419,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         sigmas: int | Array | None = 7,
         alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
         cv: Any = 3,
+        scoring: str | Callable | None = None,
         decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
         class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,
@@ -419,6 +430,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             sigmas=sigmas,
             alphas=alphas,
             cv=cv,
+            scoring=scoring,
             random_state=random_state,
             verbose=verbose,
         )
@@ -501,11 +513,13 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
-        scores = []
+        scores, score = [], scorer_of(self)
         for of_sigma in search.fits_at(sigmas):
             n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(search.data.y))
             n_folds = n_scored_folds(len(of_sigma), grid, len(sigmas), n_classes, n_columns)
-            of_folds = [judged_decisions(*fit, grid, n_classes) for fit in of_sigma[:n_folds]]
+            of_folds = [
+                judged_decisions(*fit, grid, self.classes_, score) for fit in of_sigma[:n_folds]
+            ]
             scores.append(np.mean(of_folds, axis=0))
         former, candidates = self.sigma_, candidates_of(grid, sigmas, scores)
         if not decisions:
@@ -517,7 +531,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _take(self, candidates):
         """Set the parameters of the best candidate."""
         scores = np.array([one.score for one in candidates])
-        chosen = simplest(candidates, nearly_best(scores, 1.0, SAME_ACCURACY))
+        ceiling = 1.0 if self.scoring is None else None
+        chosen = simplest(candidates, nearly_best(scores, ceiling, SAME_ACCURACY))
         self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
         self.probability_scale_ = best_scale(chosen.losses)
         table = self.cv_results_
@@ -525,5 +540,5 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         self.best_score_ = float(table["mean_test_score"][place][0])
         self.decision_scores_ = {}
         for one in candidates:
-            score = self.decision_scores_.get(one.decision, 0.0)
+            score = self.decision_scores_.get(one.decision, -np.inf)
             self.decision_scores_[one.decision] = max(score, one.score)

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from inspect import signature
 from numbers import Integral
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval, commit
 from ._batches import HAS_FOLDS, searches
+from ._scoring import scorer_of
 from ._sigma_search import Criterion, SigmaSearch, check_gaussian
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
@@ -114,18 +114,10 @@ class _Search:
 
     def _criterion(self, data):
         """Return how a search scores rows of any weight."""
-        if self.scoring is None:
+        score = scorer_of(self)
+        if score is None:
             return Criterion(lambda sums, test, _: self._on(sums)._score(test), True, ceiling=1.0)
-        from sklearn.metrics import check_scoring  # more megabytes
-
-        scorer = check_scoring(self, scoring=self.scoring)
-        takes_weights = "sample_weight" in signature(scorer).parameters
-
-        def judge(sums, test, _):
-            weights = {"sample_weight": test.score_weights} if takes_weights else {}
-            return scorer(self._on(sums), test.X, test.y, **weights)
-
-        return Criterion(judge, True, ceiling=None)
+        return Criterion(lambda sums, test, _: score(self._on(sums), test), True, ceiling=None)
 
     def _on(self, sums):
         """Return a copy that predicts from these sums, for scoring."""
