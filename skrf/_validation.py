@@ -334,6 +334,18 @@ def check_classes(X, y, classes=None):
     return y
 
 
+def check_indicators(X, y):
+    """Return labels of which a row may have several, (n, n_labels), or raise if not 0 and 1."""
+    y = y.toarray() if sp.issparse(y) else np.asarray(to_host(y))
+    check_consistent_length(X, y)
+    if not np.isin(y, (0, 1)).all():
+        raise ValueError(
+            "y must hold one label per row, or 0 and 1 for every label that a row may have, got "
+            f"{y.shape[1]} columns of other values."
+        )
+    return y.astype(int)
+
+
 def _is_missing(value):
     try:
         return value is None or bool(value != value)

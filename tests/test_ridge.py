@@ -166,6 +166,37 @@ def test_discriminants_are_finite_where_features_explain_the_classes():
     assert_array_equal(model.predict(rows[:10]), labels[:10])
 
 
+def test_several_labels_per_row_are_a_ridge_classifier():
+    labels = np.column_stack([X[:, 0] > 0, X[:, 1] > 0.5, X.sum(axis=1) > 0]).astype(int)
+    options = {"feature_map": RFFSampler(40, sigma=0.5, random_state=0), "alpha": 0.1}
+    model = ApproxKernelRidgeClassifier(**options).fit(X, labels)
+    features = model.feature_map_.transform
+    expected = RidgeClassifier(alpha=0.1).fit(features(X), labels)
+    assert_array_equal(model.predict(Q), expected.predict(features(Q)))
+    assert_allclose(model.decision_function(Q), expected.decision_function(features(Q)), rtol=1e-9)
+    assert model.score(X, labels) == expected.score(features(X), labels)
+    assert_array_equal(
+        model.fit(X, sp.csr_matrix(labels)).predict(Q), expected.predict(features(Q))
+    )
+    parts = ApproxKernelRidgeClassifier(**options).partial_fit(
+        X[:50], labels[:50], classes=range(3)
+    )
+    assert_array_equal(parts.partial_fit(X[50:], labels[50:]).classes_, [0, 1, 2])
+    two = ApproxKernelRidgeClassifier(**options).fit(X, labels[:, :2])
+    assert_allclose(two.decision_function(Q), model.decision_function(Q)[:, :2], rtol=1e-9)
+    for scoring in (None, "f1_macro", "roc_auc"):
+        search = ApproxKernelRidgeClassifierCV(
+            options["feature_map"], sigmas=[0.1, 0.5], alphas=[0.1, 1.0], scoring=scoring
+        ).fit(X, labels)
+        assert search.multilabel_ and search.predict(Q).shape == (30, 3)
+        assert not hasattr(search, "predict_proba")
+    one_vs_one = ApproxKernelRidgeClassifier(decision="one-vs-one")
+    with pytest.raises(ValueError, match="decision must be 'auto' or 'argmax'.*'one-vs-one'"):
+        one_vs_one.fit(X, labels)
+    with pytest.raises(ValueError, match="y must hold one label per row, or 0 and 1"):
+        ApproxKernelRidgeClassifier().fit(X, 2 * labels)
+
+
 def test_a_class_without_rows_is_never_predicted():
     codes = _rng.integers(0, 3, 600)
     rows = np.array([[0, 0], [4, 0], [0, 4.0]])[codes] + 0.2 * _rng.normal(size=(600, 2))

@@ -23,13 +23,13 @@ def splitter_for(cv, y, *, classifier):
     from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
     if isinstance(cv, Integral):
-        if classifier:
+        if classifier and y.ndim == 1:
             most, what = np.unique(y, return_counts=True)[1].max(), "rows of a class"
         else:
             most, what = len(y), "rows"
         if 2 <= most < cv:
             # Of a single row there is no coefficient of determination.
-            n_folds = int(most) if classifier else max(int(most) // 2, 2)
+            n_folds = int(most) if what == "rows of a class" else max(int(most) // 2, 2)
             message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
             warnings.warn(message, UserWarning, stacklevel=3)
             cv = n_folds

@@ -19,6 +19,7 @@ from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
+    check_indicators,
     check_positive,
     commit,
     naming,
@@ -541,12 +542,36 @@ def class_factors(class_weight, classes, codes, weights, is_batch):
 class _Classification(Classification):
     """Predictions of classes from ridge regressions on -1 and 1."""
 
+    def _checked(self, X, y, classes):
+        if len(getattr(y, "shape", ())) == 2 and y.shape[1] > 1:
+            return check_indicators(X, y)
+        return super()._checked(X, y, classes)
+
     def _to_sum(self, y, classes):
+        self.multilabel_ = y.ndim == 2
+        if self.multilabel_:
+            self.classes_, values = np.arange(y.shape[1]), 2.0 * y - 1
+            self._check_labels(classes)
+            targets = Targets(values, np.ones(y.shape[1]), y.shape[1:])
+            return values, np.zeros(len(y), dtype=int), targets, 1
         codes, target = self._coded(y, classes)
         n_classes = len(self.classes_)
         ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
         targets = Targets(codes, np.ones(len(ones)), (), ones)
         return target, np.zeros(len(y), dtype=int), targets, 1
+
+    def _check_labels(self, classes):
+        """Raise for what rows of several labels do not allow."""
+        if classes is not None and not np.array_equal(classes, self.classes_):
+            raise ValueError(
+                f"classes must be the numbers of the columns of y, {self.classes_!r}, got "
+                f"{classes!r}."
+            )
+        if self.decision not in ("auto", "argmax") or self.class_weight is not None:
+            raise ValueError(
+                "decision must be 'auto' or 'argmax', and class_weight None, where y has several "
+                f"labels per row, got {self.decision!r} and {self.class_weight!r}."
+            )
 
     def _read(self, X, y, sample_weight=None, *, classes=None, **options):
         draft, data = super()._read(X, y, sample_weight, classes=classes, **options)
@@ -572,7 +597,7 @@ class _Classification(Classification):
 
     def _decision(self, n_columns):
         """Return the decision that is made from sums of so many features."""
-        if len(self.classes_) <= 2:
+        if self.multilabel_ or len(self.classes_) <= 2:
             return "argmax"
         if self.decision != "auto":
             return self.decision
@@ -580,8 +605,8 @@ class _Classification(Classification):
 
     def _known(self, ridge, moments, features, test):
         """Return what stands for the classifier of a solution on test rows."""
-        decision = self._decision(0)
-        if decision == "discriminants" and len(self.classes_) > 2:
+        decision = "labels" if self.multilabel_ else self._decision(0)
+        if decision == "discriminants":
             ridge = discriminants(ridge, moments)
         values = ridge.values(features)
         return KnownDecisions(self.classes_, values, decision, test.values.values)
@@ -611,10 +636,13 @@ class _Classification(Classification):
         check_is_fitted(self)
         feature_map, solution = self._fitted.reader
         predictions = in_dtype(*self._of_features(X, feature_map, solution.means))
-        return predictions if len(self.classes_) > 2 else predictions[:, 0]
+        is_single = len(self.classes_) == 2 and not self.multilabel_
+        return predictions[:, 0] if is_single else predictions
 
     def predict(self, X: Array) -> Array:
         """Return the class with the largest decision value; ties go to the first class.
+
+        Where y had several labels per row, each is predicted where its value is positive.
 
         Parameters
         ----------
@@ -623,13 +651,20 @@ class _Classification(Classification):
 
         Returns
         -------
-        array of shape (n_samples,)
+        array of shape (n_samples,) or (n_samples, n_labels)
             Labels.
         """
         predictions = self.decision_function(X)
         xp, rounding = namespace(predictions), rounding_of(predictions)
+        if self.multilabel_:
+            return xp.astype(predictions > rounding, xp.int64)
         if predictions.ndim == 1:
             return self._labels_at(xp.astype(predictions > rounding, xp.int64))
         top = xp.max(predictions, axis=1, keepdims=True)
         are_best = predictions >= top - rounding * (1 + xp.abs(top))
         return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

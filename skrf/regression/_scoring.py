@@ -39,7 +39,7 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
     values : ndarray of shape (n, n_values)
         Values of the classes, or of the pairs of classes, in the order of the rows.
     decision : str
-        What they are.
+        What they are; "labels" if a row may have several.
     codes : ndarray of int of shape (n,)
         Numbers of the true classes, to which the scale of probabilities is fitted.
     """
@@ -54,6 +54,8 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X):
         """Return the values of the classes, or of the second of two."""
+        if self.decision == "labels":
+            return self.values
         if len(self.classes) == 2:
             return self.values[:, 0]
         return votes(self.values, len(self.classes)) if self._is_of_pairs else self.values
@@ -61,6 +63,8 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
     def predict(self, X):
         """Return the labels, the first of equals."""
         values = self.decision_function(X)
+        if self.decision == "labels":
+            return (values > TIE).astype(int)
         if values.ndim == 1:
             return self.classes[(values > TIE).astype(int)]
         return self.classes[largest(values)]

@@ -168,7 +168,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Class labels.
+        Class labels; the numbers of the columns if y has several labels per row.
+    multilabel_ : bool
+        Whether y has several labels per row, as columns of 0 and 1.
     decisions_ : str
         How classes are told apart; "argmax" for two.
     coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
@@ -360,7 +362,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Class labels.
+        Class labels; the numbers of the columns if y has several labels per row.
+    multilabel_ : bool
+        Whether y has several labels per row, as columns of 0 and 1.
     decisions_ : str
         How classes are told apart; "argmax" for two.
     decision_scores_ : dict of float
@@ -446,7 +450,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         """Return the decisions among which held-out rows choose, or which they give an alpha."""
         decisions = DECISIONS if self.decision == "auto" else (self.decision,)
         is_scored = len(self.classes_) > 2 and "one-vs-one" in decisions
-        return decisions if is_scored else ()
+        return decisions if is_scored and not self.multilabel_ else ()
 
     def _decision_grid(self, decisions):
         """Return the pairs (decision, alpha) to score."""
@@ -455,6 +459,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _obstacle_to_probabilities(self):
         if self.sigmas is None:
             return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
+        if getattr(self, "multilabel_", False):
+            return "y had several labels per row: calibrate one classifier per label."
         if self._fitted is not None and not hasattr(self, "probability_scale_"):
             return (
                 "probabilities need decisions on held-out rows. A search in batches has them only "
@@ -508,6 +514,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             return namespace(shares).log(shares)
 
     def _chooses_again(self, search):
+        if self.multilabel_:
+            return False
         decisions, n_classes = self._decisions_to_score(), len(self.classes_)
         sigmas = best_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
         grid = [(self._decision(0), self.alpha_)]
