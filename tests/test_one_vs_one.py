@@ -121,19 +121,21 @@ def test_the_sum_of_the_classes_are_the_moments_of_all_rows():
     assert_allclose(of_classes.products, expected.products, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("n", [30, 80])  # pairs of fewer and of more rows than features
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
-def test_pairs_solved_in_their_rows_are_the_same(weights):
-    fitted = model(alpha=1e-3).fit(X[:60], y[:60], None if weights is None else weights[:60])
+def test_pairs_solved_in_their_rows_are_the_same(weights, n):
+    given = None if weights is None else weights[:n]
+    fitted = model(alpha=1e-3).fit(X[:n], y[:n], given)
     F = fitted.feature_map_.transform(X)
-    given = None if weights is None else weights[:60]
-    values = pair_values(F[:60], y[:60], given, [10.0, 1e-3], F[60:], 4)
-    assert_allclose(values[1], F[60:] @ fitted.coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9)
+    moments = None if n == 30 else fitted._fitted.moments
+    values = pair_values(F[:n], y[:n], given, [10.0, 1e-3], F[n:], moments, 4)
+    assert_allclose(values[1], F[n:] @ fitted.coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9)
 
 
 def test_a_class_without_rows_never_wins():
     fitted = model().partial_fit(X[:50], np.minimum(y[:50], 2), classes=[0, 1, 2, 3, 4])
     assert set(fitted.predict(X)) <= {0, 1, 2}
-    values = pair_values(np.eye(3), np.array([0, 1, 1]), None, [1.0], np.eye(3), 4)
+    values = pair_values(np.eye(3, 4), np.array([0, 1, 1]), None, [1.0], np.eye(3, 4), None, 4)
     assert (votes(values[0], 4)[:, 2:].max(axis=1) < votes(values[0], 4)[:, :2].max(axis=1)).all()
 
 

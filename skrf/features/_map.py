@@ -62,6 +62,9 @@ class FeatureMap(ABC):
         multiply them by coefficients, apply once instead of to every row.
     magnification : float
         The largest eigenvalue of the matrix times its transpose.
+    gram, cholesky : ndarray, and tuple of (ndarray or None) and float
+        The inverse of the matrix times its transpose; its lower Cholesky factor, or None, and an
+        upper bound of `magnification`.
     is_indicator : bool
         Whether a row has a single feature, 1, whose number ``columns(X, labels)`` returns.
     is_double : bool
@@ -84,6 +87,7 @@ class FeatureMap(ABC):
     is_projected = False
     inner = matrix = None
     magnification = 1.0
+    gram, cholesky = None, (None, math.inf)
     is_indicator = False
     is_double = False
     n_sines = 0

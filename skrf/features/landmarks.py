@@ -1,17 +1,18 @@
 """Nystroem features: the kernel projected on the span of a few cluster centres."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
+from scipy.linalg.lapack import dpocon, dpotrf
 from scipy.spatial.distance import cdist
 
-from .._arrays import Kept, is_array_api, like, namespace, scaled_squares
+from .._arrays import is_array_api, like, namespace, squared_distances
 from .._sums import Rows
 from .._typing import RandomState, Sigma
-from .._validation import StrOptions
+from .._validation import StrOptions, read_only
 from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
@@ -48,6 +49,11 @@ class GaussianLogs:
         logs = rows.dot(self.projection)
         return logs - like(self.projection.squared_norms / 2, logs), rows.squared_norms() / -2
 
+    def of_centers(self):
+        """Return the logarithms of all pairs of centres, (M, M)."""
+        centers = self.projection.matrix
+        return squared_distances(centers, centers) / -2
+
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.affine.exponent_bound(X)
@@ -66,6 +72,11 @@ class LaplacianLogs(GaussianLogs):
         for k in range(centers.shape[1]):  # one column at a time, which keeps memory
             logs = logs - xp.abs(rows.values[:, k, None] - centers[None, :, k])
         return logs, xp.zeros_like(logs[:, 0])
+
+    def of_centers(self):
+        """Return the logarithms of all pairs of centres, (M, M)."""
+        centers = self.projection.matrix
+        return -cdist(centers, centers, "cityblock")
 
 
 _LOGS = {"gaussian": GaussianLogs, "laplacian": LaplacianLogs}
@@ -101,25 +112,22 @@ class SimilarityMap(FeatureMap):
 class LandmarkMap(FeatureMap):
     """Features K(C, C)^(-1/2) k(C, x) of landmarks C, scaled by the largest k of each row.
 
-    They need float64, because the root magnifies rounding.
+    They need float64, because the root magnifies rounding. It is computed when it is first needed:
+    whoever needs inner products alone does without.
 
     Parameters
     ----------
     inner : SimilarityMap
         Returns k(C, x).
-    matrix : ndarray of shape (m, m)
-        K(C, C)^(-1/2).
-    magnification : float
-        The largest eigenvalue of 1 / K(C, C).
     """
 
     inner: SimilarityMap
-    matrix: np.ndarray
-    magnification: float
     is_positive = False
     is_projected = is_double = True
     n_features = property(lambda self: self.inner.n_features)
     n_columns = property(lambda self: self.inner.n_columns)
+    matrix = property(lambda self: self._root[0])
+    magnification = property(lambda self: self._root[1])
 
     def __call__(self, X):
         """Return the `Rows` of X."""
@@ -129,6 +137,36 @@ class LandmarkMap(FeatureMap):
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.inner.exponent_bound(X)
+
+    @cached_property
+    def gram(self):
+        """K(C, C)."""
+        return np.exp(self.inner.logs.of_centers())
+
+    @cached_property
+    def _root(self):
+        """K(C, C)^(-1/2), and the largest eigenvalue of its square."""
+        values, axes = np.linalg.eigh(self.gram)
+        is_some = values > _RANK * values[-1]
+        root = (axes[:, is_some] / np.sqrt(values[is_some])) @ axes[:, is_some].T
+        return read_only(root), 1 / values[is_some].min()
+
+    @cached_property
+    def cholesky(self):
+        """The lower Cholesky factor of K(C, C), or None if it has none, and its `magnification`.
+
+        That is a bound which seldom exceeds the largest eigenvalue of the inverse by a factor of
+        100.
+        """
+        lower, info = dpotrf(self.gram, lower=1)
+        if info:
+            return None, np.inf
+        size = np.abs(self.gram).sum(axis=0).max()
+        condition, _ = dpocon(lower, size, uplo="L")
+        return lower, 1 / (condition * size) if condition > 0 else np.inf
+
+    def __getstate__(self):
+        return {"inner": self.inner}  # the rest follows from it
 
 
 def logs_of_centers(learned, kernel="gaussian"):
@@ -318,25 +356,11 @@ class ClusterNystroem(CentersOfClusters):
 
     def _learn_from_rows(self, learned, sample):
         learned.centers_, _ = self._centers(learned, sample)
-        learned.kept_squares = sample.once("squares of centers", Kept)
         learned.n_projections = len(learned.centers_)
 
     def _assemble(self, learned, draw):
-        values, axes = np.linalg.eigh(np.exp(self._log_gram(learned)))
-        is_some = values > _RANK * values[-1]
-        root = (axes[:, is_some] / np.sqrt(values[is_some])) @ axes[:, is_some].T
-        inner = SimilarityMap(logs_of_centers(learned, self.kernel))
-        feature_map = LandmarkMap(inner, root, 1 / values[is_some].min())
+        feature_map = LandmarkMap(SimilarityMap(logs_of_centers(learned, self.kernel)))
         return feature_map, feature_map
-
-    def _log_gram(self, learned):
-        """Return the logarithms of the kernel of the landmarks."""
-        if self.kernel == "laplacian":
-            return self._log_exact_kernel(learned.centers_, learned.centers_, learned.sigma)
-        places, kept = learned.centers_ - learned.centers_[0], learned.kept_squares
-        size = max(np.abs(places).max(), np.finfo(float).tiny)
-        squares = kept.like(places, lambda: scaled_squares(places, places, 1 / size))
-        return squares * (learned.sigma * size) ** 2 / -2
 
     def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel == "gaussian":

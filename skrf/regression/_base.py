@@ -97,6 +97,10 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         """Return whether a fit chooses sigma, given the prepared map."""
         return False
 
+    def _scored(self, maps, data):
+        """Return a fit to no rows that a search scores."""
+        return self._before(maps, data)
+
     def _check_size(self, feature_map, data, n_sums=2):
         """Raise, before a map is drawn, if sums of its features cannot be held at once."""
 

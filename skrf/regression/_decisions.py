@@ -145,17 +145,17 @@ def judged_decisions(transformer, train, test, grid, classes, score=None):
         if n_rows * (feature_map.n_columns or np.inf) <= HELD_NUMBERS:
             feature_map, (train, test) = held(feature_map, train, test)
         features = features_of(feature_map, test.X)
-        # Pairs with fewer rows than features are solved in their rows.
-        is_small = 2 * len(codes) < (feature_map.n_columns or 0) * n_classes
-        if of_pairs and is_small and len(codes) <= _MOST_ROWS:
-            of_train = features_of(feature_map, train.X)
-            regressions = pair_values(of_train, codes, weights, of_pairs, features, n_classes)
-            for alpha, of_alpha in zip(of_pairs, regressions, strict=True):
-                values["one-vs-one", alpha] = of_alpha
-        if of_pairs and not values:
+        if of_pairs:
             moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
         else:
             moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
+        # Pairs with fewer rows than features are solved in their rows.
+        smallest = np.sort(np.bincount(codes, minlength=n_classes))[:2].sum()
+        if of_pairs and len(codes) <= _MOST_ROWS and smallest < moments.n_columns:
+            of_train = features_of(feature_map, train.X)
+            given = of_train, codes, weights, of_pairs, features, moments, n_classes
+            for alpha, of_alpha in zip(of_pairs, pair_values(*given), strict=True):
+                values["one-vs-one", alpha] = of_alpha
         rest = [pair for pair in grid if pair not in values]
         for pair, solution in zip(rest, solutions(rest, moments), strict=True):
             values[pair] = solution.values(features)

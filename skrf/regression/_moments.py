@@ -89,12 +89,15 @@ class Moments:
         Sums of weight times products of deviations.
     unit : ndarray of shape (T,)
         Powers of 2 that the targets are divided by.
+    penalty : ndarray of shape (M, M), default=None
+        Matrix of the quadratic form of coefficients that ridges multiply; None is the identity.
     """
 
     weight: float
     mean: np.ndarray
     products: np.ndarray
     unit: np.ndarray
+    penalty: np.ndarray | None = None
 
     def __post_init__(self):
         with np.errstate(over="ignore"):
@@ -157,7 +160,8 @@ class Moments:
         with np.errstate(over="ignore"):
             products = one.products + two.products
             products += np.outer(one.weight * (two.weight / weight) * gap, gap)
-        return Moments(weight, one.mean + two.weight / weight * gap, products, unit)
+        mean = one.mean + two.weight / weight * gap
+        return Moments(weight, mean, products, unit, self.penalty)
 
     @property
     def shares(self):
@@ -282,13 +286,19 @@ def _is_inner_precise(feature_map, X, least_alpha):
 
     That takes less time for many rows, but magnifies the rounding of the products.
     """
-    inner, n = feature_map.inner, X.shape[0]
-    if inner is None or n < _MANY_ROWS * inner.n_columns:
+    inner = feature_map.inner
+    if inner is None or X.shape[0] < _MANY_ROWS * inner.n_columns:
         return False
+    rounding = feature_map.magnification * rounding_of_products(inner, X)
+    return rounding < _MAGNIFIED * least_alpha
+
+
+def rounding_of_products(feature_map, X):
+    """Return about the rounding of the moments of rows, from the features of some."""
+    n = X.shape[0]
     rows = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
-    features = to_host(plain_features(inner, rows, Memory()))
-    rounding = np.finfo(float).eps * n * features.var(axis=0).sum()
-    return feature_map.magnification * rounding < _MAGNIFIED * least_alpha
+    features = to_host(plain_features(feature_map, rows, Memory()))
+    return np.finfo(float).eps * n * features.var(axis=0).sum()
 
 
 # ---------------------------------------------------------------- moments of every class

@@ -39,6 +39,7 @@ from ._moments import (
     check_range,
     moments_of_rows,
     plain_features,
+    rounding_of_products,
 )
 from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
 from ._row_space import features_of, is_smaller, judged_apart_in_row_space, judged_in_row_space
@@ -47,6 +48,7 @@ from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, po
 
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps
+_SCORED = 1e-4  # rounding of what is scored, of the ridge: scores then differ by less than 1e-6
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -104,6 +106,8 @@ class RidgeFit:
         Moments of all rows so far.
     ridge : Ridge or PairRidges, default=None
         The solution.
+    penalty : ndarray of shape (M, M), default=None
+        As in `Moments`.
     """
 
     params: dict
@@ -114,6 +118,7 @@ class RidgeFit:
     total: float | None = None
     moments: Moments | ClassMoments | None = None
     ridge: Ridge | PairRidges | None = None
+    penalty: np.ndarray | None = None
 
     @property
     def emptied(self):
@@ -151,6 +156,7 @@ class RidgeFit:
             else:
                 rows = data.X, data.values, data.sample_weight
                 moments = moments_of_rows(feature_map, *rows, least)
+                moments = replace(moments, penalty=self.penalty)
         return self.merge(replace(self, moments=moments))
 
     def merge(self, other):
@@ -193,6 +199,20 @@ class _BaseRidge(KernelEstimator):
         return RidgeFit(
             self.get_params(), maps, data.values.shape, n_classes, least_alpha, data.total
         )
+
+    def _scored(self, maps, data):
+        """Return a fit to no rows that is to be scored, by which nothing but that is known.
+
+        Where digits allow, features are those of the inner map, and the matrix enters the penalty.
+        """
+        fit, feature_map = replace(self._before(maps, data), n_classes=0), maps[0]
+        lower, magnification = feature_map.cholesky
+        if lower is None:
+            return fit
+        rounding = magnification * rounding_of_products(feature_map.inner, data.X)
+        if rounding > _SCORED * self._least_alpha():
+            return fit
+        return replace(fit, maps=(feature_map.inner,) * 2, penalty=feature_map.gram)
 
     def _n_apart(self, n_columns):
         """Return of how many classes the moments of so many features are kept apart."""
@@ -352,7 +372,8 @@ class _Search(_BaseRidge):
         else:
             runs = search.runs(criterion)
         draft.feature_map_, fitted = search.chosen(runs, criterion)
-        if draft._chooses_again(search) or fitted is None:
+        is_whole = fitted is not None and fitted.penalty is None
+        if draft._chooses_again(search) or not is_whole:
             draft.feature_map_, fitted = search.made_at(draft.sigma_)
         return commit(self, draft._finished(fitted))
 
@@ -379,7 +400,7 @@ class _Search(_BaseRidge):
         score = scorer_of(self)
         if score is not None:
             alphas = positive_array("alphas", self.alphas)
-            return Criterion(partial(self._scored, score), True, {"alpha": alphas}, ceiling=None)
+            return Criterion(partial(self._scores_of_alphas, score), True, {"alpha": alphas}, ceiling=None)
         alphas, rounding = positive_array("alphas", self.alphas), ROUNDING
         if not is_classifier(self):  # errors come from far larger squares
             rounding *= np.var(data.values.values / data.values.unit, axis=0).mean()
@@ -395,7 +416,7 @@ class _Search(_BaseRidge):
         unit = data.values.unit.max()
         return Criterion(judge, False, {"alpha": alphas}, unit=unit, rounding=rounding)
 
-    def _scored(self, score, train, test, _):
+    def _scores_of_alphas(self, score, train, test, _):
         """Return the scores by scikit-learn of all alphas."""
         features = features_of(train.maps[0], test.X)
         moments, scores = train.moments.together, []
@@ -543,7 +564,8 @@ class _Classification(Classification):
     """Predictions of classes from ridge regressions on -1 and 1."""
 
     def _checked(self, X, y, classes):
-        if len(getattr(y, "shape", ())) == 2 and y.shape[1] > 1:
+        shape = np.shape(y) if isinstance(y, (list, tuple)) else getattr(y, "shape", ())
+        if len(shape) == 2 and shape[1] > 1:
             return check_indicators(X, y)
         return super()._checked(X, y, classes)
 

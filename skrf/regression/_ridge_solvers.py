@@ -176,9 +176,12 @@ def ridge_of(moments, alpha, coef, root=None, deviation=None):
     return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
 
 
-def _shifted(gram, alpha):
+def _shifted(gram, alpha, penalty=None):
     shifted = gram.copy(order="F")
-    shifted[np.diag_indices_from(shifted)] += alpha
+    if penalty is None:
+        shifted[np.diag_indices_from(shifted)] += alpha
+    else:
+        shifted += alpha * penalty
     return shifted
 
 
@@ -208,7 +211,8 @@ def _beyond_rounding(moments, values):
 
 def solve(moments, alpha):
     """Return only the coefficients, (M, T), in the units of the moments."""
-    _, coef, info = dposv(_shifted(moments.gram, alpha), moments.cross, lower=1, overwrite_a=1)
+    shifted = _shifted(moments.gram, alpha, moments.penalty)
+    _, coef, info = dposv(shifted, moments.cross, lower=1, overwrite_a=1)
     return _root_solve(moments, alpha)[0] if info else coef
 
 
@@ -330,9 +334,11 @@ class PairRidges:
     def solved(cls, moments, alpha):
         """Return the solutions from `ClassMoments`."""
         pairs = pairs_of(len(moments.classes))
-        solutions = run_all(partial(_solution, moments, alpha), pairs)
-        coefs, intercepts = zip(*solutions, strict=True)
-        return cls(alpha, np.stack(coefs, axis=1), np.array(intercepts), len(moments.classes))
+        solutions = run_all(partial(_solutions, moments, [alpha]), pairs)
+        coefs, intercepts = (
+            np.concatenate(parts, axis=-1) for parts in zip(*solutions, strict=True)
+        )
+        return cls(alpha, coefs, intercepts, len(moments.classes))
 
     @property
     def linear(self):
@@ -374,19 +380,20 @@ def votes(values, n_classes):
     return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
 
-def _solution(moments, alpha, pair):
-    """Return the coefficients and the intercept of a pair."""
+def _solutions(moments, alphas, pair):
+    """Return the coefficients (M, n_alphas) and the intercepts of a pair."""
     of_pair = moments.of_pair(*pair)
     if of_pair is None:
-        return np.zeros(moments.n_columns), 1.0 if moments.classes[pair[0]] is None else -1.0
-    coef = solve(of_pair, alpha)[:, 0]
-    return coef, of_pair.mean[-1] - of_pair.mean[:-1] @ coef
+        sign = 1.0 if moments.classes[pair[0]] is None else -1.0
+        return np.zeros((moments.n_columns, len(alphas))), np.full(len(alphas), sign)
+    coefs = np.column_stack([solve(of_pair, alpha) for alpha in alphas])
+    return coefs, of_pair.mean[-1] - of_pair.mean[:-1] @ coefs
 
 
-def pair_values(features, codes, weights, alpha, others, n_classes):
-    """Return the regressions of all pairs at other rows, solved in the rows of every pair.
+def pair_values(features, codes, weights, alphas, others, moments, n_classes):
+    """Return the regressions of all pairs at other rows, of small pairs solved in their rows.
 
-    The same as by `PairRidges`, and cheaper where a pair has fewer rows than features.
+    The same as by `PairRidges`, and cheaper where many pairs have fewer rows than features.
 
     Parameters
     ----------
@@ -396,10 +403,12 @@ def pair_values(features, codes, weights, alpha, others, n_classes):
         Their classes.
     weights : ndarray of shape (n,) or None
         Their weights.
-    alpha : sequence of float
+    alphas : sequence of float
         The ridges.
     others : ndarray of shape (n_others, M)
         Features of the other rows.
+    moments : ClassMoments
+        Of the training rows, for pairs of as many rows as features.
     n_classes : int
         Number of classes.
 
@@ -411,12 +420,8 @@ def pair_values(features, codes, weights, alpha, others, n_classes):
     gram, cross = features @ features.T, others @ features.T
     rows = [np.flatnonzero(codes == k) for k in range(n_classes)]
     roots = np.ones(len(codes)) if weights is None else np.sqrt(weights)
-    pairs = pairs_of(n_classes)
-    values = np.empty((len(alpha), len(others), len(pairs)))
-    for p, (first, second) in enumerate(pairs):
-        if not (len(rows[first]) and len(rows[second])):
-            values[:, :, p] = -1.0 if len(rows[first]) else 1.0
-            continue
+
+    def of_rows(first, second):
         members = np.concatenate([rows[first], rows[second]])
         targets = np.repeat([-1.0, 1.0], [len(rows[first]), len(rows[second])])
         root = roots[members]
@@ -425,15 +430,23 @@ def pair_values(features, codes, weights, alpha, others, n_classes):
         mean = block @ share
         centred = (block - mean - mean[:, None] + share @ mean) * root * root[:, None]
         target = share @ targets
-        sides = (targets - target) * root
-        at_others = cross[:, members]
-        for k, ridge in enumerate(alpha):
-            shifted = centred.copy(order="F")
-            shifted[np.diag_indices_from(shifted)] += ridge
-            _, dual, info = dposv(shifted, sides, lower=1, overwrite_a=1)
+        sides, duals = (targets - target) * root, []
+        for alpha in alphas:
+            _, dual, info = dposv(_shifted(centred, alpha), sides, lower=1, overwrite_a=1)
             if info:  # the ridge is lost in rounding
                 dual = np.linalg.lstsq(centred, sides, rcond=None)[0]
             dual = dual * root
-            dual -= share * dual.sum()
-            values[k, :, p] = at_others @ dual - mean @ dual + target
-    return values
+            duals.append(dual - share * dual.sum())
+        duals = np.stack(duals, axis=1)
+        return cross[:, members] @ duals - mean @ duals + target
+
+    def of_pair(pair):
+        n_first, n_second = (len(rows[k]) for k in pair)
+        if not (n_first and n_second):
+            return np.full((len(others), len(alphas)), -1.0 if n_first else 1.0)
+        if n_first + n_second < features.shape[1]:
+            return of_rows(*pair)
+        coefs, intercepts = _solutions(moments, alphas, pair)
+        return others @ coefs + intercepts
+
+    return np.stack(run_all(of_pair, pairs_of(n_classes)), axis=2).transpose(1, 0, 2)

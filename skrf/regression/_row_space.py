@@ -8,6 +8,7 @@ as rows, with the same inner products. A search then solves for these numbers.
 from dataclasses import replace
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
 from .._arrays import to_host
 from .._sums import Memory, Rows
@@ -16,6 +17,7 @@ from ._blocks import blocks_of
 from ._moments import plain_features
 from ._sigma_search import fitted_apart, judged
 
+_MAGNIFIED = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
 # Of features that are held at once: 64 MB, or 256 MB where their moments take more.
 HELD_NUMBERS, _MOST_NUMBERS = 2**23, 2**25
 
@@ -67,7 +69,7 @@ def held(feature_map, *parts):
     HeldMap, list of Data
         What to use in place of the map and the parts.
     """
-    features = np.concatenate([features_of(feature_map, part.X) for part in parts])
+    features = np.concatenate([_coordinates(feature_map, part.X) for part in parts])
     if len(features) < features.shape[1]:
         features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
     ends = np.cumsum([part.X.shape[0] for part in parts])
@@ -75,6 +77,15 @@ def held(feature_map, *parts):
     return HeldMap(features.shape[1]), [
         replace(part, X=values) for part, values in zip(parts, rows, strict=True)
     ]
+
+
+def _coordinates(feature_map, X):
+    """Return the features of rows, or others with the same inner products that are cheaper."""
+    lower, magnification = feature_map.cholesky
+    if lower is None or magnification * feature_map.n_columns > _MAGNIFIED:
+        return features_of(feature_map, X)
+    features = features_of(feature_map.inner, X)
+    return dtrtrs(lower, features.T, lower=1)[0].T
 
 
 def is_smaller(feature_map, n_rows):

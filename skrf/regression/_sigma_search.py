@@ -123,8 +123,9 @@ def sums_of(model, fitted, data):
 
 def judged(model, fitted, train, test, criterion):
     """Return the scores of a test, given a map and training rows."""
-    of_test = None if criterion.scores_rows else sums_of(model, fitted, test)
-    return criterion.judge(sums_of(model, fitted, train), test, of_test)
+    before = model._scored(maps_of(fitted), train)
+    of_test = None if criterion.scores_rows else before.added(test)
+    return criterion.judge(before.added(train), test, of_test)
 
 
 def judged_together(search, criterion):
@@ -143,7 +144,7 @@ def judged_together(search, criterion):
     parts = [[data.part(as_slice(np.sort(place[rows]))) for _, rows in folds] for folds in rounds]
     rounds = [[number for number, _ in folds] for folds in rounds]
     for fitted in data.fit_at_sigmas(search.feature_map, search.sigmas):
-        scores, nothing = [None] * len(tests), search.model._before(maps_of(fitted), data)
+        scores, nothing = [None] * len(tests), search.model._scored(maps_of(fitted), data)
         for folds, fold_data in zip(rounds, parts, strict=True):
             sums, before = [], nothing
             for test_data in fold_data:
