@@ -30,6 +30,7 @@ DECISIONS = ("argmax", "discriminants", "one-vs-one")
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 N_SIGMAS = 2  # of which decisions are scored
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
+_RACE = 2.0  # standard errors of an accuracy
 _MOST_ROWS = 4096  # products of all pairs of so many training rows are held
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
 
@@ -166,3 +167,54 @@ def judged_decisions(transformer, train, test, grid, classes, score=None):
         ]
         results[:, 0] = [score(one, rows) for one in known]
     return results
+
+
+def raced(fits, grid, sigmas, classes, score=None):
+    """Return the candidates that all folds score: those that the first do not show to be worse.
+
+    After every fold, a candidate leaves whose accuracy is two standard errors below the best,
+    unless it is the best of its decision. Other scores have no such error, and keep all.
+
+    Parameters
+    ----------
+    fits : list of list of tuple
+        For every sigma the (transformer, train, test) of all folds.
+    grid : list of tuple
+        All pairs (decision, alpha).
+    sigmas : sequence of float
+        The values of sigma.
+    classes : ndarray
+        Labels.
+    score : callable, default=None
+        As in `judged_decisions`.
+    """
+    results, n_rows = {(s, pair): [] for s in range(len(sigmas)) for pair in grid}, 0
+    for folds in zip(*fits, strict=True):
+        for s, fold in enumerate(folds):
+            pairs = [pair for sigma, pair in results if sigma == s]
+            scores = judged_decisions(*fold, pairs, classes, score) if pairs else []
+            for pair, of_pair in zip(pairs, scores, strict=True):
+                results[s, pair].append(of_pair)
+        n_rows += len(folds[0][2].y)
+        if score is None:
+            results = _survivors(results, n_rows)
+    means = {key: np.mean(of_folds, axis=0) for key, of_folds in results.items()}
+    return [
+        Candidate(decision, float(sigmas[s]), alpha, float(mean[0]), mean[1:])
+        for (s, (decision, alpha)), mean in means.items()
+    ]
+
+
+def _survivors(results, n_rows):
+    """Return the results of candidates that may yet be the best, or are the best of a decision."""
+    scores = {key: np.mean(of_folds, axis=0)[0] for key, of_folds in results.items()}
+    best = max(scores.values())
+    least = best - _RACE * np.sqrt(best * (1 - best) / n_rows)
+    firsts = {}
+    for key in sorted(scores, key=scores.get):
+        firsts[key[1][0]] = key
+    return {
+        key: of_folds
+        for key, of_folds in results.items()
+        if scores[key] >= least or key in firsts.values()
+    }

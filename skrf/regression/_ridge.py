@@ -48,7 +48,7 @@ from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, po
 
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps
-_SCORED = 1e-4  # rounding of what is scored, of the ridge: scores then differ by less than 1e-6
+_SCORED = 1e-3  # rounding of what is scored, of the ridge: scores then differ by less than 1e-5
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
@@ -400,7 +400,9 @@ class _Search(_BaseRidge):
         score = scorer_of(self)
         if score is not None:
             alphas = positive_array("alphas", self.alphas)
-            return Criterion(partial(self._scores_of_alphas, score), True, {"alpha": alphas}, ceiling=None)
+            return Criterion(
+                partial(self._scores_of_alphas, score), True, {"alpha": alphas}, ceiling=None
+            )
         alphas, rounding = positive_array("alphas", self.alphas), ROUNDING
         if not is_classifier(self):  # errors come from far larger squares
             rounding *= np.var(data.values.values / data.values.unit, axis=0).mean()

@@ -18,10 +18,9 @@ from ._decisions import (
     N_SIGMAS,
     SAME_ACCURACY,
     best_sigmas,
-    candidates_of,
     grid_of,
-    judged_decisions,
     n_scored_folds,
+    raced,
     simplest,
 )
 from ._mixins import in_dtype
@@ -521,15 +520,12 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
-        scores, score = [], scorer_of(self)
-        for of_sigma in search.fits_at(sigmas):
-            n_columns = min(as_feature_map(of_sigma[0][0]).n_columns or 0, len(search.data.y))
-            n_folds = n_scored_folds(len(of_sigma), grid, len(sigmas), n_classes, n_columns)
-            of_folds = [
-                judged_decisions(*fit, grid, self.classes_, score) for fit in of_sigma[:n_folds]
-            ]
-            scores.append(np.mean(of_folds, axis=0))
-        former, candidates = self.sigma_, candidates_of(grid, sigmas, scores)
+        fits = [list(of_sigma) for of_sigma in search.fits_at(sigmas)]
+        n_columns = min(as_feature_map(fits[0][0][0]).n_columns or 0, len(search.data.y))
+        n_folds = n_scored_folds(len(fits[0]), grid, len(sigmas), n_classes, n_columns)
+        fits = [of_sigma[:n_folds] for of_sigma in fits]
+        candidates = raced(fits, grid, sigmas, self.classes_, scorer_of(self))
+        former = self.sigma_
         if not decisions:
             self.probability_scale_ = best_scale(candidates[0].losses)
             return False
