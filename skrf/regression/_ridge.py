@@ -169,7 +169,7 @@ class RidgeFit:
 class _BaseRidge(KernelEstimator):
     """Code shared by all ridge estimators.
 
-    A subclass defines `_least_alpha()` and `_solved(moments)`.
+    A subclass defines `_least_alpha()`, `_solved(moments)` and `_solution(moments, alpha)`.
     """
 
     _default_map = ClusterNystroem(512)
@@ -293,7 +293,7 @@ class _Plain(_BaseRidge):
         alpha = self._least_alpha()
         if not alpha:
             return Spectrum(moments).solved_by_evidence()
-        return solved(moments, alpha, noise=None if self.noise_variance is None else alpha)
+        return self._solution(moments, alpha)
 
 
 class _Search(_BaseRidge):
@@ -465,7 +465,7 @@ class _Search(_BaseRidge):
         if not hasattr(self, "alpha_"):  # of batches, which are not seen again
             alphas = positive_array("alphas", self.alphas)
             self._choose_alpha(moments, Spectrum(moments).cross_validation(alphas))
-        return solved(moments, self.alpha_)
+        return self._solution(moments, self.alpha_)
 
 
 # ---------------------------------------------------------------- predictions
@@ -479,6 +479,10 @@ class _Regression(Regression):
         largest = np.maximum(values.max(axis=0), -values.min(axis=0))
         unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
         return y, np.zeros(len(y), dtype=int), Targets(values, unit, y.shape[1:]), 1
+
+    def _solution(self, moments, alpha):
+        noise = vars(self).get("noise_variance")
+        return solved(moments, alpha, noise=None if noise is None else alpha)
 
     def _known(self, ridge, moments, features, test):
         """Return what stands for the regressor of a solution on test rows."""
@@ -635,8 +639,12 @@ class _Classification(Classification):
         values = ridge.values(features)
         return KnownDecisions(self.classes_, values, decision, test.values.values)
 
+    def _solution(self, moments, alpha):
+        return ridge_of(moments, alpha, solve(moments, alpha))
+
     def _decided(self, moments):
         ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)
+        ridge = replace(ridge, root=None, deviation=None)  # which evidence has found
         if self.decisions_ == "one-vs-one":
             return PairRidges.solved(moments, ridge.alpha)
         return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
