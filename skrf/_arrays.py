@@ -13,7 +13,8 @@ from scipy.spatial.distance import cdist
 
 LARGEST = 1e150  # its square is still a float
 _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more than 3 digits
-_PAIRS = 2**12  # pairs of sparse rows subtracted at once
+_PAIRS, _NUMBERS = 2**12, 2**20  # pairs of sparse rows, and numbers, subtracted at once
+_WIDE = 256  # columns from which expanded squares save time
 _GPU_ENTRIES = 2**25  # of a block, which hide the time that a GPU takes to begin an operation
 _NAMESPACES = {}  # by type, because a lookup costs as much as a small operation
 
@@ -126,20 +127,30 @@ def squared_distances(X, Y, sign=-1):
     """Return |x + sign y|^2 for every pair of rows, in float64 on the host.
 
     Rows are subtracted before squaring: the usual expansion loses all digits if two rows nearly
-    agree, which is exactly where closed-form variances are needed. For sparse rows this is done
-    only for the pairs that need it.
+    agree, which is exactly where closed-form variances are needed. For sparse and for wide rows
+    this is done only for the pairs that need it.
     """
     X, Y = to_host(X), to_host(Y)
-    if not (sp.issparse(X) or sp.issparse(Y)):
-        return cdist(X.astype(np.float64), -sign * Y.astype(np.float64), "sqeuclidean")
-    X, Y = (sp.csr_array(Z, dtype=np.float64) for Z in (X, Y))
-    sizes = np.add.outer(*(Z.multiply(Z).sum(axis=1) for Z in (X, Y)))
-    squares = sizes + 2 * sign * (X @ Y.T).toarray()
+    is_sparse = sp.issparse(X) or sp.issparse(Y)
+    if is_sparse:
+        X, Y = (sp.csr_array(Z, dtype=np.float64) for Z in (X, Y))
+        sizes = np.add.outer(*(Z.multiply(Z).sum(axis=1) for Z in (X, Y)))
+    else:
+        X, Y = X.astype(np.float64), Y.astype(np.float64)
+        if X.shape[1] < _WIDE:
+            return cdist(X, -sign * Y, "sqeuclidean")
+        with np.errstate(over="ignore"):
+            sizes = np.add.outer(squared_norms(X), squared_norms(Y))
+        if not np.isfinite(sizes).all():
+            return cdist(X, -sign * Y, "sqeuclidean")
+    products = X @ Y.T
+    squares = sizes + 2 * sign * (products.toarray() if is_sparse else products)
     near = np.nonzero(squares < _NEAR * sizes)
-    for start in range(0, len(near[0]), _PAIRS):
-        i, j = (indices[start : start + _PAIRS] for indices in near)
+    n_pairs = max(1, _PAIRS if is_sparse else _NUMBERS // X.shape[1])
+    for start in range(0, len(near[0]), n_pairs):
+        i, j = (indices[start : start + n_pairs] for indices in near)
         difference = X[i] + sign * Y[j]
-        squares[i, j] = difference.multiply(difference).sum(axis=1)
+        squares[i, j] = (difference * difference).sum(axis=1)
     return squares
 
 

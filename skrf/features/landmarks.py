@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg.lapack import dpocon, dpotrf
 from scipy.spatial.distance import cdist
 
-from .._arrays import is_array_api, like, namespace, squared_distances
+from .._arrays import Kept, is_array_api, like, namespace, squared_distances
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions, read_only
@@ -38,10 +38,13 @@ class GaussianLogs:
         Coordinates in which distances are measured.
     projection : DenseProjection
         The centres in these coordinates.
+    kept : Kept
+        Distances of the centres from each other, for the maps of all sigmas.
     """
 
     affine: Affine
     projection: DenseProjection
+    kept: Kept
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
@@ -52,6 +55,14 @@ class GaussianLogs:
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
         centers = self.projection.matrix
+        size = np.abs(centers).max() or 1.0  # proportional to sigma
+        logs = self.kept.like(centers, lambda: self._logs_of_distances(centers / size))
+        return logs * size**self._degree
+
+    _degree = 2
+
+    @staticmethod
+    def _logs_of_distances(centers):
         return squared_distances(centers, centers) / -2
 
     def exponent_bound(self, X):
@@ -73,9 +84,10 @@ class LaplacianLogs(GaussianLogs):
             logs = logs - xp.abs(rows.values[:, k, None] - centers[None, :, k])
         return logs, xp.zeros_like(logs[:, 0])
 
-    def of_centers(self):
-        """Return the logarithms of all pairs of centres, (M, M)."""
-        centers = self.projection.matrix
+    _degree = 1
+
+    @staticmethod
+    def _logs_of_distances(centers):
         return -cdist(centers, centers, "cityblock")
 
 
@@ -172,7 +184,8 @@ class LandmarkMap(FeatureMap):
 def logs_of_centers(learned, kernel="gaussian"):
     """Return what computes the logarithms of the kernel of rows and the centres."""
     affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-    return _LOGS[kernel](affine, DenseProjection(affine.on_host(learned.centers_)))
+    projection = DenseProjection(affine.on_host(learned.centers_))
+    return _LOGS[kernel](affine, projection, learned.kept_distances)
 
 
 class CentersOfClusters(BaseRandomFeatures):
@@ -356,6 +369,7 @@ class ClusterNystroem(CentersOfClusters):
 
     def _learn_from_rows(self, learned, sample):
         learned.centers_, _ = self._centers(learned, sample)
+        learned.kept_distances = sample.once("distances of centers", Kept)
         learned.n_projections = len(learned.centers_)
 
     def _assemble(self, learned, draw):

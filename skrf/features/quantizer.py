@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._arrays import like, to_host
+from .._arrays import Kept, like, to_host
 from .._sums import Rows
 from ._affine import Affine
 from ._clusters import nearest
@@ -186,6 +186,7 @@ class ClusterQuantizer(CentersOfClusters):
     def _learn_from_rows(self, learned, sample):
         centers, codes = self._centers(learned, sample)
         learned.centers_, learned.n_projections = centers, len(centers)
+        learned.kept_distances = Kept()
         learned.center_labels_ = None if codes is None else sample.classes[codes]
 
     def _assemble(self, learned, draw):
