@@ -17,7 +17,7 @@ from .._validation import check_labels
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
 from ._decisions import (
-    best_sigmas,
+    candidate_sigmas,
     candidates_of,
     judged_values,
     n_scored_folds,
@@ -188,7 +188,7 @@ def searches(model, classes, scope):
     draft.feature_map_, total = choose(draft, runs, sigmas, criterion)
     decisions = () if criterion.scores_rows else draft._decisions_to_score()
     if decisions:
-        grid, best = draft._decision_grid(decisions), best_sigmas(draft.cv_results_)
+        grid, best = draft._decision_grid(decisions), candidate_sigmas(draft.cv_results_)
         places = [int(np.flatnonzero(sigmas == sigma)[0]) for sigma in best]
         draft.decisions_ = "one-vs-one"  # whose sums serve every decision
         draft._fitted = draft._before(draft._fitted.maps, data)
@@ -198,7 +198,7 @@ def searches(model, classes, scope):
         record = yield Pass("decisions", partial(search.outcomes_of, search.solved(trains, grid)))
         check_folds(record)
         scores = np.mean([right / weight for weight, right in record], axis=0)
-        draft._take(candidates_of(grid, best, scores))
+        draft._take(candidates_of(grid, best, scores), best, int(folds.ends[:, -1].sum()))
         chosen = int(np.flatnonzero(best == draft.sigma_)[0])
         draft.feature_map_, total = fits[places[chosen]][0], totals[chosen]
     if is_apart:

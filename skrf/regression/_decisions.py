@@ -28,7 +28,7 @@ from ._sigma_search import nearly_best
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
-N_SIGMAS = 2  # of which decisions are scored
+_N_SMALLER = 2  # values of sigma than the best, at which decisions are scored, too
 _LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
 _RACE = 2.0  # standard errors of an accuracy
 _MOST_ROWS = 4096  # products of all pairs of so many training rows are held
@@ -46,15 +46,20 @@ class Candidate:
     losses: np.ndarray
 
 
-def best_sigmas(table, n=N_SIGMAS):
-    """Return the best values of sigma in a table of scores, the best first, least of equals."""
+def candidate_sigmas(table):
+    """Return the two best values of sigma in a table of squared errors, and smaller ones.
+
+    Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
+    first, the least of equals.
+    """
     sigmas = np.unique(table["param_sigma"])
     scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
     scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
-    for _ in range(min(n, len(sigmas))):
+    for _ in range(min(2, len(sigmas))):
         best.append(left[np.argmax(nearly_best(scores[left]))])
         left = left[left != best[-1]]
-    return sigmas[best]
+    smaller = range(best[0] - 1, max(best[0] - 1 - _N_SMALLER, -1), -1)
+    return sigmas[best + [place for place in smaller if place not in best]]
 
 
 def grid_of(decisions, alphas):
@@ -84,6 +89,23 @@ def simplest(candidates, is_good):
     """Return the simplest of the good candidates: its decision, then least sigma, most alpha."""
     chosen = [one for one, good in zip(candidates, is_good, strict=True) if good]
     return min(chosen, key=lambda one: (DECISIONS.index(one.decision), one.sigma, -one.alpha))
+
+
+def at_one_sigma(candidates, sigmas, n_rows):
+    """Return the candidates of the better of two values of sigma, or of a clearly better one.
+
+    That is by a standard error of its accuracy on so many rows: squared errors, which put the two
+    first, have less noise than accuracies.
+    """
+    chosen, best, margin = [], -np.inf, 0.0
+    for number, sigma in enumerate(sigmas):
+        others = [one for one in candidates if one.sigma == sigma]
+        score = max((one.score for one in others), default=-np.inf)
+        if number > 1 and others:
+            margin = np.sqrt(score * (1 - score) / n_rows)
+        if score > best + margin:
+            chosen, best = others, score
+    return chosen
 
 
 def n_scored_folds(n_folds, grid, n_sigmas, n_classes, n_columns):
@@ -172,8 +194,11 @@ def judged_decisions(transformer, train, test, grid, classes, score=None):
 def raced(fits, grid, sigmas, classes, score=None):
     """Return the candidates that all folds score: those that the first do not show to be worse.
 
-    After every fold, a candidate leaves whose accuracy is two standard errors below the best,
-    unless it is the best of its decision. Other scores have no such error, and keep all.
+    A wider kernel needs less of a ridge: on the first fold the pairs of classes are solved at a
+    smaller sigma for alphas up to the best one at the larger, and the other way round. Of the
+    smaller values, each is tried if the one before is the best so far. After every fold, a
+    candidate leaves whose accuracy is two standard errors below the best, unless it is the best of
+    its decision. Other scores have no such error.
 
     Parameters
     ----------
@@ -182,26 +207,50 @@ def raced(fits, grid, sigmas, classes, score=None):
     grid : list of tuple
         All pairs (decision, alpha).
     sigmas : sequence of float
-        The values of sigma.
+        The values of sigma, as `candidate_sigmas` orders them.
     classes : ndarray
         Labels.
     score : callable, default=None
         As in `judged_decisions`.
     """
-    results, n_rows = {(s, pair): [] for s in range(len(sigmas)) for pair in grid}, 0
-    for folds in zip(*fits, strict=True):
-        for s, fold in enumerate(folds):
-            pairs = [pair for sigma, pair in results if sigma == s]
+    results, n_rows = {}, 0
+    for number, folds in enumerate(zip(*fits, strict=True)):
+        for sigma, fold in zip(sigmas, folds, strict=True):
+            if number == 0:
+                pairs = _worth_trying(grid, sigma, sigmas, results)
+            else:
+                pairs = [(decision, alpha) for decision, at, alpha in results if at == sigma]
             scores = judged_decisions(*fold, pairs, classes, score) if pairs else []
-            for pair, of_pair in zip(pairs, scores, strict=True):
-                results[s, pair].append(of_pair)
+            for (decision, alpha), of_pair in zip(pairs, scores, strict=True):
+                results.setdefault((decision, sigma, alpha), []).append(of_pair)
         n_rows += len(folds[0][2].y)
         if score is None:
             results = _survivors(results, n_rows)
     means = {key: np.mean(of_folds, axis=0) for key, of_folds in results.items()}
     return [
-        Candidate(decision, float(sigmas[s]), alpha, float(mean[0]), mean[1:])
-        for (s, (decision, alpha)), mean in means.items()
+        Candidate(decision, float(sigma), alpha, float(mean[0]), mean[1:])
+        for (decision, sigma, alpha), mean in means.items()
+    ]
+
+
+def _worth_trying(grid, sigma, sigmas, results):
+    """Return the pairs (decision, alpha) for the first fold of a sigma, given those before."""
+    scores = {key: of_folds[0][0] for key, of_folds in results.items()}
+    if sigma in sigmas[2:]:
+        _, best, _ = max(scores, key=scores.get)
+        if best != min(at for _, at, _ in scores):
+            return []
+    least, most = 0.0, np.inf
+    for other in {at for _, at, _ in scores}:
+        of_pairs = [key for key in scores if key[:2] == ("one-vs-one", other)]
+        if of_pairs:
+            alpha = max(of_pairs, key=scores.get)[2]
+            least, most = (least, min(most, alpha)) if sigma < other else (max(least, alpha), most)
+    is_open = least > most
+    return [
+        (decision, alpha)
+        for decision, alpha in grid
+        if decision != "one-vs-one" or is_open or least <= alpha <= most
     ]
 
 
@@ -212,7 +261,7 @@ def _survivors(results, n_rows):
     least = best - _RACE * np.sqrt(best * (1 - best) / n_rows)
     firsts = {}
     for key in sorted(scores, key=scores.get):
-        firsts[key[1][0]] = key
+        firsts[key[0]] = key
     return {
         key: of_folds
         for key, of_folds in results.items()

@@ -309,7 +309,6 @@ class _Search(_BaseRidge):
     }
     _foreign_parameters = SIGMAS
     _decades = -1, 1  # of a grid, relative to sigma="scale"
-    _n_kept_fits = 0  # of the best values of sigma
 
     def __init__(
         self,
@@ -363,7 +362,7 @@ class _Search(_BaseRidge):
         """
         if self.sigmas is None:
             return self._fit_one_sigma(X, y, sample_weight)
-        search = SigmaSearch.of(self, X, y, sample_weight, groups, self._n_kept_fits)
+        search = SigmaSearch.of(self, X, y, sample_weight, groups)
         draft, criterion = search.model, search.model._criterion(search.data)
         n_rows = len(search.data.y) - search.is_apart * min(map(len, search.tests))
         if is_smaller(search.feature_map, n_rows):

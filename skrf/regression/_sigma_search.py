@@ -159,36 +159,8 @@ def judged_together(search, criterion):
 
 def judged_apart(search, criterion):
     """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
-    fits_of_sigmas = fitted_apart(search.feature_map, search.data, search.tests, search.sigmas)
-    for sigma, fits in zip(search.sigmas, fits_of_sigmas, strict=True):
-        scores = [judged(search.model, *fit, criterion) for fit in fits]
-        search.best.add(float(sigma), fits, np.mean(scores, axis=0).max())
-        yield scores, None, None
-
-
-class BestFits:
-    """The fits of all folds for the best values of sigma so far, which are used again.
-
-    Parameters
-    ----------
-    n : int
-        Number of values.
-    """
-
-    def __init__(self, n):
-        self.n, self.fits, self.scores = n, {}, {}
-
-    def add(self, sigma, fits, score):
-        """Add a value of sigma, and drop the worst one if there are too many."""
-        self.fits[sigma], self.scores[sigma] = fits, score
-        if len(self.fits) > self.n:
-            worst = min(self.scores, key=self.scores.get)
-            del self.fits[worst], self.scores[worst]
-
-    def of(self, sigmas):
-        """Return the fits of these values, or None if some are not kept."""
-        sigmas = list(sigmas)
-        return [self.fits[one] for one in sigmas] if set(sigmas) <= set(self.fits) else None
+    for fits in fitted_apart(search.feature_map, search.data, search.tests, search.sigmas):
+        yield [judged(search.model, *fit, criterion) for fit in fits], None, None
 
 
 def fitted_apart(feature_map, data, tests, sigmas):
@@ -239,17 +211,15 @@ class SigmaSearch:
         The values.
     tests : list of ndarray of int
         Held-out rows.
-    n_kept : int, default=0
-        Of how many of the best values the fits of all folds are kept, where every fold has its own.
     """
 
-    def __init__(self, model, data, feature_map, sigmas, tests, n_kept=0):
+    def __init__(self, model, data, feature_map, sigmas, tests):
         self.model, self.data, self.feature_map = model, data, feature_map
         self.sigmas, self.tests = sigmas, tests
-        self.is_apart, self.best = learns_from(feature_map, data), BestFits(n_kept)
+        self.is_apart = learns_from(feature_map, data)
 
     @classmethod
-    def of(cls, estimator, X, y, sample_weight, groups, n_kept=0):
+    def of(cls, estimator, X, y, sample_weight, groups):
         """Return the search that an estimator's parameters describe."""
         draft, data = estimator._read(X, y, sample_weight)
         y = np.asarray(to_host(y))
@@ -258,7 +228,7 @@ class SigmaSearch:
             tests = tests_of(cv, y, data, groups)
         sigmas = sigma_grid(estimator.sigmas, data, estimator._decades)
         feature_map = estimator._map_at(float(sigmas[0]), data)
-        search = cls(draft, data, feature_map, sigmas, tests, n_kept)
+        search = cls(draft, data, feature_map, sigmas, tests)
         estimator._check_size(feature_map, data, 2 if search.is_apart else 4 * len(tests))
         return search
 
@@ -274,11 +244,8 @@ class SigmaSearch:
 
     def fits_at(self, sigmas):
         """Return for every sigma the maps of all folds, each with the training and test rows."""
-        fits = self.best.of(map(float, sigmas))
-        if fits is None:
-            fitted = fitted_apart if self.is_apart else fitted_together
-            fits = fitted(self.feature_map, self.data, self.tests, sigmas)
-        return fits
+        fitted = fitted_apart if self.is_apart else fitted_together
+        return fitted(self.feature_map, self.data, self.tests, sigmas)
 
     def made_at(self, sigma):
         """Return the map that is fitted to all rows, and their sums."""

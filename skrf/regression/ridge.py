@@ -15,9 +15,9 @@ from .._validation import StrOptions
 from ..features import as_feature_map
 from ._decisions import (
     DECISIONS,
-    N_SIGMAS,
     SAME_ACCURACY,
-    best_sigmas,
+    at_one_sigma,
+    candidate_sigmas,
     grid_of,
     n_scored_folds,
     raced,
@@ -321,9 +321,10 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
-    mean squared error. Of three or more classes the two best values of sigma are then scored once
-    more, by the accuracy of every decision on held-out rows, with the same maps. Predictions are
-    those of `ApproxKernelRidgeClassifier`.
+    mean squared error. Of three or more classes the two best values of sigma and two smaller
+    ones are then scored once more, by the accuracy of every decision on held-out rows, with the
+    same maps; a smaller one is taken if it is better by a standard error. Predictions are those of
+    `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -440,8 +441,6 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         self.decision = decision
         self.class_weight = class_weight
 
-    _n_kept_fits = N_SIGMAS
-
     def _default_decision(self, n_columns):  # until folds have chosen
         return vars(self).get("decisions_", "discriminants")
 
@@ -516,7 +515,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         if self.multilabel_:
             return False
         decisions, n_classes = self._decisions_to_score(), len(self.classes_)
-        sigmas = best_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
+        sigmas = candidate_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
@@ -529,14 +528,17 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         if not decisions:
             self.probability_scale_ = best_scale(candidates[0].losses)
             return False
-        self._take(candidates)
+        self._take(candidates, sigmas, sum(len(test.y) for *_, test in fits[0]))
         return self.decisions_ == "one-vs-one" or self.sigma_ != former
 
-    def _take(self, candidates):
-        """Set the parameters of the best candidate."""
-        scores = np.array([one.score for one in candidates])
+    def _take(self, candidates, sigmas, n_rows):
+        """Set the parameters of the best candidate, by the accuracy of so many rows."""
         ceiling = 1.0 if self.scoring is None else None
-        chosen = simplest(candidates, nearly_best(scores, ceiling, SAME_ACCURACY))
+        good = candidates
+        if self.scoring is None:
+            good = at_one_sigma(candidates, sigmas, n_rows)
+        scores = np.array([one.score for one in good])
+        chosen = simplest(good, nearly_best(scores, ceiling, SAME_ACCURACY))
         self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
         self.probability_scale_ = best_scale(chosen.losses)
         table = self.cv_results_
