@@ -290,6 +290,55 @@ def test_a_given_noise_is_the_gaussian_process_of_the_features(which, noise):
     assert_allclose(deviation**2, variance, rtol=1e-8)
 
 
+@pytest.mark.parametrize("targets", [T[:, 0], T[:, :2]], ids=["one target", "two targets"])
+@pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(30, sigma=1.0)])
+def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets):
+    model = ApproxKernelRidge(feature_map, alpha=0.05, random_state=0).fit(X, targets, WEIGHTS)
+    mean, deviation = model.predict(Q, return_std=True)
+    again, covariance = model.predict(Q, return_cov=True)
+    assert_allclose(again, mean, rtol=1e-9, atol=1e-9)
+    assert_allclose(np.einsum("ii...->i...", covariance), deviation**2, rtol=1e-9)
+    n = 20_000
+    samples = model.sample_y(Q, n).reshape(len(Q), -1, n)
+    mean, noise = mean.reshape(len(Q), -1), model.noise_variance_
+    covariance = covariance.reshape(len(Q), len(Q), -1)
+    features = model.feature_map_.transform(Q)
+    is_projected = isinstance(feature_map, ClusterNystroem)
+    beyond = (1 - np.sum(features**2, axis=1)) / 0.05 if is_projected else np.zeros(len(Q))
+    for t, variance in enumerate(noise):
+        expected = covariance[:, :, t] - variance * np.diag(1 + beyond)
+        deviations = np.sqrt(np.diag(expected))
+        assert (np.abs(samples[:, t].mean(axis=1) - mean[:, t]) < 4.5 * deviations / n**0.5).all()
+        errors = (np.cov(samples[:, t]) - expected) / np.outer(deviations, deviations)
+        assert np.abs(errors).max() < 5 * 2**0.5 / n**0.5
+    # Functions: the same at a row, whatever the others are.
+    few, many = (model.sample_y(rows, 3, random_state=5) for rows in (Q[4:6], Q))
+    assert_allclose(few, many[4:6], rtol=1e-10)
+    assert np.abs(few - model.sample_y(Q[4:6], 3, random_state=6)).max() > 1e-6
+    with pytest.raises(ValueError, match="return_std and return_cov must not both"):
+        model.predict(Q, return_std=True, return_cov=True)
+    with pytest.raises(ValueError, match="n_samples must be an integer >= 1, got 0"):
+        model.sample_y(Q, 0)
+
+
+@pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(30)], ids=str)
+def test_sigma_by_evidence_is_a_maximum(feature_map):
+    targets = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=80)
+    model = ApproxKernelRidge(feature_map, sigma="evidence", alpha="evidence", random_state=0)
+    chosen = model.fit(X, targets).feature_map_.sigma_
+
+    def evidence(sigma):
+        other = clone(model).set_params(sigma=sigma).fit(X, targets)
+        return log_evidence(other.feature_map_.transform(X), targets[:, None], other.alpha_)[0]
+
+    assert evidence(chosen) > max(evidence(chosen * factor) for factor in (0.5, 0.8, 1.25, 2.0))
+    assert evidence(chosen) >= evidence("scale")
+    parts = [(X[:50], targets[:50]), (X[50:], targets[50:])]
+    assert clone(model).fit_batches(parts).feature_map_.sigma_ == pytest.approx(chosen)
+    with pytest.raises(ValueError, match="sigma='evidence' needs alpha='evidence'.*alpha=1.0"):
+        clone(model).set_params(alpha=1.0).fit(X, targets)
+
+
 def test_deviations_need_degrees_of_freedom():
     model = ApproxKernelRidge(RFFSampler(20), random_state=0).fit(X, T[:, 0], np.full(80, 1e-3))
     assert np.isfinite(model.predict(Q)).all() and np.isnan(model.noise_variance_).all()

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace, rounding_of
+from .._arrays import namespace, rounding_of, to_host
 from .._estimator import SIGMAS
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
@@ -20,8 +20,10 @@ from .._validation import (
     Interval,
     StrOptions,
     check_indicators,
+    check_integer,
     check_positive,
     commit,
+    draw_seed,
     naming,
     read_only,
     validate_rows,
@@ -188,8 +190,13 @@ class _BaseRidge(KernelEstimator):
     def _fit_map(self, data, is_first_batch=False):
         self._least_alpha()  # raise before any work
         feature_map = self._prepared(self.sigma, default=self._default_for(data, is_first_batch))
-        self.feature_map_ = data.fitted(self._check_size(feature_map, data))
+        feature_map = self._sized(self._check_size(feature_map, data), data)
+        self.feature_map_ = data.fitted(feature_map)
         return self._before(maps_of(self.feature_map_), data)
+
+    def _sized(self, feature_map, data):
+        """Return a prepared map, or that with another sigma."""
+        return feature_map
 
     def _bytes_of_sums(self, n_columns, data):
         return bytes_of_moments(n_columns, len(data.values.unit))
@@ -274,7 +281,7 @@ class _Plain(_BaseRidge):
         self,
         feature_map: Transformer | Literal["exact"] | None = None,
         *,
-        sigma: Sigma | None = None,
+        sigma: Sigma | Literal["evidence"] | None = None,
         alpha: float | Literal["evidence"] = 1.0,
         random_state: RandomState = None,
     ) -> None:
@@ -487,8 +494,8 @@ class _Regression(Regression):
         """Return what stands for the regressor of a solution on test rows."""
         return KnownPredictions(ridge.means(features).reshape(test.y.shape))
 
-    def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Return predictions, and on request the standard deviations of targets.
+    def predict(self, X: Array, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Return predictions, and on request the standard deviations or covariances of targets.
 
         Parameters
         ----------
@@ -496,6 +503,9 @@ class _Regression(Regression):
             Rows.
         return_std : bool, default=False
             Whether to return posterior standard deviations, which include the noise.
+        return_cov : bool, default=False
+            Whether to return posterior covariances, whose diagonal holds the squares of these. What
+            landmarks do not see of the kernel counts on the diagonal alone.
 
         Returns
         -------
@@ -503,11 +513,13 @@ class _Regression(Regression):
             Predictions.
         std : array of shape (n_samples,) or (n_samples, n_outputs)
             Standard deviations, if `return_std` is True.
+        cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_outputs)
+            Covariances, if `return_cov` is True.
 
         Raises
         ------
         ValueError
-            If there were too few rows to estimate the noise.
+            If there were too few rows to estimate the noise, or both are requested.
 
         Warns
         -----
@@ -516,12 +528,12 @@ class _Regression(Regression):
         """
         check_is_fitted(self)
         ridge, shape = self._fitted.ridge, self._fitted.shape
-        if return_std and np.isnan(ridge.deviation).any():
-            raise ValueError(
-                f"return_std=True needs a variance of the noise, which cannot be estimated with "
-                f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
-                "than the degrees of freedom. Pass noise_variance, or a larger alpha."
-            )
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov must not both be True.")
+        if return_std:
+            self._check_noise("return_std=True")
+        if return_cov:
+            return self.predict(X), self._covariances(X)
         feature_map, solution = self._fitted.reader
         functions = (solution.means,)
         if return_std:
@@ -541,6 +553,65 @@ class _Regression(Regression):
         starts = range(0, predictions.shape[1], size)
         parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
         return tuple(parts) if return_std else parts[0]
+
+    def sample_y(self, X: Array, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
+        """Return functions drawn from the posterior, at rows; the targets' noise is not in them.
+
+        The same seed is the same functions, whatever the rows. What landmarks do not see of the
+        kernel is not in them either.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_rows, n_features)
+            Rows.
+        n_samples : int, default=1
+            Number of functions.
+        random_state : int, RandomState instance or None, default=0
+            Source of the draw.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples) or (n_rows, n_outputs, n_samples)
+            Values of the functions.
+
+        Raises
+        ------
+        ValueError
+            If there were too few rows to estimate the noise.
+        """
+        check_is_fitted(self)
+        self._check_noise("sample_y")
+        ridge, n_samples = self._fitted.ridge, check_integer("n_samples", n_samples)
+        rng = np.random.default_rng(draw_seed(random_state))
+        normal = rng.standard_normal((n_samples, *np.add(ridge.coef.shape, (1, 0))))
+        coef, intercept = ridge.drawn(np.moveaxis(normal, 0, 2))
+
+        def drawn(features):
+            return np.tensordot(to_host(features).astype(np.float64), coef, 1) + intercept
+
+        values, dtype = self._of_features(X, self._fitted.maps[0], drawn)
+        return in_dtype(values if self._fitted.shape else values[:, 0], dtype)
+
+    def _covariances(self, X):
+        check_is_fitted(self)
+        self._check_noise("return_cov=True")
+        ridge, feature_map = self._fitted.ridge, self._fitted.maps[0]
+        features = features_of(feature_map, validate_rows(self, X, reset=False))
+        covariances = ridge.covariances(features, feature_map.is_projected)
+        variances = ridge.deviation**2
+        return (
+            covariances[:, :, None] * variances if self._fitted.shape else covariances * variances
+        )
+
+    def _check_noise(self, what):
+        """Raise if there are too few rows to estimate the noise."""
+        ridge = self._fitted.ridge
+        if np.isnan(ridge.deviation).any():
+            raise ValueError(
+                f"{what} needs a variance of the noise, which cannot be estimated with "
+                f"alpha={ridge.alpha!r}: the weights of the rows add up to {ridge.weight:g}, less "
+                "than the degrees of freedom. Pass noise_variance, or a larger alpha."
+            )
 
 
 def class_factors(class_weight, classes, codes, weights, is_batch):

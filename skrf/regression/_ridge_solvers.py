@@ -80,8 +80,42 @@ class Ridge:
         features = cast(features, xp.float64)
         spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
         if is_projected:
-            spread = spread + xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
+            spread = spread + self._beyond(features)
         return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
+
+    def covariances(self, features, is_projected=False):
+        """Return the covariances of the targets of all rows, (n, n), of noise of variance 1."""
+        rooted = (features - self.mean) @ self.root
+        covariances = rooted @ rooted.T + 1 / self.weight
+        beyond = self._beyond(features) if is_projected else 0.0
+        np.einsum("ii->i", covariances)[...] += 1 + beyond
+        return covariances
+
+    def _beyond(self, features):
+        """Return the variance of the prior for what projected features lack, one for each row."""
+        xp = namespace(features)
+        return xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
+
+    def drawn(self, normal):
+        """Return the coefficients and intercepts of functions from the posterior.
+
+        Parameters
+        ----------
+        normal : ndarray of shape (M + 1, T, n_samples)
+            Independent standard normal numbers.
+
+        Returns
+        -------
+        coef : ndarray of shape (M, T, n_samples)
+            Coefficients, in the units of the targets.
+        intercept : ndarray of shape (T, n_samples)
+            Intercepts.
+        """
+        normal = normal * self.deviation[:, None]
+        changes = np.tensordot(self.root, normal[:-1], 1)
+        coef, intercept = self.linear
+        offset = normal[-1] / np.sqrt(self.weight) - np.tensordot(self.mean, changes, 1)
+        return coef[:, :, None] + changes, intercept[:, None] + offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,10 +280,12 @@ class Spectrum:
         errors = squares / divisor * (self.moments.weight / divisor)
         return np.where(left < 1, np.inf, self.moments.shares @ errors)
 
-    def solved_by_evidence(self):
-        """Return the `Ridge` of largest marginal likelihood, with one alpha for all targets.
+    def by_evidence(self):
+        """Return the alpha of largest marginal likelihood, and -2 times the logarithm of that.
 
-        The root of the derivative is sought, because the maximum is too flat to find exactly.
+        There is one alpha for all targets, and the logarithm lacks a term that depends on the
+        targets alone. The root of the derivative is sought, because the maximum is too flat to find
+        exactly.
         """
         is_some = self.moments.squares > 0
         units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
@@ -276,10 +312,15 @@ class Spectrum:
         low, high = best - _STEP, best + _STEP
         if slope(low) < -_FLAT and slope(high) > _FLAT:
             best = brentq(slope, low, high, xtol=1e-12)
-        alpha = float(size * np.exp(best))
+        return float(size * np.exp(best)), loss(best)
+
+    def solved_by_evidence(self):
+        """Return the `Ridge` of largest marginal likelihood."""
+        alpha, _ = self.by_evidence()
         coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
         root = self.vectors / np.sqrt(self.values + alpha)
-        deviation = _deviation(self.rest + parts(best)[0] @ self.explained, freedom)
+        squares = self.rest + (alpha / (self.values + alpha)) @ self.explained
+        deviation = _deviation(squares, self.moments.weight - 1)
         return ridge_of(self.moments, alpha, coef, root, deviation * self.moments.unit)
 
 

@@ -13,6 +13,7 @@ from .._estimator import Unless
 from .._typing import Array, RandomState, Sigma, Transformer
 from .._validation import StrOptions
 from ..features import as_feature_map
+from ._base import SIGMA
 from ._decisions import (
     DECISIONS,
     SAME_ACCURACY,
@@ -23,6 +24,7 @@ from ._decisions import (
     raced,
     simplest,
 )
+from ._evidence import sigma_by_evidence
 from ._mixins import in_dtype
 from ._probabilities import best_scale, probabilities
 from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
@@ -51,8 +53,10 @@ class ApproxKernelRidge(_Regression, _Plain):
         ``ClusterNystroem(512)``, the exact kernel of no more than 512 distinct rows; of sparse rows
         and in ``partial_fit``, whose first batch may differ from the others, it is
         ``RFFSampler(512)``.
-    sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
+    sigma : float, "scale", "median", "evidence" or None, default=None
+        Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel. "evidence"
+        maximises the marginal likelihood together with alpha, which must be "evidence", too, on at
+        most 2,000 rows.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
     noise_variance : float, default=None
@@ -115,6 +119,7 @@ class ApproxKernelRidge(_Regression, _Plain):
 
     _parameter_constraints = {
         **_Plain._parameter_constraints,
+        "sigma": [StrOptions({"scale", "median", "evidence"}), SIGMA, None],
         "noise_variance": [POSITIVE, None],
     }
 
@@ -122,13 +127,34 @@ class ApproxKernelRidge(_Regression, _Plain):
         self,
         feature_map: Transformer | Literal["exact"] | None = None,
         *,
-        sigma: Sigma | None = None,
+        sigma: Sigma | Literal["evidence"] | None = None,
         alpha: float | Literal["evidence"] = 1.0,
         noise_variance: float | None = None,
         random_state: RandomState = None,
     ) -> None:
         super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
         self.noise_variance = noise_variance
+
+    def _leaves_sigma_open(self, feature_map):
+        return isinstance(self.sigma, str) and self.sigma == "evidence"
+
+    def _prepared(self, sigma=None, **options):
+        is_open = self._leaves_sigma_open(None) and sigma == self.sigma
+        return super()._prepared(1.0 if is_open else sigma, **options)
+
+    def _fit_map(self, data, is_first_batch=False):
+        if self._leaves_sigma_open(None) and self._least_alpha():
+            raise ValueError(
+                "sigma='evidence' needs alpha='evidence', without noise_variance, got "
+                f"alpha={self.alpha!r} and noise_variance={self.noise_variance!r}."
+            )
+        return super()._fit_map(data, is_first_batch)
+
+    def _sized(self, feature_map, data):
+        """Return a prepared map with its sigma."""
+        if self._leaves_sigma_open(feature_map):
+            feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
+        return feature_map
 
 
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
