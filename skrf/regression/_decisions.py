@@ -102,10 +102,15 @@ def at_one_sigma(candidates, sigmas, n_rows):
         others = [one for one in candidates if one.sigma == sigma]
         score = max((one.score for one in others), default=-np.inf)
         if number > 1 and others:
-            margin = np.sqrt(score * (1 - score) / n_rows)
+            margin = _standard_error(score, n_rows)
         if score > best + margin:
             chosen, best = others, score
     return chosen
+
+
+def _standard_error(accuracy, n_rows):
+    """Return the standard error of an accuracy, which rounding may have put above 1."""
+    return np.sqrt(max(accuracy * (1 - accuracy), 0.0) / n_rows)
 
 
 def n_scored_folds(n_folds, grid, n_sigmas, n_classes, n_columns):
@@ -258,7 +263,7 @@ def _survivors(results, n_rows):
     """Return the results of candidates that may yet be the best, or are the best of a decision."""
     scores = {key: np.mean(of_folds, axis=0)[0] for key, of_folds in results.items()}
     best = max(scores.values())
-    least = best - _RACE * np.sqrt(best * (1 - best) / n_rows)
+    least = best - _RACE * _standard_error(best, n_rows)
     firsts = {}
     for key in sorted(scores, key=scores.get):
         firsts[key[0]] = key

@@ -210,7 +210,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         Their share of the smallest ridge that will be added. If products of float32 features may
         have errors of its size, they are computed in float64.
     """
-    if _is_inner_precise(feature_map, X, least_alpha):
+    if _is_inner_precise(feature_map, X, weights, least_alpha):
         inner = moments_of_rows(feature_map.inner, X, targets, weights, least_alpha)
         return inner.times(feature_map.matrix)
     n, memory, room = X.shape[0], Memory(), Scratch()
@@ -281,7 +281,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     return Moments(weight, shift + gap, products, targets.unit)
 
 
-def _is_inner_precise(feature_map, X, least_alpha):
+def _is_inner_precise(feature_map, X, weights, least_alpha):
     """Return whether features may be multiplied by their matrix after they are summed.
 
     That takes less time for many rows, but magnifies the rounding of the products.
@@ -289,16 +289,18 @@ def _is_inner_precise(feature_map, X, least_alpha):
     inner = feature_map.inner
     if inner is None or X.shape[0] < _MANY_ROWS * inner.n_columns:
         return False
-    rounding = feature_map.magnification * rounding_of_products(inner, X)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = X.shape[0] if weights is None else weights.sum()
+        rounding = feature_map.magnification * rounding_of_products(inner, X, weight)
     return rounding < _MAGNIFIED * least_alpha
 
 
-def rounding_of_products(feature_map, X):
-    """Return about the rounding of the moments of rows, from the features of some."""
+def rounding_of_products(feature_map, X, weight):
+    """Return about the rounding of the moments of rows of a weight, from the features of some."""
     n = X.shape[0]
     rows = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
     features = to_host(plain_features(feature_map, rows, Memory()))
-    return np.finfo(float).eps * n * features.var(axis=0).sum()
+    return np.finfo(float).eps * weight * features.var(axis=0).sum()
 
 
 # ---------------------------------------------------------------- moments of every class

@@ -216,7 +216,7 @@ class _BaseRidge(KernelEstimator):
         lower, magnification = feature_map.cholesky
         if lower is None:
             return fit
-        rounding = magnification * rounding_of_products(feature_map.inner, data.X)
+        rounding = magnification * rounding_of_products(feature_map.inner, data.X, data.total)
         if rounding > _SCORED * self._least_alpha():
             return fit
         return replace(fit, maps=(feature_map.inner,) * 2, penalty=feature_map.gram)
