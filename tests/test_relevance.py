@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 
 from skrf import RelevanceScaler
-from skrf.features.relevance import _LeaveOneOut, _sample
+from skrf.features.relevance import _Evidence, _LeaveOneOut, _sample
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(120, 4))
@@ -61,6 +61,45 @@ def test_the_score_and_its_gradient(kind):
 
 
 # ------------------------------------------------------------------ what it finds
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_the_evidence_and_its_gradient(n_outputs):
+    rng = np.random.default_rng(2)
+    rows, weights = rng.normal(size=(30, 3)), rng.integers(1, 4, 30).astype(float)
+    y = np.column_stack([np.sin(rows[:, 0]), rows[:, 1]])[:, :n_outputs]
+    score = _Evidence(rows, weights, y)
+    logs = np.array([0.1, -0.4, 0.2, -1.5])
+    value, gradient = score(logs)
+    slopes = approx_fprime(logs, lambda logs: score(logs)[0], 1e-7)
+    assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-6)
+    # A normal law of weighted targets about their mean, of the best scale.
+    weights *= 30 / weights.sum()
+    products = (rows * np.exp(logs[:3])) @ score.projections.T
+    features = np.hstack([np.sin(products), np.cos(products)]) / 16
+    shares, roots = weights / 30, np.sqrt(weights)[:, None]
+    features = (features - shares @ features) * roots
+    covariance = np.eye(30) + features @ features.T / np.exp(-1.5)
+    targets = (y - shares @ y) / np.sqrt(shares @ (y - shares @ y) ** 2) * roots
+    squares = np.einsum("nt,nt->t", targets, np.linalg.solve(covariance, targets))
+    expected = 29 * np.log(squares).sum() + n_outputs * np.linalg.slogdet(covariance)[1]
+    assert value == pytest.approx(-expected / 60, rel=1e-9)
+
+
+def test_length_scales_by_evidence():
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-2, 2, size=(300, 5))
+    targets = np.sin(3 * rows[:, 0]) + rows[:, 1] + 0.1 * rng.normal(size=300)
+    by_evidence = relevance(rows, targets, criterion="evidence")
+    assert by_evidence[0] > 2 * by_evidence[1] > 4 * by_evidence[2:].max()
+    assert_allclose(rows.var(axis=0) @ by_evidence**2, rows.var(axis=0).sum())
+    assert_allclose(
+        relevance(1e6 * rows, 5 * targets, criterion="evidence"), by_evidence, rtol=1e-3
+    )
+    both = np.column_stack([targets, rows[:, 4]])
+    assert relevance(rows, both, criterion="evidence")[4] > 10 * by_evidence[4]
+    with pytest.raises(ValueError, match="criterion='evidence' needs regression targets"):
+        relevance(rows, rows[:, 0] > 0, criterion="evidence")
 
 
 @pytest.mark.filterwarnings("ignore:A column-vector y:sklearn.exceptions.DataConversionWarning")

@@ -2,10 +2,11 @@
 
 import math
 from numbers import Integral
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import Bounds, minimize
 from scipy.spatial.distance import cdist
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
@@ -19,6 +20,7 @@ from .._threads import serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
+    StrOptions,
     check_labels,
     check_range,
     check_targets,
@@ -33,10 +35,15 @@ from .._validation import (
 from ..statistics import Moments, standardised
 from ._batch_summary import passes_of_fit
 from ._clusters import spread_rows
+from .trigonometric import RFFSampler
 
 _ROUNDING = 1e-10  # of a score, with a margin
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
 _PENALTY, _STEPS = 0.01, 20
+# For the evidence: projections, scales and ridges to start from, and steps.
+_N_PROJECTIONS, _LIKELY_STEPS = 256, 30
+_LIKELY_SCALES, _LOG_ALPHAS = np.log([2.0, 0.5]), np.log([1e-3, 3e-2, 1.0])
+_SAME_EVIDENCE = 1e-4  # per row
 _FARTHEST = 10.0  # bound on the spread of log multipliers; the penalty keeps them well inside
 
 
@@ -52,7 +59,12 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     ----------
     n_samples : int, default=500
         Number of distinct rows to use, drawn in proportion to the classes or evenly over the
-        targets; the cost grows with its square.
+        targets; the cost grows with its square, with "evidence" in proportion.
+    criterion : {"leave-one-out", "evidence"}, default="leave-one-out"
+        What the multipliers maximise: the accuracy with which kernel regression predicts each row
+        from the others, or, for regression targets, the marginal likelihood of ridge regression,
+        that is, of a Gaussian process with a length scale for every column. Use "evidence" before
+        `ApproxKernelRidge`.
     random_state : int, RandomState instance or None, default=None
         Source of the seed of that draw; it has no effect if all rows are used.
 
@@ -79,10 +91,13 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     Notes
     -----
-    Maximises the mean log probability that exact kernel regression on all distinct other rows
-    assigns to the class of a row (in a regression, to its target, under normal errors), minus a
-    small penalty on differences between multipliers. Weights count as repetitions. Floats, and
-    several columns of numbers, are regression targets; everything else is labels.
+    "leave-one-out" maximises the mean log probability that exact kernel regression on all distinct
+    other rows assigns to the class of a row (in a regression, to its target, under normal errors),
+    minus a small penalty on differences between multipliers. Weights count as repetitions. Floats,
+    and several columns of numbers, are regression targets; everything else is labels.
+
+    "evidence" follows the gradient of the marginal likelihood of 256 random Fourier projections,
+    with their noise, through the features.
 
     On eight UCI sets with 128 components, kernel regression gains on average 3.2 points of
     accuracy with `AdaptiveRF` and 2.2 with `ClusterNystroem`. If there are dozens of columns and
@@ -90,7 +105,8 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     References
     ----------
-    Goldberger et al., Neighbourhood components analysis (2005), with a diagonal matrix.
+    Goldberger et al., Neighbourhood components analysis (2005), with a diagonal matrix; marginal
+    likelihood: Rasmussen and Williams, Gaussian processes for machine learning (2006), chapter 5.
 
     Examples
     --------
@@ -104,11 +120,19 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     _parameter_constraints = {
         "n_samples": [Interval(Integral, 2, None, closed="left")],
+        "criterion": [StrOptions({"leave-one-out", "evidence"})],
         "random_state": ["random_state"],
     }
 
-    def __init__(self, n_samples: int = 500, random_state: RandomState = None) -> None:
+    def __init__(
+        self,
+        n_samples: int = 500,
+        *,
+        criterion: Literal["leave-one-out", "evidence"] = "leave-one-out",
+        random_state: RandomState = None,
+    ) -> None:
         self.n_samples = n_samples
+        self.criterion = criterion
         self.random_state = random_state
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
@@ -134,6 +158,11 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         if y is None:
             raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
         y, is_class = _targets(X, y)
+        if is_class and self.criterion == "evidence":
+            raise ValueError(
+                "criterion='evidence' needs regression targets, floats or several columns of "
+                f"numbers, got y of dtype {y.dtype} with labels."
+            )
         weights, X, y = drop_zero_weights(sample_weight, X, y)
         check_range("X", X)
         variances = Moments.of(X, weights, sizes=False).variances
@@ -143,8 +172,12 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         rows, *others = _sample(X, y, weights, self.n_samples, rng)
         rows, columns = _varying(rows)
         if total > 0 and len(columns):
-            score = _LeaveOneOut(rows / np.sqrt(total), *others, is_class)
-            draft.relevance_[columns] = np.exp(_maximum(score))
+            rows = rows / np.sqrt(total)
+            if self.criterion == "evidence":
+                logs = _most_likely(_Evidence(rows, *others))
+            else:
+                logs = _maximum(_LeaveOneOut(rows, *others, is_class))
+            draft.relevance_[columns] = np.exp(logs)
             kept = variances @ draft.relevance_**2
             draft.relevance_ *= np.sqrt(total / kept)
         read_only(draft.relevance_)
@@ -306,3 +339,78 @@ def _maximum(score):
     bounds = Bounds(start - _FARTHEST / 2, start + _FARTHEST / 2)
     optimum = minimize(cost, start, jac=True, bounds=bounds, options={"maxiter": _STEPS})
     return optimum.x - start
+
+
+class _Evidence:
+    """Log marginal likelihood of ridge regression, as a function of log multipliers and log alpha.
+
+    Of targets with a mean and a scale that are not known, in units of the weight of all rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Centred rows.
+    weights : ndarray of shape (n,)
+        Their weights.
+    y : ndarray of shape (n, n_outputs)
+        Targets.
+    """
+
+    def __init__(self, X, weights, y):
+        weights = weights * (len(weights) / weights.sum())
+        self.X, self.roots = X, np.sqrt(weights)[:, None]
+        self.shares = weights / weights.sum()
+        self.targets = standardised(y, self.shares) * self.roots
+        self.projections = RFFSampler(2 * _N_PROJECTIONS, sigma=1.0, random_state=0).fit(X).omega_
+
+    def __call__(self, logs):
+        """Return the value at log multipliers, and log alpha in the end, and the gradient."""
+        multipliers, alpha = np.exp(logs[:-1]), np.exp(logs[-1])
+        n, n_targets = self.targets.shape
+        products = (self.X * multipliers) @ self.projections.T
+        parts = np.sin(products), np.cos(products)
+        features = np.concatenate(parts, axis=1) / np.sqrt(_N_PROJECTIONS)
+        features = (features - self.shares @ features) * self.roots
+        gram = features.T @ features
+        gram[np.diag_indices_from(gram)] += alpha
+        factor = cho_factor(gram, lower=True)
+        coef = cho_solve(factor, features.T @ self.targets)
+        rest = self.targets - features @ coef
+        penalties = np.sum(coef**2, axis=0)
+        squares = np.sum(rest**2, axis=0) + alpha * penalties
+        log_determinant = 2 * np.log(np.diagonal(factor[0])).sum() - len(gram) * logs[-1]
+        loss = (n - 1) * np.log(squares).sum() + n_targets * log_determinant
+        inverse = cho_solve(factor, np.eye(len(gram)))
+        slopes = n_targets * (features @ inverse) - (n - 1) * (rest / squares) @ coef.T
+        slopes = 2 * self.roots * slopes
+        slopes -= np.outer(self.shares, slopes.sum(axis=0))  # before they are centred
+        sines, cosines = np.split(slopes / np.sqrt(_N_PROJECTIONS), 2, axis=1)
+        by_products = sines * parts[1] - cosines * parts[0]
+        by_logs = np.einsum("nj,nj->j", by_products @ self.projections, self.X) * multipliers
+        by_alpha = (n - 1) * np.sum(penalties / squares) + n_targets * np.trace(inverse)
+        by_alpha = alpha * by_alpha - n_targets * len(gram)
+        return -loss / (2 * n), -np.append(by_logs, by_alpha) / (2 * n)
+
+
+@serial_blas()
+def _most_likely(score):
+    """Return the log multipliers of largest evidence, relative to a common scale.
+
+    There are several maxima: columns that say little by themselves may not seem to matter.
+    """
+
+    def cost(logs):
+        value, gradient = score(logs)
+        return -value, -gradient
+
+    optima = []
+    for scale in _LIKELY_SCALES:
+        starts = [np.append(np.full(score.X.shape[1], scale), alpha) for alpha in _LOG_ALPHAS]
+        scores = np.array([score(logs)[0] for logs in starts])
+        start = starts[np.argmax(scores >= scores.max() - _ROUNDING)]
+        bounds = Bounds(start - _FARTHEST / 2, start + _FARTHEST / 2)
+        options = {"maxiter": _LIKELY_STEPS}
+        optimum = minimize(cost, start, jac=True, bounds=bounds, options=options)
+        optima.append((optimum.fun, optimum.x[:-1] - scale))
+    costs = np.array([cost for cost, _ in optima])
+    return optima[np.argmax(costs <= costs.min() + _SAME_EVIDENCE)][1]

@@ -111,8 +111,11 @@ class Ridge:
         intercept : ndarray of shape (T, n_samples)
             Intercepts.
         """
+        # A root that is unique: eigenvectors may have either sign, which draws must not depend on.
+        root = np.linalg.qr(self.root.T, mode="r").T
+        root = root * np.sign(np.diagonal(root))
         normal = normal * self.deviation[:, None]
-        changes = np.tensordot(self.root, normal[:-1], 1)
+        changes = np.tensordot(root, normal[:-1], 1)
         coef, intercept = self.linear
         offset = normal[-1] / np.sqrt(self.weight) - np.tensordot(self.mean, changes, 1)
         return coef[:, :, None] + changes, intercept[:, None] + offset
