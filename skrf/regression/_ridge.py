@@ -208,7 +208,7 @@ class _BaseRidge(KernelEstimator):
         )
 
     def _scored(self, maps, data):
-        """Return a fit to no rows that is to be scored, by which nothing but that is known.
+        """Return a fit to no rows for scores alone.
 
         Where digits allow, features are those of the inner map, and the matrix enters the penalty.
         """
