@@ -118,7 +118,7 @@ def main():
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # of optima of the exact process at the bounds
     means = []
     for name in options.sets.split(","):
         runs = []

@@ -96,6 +96,9 @@ def test_length_scales_by_evidence():
     assert_allclose(
         relevance(1e6 * rows, 5 * targets, criterion="evidence"), by_evidence, rtol=1e-3
     )
+    with_a_constant = np.column_stack([targets, np.ones(300)])
+    assert_allclose(relevance(rows, with_a_constant, criterion="evidence"), by_evidence)
+    assert_array_equal(relevance(rows, np.ones(300), criterion="evidence"), np.ones(5))
     both = np.column_stack([targets, rows[:, 4]])
     assert relevance(rows, both, criterion="evidence")[4] > 10 * by_evidence[4]
     with pytest.raises(ValueError, match="criterion='evidence' needs regression targets"):

@@ -298,7 +298,7 @@ def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets
     again, covariance = model.predict(Q, return_cov=True)
     assert_allclose(again, mean, rtol=1e-9, atol=1e-9)
     assert_allclose(np.einsum("ii...->i...", covariance), deviation**2, rtol=1e-9)
-    n = 20_000
+    n = 100_000  # a deviation 2 % off makes errors of .04
     samples = model.sample_y(Q, n).reshape(len(Q), -1, n)
     mean, noise = mean.reshape(len(Q), -1), model.noise_variance_
     covariance = covariance.reshape(len(Q), len(Q), -1)

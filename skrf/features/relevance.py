@@ -63,8 +63,8 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     criterion : {"leave-one-out", "evidence"}, default="leave-one-out"
         What the multipliers maximise: the accuracy with which kernel regression predicts each row
         from the others, or, for regression targets, the marginal likelihood of ridge regression,
-        that is, of a Gaussian process with a length scale for every column. Use "evidence" before
-        `ApproxKernelRidge`.
+        that is, of a Gaussian process with a length scale for every column. "evidence" is usually
+        better before `ApproxKernelRidge`, and often worse before kernel regression.
     random_state : int, RandomState instance or None, default=None
         Source of the seed of that draw; it has no effect if all rows are used.
 
@@ -403,6 +403,9 @@ def _by_evidence(X, weights, y):
     The first may suit the draw of the projections rather than the targets, so that the evidence of
     another draw decides.
     """
+    y = y[:, np.ptp(y, axis=0) > 0]
+    if not y.shape[1]:  # nothing is to be told
+        return np.zeros(X.shape[1])
     judge, best, chosen = _Evidence(X, weights, y, seed=1), -np.inf, None
     spread = np.average(X**2, axis=0, weights=weights)
     for logs in (
