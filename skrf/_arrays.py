@@ -136,7 +136,7 @@ def squared_distances(X, Y, sign=-1):
         X, Y = (sp.csr_array(Z, dtype=np.float64) for Z in (X, Y))
         sizes = np.add.outer(*(Z.multiply(Z).sum(axis=1) for Z in (X, Y)))
     else:
-        X, Y = X.astype(np.float64), Y.astype(np.float64)
+        X, Y = (Z.astype(np.float64, copy=False) for Z in (X, Y))
         if X.shape[1] < _WIDE:
             return cdist(X, -sign * Y, "sqeuclidean")
         with np.errstate(over="ignore"):

@@ -78,11 +78,11 @@ def test_what_bases_learn_is_what_they_learn_alone():
 
 
 def test_bases_that_look_at_rows_find_their_own_centres():
-    """Though `fit_each` finds centres once for all sigmas."""
+    """Though `_fit_at_sigma` finds centres once for all sigmas."""
     params = {"centers": "kmeans", "share": 0.5, "coupling": "orthogonal"}
     base = [AdaptiveRF(n_centers=n, **params) for n in (2, 5)]
     model = hybrid((*base, RFFSampler()), shared=False)
-    for fitted in (model.fit(X), *model._fit_each([0.5, 2.0], X)):
+    for fitted in (model.fit(X), *map(model._fit_at_sigma(X), [0.5, 2.0])):
         adaptive = fitted._fitted.learned.bases[:2]
         assert [len(learned.centers_) for learned in adaptive] == [2, 5]
     assert not fitted.kernel_variance_is_exact_

@@ -45,7 +45,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.features import fit_at_sigmas
+from skrf.features import fit_at_sigma
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(90, 3))
@@ -347,7 +347,9 @@ def test_sigmas_that_are_not_chosen_do_not_warn(labels):
 def test_fits_at_many_sigmas_are_fits(name):
     unfitted = make(name, n_components=24, random_state=7)
     labels = np.unique(y, return_inverse=True)[1]
-    for sigma, fitted in zip(SIGMAS, fit_at_sigmas(unfitted, SIGMAS, X, labels), strict=True):
+    fit = fit_at_sigma(unfitted, X, labels)
+    for sigma in SIGMAS:
+        fitted = fit(sigma)
         expected = clone(unfitted).set_params(sigma=sigma).fit(X, labels)
         for side, expected_side in zip(fitted.feature_maps_, expected.feature_maps_, strict=True):
             assert_allclose(side(Q).values, expected_side(Q).values, rtol=1e-9, atol=1e-9)

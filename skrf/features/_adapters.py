@@ -158,17 +158,15 @@ def fit_to_statistics(feature_map, statistics, **rows):
     return feature_map.fit(**rows)
 
 
-def fit_at_sigmas(feature_map, sigmas, X, y=None, *, statistics=None, **weights):
-    """Return an iterator over fitted copies of a transformer, one per sigma, that share a draw.
+def fit_at_sigma(feature_map, X, y=None, *, statistics=None, **weights):
+    """Return a function that returns a fitted copy of a transformer, given sigma.
 
-    Feature maps compute statistics and clusters once.
+    The copies share a draw, and feature maps compute statistics and clusters once.
 
     Parameters
     ----------
     feature_map : transformer
         Unfitted, with a parameter ``sigma``.
-    sigmas : iterable of float
-        Values of that parameter.
     X : ndarray or sparse matrix of shape (n, d)
         Rows.
     y : ndarray of shape (n,), default=None
@@ -180,17 +178,21 @@ def fit_at_sigmas(feature_map, sigmas, X, y=None, *, statistics=None, **weights)
 
     Returns
     -------
-    iterator of transformer
-        The fitted copies.
+    callable
+        The function.
     """
     needs_rows = statistics is None or not learns_from_sums(feature_map)
-    if needs_rows and hasattr(feature_map, "_fit_each"):
-        return feature_map._fit_each(sigmas, X, y, **weights)
+    if needs_rows and hasattr(feature_map, "_fit_at_sigma"):
+        return feature_map._fit_at_sigma(X, y, **weights)
     template = clone(feature_map)
     if getattr(template, "random_state", 0) is None:  # copies of a RandomState draw the same
         template.set_params(random_state=draw_seed(None))
-    of_sigma = (clone(template).set_params(sigma=sigma) for sigma in sigmas)
-    return (fit_to_statistics(template, statistics, X=X, y=y, **weights) for template in of_sigma)
+
+    def fit(sigma):
+        copied = clone(template).set_params(sigma=sigma)
+        return fit_to_statistics(copied, statistics, X=X, y=y, **weights)
+
+    return fit
 
 
 def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transformer:

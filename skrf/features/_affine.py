@@ -219,8 +219,12 @@ class ScaledRows:
         """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
         if not self.is_sparse:
             return np.asarray(to_host(self.values), dtype=np.float64)
-        dense = self.values.toarray().astype(np.float64)
-        return (dense if self.offset is None else dense - self.offset) * self.scale
+        dense = self.values.astype(np.float64, copy=False).toarray()
+        if self.offset is not None:
+            dense -= self.offset
+        if self.scale != 1:
+            dense *= self.scale
+        return dense
 
 
 def about_a_row(sigma, X, Y):

@@ -153,7 +153,7 @@ def nearly_least(values, margin):
     return values <= values.min(axis=-1, keepdims=True) + margin
 
 
-def cluster_centers(points, weights, n_clusters, rng):
+def cluster_centers(points, weights, n_clusters, rng, axes=None):
     """Return k-means centres, never more than there are distinct points.
 
     K-means has ties: points on a lattice are equally far from several centres, and of two points
@@ -171,9 +171,11 @@ def cluster_centers(points, weights, n_clusters, rng):
         Number of centres.
     rng : Generator
         Source of the seed.
+    axes : ndarray of shape (d, k), default=None
+        The result of `axes_for` if it is at hand.
     """
     seed = int(rng.integers(np.iinfo(np.int32).max))
-    places = _places(points, seed)
+    places = _places(points, axes_for(points) if axes is None else axes)
     # The step is irrational, because data may lie on a lattice.
     steps = np.round(places / (math.sqrt(2) * _SAME))
     _, first = np.unique(steps, axis=0, return_index=True)
@@ -201,14 +203,19 @@ def cluster_centers(points, weights, n_clusters, rng):
     return points[0] + means
 
 
-def _places(points, seed):
-    """Return the points in units of their spread, projected on few columns at random if wide."""
+def axes_for(points):
+    """Return few random directions on which wide points are projected, None for others."""
+    width = points.shape[1]
+    if width <= _MOST_COLUMNS:
+        return None
+    return np.random.default_rng(0).normal(scale=_MOST_COLUMNS**-0.5, size=(width, _MOST_COLUMNS))
+
+
+def _places(points, axes):
+    """Return the points on the axes in units of their spread."""
     places = points - points[0]
-    places /= np.ptp(places, axis=0).max() or 1.0
-    if points.shape[1] <= _MOST_COLUMNS:
-        return places
-    rng = np.random.default_rng([seed, 1])
-    return places @ rng.normal(scale=_MOST_COLUMNS**-0.5, size=(points.shape[1], _MOST_COLUMNS))
+    places = places if axes is None else places @ axes
+    return places / (np.ptp(places, axis=0).max() or 1.0)
 
 
 def nearest(points, centers):
@@ -239,9 +246,9 @@ def centers_of_classes(points, weights, labels, n_clusters, rng):
         Codes of the classes; None means a single class.
     """
     labels = np.zeros(len(points), int) if labels is None else by_first(labels)
-    sizes = np.bincount(labels, weights)
+    sizes, axes = np.bincount(labels, weights), axes_for(points)
     return [
-        cluster_centers(points[labels == k], weights[labels == k], count, rng)
+        cluster_centers(points[labels == k], weights[labels == k], count, rng, axes)
         for k, count in enumerate(_proportional_counts(sizes, n_clusters))
         if sizes[k] > 0
     ]

@@ -260,18 +260,23 @@ class BaseRandomFeatures(
         """Return whether this y changes what `fit` learns from the rows."""
         return self._labels(y, slice(None), None) is not None
 
-    def _fit_each(self, sigmas, X, y=None, sample_weight=None):
-        """Yield a fitted copy for every sigma, sharing one draw, the statistics and the clusters.
+    def _fit_at_sigma(self, X, y=None, sample_weight=None):
+        """Return a function that returns a fitted copy, given sigma.
 
-        Each equals the result of `fit` at its sigma with the same seed, to rounding.
+        The copies share one draw, the statistics and the clusters. Each equals the result of `fit`
+        at its sigma with the same seed, to rounding.
         """
         draft, statistics, sample = self._gather(X, sample_weight, None, y=y)
         fitted = None
-        for sigma in sigmas:
+
+        def fit(sigma):
+            nonlocal fitted
             copied = copy.copy(draft).set_params(sigma=sigma)
             copied._validate_params()
             fitted = Fitted.to(copied._as_spec(), statistics, sample, before=fitted)
-            yield copied._set(fitted)
+            return copied._set(fitted)
+
+        return fit
 
     def _fit(self, X, sample_weight, keys, *, before, y=None):
         draft, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg.lapack import dpocon, dpotrf
 from scipy.spatial.distance import cdist
 
-from .._arrays import Kept, is_array_api, like, namespace, squared_distances
+from .._arrays import Kept, is_array_api, largest_entry, like, namespace, squared_distances
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions, read_only
@@ -28,42 +28,65 @@ _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense row
 _RANK = 1e-11
 
 
+class Centers:
+    """Centres about their mean, in units of their largest coordinate: the same for every sigma.
+
+    Parameters
+    ----------
+    points : ndarray of shape (M, d)
+        The centres.
+    """
+
+    def __init__(self, points):
+        self.mean = points.mean(axis=0)
+        about_mean = points - self.mean
+        self.unit = largest_entry(about_mean) or 1.0
+        self.projection = DenseProjection(about_mean / self.unit)
+        self._distances = Kept()
+
+    def distances(self, metric):
+        """Return "cityblock" distances of all pairs, or half the square of the usual one."""
+        points = self.projection.matrix
+        if metric == "cityblock":
+            return self._distances.like(points, lambda: cdist(points, points, metric))
+        return self._distances.like(points, lambda: squared_distances(points, points) / 2)
+
+
 @dataclass(frozen=True, eq=False)
 class GaussianLogs:
     """Logarithms of the Gaussian kernel of rows and centres.
 
     Parameters
     ----------
-    affine : Affine
-        Coordinates in which distances are measured.
-    projection : DenseProjection
-        The centres in these coordinates.
-    kept : Kept
-        Distances of the centres from each other, for the maps of all sigmas.
+    sigma : float
+        Multiplier of rows and centres.
+    centers : Centers
+        The centres.
     """
 
-    affine: Affine
-    projection: DenseProjection
-    kept: Kept
+    sigma: float
+    centers: Centers
+    projection = property(lambda self: self.centers.projection)
+
+    @cached_property
+    def affine(self):
+        """Coordinates about the mean of the centres, in which distances are measured."""
+        return Affine(self.sigma, self.centers.mean)
+
+    @cached_property
+    def _scale(self):
+        return self.sigma * self.centers.unit
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
         rows = self.affine(X)
-        logs = rows.dot(self.projection)
-        return logs - like(self.projection.squared_norms / 2, logs), rows.squared_norms() / -2
+        logs = rows.dot(self.projection) * self._scale
+        half = self.projection.squared_norms * (self._scale * self._scale / 2)
+        return logs - like(half, logs), rows.squared_norms() / -2
 
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
-        centers = self.projection.matrix
-        size = np.abs(centers).max() or 1.0  # proportional to sigma
-        logs = self.kept.like(centers, lambda: self._logs_of_distances(centers / size))
-        return logs * size**self._degree
-
-    _degree = 2
-
-    @staticmethod
-    def _logs_of_distances(centers):
-        return squared_distances(centers, centers) / -2
+        return -(self._scale**2) * self.centers.distances("euclidean")
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
@@ -75,7 +98,8 @@ class LaplacianLogs(GaussianLogs):
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
-        rows, centers, xp = self.affine(X), self.projection.matrix, namespace(X)
+        rows, xp = self.affine(X), namespace(X)
+        centers = self.projection.matrix * self._scale
         if not is_array_api(X):
             logs = -cdist(rows.on_host(), centers, "cityblock")
             return logs, np.zeros(len(logs))
@@ -84,11 +108,9 @@ class LaplacianLogs(GaussianLogs):
             logs = logs - xp.abs(rows.values[:, k, None] - centers[None, :, k])
         return logs, xp.zeros_like(logs[:, 0])
 
-    _degree = 1
-
-    @staticmethod
-    def _logs_of_distances(centers):
-        return -cdist(centers, centers, "cityblock")
+    def of_centers(self):
+        """Return the logarithms of all pairs of centres, (M, M)."""
+        return -self._scale * self.centers.distances("cityblock")
 
 
 _LOGS = {"gaussian": GaussianLogs, "laplacian": LaplacianLogs}
@@ -181,13 +203,6 @@ class LandmarkMap(FeatureMap):
         return {"inner": self.inner}  # the rest follows from it
 
 
-def logs_of_centers(learned, kernel="gaussian"):
-    """Return what computes the logarithms of the kernel of rows and the centres."""
-    affine = Affine(learned.sigma, learned.centers_.mean(axis=0))
-    projection = DenseProjection(affine.on_host(learned.centers_))
-    return _LOGS[kernel](affine, projection, learned.kept_distances)
-
-
 class CentersOfClusters(BaseRandomFeatures):
     """Base of the feature maps that look at rows from a few centres."""
 
@@ -244,7 +259,8 @@ class CentersOfClusters(BaseRandomFeatures):
             rows.append(Affine(1.0).on_host(X[chosen]))
             weights.append(row_weights)
         labels = None if sample.labels is None else sample.labels[chosen]
-        rows, weights = np.vstack(rows), np.concatenate(weights)
+        rows = rows[0] if len(rows) == 1 else np.vstack(rows)  # no copy of wide rows
+        weights = np.concatenate(weights)
         return self._place_centers(rows, weights, labels, sample.rng(CENTERS))
 
     def _place_centers(self, rows, weights, labels, rng):
@@ -369,11 +385,11 @@ class ClusterNystroem(CentersOfClusters):
 
     def _learn_from_rows(self, learned, sample):
         learned.centers_, _ = self._centers(learned, sample)
-        learned.kept_distances = sample.once("distances of centers", Kept)
+        learned.centers = sample.once("centers in units", partial(Centers, learned.centers_))
         learned.n_projections = len(learned.centers_)
 
     def _assemble(self, learned, draw):
-        feature_map = LandmarkMap(SimilarityMap(logs_of_centers(learned, self.kernel)))
+        feature_map = LandmarkMap(SimilarityMap(_LOGS[self.kernel](learned.sigma, learned.centers)))
         return feature_map, feature_map
 
     def _log_exact_kernel(self, X, Y, sigma):

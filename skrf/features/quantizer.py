@@ -1,17 +1,18 @@
 """Features of keys that are moved to the nearest of a few centres."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from .._arrays import Kept, like, to_host
+from .._arrays import like, to_host
 from .._sums import Rows
 from ._affine import Affine
 from ._clusters import nearest
 from ._docs import document
 from ._map import FeatureMap
 from .adaptive import AdaptiveRF
-from .landmarks import CentersOfClusters, GaussianLogs, logs_of_centers
+from .landmarks import Centers, CentersOfClusters, GaussianLogs
 
 _BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
 
@@ -186,11 +187,11 @@ class ClusterQuantizer(CentersOfClusters):
     def _learn_from_rows(self, learned, sample):
         centers, codes = self._centers(learned, sample)
         learned.centers_, learned.n_projections = centers, len(centers)
-        learned.kept_distances = Kept()
+        learned.centers = sample.once("centers in units", partial(Centers, centers))
         learned.center_labels_ = None if codes is None else sample.classes[codes]
 
     def _assemble(self, learned, draw):
-        queries = KernelMap(logs_of_centers(learned))
+        queries = KernelMap(GaussianLogs(learned.sigma, learned.centers))
         return queries, IndicatorMap(
             learned.centers_, learned.center_labels_, self.centers != "random"
         )

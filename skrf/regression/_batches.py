@@ -35,7 +35,7 @@ from ._folds import (
 )
 from ._mixins import sorted_classes
 from ._row_space import features_of
-from ._sigma_search import choose, fitted_apart, learns_from, maps_of, sigma_grid
+from ._sigma_search import choose, learns_from, maps_of, sigma_grid, split_rows
 
 HAS_FOLDS = "a search scores folds of all rows. Call fit, or fit_batches."
 
@@ -161,10 +161,10 @@ def searches(model, classes, scope):
     if is_apart:
         fold_of_row = folds.of_sample(strata(summary.sample.X, summary.sample.y), summary.sample)
         tests = [np.flatnonzero(fold_of_row == k) for k in range(folds.n_splits)]
-        fits = fitted_apart(feature_map, data, tests, sigmas)
-        fits = [[fitted for fitted, *_ in of_sigma] for of_sigma in fits]
+        fits = [train.fit_at_sigma(feature_map) for train, _ in split_rows(data, tests)]
     else:
-        fits = [[fitted] for fitted in data.fit_at_sigmas(feature_map, sigmas)]
+        fits = [data.fit_at_sigma(feature_map)]
+    fits = [[fit(sigma) for fit in fits] for sigma in sigmas]
     draft._fitted = draft._before(maps_of(fits[0][0]), data)
     criterion, maps = draft._criterion(data), [[*map(maps_of, fit)] for fit in fits]
     search = _Search(draft, folds, strata, is_apart, criterion.scores_rows, maps)
@@ -202,7 +202,7 @@ def searches(model, classes, scope):
         chosen = int(np.flatnonzero(best == draft.sigma_)[0])
         draft.feature_map_, total = fits[places[chosen]][0], totals[chosen]
     if is_apart:
-        (draft.feature_map_,) = data.fit_at_sigmas(feature_map, [draft.sigma_])
+        draft.feature_map_ = data.fit_at_sigma(feature_map)(draft.sigma_)
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)
         total = yield Pass("sums", partial(summed, draft), is_last=True)
         total = _under(draft._fitted, total)

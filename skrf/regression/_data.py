@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import take, to_host
-from ..features import fit_at_sigmas, fit_to_statistics
+from ..features import fit_at_sigma, fit_to_statistics
 
 _WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
 
@@ -85,9 +85,9 @@ class Data:
             )
         return feature_map
 
-    def fit_at_sigmas(self, feature_map, sigmas):
-        """Return an iterator over maps fitted to all rows, one per sigma, that share a draw."""
-        return fit_at_sigmas(feature_map, sigmas, **self._fit_arguments(feature_map))
+    def fit_at_sigma(self, feature_map):
+        """Return a function that fits a map to all rows at a sigma; its results share a draw."""
+        return fit_at_sigma(feature_map, **self._fit_arguments(feature_map))
 
     def _fit_arguments(self, feature_map):
         """Return what a map is fitted to, on the host, with weights if it accepts them."""

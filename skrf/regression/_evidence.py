@@ -28,9 +28,10 @@ def sigma_by_evidence(feature_map, data):
     if n > _ROWS:
         data = data.part(np.sort(np.random.default_rng(0).permutation(n)[:_ROWS]))
 
+    fit = data.fit_at_sigma(feature_map)
+
     def losses(sigmas):
-        fits = data.fit_at_sigmas(feature_map, sigmas)
-        return np.array([_loss(as_feature_map(fitted), data) for fitted in fits])
+        return np.array([_loss(as_feature_map(fit(sigma)), data) for sigma in sigmas])
 
     with beside_threads(feature_map):
         sigmas = scale * np.logspace(*_DECADES, _STEPS)

@@ -7,7 +7,6 @@ would be without it.
 """
 
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 from sklearn.utils import gen_batches
@@ -42,14 +41,8 @@ def best_sigma(feature_map, data):
         Validated rows.
     """
     scale, data = resolved("scale", data), _sample(data)
-    sigmas = []
-    fits = data.fit_at_sigmas(feature_map, sigmas)
-
-    def maps_at(more):
-        sigmas.extend(more)  # `fits` pauses here, because it has not seen the end of the list
-        return [maps_of(fitted) for fitted in islice(fits, len(more))]
-
-    return _chosen(scale, data, lambda points: maps_at)
+    fit = data.fit_at_sigma(feature_map)
+    return _chosen(scale, data, lambda points: lambda sigma: maps_of(fit(sigma)))
 
 
 def best_exact_sigma(data):
@@ -57,7 +50,7 @@ def best_exact_sigma(data):
     data = replace(data, X=to_host(data.X))
 
     def maps_of_points(points):
-        return lambda more: [(ExactMap(points, sigma),) * 2 for sigma in more]
+        return lambda sigma: (ExactMap(points, sigma),) * 2
 
     return _chosen(resolved("scale", data), data, maps_of_points)
 
@@ -74,7 +67,7 @@ def _chosen(scale, data, maps_of_points):
     data : Data
         Rows on the host.
     maps_of_points : callable
-        Given the distinct rows, returns a function of sigmas that returns the maps of each.
+        Given the distinct rows, returns a function that returns both maps at a sigma.
     """
     _, first, number = np.unique(row_codes(data.X), return_index=True, return_inverse=True)
     if len(first) < 2 or is_constant(data):
@@ -85,7 +78,7 @@ def _chosen(scale, data, maps_of_points):
     def evaluate(sigmas):
         nonlocal seen
         scores = []
-        for maps in maps_at(sigmas):
+        for maps in map(maps_at, sigmas):
             if not maps[1].is_indicator:
                 seen = _Features(maps, points, score.sums)
             elif seen is None:  # centres do not depend on sigma

@@ -15,7 +15,7 @@ from .._sums import Memory, Rows
 from ..features import FeatureMap, as_feature_map, columns_of
 from ._blocks import blocks_of
 from ._moments import plain_features
-from ._sigma_search import fitted_apart, judged
+from ._sigma_search import judged
 
 _MAGNIFIED = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
 # Of features that are held at once: 64 MB, or 256 MB where their moments take more.
@@ -98,7 +98,7 @@ def judged_in_row_space(search, criterion):
     """Yield what `judged_together` does, but no map and sums, which the best sigma alone gets."""
     data, model = search.data, search.model
     splits = [(np.setdiff1d(np.arange(len(data.y)), test), test) for test in search.tests]
-    for fitted in data.fit_at_sigmas(search.feature_map, search.sigmas):
+    for fitted in map(search.fit, search.sigmas):
         feature_map, (rows,) = held(as_feature_map(fitted), data)
         parts = (map(rows.part, split) for split in splits)
         yield [judged(model, feature_map, *pair, criterion) for pair in parts], None, None
@@ -106,7 +106,7 @@ def judged_in_row_space(search, criterion):
 
 def judged_apart_in_row_space(search, criterion):
     """Yield the same with maps that are fitted only to the rows outside a test."""
-    for fits in fitted_apart(search.feature_map, search.data, search.tests, search.sigmas):
+    for fits in map(search.fits_at, search.sigmas):
         scores = []
         for fitted, *parts in fits:
             feature_map, parts = held(as_feature_map(fitted), *parts)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import product, repeat
+from functools import cached_property
+from itertools import product
 from numbers import Integral
 from operator import itemgetter
 
@@ -143,7 +144,7 @@ def judged_together(search, criterion):
     data = data.part(order)
     parts = [[data.part(as_slice(np.sort(place[rows]))) for _, rows in folds] for folds in rounds]
     rounds = [[number for number, _ in folds] for folds in rounds]
-    for fitted in data.fit_at_sigmas(search.feature_map, search.sigmas):
+    for fitted in map(search.fit, search.sigmas):
         scores, nothing = [None] * len(tests), search.model._scored(maps_of(fitted), data)
         for folds, fold_data in zip(rounds, parts, strict=True):
             sums, before = [], nothing
@@ -159,27 +160,14 @@ def judged_together(search, criterion):
 
 def judged_apart(search, criterion):
     """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
-    for fits in fitted_apart(search.feature_map, search.data, search.tests, search.sigmas):
+    for fits in map(search.fits_at, search.sigmas):
         yield [judged(search.model, *fit, criterion) for fit in fits], None, None
 
 
-def fitted_apart(feature_map, data, tests, sigmas):
-    """Return an iterator over (map, train, test) of all tests for every sigma."""
-
-    def run(test):
-        train = data.part(np.setdiff1d(np.arange(len(data.y)), test))
-        return zip(train.fit_at_sigmas(feature_map, sigmas), repeat(train), repeat(data.part(test)))
-
-    return zip(*map(run, tests), strict=True)
-
-
-def fitted_together(feature_map, data, tests, sigmas):
-    """Return an iterator over the same of maps that are fitted to all rows."""
-    parts = [
-        (data.part(np.setdiff1d(np.arange(len(data.y)), test)), data.part(test)) for test in tests
-    ]
-    for fitted in data.fit_at_sigmas(feature_map, sigmas):
-        yield [(fitted, *part) for part in parts]
+def split_rows(data, tests):
+    """Return for every test the rows outside and inside of it."""
+    everything = np.arange(len(data.y))
+    return [(data.part(np.setdiff1d(everything, test)), data.part(test)) for test in tests]
 
 
 def reported(runs, sigmas, verbose, unit):
@@ -242,14 +230,30 @@ class SigmaSearch:
             runs = reported(runs, self.sigmas, self.model.verbose, criterion.unit)
             return choose(self.model, runs, self.sigmas, criterion)
 
-    def fits_at(self, sigmas):
-        """Return for every sigma the maps of all folds, each with the training and test rows."""
-        fitted = fitted_apart if self.is_apart else fitted_together
-        return fitted(self.feature_map, self.data, self.tests, sigmas)
+    @cached_property
+    def fit(self):
+        """A function that returns the map fitted to all rows at a sigma."""
+        return self.data.fit_at_sigma(self.feature_map)
+
+    @cached_property
+    def _splits(self):
+        return split_rows(self.data, self.tests)
+
+    @cached_property
+    def _fits_apart(self):
+        return [train.fit_at_sigma(self.feature_map) for train, _ in self._splits]
+
+    def fits_at(self, sigma):
+        """Return the maps of all folds at a sigma, each with the training and the test rows."""
+        if self.is_apart:
+            maps = [fit(sigma) for fit in self._fits_apart]
+        else:
+            maps = [self.fit(sigma)] * len(self.tests)
+        return [(fitted, *split) for fitted, split in zip(maps, self._splits, strict=True)]
 
     def made_at(self, sigma):
         """Return the map that is fitted to all rows, and their sums."""
-        (fitted,) = self.data.fit_at_sigmas(self.feature_map, [sigma])
+        fitted = self.fit(sigma)
         return fitted, sums_of(self.model, fitted, self.data)
 
 

@@ -545,7 +545,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
-        fits = [list(of_sigma) for of_sigma in search.fits_at(sigmas)]
+        fits = [search.fits_at(sigma) for sigma in sigmas]
         n_columns = min(as_feature_map(fits[0][0][0]).n_columns or 0, len(search.data.y))
         n_folds = n_scored_folds(len(fits[0]), grid, len(sigmas), n_classes, n_columns)
         fits = [of_sigma[:n_folds] for of_sigma in fits]
