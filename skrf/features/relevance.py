@@ -34,12 +34,13 @@ from .._validation import (
 )
 from ..statistics import Moments, standardised
 from ._batch_summary import passes_of_fit
-from ._clusters import spread_rows
+from ._clusters import by_first, row_codes, spread_rows
 from .trigonometric import RFFSampler
 
 _ROUNDING = 1e-10  # of a score, with a margin
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
 _PENALTY, _STEPS = 0.01, 20
+_FOLDS, _SAME_STEPS = 3, 1e-4  # scores of steps on left-out rows that differ by less are the same
 # For the evidence: projections, scales and ridges to start from, and steps.
 _N_PROJECTIONS, _LIKELY_STEPS = 256, 30
 _LIKELY_SCALES, _LOG_ALPHAS = np.log([2.0, 0.5]), np.log([1e-3, 3e-2, 1.0])
@@ -93,8 +94,10 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     -----
     "leave-one-out" maximises the mean log probability that exact kernel regression on all distinct
     other rows assigns to the class of a row (in a regression, to its target, under normal errors),
-    minus a small penalty on differences between multipliers. Weights count as repetitions. Floats,
-    and several columns of numbers, are regression targets; everything else is labels.
+    minus a small penalty on differences between multipliers. For labels it stops after as many
+    steps as suit three left-out parts of the rows best, which may be none. Weights count as
+    repetitions. Floats, and several columns of numbers, are regression targets; everything else is
+    labels.
 
     "evidence" follows the gradient of the marginal likelihood of 256 random Fourier projections,
     with their noise, through the features. If the multipliers of "leave-one-out" have a larger one
@@ -177,7 +180,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
             if self.criterion == "evidence":
                 logs = _by_evidence(rows, *others)
             else:
-                logs = _maximum(_LeaveOneOut(rows, *others, is_class))
+                logs = (_stopped if is_class else _maximum)(rows, *others)
             draft.relevance_[columns] = np.exp(logs)
             kept = variances @ draft.relevance_**2
             draft.relevance_ *= np.sqrt(total / kept)
@@ -282,24 +285,24 @@ class _LeaveOneOut:
         Centred rows.
     weights : ndarray of shape (n,)
         Their weights.
-    y : ndarray of shape (n,) or (n, n_outputs)
-        Codes of labels, or targets.
+    targets : ndarray of shape (n, n_outputs)
+        Targets, or 1 for the class of a row and 0 for others.
     is_class : bool
-        Whether y holds codes of labels.
+        Whether they are classes.
     """
 
-    def __init__(self, X, weights, y, is_class):
+    def __init__(self, X, weights, targets, is_class):
         self.X, self.shares, self.is_class = X, weights / weights.sum(), is_class
         # Leave out all rows equal to a row along with it, so that weights act as repetitions.
         apart = cdist(X, X, "sqeuclidean") > 0
         with np.errstate(divide="ignore"):
             self.log_weights = np.log(apart * weights)
         if is_class:
-            self.targets = np.equal.outer(y, np.unique(y)).astype(np.float64)
+            self.targets = targets
             # The overall class shares count as one more row, so that no logarithm is infinite.
             self.prior = (self.targets @ (self.shares @ self.targets)) / len(X)
         else:
-            self.targets = standardised(y, self.shares)
+            self.targets = standardised(targets, self.shares)
             self.prior = 1 / len(X)
 
     def __call__(self, logs):
@@ -324,9 +327,54 @@ class _LeaveOneOut:
         return score, -gradient
 
 
+def _log_probabilities(logs, train, test):
+    """Return the logarithms of the probabilities of the classes of rows that were left out.
+
+    Parameters
+    ----------
+    logs : ndarray of shape (d,)
+        Log multipliers.
+    train, test : tuple
+        Rows, weights and classes, as `_LeaveOneOut` takes them.
+    """
+    (X, weights, classes), (Z, _, truth) = train, test
+    squares = cdist(Z * np.exp(logs), X * np.exp(logs), "sqeuclidean")
+    kernel = exp_max_one(np.log(weights) - squares / 2)
+    p = kernel @ classes / kernel.sum(axis=1, keepdims=True)
+    # All classes count as one more row, so that those without rows have a probability.
+    return np.log(np.sum(p * truth, axis=1) + 1 / (len(X) * truth.shape[1]))
+
+
 @serial_blas()
-def _maximum(score):
-    """Return the log multipliers of the best score, less a penalty, from the best common scale."""
+def _stopped(X, weights, y):
+    """Return the log multipliers of as many steps as suit rows that these have not seen."""
+    rows = X, weights, np.equal.outer(y, np.unique(y)).astype(np.float64)
+    # Parts of all classes, whatever the order of the rows and the names of the labels.
+    order = np.argsort(row_codes(X), kind="stable")
+    order = order[np.argsort(by_first(y[order]), kind="stable")]
+    part = np.empty(len(X), int)
+    part[order] = np.arange(len(X)) % _FOLDS
+    scores = np.zeros(_STEPS + 1)
+    for k in range(_FOLDS):
+        is_test = part == k
+        train, test = ([values[chosen] for values in rows] for chosen in (~is_test, is_test))
+        if 2 <= len(train[0]) < len(X):
+            path = _path(_LeaveOneOut(*train, is_class=True))
+            scores += [weights[is_test] @ _log_probabilities(p, train, test) for p in path]
+    scores /= weights.sum()
+    path = _path(_LeaveOneOut(*rows, is_class=True))
+    return path[np.argmax(scores >= scores.max() - _SAME_STEPS)] - path[0]
+
+
+@serial_blas()
+def _maximum(X, weights, y):
+    """Return the log multipliers of the best score of a regression."""
+    path = _path(_LeaveOneOut(X, weights, y, is_class=False))
+    return path[-1] - path[0]
+
+
+def _path(score):
+    """Return the steps to the best score, less a penalty, from the best common scale."""
     n_columns = score.X.shape[1]
     starts = [np.full(n_columns, scale) for scale in _SCALES]
     scores = np.array([score(logs)[0] for logs in starts])
@@ -338,8 +386,16 @@ def _maximum(score):
         return _PENALTY * (apart @ apart) - value, 2 * _PENALTY * apart - gradient
 
     bounds = Bounds(start - _FARTHEST / 2, start + _FARTHEST / 2)
-    optimum = minimize(cost, start, jac=True, bounds=bounds, options={"maxiter": _STEPS})
-    return optimum.x - start
+    path = [start]
+    minimize(
+        cost,
+        start,
+        jac=True,
+        bounds=bounds,
+        options={"maxiter": _STEPS},
+        callback=lambda logs: path.append(logs.copy()),
+    )
+    return path + [path[-1]] * (_STEPS + 1 - len(path))
 
 
 class _Evidence:
@@ -410,7 +466,7 @@ def _by_evidence(X, weights, y):
     spread = np.average(X**2, axis=0, weights=weights)
     for logs in (
         _most_likely(_Evidence(X, weights, y)),
-        _maximum(_LeaveOneOut(X, weights, y, is_class=False)),
+        _maximum(X, weights, y),
     ):
         logs = logs - np.log(spread @ np.exp(2 * logs) / spread.sum()) / 2
         grid = [(scale, alpha) for scale in _JUDGED_SCALES for alpha in _LOG_ALPHAS]
