@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skrf import OptimalPositiveRF, RFFSampler, theory
+from skrf import OptimalPositiveRF, PositiveRF, RFFSampler, theory
 
 X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
@@ -55,6 +55,15 @@ def test_sum_errors_are_those_of_row_sums(mechanism, Z):
         with np.errstate(divide="ignore"):
             errors.append(np.median(np.abs(np.log(ratios))))
     assert row.sum_error == pytest.approx(np.median(errors), rel=1e-9)
+
+
+def test_heavy_tails_are_named():
+    """Of positive features of a narrow kernel most draws are far better than the mean square."""
+    feature_maps = {"heavy": PositiveRF(32, sigma=4.0), "light": RFFSampler(32, sigma=4.0)}
+    rows = {row.name: row for row in theory.compare(X, feature_maps=feature_maps)}
+    assert rows["heavy"].heavy_tail and rows["heavy"].predicted > 3 * rows["heavy"].measured
+    assert not rows["light"].heavy_tail
+    assert rows["light"].predicted == pytest.approx(rows["light"].measured, rel=0.1)
 
 
 def test_a_row_without_others_has_no_sum_to_estimate():

@@ -617,12 +617,14 @@ def loo_score(rows, targets, weights, sigma):
     K = np.exp(-(sigma**2) / 2 * (squares - squares.min(axis=1, keepdims=True))) * weights
     K /= K.sum(axis=1, keepdims=True)
     if targets.dtype.kind == "f":
-        scaled = targets / np.abs(targets).max(axis=0)
-        return -weights @ np.sum((scaled - K @ scaled) ** 2, axis=1)
+        total = weights @ (targets - weights @ targets / weights.sum()) ** 2
+        return -np.sum(weights @ (targets - K @ targets) ** 2 / total)
     is_of_class = np.equal.outer(targets, np.unique(targets))
     frequencies, n = weights @ is_of_class / weights.sum(), len(np.unique(rows, axis=0))
     return max(
-        weights @ np.log(((1 - share) * (K @ is_of_class) + share * frequencies)[is_of_class])
+        np.log(((1 - share) * (K @ is_of_class) + share * frequencies)[is_of_class])
+        @ weights
+        / weights.sum()
         for share in (1 / (n + 1), 0.03, 0.1, 0.3)
     )
 
@@ -703,6 +705,7 @@ def test_a_row_leaves_the_sums_that_it_is_part_of(feature_map):
     scale = RFFSampler().fit(rows, sample_weight=weights).sigma_
     assert_allclose(model.sigma_, refined(scale, lambda sigma: scores(sigma).max()), rtol=1e-9)
     assert_allclose(model.prior_share_, shares[np.argmax(scores(model.sigma_))], rtol=1e-12)
+    assert_allclose(model.best_score_, scores(model.sigma_).max(), rtol=1e-9)
 
 
 def test_rows_that_repeat_leave_together_whatever_their_labels():
@@ -731,7 +734,7 @@ def test_probabilities_have_a_share_of_the_class_frequencies():
     model = KernelRegressionClassifier(feature_map).fit(X, labels, WEIGHTS)
     plain = KernelRegressionClassifier(feature_map, sigma=model.sigma_).fit(X, labels, WEIGHTS)
     share, frequencies = model.prior_share_, model.class_count_ / WEIGHTS.sum()
-    assert share > 0 == plain.prior_share_
+    assert share > 0 == plain.prior_share_ and not hasattr(plain, "best_score_")
     expected = (1 - share) * plain.predict_proba(Q) + share * frequencies
     assert_allclose(model.predict_proba(Q), expected, rtol=1e-12)
     assert_allclose(model.predict_log_proba(Q), np.log(expected), rtol=1e-9)
@@ -749,6 +752,8 @@ def test_loo_leaves_out_all_equal_rows(targets):
     estimator = KernelRegressor if targets is T else KernelRegressionClassifier
     model = estimator("exact").fit(rows, targets, sample_weight=weights)
     assert_allclose(model.sigma_, expected, rtol=1e-9)
+    score = loo_score(rows, targets, weights, expected)
+    assert_allclose(model.best_score_, 1 + score / 2 if targets is T else score, rtol=1e-9)
     assert_allclose(estimator("exact").fit(rows, targets, weights).sigma_, expected, rtol=1e-9)
     # The optimum is inside of the grid, and finer than its steps.
     assert scale < expected < 20 * scale

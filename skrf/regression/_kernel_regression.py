@@ -47,20 +47,27 @@ class KernelRegression(KernelEstimator):
 
     def _fit_map(self, data, is_first_batch=False):
         if isinstance(self.feature_map, str):
-            is_open = self.sigma is None
-            chosen = best_exact_sigma(data) if is_open else (resolved(self.sigma, data), 0.0)
-            self.sigma_, share = chosen
+            if self.sigma is None:
+                self.sigma_, share, score = best_exact_sigma(data)
+            else:
+                self.sigma_, share, score = resolved(self.sigma, data), 0.0, None
+            self._keep_score(score)
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
             return replace(self._before(maps, data), prior_share=share)
         feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
         if self._leaves_sigma_open(feature_map):
             with beside_threads(feature_map):
-                sigma, share = best_sigma(feature_map, data)
+                sigma, share, score = best_sigma(feature_map, data)
+            self._keep_score(score)
             feature_map.set_params(sigma=sigma)
         self.feature_map_ = data.fitted(feature_map)
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
+
+    def _keep_score(self, score):
+        if score is not None:
+            self.best_score_ = score
 
     def _before(self, maps, data):
         return KeySums.before(self.get_params(), maps, data)

@@ -28,7 +28,7 @@ _LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
 def best_sigma(feature_map, data):
-    """Return the sigma of a map by leave-one-out on at most 2,000 rows, and the share.
+    """Return sigma by leave-one-out on at most 2,000 rows, the share, and their score or None.
 
     Weights are repetitions: a row leaves with all that equal it, whatever their labels, and with
     its whole weight.
@@ -46,7 +46,7 @@ def best_sigma(feature_map, data):
 
 
 def best_exact_sigma(data):
-    """Return the sigma of the exact kernel by leave-one-out on all rows, and the share."""
+    """Return sigma of the exact kernel by leave-one-out on all rows, the share, and their score."""
     data = replace(data, X=to_host(data.X))
 
     def maps_of_points(points):
@@ -56,7 +56,7 @@ def best_exact_sigma(data):
 
 
 def _chosen(scale, data, maps_of_points):
-    """Return the best sigma of a wide grid and a finer one around its best, and the share.
+    """Return the best sigma of a wide grid and a finer one around its best, the share, and a score.
 
     Of nearly equal ones it is the smallest.
 
@@ -71,7 +71,7 @@ def _chosen(scale, data, maps_of_points):
     """
     _, first, number = np.unique(row_codes(data.X), return_index=True, return_inverse=True)
     if len(first) < 2 or is_constant(data):
-        return scale, 0.0
+        return scale, 0.0, None
     points, score = data.X[first].astype(np.float64), _Score(data, number)
     maps_at, seen = maps_of_points(points), None
 
@@ -91,8 +91,8 @@ def _chosen(scale, data, maps_of_points):
     finer = sigmas[np.argmax(nearly_best(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.concatenate([scores, evaluate(finer)])
     place = min(np.flatnonzero(nearly_best(scores.max(axis=1))), key=lambda k: sigmas[k])
-    share = score.shares[np.argmax(nearly_best(scores[place]))]
-    return float(sigmas[place]), float(share)
+    choice = np.argmax(nearly_best(scores[place]))
+    return float(sigmas[place]), float(score.shares[choice]), score.of_total(scores[place, choice])
 
 
 def is_constant(data):
@@ -260,9 +260,18 @@ class _Score:
         self.sums = np.zeros((number.max() + 1, columns.shape[1]))
         np.add.at(self.sums, number, self.of_rows)
         self.range = values.min(axis=0), values.max(axis=0)
+        # Squares of targets about the mean of those of equal rows, which no sigma changes.
+        of_points, points = self.sums[:, self.n_groups :], np.bincount(number, weights)
+        points[points == 0] = 1.0  # weights that underflow
+        self.apart = np.sum(weights @ values**2 - (of_points**2).T @ (1 / points))
         self.shares, least = np.zeros(1), 1 / (len(self.sums) + 1)
         if not values.shape[1]:
             self.shares = np.append(least, _SHARES[_SHARES > least])
+
+    def of_total(self, total):
+        """Return the mean logarithm of probabilities, or the mean R2 of the targets."""
+        n_targets = self.sums.shape[1] - self.n_groups
+        return float(1 + (total - self.apart) / n_targets if n_targets else total)
 
     def __call__(self, sums, rows):
         """Return the scores of some points for every share, given the sums they see."""

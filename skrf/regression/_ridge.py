@@ -192,6 +192,8 @@ class _BaseRidge(KernelEstimator):
         feature_map = self._prepared(self.sigma, default=self._default_for(data, is_first_batch))
         feature_map = self._sized(self._check_size(feature_map, data), data)
         self.feature_map_ = data.fitted(feature_map)
+        if hasattr(self.feature_map_, "sigma_"):
+            self.sigma_ = self.feature_map_.sigma_
         return self._before(maps_of(self.feature_map_), data)
 
     def _sized(self, feature_map, data):

@@ -52,6 +52,9 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     prior_share_ : float
         Share of the class frequencies in all probabilities, chosen together with sigma; 0 if sigma
         is given.
+    best_score_ : float
+        Mean logarithm of the probabilities of the labels of rows that are left out, if sigma has
+        been chosen by it.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)

@@ -40,6 +40,9 @@ class KernelRegressor(Regression, KernelRegression):
         The fitted clone of the feature map; absent for "exact".
     sigma_ : float
         The sigma in use, if the map has one.
+    best_score_ : float
+        R2 of the targets of rows that are left out, in the mean of several targets, if sigma has
+        been chosen by it.
     target_mean_ : ndarray of shape (n_outputs,)
         Weighted mean of the training targets.
     n_features_in_ : int

@@ -73,6 +73,8 @@ class ApproxKernelRidge(_Regression, _Plain):
         Intercept.
     alpha_ : float
         The penalty.
+    sigma_ : float
+        The sigma in use, if the map has one.
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance of the noise of the targets; NaN if there are too few rows to estimate it.
     feature_map_ : transformer
@@ -206,6 +208,8 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Intercepts.
     alpha_ : float
         The penalty.
+    sigma_ : float
+        The sigma in use, if the map has one.
     feature_map_ : transformer
         The fitted clone of the feature map.
     n_features_in_ : int
