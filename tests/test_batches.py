@@ -638,6 +638,14 @@ def test_searches_of_targets_of_any_size(sizes):
     assert_batches_equal_fit(KernelRegressorCV(POSITIVE, sigmas=[0.3, 1, 3], cv=3), X, targets)
 
 
+def test_a_search_may_have_a_single_sigma():
+    search = ApproxKernelRidgeCV(POSITIVE, sigmas=[1.0], alphas=[0.1, 1.0], cv=3, random_state=0)
+    targets = np.sin(X[:, 0])
+    batches = clone(search).fit_batches(cut(X, targets))
+    assert_allclose(batches.predict(X), search.fit(X, targets).predict(X), rtol=1e-8)
+    assert batches.alpha_ == search.alpha_
+
+
 def test_searches_draw_from_a_random_state_once():
     def search():
         random_state = np.random.RandomState(0)

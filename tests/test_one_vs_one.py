@@ -407,6 +407,29 @@ def test_the_best_scale_is_found_for_values_of_any_size(factor):
     assert 0.7 < factor * _probabilities.best_scale(of_scales) < 1.4
 
 
+def test_the_best_scale_is_that_of_a_parabola():
+    for exponent in (1.3, -2.4, 5.0):
+        of_scales = (np.log2(_probabilities.SCALES) - exponent) ** 2
+        assert _probabilities.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
+
+
+def test_no_candidate_leaves_where_a_scorer_decides():
+    """Scores other than accuracy have no standard error of counts."""
+    calls = {}
+
+    def minus_a_cost(model, rows, labels):
+        calls[len(labels)] = calls.get(len(labels), 0) + 1
+        return -np.mean(np.abs(model.predict(rows) - labels) ** 2)
+
+    ends = [(0, 60), (60, 130), (130, 240)]
+    cv = [(np.delete(np.arange(240), np.arange(*end)), np.arange(*end)) for end in ends]
+    search = ApproxKernelRidgeClassifierCV(
+        MAP, sigmas=2, alphas=(1e-2, 1.0, 1e4), cv=cv, scoring=minus_a_cost, random_state=0
+    )
+    search.fit(X, y)
+    assert calls[60] == calls[70] == calls[110] > 3 * len(search.decision_scores_)
+
+
 def test_probabilities_of_batches_and_without_any():
     search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0)
     expected = search.fit(X, y).predict_proba(Q)

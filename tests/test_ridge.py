@@ -878,6 +878,12 @@ def test_a_fit_that_raises_changes_nothing_and_arrays_are_fixed(estimator):
             model.partial_fit(X, targets)
 
 
+def test_a_fitted_search_holds_no_moments():
+    """A square matrix for standard deviations, and not a second one."""
+    search = ApproxKernelRidgeCV(RFFSampler(200), sigmas=2, cv=2, random_state=0).fit(X, X[:, 0])
+    assert len(pickle.dumps(search)) < 1.5 * 8 * 200**2
+
+
 def test_faulty_parameters_are_named():
     ridge, search = ApproxKernelRidge, ApproxKernelRidgeCV
     for model, words in (
