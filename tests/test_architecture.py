@@ -57,7 +57,9 @@ SOMEWHERE = {
     "pandas": ("datasets/uci.py", "_tables.py"),
     "matplotlib": ("plotting.py",),
     "threadpoolctl": ("_threads.py",),
-    "torch": ("torch/__init__.py", "torch/module.py", "torch/_causal.py"),
+    "torch": tuple(
+        f"torch/{name}.py" for name in ("_arguments", "_causal", "chunks", "module", "states")
+    ),
     "dask": ("dask.py",),
 }
 

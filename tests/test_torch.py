@@ -90,6 +90,39 @@ def test_short_floats_round_the_result_alone(name):
         assert torch.equal(attend(*single), expected)
 
 
+def test_arguments_mean_what_they_mean_to_torch():
+    q, k, v = inputs(2, 4, 30, 8, dtype=torch.float64)
+    attend, causal = (
+        RandomFeatureAttention(random_state=0, is_causal=is_causal) for is_causal in (False, True)
+    )
+    is_key = torch.arange(30) < torch.tensor([[20], [30]])
+    padded = attend(q, k, v, key_padding_mask=~is_key)
+    for attn_mask in (is_key, is_key[:, None, None, :]):
+        assert torch.equal(attend(q, k, v, attn_mask), padded)
+    # Of pairs: weights times exp(attn_mask), as in the operator with a mask.
+    added = torch.randn(30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    operator = ApproxKernelAttention(mask=added.exp()).redraw(attend.seed)
+    for attn_mask in (added, added[None, None]):
+        torch.testing.assert_close(attend(q, k, v, attn_mask), operator(q, k, v))
+    lower = torch.ones(30, 30, dtype=torch.bool).tril()
+    torch.testing.assert_close(causal(q, k, v, lower), causal(q, k, v))
+    # Fewer causal queries than keys are the last positions.
+    for rows in (slice(29, None), slice(12, None)):
+        last = causal(q[:, :, rows], k, v)
+        torch.testing.assert_close(last, causal(q, k, v)[:, :, rows])
+        torch.testing.assert_close(causal(q[:, :, rows], k, v, lower[rows]), last)
+    # Inputs of one head, a scale of the call, and grouped heads.
+    one_head = attend(q[:, 0], k[:, 0], v[:, 0])
+    assert torch.equal(one_head, attend(q[:, :1], k[:, :1], v[:, :1])[:, 0])
+    wide = RandomFeatureAttention(is_causal=True, scale=0.5, random_state=0)
+    torch.testing.assert_close(causal(q, k, v, scale=0.5), wide(q, k, v))
+    grouped = causal(q, k[:, :2], v[:, :2], enable_gqa=True)
+    torch.testing.assert_close(grouped, causal(q, *(x[:, [0, 0, 1, 1]] for x in (k, v))))
+    torch.manual_seed(0)
+    torch.testing.assert_close(attend(q, k, v, dropout_p=0.5).mean(), padded.mean(), atol=1, rtol=0)
+    assert not torch.equal(attend(q, k, v, dropout_p=0.5), attend(q, k, v))
+
+
 # ------------------------------------------------------------------ gradients
 
 
@@ -354,7 +387,11 @@ def test_a_state_round_trips_exactly(name, is_fitted, n_redraws):
         assert all(torch.equal(again[entry], state[entry]) for entry in state)
         assert torch.equal(fresh.redraw()(*parts), copy.deepcopy(attend).redraw()(*parts))
     with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
-        outer.load_state_dict({})
+        outer.load_state_dict({"inner.record/n_calls": torch.tensor(0)})
+    # Checkpoints of exact attention have no record: the module keeps its own.
+    before = outer["inner"](*parts)
+    assert str(outer.load_state_dict({})) == "<All keys matched successfully>"
+    assert torch.equal(outer["inner"](*parts), before)
 
 
 def test_both_directions_are_fitted_apart():
@@ -453,6 +490,23 @@ def test_wrong_arguments_are_named():
         attend(q, k.numpy(), v)
     with pytest.raises(ValueError, match=r"query must have the shape .*, got \(80, 8\)"):
         attend(q[0, 0], k, v)
+    with pytest.raises(ValueError, match=r"value must have .*, got \(4, 80, 8\)"):
+        attend(q, k, v[0])
+    with pytest.raises(ValueError, match="query has 4 heads and key 2: pass enable_gqa=True"):
+        attend(q, k[:, :2], v[:, :2], enable_gqa=False)
+    with pytest.raises(ValueError, match="scale must be a finite number > 0 or None, got -1"):
+        attend(q, k, v, scale=-1)
+    with pytest.raises(ValueError, match=r"attn_mask has the shape \(2, 4, 80, 80\); sums"):
+        attend(q, k, v, torch.ones(2, 4, 80, 80, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"attn_mask of shape \(2, 80\) must be of bool"):
+        attend(q, k, v, torch.zeros(2, 80))
+    with pytest.raises(ValueError, match=r"attn_mask of shape \(2, 80\) could be"):
+        attend(q[:, :, :2], k, v, torch.ones(2, 80, dtype=torch.bool))
+    with pytest.raises(TypeError, match="attn_mask must be a torch.Tensor, got bool"):
+        attend(q, k, v, True)
+    with pytest.raises(ValueError, match="needs a module whose mask is None"):
+        masked = RandomFeatureAttention(mask=torch.ones(80, 80))
+        masked(q, k, v, torch.ones(80, 80, dtype=torch.bool))
     with pytest.raises(ValueError, match="is_causal must be True, False or None, got 'yes'"):
         attend(q, k, v, is_causal="yes")
     with pytest.raises(ValueError, match="(?s)AdaptiveRF.* learns choice_scores_"):

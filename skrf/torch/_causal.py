@@ -5,6 +5,7 @@ import torch
 from .._arrays import cast
 from .._sums import Rows, scale_keys, scale_queries
 from ..attention._prefix_sums import Step, as_rows, heads_together, in_parts
+from ..attention.causal import step
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 
@@ -21,6 +22,8 @@ def causal_step(before, queries, keys, values):
     values : Tensor of shape (U, n, e + 1)
         [weight, values].
     """
+    if values.shape[-2] == 1:  # too little work for a backward pass of its own
+        return step(before, queries, keys, values)
     far = cast(before.sums, values.dtype)
     return Step(*_CausalProduct.apply(*queries, *keys, values, far, before.top))
 
@@ -34,6 +37,16 @@ def _fixed(array):
         return None
     is_part = array.untyped_storage().nbytes() > array.nbytes
     return array.detach().clone() if is_part else array.detach()
+
+
+def _in_full_precision(function):
+    """Return a backward pass that autocast does not change, though it is on where a user calls."""
+
+    def wrapped(ctx, gradient, *others):
+        with torch.autocast(gradient.device.type, enabled=False):
+            return function(ctx, gradient, *others)
+
+    return wrapped
 
 
 class _CausalProduct(torch.autograd.Function):
@@ -54,6 +67,7 @@ class _CausalProduct(torch.autograd.Function):
         return _unfolded(products, queries), total
 
     @staticmethod
+    @_in_full_precision
     def backward(ctx, by_products, by_total):
         if torch.is_grad_enabled():  # autograd would see only a part of the graph
             raise NotImplementedError(

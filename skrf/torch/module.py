@@ -1,6 +1,7 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
 import copy
+import math
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -12,8 +13,11 @@ from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..attention import ApproxKernelAttention, ToeplitzMask
+from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
+from ._arguments import padding_and_mask, with_heads
 from ._causal import causal_step
+from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
 
@@ -33,9 +37,10 @@ class _Operator(ApproxKernelAttention):
 class RandomFeatureAttention(nn.Module):
     """Softmax attention with random features, in place of ``scaled_dot_product_attention``.
 
-    Takes queries, keys and values of shape (batch, heads, length, width) and has no weights of its
-    own. Random numbers are functions of a seed. Statistics come from `fit`; without it,
-    bidirectional calls take them from a sample of their inputs, as in `ApproxKernelAttention`.
+    Takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
+    width) for one head, and has no weights of its own. Random numbers are functions of a seed.
+    Statistics come from `fit`; without it, bidirectional calls take them from a sample of their
+    inputs, as in `ApproxKernelAttention`.
 
     Parameters
     ----------
@@ -132,6 +137,7 @@ class RandomFeatureAttention(nn.Module):
             random_state = torch.randint(2**31 - 1, (), device="cpu").item()
         self.seed, self.n_calls = draw_seed(random_state), 0
         self._seeds_of_calls = {}
+        self._stream = None  # the states of `chunked_loss`, while it runs
         self._forget()
 
     def __setattr__(self, name, value):
@@ -174,10 +180,14 @@ class RandomFeatureAttention(nn.Module):
         self._operators[is_causal] = self._drawn(is_causal, self.seed)
 
     @contextmanager
-    def _masked(self, operator):
+    def _masked(self, operator, given=None):
         """Yield an operator with the mask of a call: a copy, as other threads may have another."""
         mask, copied = self.mask, copy.copy(operator)
-        if isinstance(mask, ToeplitzMask) and self.mask_weights is not None:
+        if given is not None:
+            if mask is not None:
+                raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
+            mask = given
+        elif isinstance(mask, ToeplitzMask) and self.mask_weights is not None:
             # torch replaces parameters in load_state_dict(assign=True) and functional_call.
             mask = copy.copy(mask)
             mask.weights = self.mask_weights
@@ -260,24 +270,38 @@ class RandomFeatureAttention(nn.Module):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        *,
-        key_padding_mask: "torch.Tensor | None" = None,
+        attn_mask: "torch.Tensor | None" = None,
+        dropout_p: float = 0.0,
         is_causal: bool | None = None,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = True,
+        key_padding_mask: "torch.Tensor | None" = None,
     ) -> torch.Tensor:
         """Return the attention of queries to keys.
 
         Parameters
         ----------
         query : Tensor of shape (batch, heads, L, width)
-            Queries.
+            Queries. If they are causal and fewer than the keys, they are the last positions.
         key : Tensor of shape (batch, heads, S, width)
             Keys; their heads may be a divisor of those of the queries.
         value : Tensor of shape (batch, heads, S, e)
             Values.
-        key_padding_mask : Tensor of bool of shape (batch, S), default=None
-            True where a key is padding and ignored.
+        attn_mask : Tensor of bool or floats, default=None
+            As in ``scaled_dot_product_attention``: True where a key is kept, or what is added to
+            the logarithms of the weights. Of shape (batch, S), (batch, 1, 1, S), or (L, S) at a
+            cost of L S; masks that differ between heads or sequences in other ways raise an error.
+        dropout_p : float, default=0.0
+            Share of the entries of values that are dropped: weights of pairs are never computed.
         is_causal : bool, default=None
             Whether position i attends only to positions up to i; None is the module's setting.
+        scale : float, default=None
+            Factor of the products of queries and keys; None is that of the module.
+        enable_gqa : bool, default=True
+            Whether keys may have fewer heads than queries.
+        key_padding_mask : Tensor of bool of shape (batch, S), default=None
+            True where a key is padding and ignored.
 
         Returns
         -------
@@ -285,19 +309,114 @@ class RandomFeatureAttention(nn.Module):
             Outputs in the dtype of the inputs.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
-        if self.training and self.dropout:
-            parts[2] = nn.functional.dropout(parts[2], self.dropout)
-        return self._attend(*parts, key_padding_mask, is_causal)
+        if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
+            raise ValueError(
+                f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
+                f"enable_gqa=True, got {enable_gqa!r}."
+            )
+        if scale is not None:
+            width = query.shape[-1]
+            factor = math.sqrt(check_scale(scale, width) / check_scale(self.scale, width))
+            parts[:2] = (tensor * factor for tensor in parts[:2])
+        hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2])
+        n_queries, n_keys = (tensor.shape[-2] for tensor in parts[:2])
+        is_later = is_causal and n_queries < n_keys
+        if is_later:  # whatever earlier queries are, they change nothing
+            parts[0] = nn.functional.pad(parts[0], (0, 0, n_keys - n_queries, 0))
+            mask = None if mask is None else nn.functional.pad(mask, (0, 0, n_keys - n_queries, 0))
+        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        parts[2] = nn.functional.dropout(parts[2], dropout_p)
+        if self._stream is not None and is_causal:
+            out = self._stream.attend(self, *parts, hidden)
+        else:
+            out = self._attend(*parts, hidden, mask, is_causal)
+        out = out[..., -n_queries:, :] if is_later else out
+        return out[:, 0] if query.ndim == 3 else out
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, is_causal):
-        is_counted = self.training and self.redraw_every is not None
-        seed = self._count() if is_counted else self.seed
-        operator = self._operators[is_causal]
-        if seed != self.seed:
-            operator = self._drawn(is_causal, seed)
-        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+        operator = self._of_seed(is_causal, self._seed_of_call())
+        with (
+            torch.autocast(query.device.type, enabled=False),
+            self._masked(operator, mask) as masked,
+        ):
             return masked(query, key, value, key_padding_mask=key_padding_mask)
+
+    def _of_seed(self, is_causal, seed):
+        """Return the operator of a direction with the random numbers of a seed."""
+        return self._operators[is_causal] if seed == self.seed else self._drawn(is_causal, seed)
+
+    def _seed_of_call(self):
+        """Return the seed of a call, which is counted if draws depend on it."""
+        return self._count() if self.training and self.redraw_every is not None else self.seed
+
+    def init_state(self) -> StreamState:
+        """Return the state before the first position, for `step`.
+
+        Returns
+        -------
+        StreamState
+            A state that has seen no key.
+
+        Raises
+        ------
+        ValueError
+            If the module is not causal, or has a mask.
+        """
+        if not self.is_causal or self.mask is not None:
+            raise ValueError(
+                f"States need is_causal=True and mask=None, got is_causal={self.is_causal!r} and "
+                f"mask={type(self.mask).__name__}."
+            )
+        return StreamState()
+
+    def step(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        state: StreamState,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+    ) -> tuple[torch.Tensor, StreamState]:
+        """Return causal attention of the next positions, and the state after them.
+
+        Chunks of any size give the result of one call to rounding, and so do gradients through the
+        states. Calls are not counted for `redraw_every`.
+
+        Parameters
+        ----------
+        query, key, value : Tensor of shape (batch, heads, n, width), and (batch, heads, n, e)
+            The next n positions.
+        state : StreamState
+            From `init_state` or the previous step; it is not changed.
+        key_padding_mask : Tensor of bool of shape (batch, n), default=None
+            True where a key is padding and ignored.
+
+        Returns
+        -------
+        out : Tensor of shape (batch, heads, n, e)
+            Attention of these positions to all positions so far.
+        state : StreamState
+            The state after them.
+
+        Raises
+        ------
+        ValueError
+            If the state was made for other widths, heads or batches.
+        """
+        self.init_state()
+        _, parts = self._checked(query, key, value, True)
+        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        out, state = self._step(*parts, key_padding_mask, state, self.seed)
+        return out[:, 0] if query.ndim == 3 else out, state
+
+    @torch.compiler.disable
+    def _step(self, query, key, value, key_padding_mask, state, seed):
+        operator = self._of_seed(True, seed)
+        with torch.autocast(query.device.type, enabled=False):
+            out, state = operator.step(query, key, value, state, key_padding_mask=key_padding_mask)
+        return out, StreamState(**vars(state))
 
     def _count(self):
         """Count a training call, redraw if it is time to, and return the seed of the call.
@@ -339,12 +458,7 @@ class RandomFeatureAttention(nn.Module):
         for name, tensor in inputs.items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
-            if tensor.ndim != 4:
-                raise ValueError(
-                    f"{name} must have the shape (batch, heads, length, width), got "
-                    f"{tuple(tensor.shape)}."
-                )
-        return is_causal, list(inputs.values())
+        return is_causal, with_heads(inputs)
 
     def extra_repr(self) -> str:
         """Return the arguments to show in the module's representation.
@@ -382,10 +496,13 @@ class RandomFeatureAttention(nn.Module):
         arrays = {name: value.numpy(force=True) for name, value in given.items()}
         if {"seed", "n_calls"} <= set(arrays):
             self._restore(arrays)
-        # The buffers are now those of the state, so none can be missing.
+        # The buffers are now those of the state; checkpoints of exact attention have none.
+        lacking = []
         super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing, unexpected, errors
+            state_dict, prefix, local_metadata, strict, lacking, unexpected, errors
         )
+        ours = () if given else f"{prefix}{_RECORD}"
+        missing += [name for name in lacking if not name.startswith(ours)]
 
     def _restore(self, arrays):
         self.seed, self.n_calls = int(arrays["seed"]), int(arrays["n_calls"])

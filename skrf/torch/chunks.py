@@ -1,0 +1,349 @@
+"""Losses over long sequences in memory that does not grow: chunk by chunk, in both directions."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from .._validation import check_integer
+from .module import RandomFeatureAttention
+from .states import StreamState
+
+
+def chunked_loss(
+    loss_of: Callable[[slice], torch.Tensor],
+    length: int,
+    *,
+    chunk_size: int = 256,
+    n_states: int = 64,
+    modules: nn.Module | Iterable[nn.Module],
+) -> torch.Tensor:
+    """Return the loss of a sequence whose gradients are computed chunk by chunk.
+
+    The loss and its gradients are those of the whole sequence at once, but activations are held for
+    one chunk only. Causal `RandomFeatureAttention` modules carry a state from chunk to chunk. The
+    backward pass goes through the chunks from the last to the first and computes each again.
+
+    Parameters
+    ----------
+    loss_of : callable
+        Returns the summed loss of the positions of a slice, a scalar Tensor. It calls a model all
+        of whose parts besides causal attention act on single positions.
+    length : int
+        Number of positions.
+    chunk_size : int, default=256
+        Positions in a chunk.
+    n_states : int, default=64
+        States that are kept at once; with more chunks, others are computed again.
+    modules : Module or iterable of Module
+        What `loss_of` calls. Parameters outside of it must not need a gradient.
+
+    Returns
+    -------
+    Tensor
+        The sum of the losses of all chunks. Optimisers, loss scaling and accumulation work as with
+        any loss, and so does DistributedDataParallel around a module whose ``forward`` returns it.
+
+    Raises
+    ------
+    RuntimeError
+        If a tensor outside `modules` needs a gradient, a parameter has a hook, attention is called
+        twice in a chunk, or a chunk computed again has another loss.
+    ValueError
+        If `modules` hold no causal attention, or attention that is not causal.
+
+    See Also
+    --------
+    RandomFeatureAttention.step : One chunk at a time by hand.
+    torch.utils.checkpoint.checkpoint : Less memory for each layer, in proportion to the length.
+
+    Notes
+    -----
+    Random numbers of torch, such as those of dropout, come from one seed per chunk; other sources
+    of random numbers raise an error. ``redraw_every`` counts the whole as one call. Second
+    derivatives are not available.
+
+    References
+    ----------
+    Likhosherstov et al., Sub-linear memory: how to make Performers slim (2021).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skrf.torch import RandomFeatureAttention, chunked_loss
+    >>> rows = torch.randn(1, 1, 600, 8, generator=torch.Generator().manual_seed(0))
+    >>> attend = RandomFeatureAttention(is_causal=True, random_state=0)
+    >>> mix = torch.nn.Linear(8, 8)
+    >>> def loss_of(part):
+    ...     x = mix(rows[:, :, part])
+    ...     return attend(x, x, x).square().sum()
+    >>> loss = chunked_loss(loss_of, 600, chunk_size=100, modules=[mix, attend])
+    >>> loss.backward()
+    >>> torch.allclose(loss, loss_of(slice(None)))
+    True
+    """
+    length = check_integer("length", length)
+    chunk_size = check_integer("chunk_size", chunk_size)
+    n_states = check_integer("n_states", n_states)
+    modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+    attentions, parameters = _attentions(modules), _parameters(modules)
+    chunks = [slice(i, min(i + chunk_size, length)) for i in range(0, length, chunk_size)]
+    return _ChunkedLoss.apply(
+        _Chunks(loss_of, chunks, n_states, attentions, parameters), *parameters
+    )
+
+
+def _attentions(modules):
+    """Return the attention modules, all of which must be causal."""
+    found = {}
+    for module in modules:
+        found.update(
+            (part, None) for part in module.modules() if isinstance(part, RandomFeatureAttention)
+        )
+    if not found:
+        raise ValueError("modules must hold a causal RandomFeatureAttention, got none.")
+    for attention in found:
+        if not attention.is_causal:
+            raise ValueError(
+                f"modules hold {attention!r}, which attends to all positions: "
+                "chunks need is_causal=True."
+            )
+    return list(found)
+
+
+def _parameters(modules):
+    """Return the parameters that get gradients."""
+    found = {p: None for module in modules for p in module.parameters() if p.requires_grad}
+    for parameter in found:
+        if parameter._backward_hooks:
+            raise RuntimeError(
+                "A parameter of modules has a tensor hook (register_hook), which would see the "
+                "gradients of single chunks. Use register_post_accumulate_grad_hook."
+            )
+    return list(found)
+
+
+class Stream:
+    """The states of attention modules around one chunk.
+
+    Parameters
+    ----------
+    before : dict of RandomFeatureAttention to StreamState
+        States before the chunk, none before the first one.
+    seeds : dict of RandomFeatureAttention to int
+        Seeds of the random numbers of the whole loss.
+    has_graph : bool, default=False
+        Whether gradients must flow through the states.
+    """
+
+    def __init__(self, before, seeds, has_graph=False):
+        self.before, self.seeds, self.has_graph = before, seeds, has_graph
+        self.after, self.is_open = dict(before), False
+        self._called, self._needs_double = set(), {}
+
+    @contextmanager
+    def carried(self):
+        """Let the modules read and write the states."""
+        try:
+            for attention in self.seeds:
+                attention._stream = self
+            yield
+        finally:
+            for attention in self.seeds:
+                attention._stream = None
+
+    def states_after(self):
+        """Return the constant states after the chunk, in float32 where the inputs are."""
+        states = {}
+        for one, state in self.after.items():
+            state = state.detach()
+            is_single = not (state.is_double or self._needs_double.get(one, True))
+            states[one] = replace(state, sums=state.sums.float()) if is_single else state
+        return states
+
+    def attend(self, attention, *parts):
+        """Return the output of a module for the positions of the chunk.
+
+        While the stream is open for the backward pass, activation checkpointing calls again.
+        """
+        is_again = attention in self._called
+        if is_again and not self.is_open:
+            raise RuntimeError(
+                f"loss_of called {attention!r} twice in a chunk, so that its state is not known: "
+                "call every module once, on all positions of the chunk."
+            )
+        if self.has_graph and not torch.is_grad_enabled():
+            raise RuntimeError(
+                "Attention within chunks was called without gradients in the backward pass: "
+                "checkpoint with use_reentrant=False, and leave out torch.no_grad()."
+            )
+        self._called.add(attention)
+        self._needs_double[attention] = parts[0].dtype == torch.float64
+        state = self.before.get(attention, StreamState())
+        out, state = attention._step(*parts, state, self.seeds[attention])
+        if not is_again:
+            self.after[attention] = state
+        return out
+
+
+class _Chunks:
+    """The chunks of one loss, which run with the same states, seeds and settings each time.
+
+    Parameters
+    ----------
+    loss_of : callable
+        Returns the loss of a slice of positions.
+    chunks : list of slice
+        The chunks.
+    n_states : int
+        States that are kept.
+    attentions : list of RandomFeatureAttention
+        The modules that carry states.
+    parameters : list of Parameter
+        What gets gradients.
+    """
+
+    def __init__(self, loss_of, chunks, n_states, attentions, parameters):
+        self.loss_of, self.chunks, self.parameters = loss_of, chunks, parameters
+        self.stride = -(-len(chunks) // n_states)  # chunks from one kept state to the next
+        # The seed of every chunk follows from this number; the state of a generator takes 5 kB.
+        self.seed = torch.randint(2**62, (), device="cpu").item()
+        self.seeds = {attention: attention._seed_of_call() for attention in attentions}
+        devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        self.autocast = {
+            device: (torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+            for device in devices
+        }
+        self.kept, self.losses = {}, []
+
+    def forward(self):
+        """Return the loss, and keep some states."""
+        states = {}
+        for number in range(len(self.chunks)):
+            if number % self.stride == 0:
+                self.kept[number] = states
+            stream = Stream(states, self.seeds)
+            with self._settings(number), stream.carried(), torch.set_grad_enabled(number == 0):
+                loss = self._loss(number)
+            if number == 0:
+                _check_leaves(loss, self.parameters)
+            self.losses.append(loss.detach())
+            states = stream.states_after()
+        return torch.stack(self.losses).sum()
+
+    def backward(self, by_loss):
+        """Return the gradients of the parameters."""
+        gradients, by_states = [None] * len(self.parameters), {}
+        for start in sorted(self.kept, reverse=True):
+            for number, states in reversed(self._states_from(start)):
+                found, by_states = self._gradients(number, states, by_states, by_loss)
+                for i, gradient in enumerate(found):
+                    if gradient is not None:
+                        before = gradients[i]
+                        gradients[i] = gradient if before is None else before + gradient
+        return gradients
+
+    def _states_from(self, start):
+        """Return the numbers of the chunks from one kept state to the next, and their states."""
+        found = [(start, self.kept[start])]
+        for number in range(start, min(start + self.stride, len(self.chunks)) - 1):
+            stream = Stream(found[-1][1], self.seeds)
+            with self._settings(number), stream.carried(), torch.no_grad():
+                self._loss(number)
+            found.append((number + 1, stream.states_after()))
+        return found
+
+    def _gradients(self, number, states, by_after, by_loss):
+        """Return the gradients of the parameters, and of the states before a chunk.
+
+        Parameters
+        ----------
+        number : int
+            The chunk.
+        states : dict of RandomFeatureAttention to StreamState
+            Before it.
+        by_after : dict of RandomFeatureAttention to Tensor
+            Gradients of the sums of the states after it.
+        by_loss : Tensor
+            Gradient of its loss.
+        """
+        before = {one: state.detach() for one, state in states.items()}
+        leaves = [state.sums.requires_grad_() for state in before.values()]
+        stream = Stream(before, self.seeds, has_graph=True)
+        with stream.carried(), torch.enable_grad():
+            with self._settings(number):
+                loss = self._loss(number)
+            if not torch.equal(loss.detach(), self.losses[number]):
+                raise RuntimeError(
+                    f"The loss of {self.chunks[number]} was {self.losses[number].item()!r} and is "
+                    f"{loss.item()!r} when computed again: loss_of must depend on the positions, "
+                    "the modules and the random numbers of torch's default generators alone."
+                )
+            pairs = [(loss, by_loss.to(loss.dtype))]
+            pairs += [(stream.after[one].sums, by_sums) for one, by_sums in by_after.items()]
+            pairs = [pair for pair in pairs if pair[0].requires_grad and pair[1] is not None]
+            if not pairs:
+                return [], {}
+            stream.is_open = True
+            outputs, by_outputs = zip(*pairs, strict=True)
+            found = torch.autograd.grad(
+                outputs, [*self.parameters, *leaves], by_outputs, allow_unused=True
+            )
+        n = len(self.parameters)
+        return found[:n], dict(zip(before, found[n:], strict=True))
+
+    def _loss(self, number):
+        loss = self.loss_of(self.chunks[number])
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            raise TypeError(f"loss_of must return a Tensor without axes, got {loss!r:.60}.")
+        return loss
+
+    @contextmanager
+    def _settings(self, number):
+        """Set random numbers and autocast as they are whenever a chunk runs."""
+        with torch.random.fork_rng(), ExitStack() as stack:
+            torch.default_generator.manual_seed(self.seed + number)
+            if torch.cuda.is_initialized():  # torch.manual_seed would queue it, with a traceback
+                torch.cuda.manual_seed_all(self.seed + number)
+            for device, (dtype, is_enabled) in self.autocast.items():
+                # Weights that are kept in short floats would belong to another graph.
+                stack.enter_context(
+                    torch.autocast(device, dtype, enabled=is_enabled, cache_enabled=False)
+                )
+            yield
+
+
+def _check_leaves(loss, parameters):
+    """Raise if a loss depends on leaves that need a gradient and are not among the parameters."""
+    known, waiting, seen = set(parameters), [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf not in known:
+            raise RuntimeError(
+                f"loss_of uses a tensor of shape {tuple(leaf.shape)} that needs a gradient and is "
+                "no parameter of modules: pass its module in modules, or detach it."
+            )
+        waiting += [following for following, _ in node.next_functions]
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss of `_Chunks` as a function of the parameters."""
+
+    @staticmethod
+    def forward(ctx, chunks, *parameters):
+        ctx.chunks = chunks
+        return chunks.forward()
+
+    @staticmethod
+    def backward(ctx, by_loss):
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "Second derivatives (create_graph=True) of chunked_loss are not available."
+            )
+        return None, *ctx.chunks.backward(by_loss)

@@ -1,0 +1,91 @@
+"""The state of causal attention between calls, as torch handles such things."""
+
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch.utils import _pytree
+
+from ..attention import AttentionState
+
+
+class StreamState(AttentionState):
+    """State of causal attention, made by `RandomFeatureAttention.init_state`.
+
+    It is a pytree of tensors with the batch first, so that ``torch.utils`` can map over it, and
+    ``torch.load(weights_only=True)`` reads it. Gradients flow through ``sums``.
+
+    Parameters
+    ----------
+    sums : Tensor of shape (batch, heads, n_features, e + 1), default=None
+        Sums over keys of features times ``[1, values]``, float64; None before the first step.
+    log_scale : Tensor of shape (batch, heads, n_features) or (batch, heads, 1), default=None
+        Logarithms of the scales of these sums, without gradients.
+    width : int, default=None
+        Width of queries and keys.
+    is_double : bool, default=False
+        Whether values were too large or too small for sums in float32.
+
+    See Also
+    --------
+    RandomFeatureAttention.step : Returns the next state.
+    skrf.attention.AttentionState : The same for other libraries.
+
+    References
+    ----------
+    Likhosherstov, Random features for efficient attention approximation (2022), section 3.3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skrf.torch import RandomFeatureAttention
+    >>> q, k, v = torch.randn(3, 4, 2, 1, 8, generator=torch.Generator().manual_seed(0))
+    >>> attend = RandomFeatureAttention(is_causal=True, random_state=0)
+    >>> out, state = attend.step(q, k, v, attend.init_state())
+    >>> state.select([2, 2, 0]).sums.shape
+    torch.Size([3, 2, 256, 9])
+    """
+
+    def detach(self) -> Self:
+        """Return the state without its history of gradients.
+
+        Returns
+        -------
+        StreamState
+            The state.
+        """
+        return self._mapped(torch.Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the state on another device.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for ``torch.Tensor.to``, but without a dtype: sums stay float64.
+
+        Returns
+        -------
+        StreamState
+            The state.
+        """
+        return self._mapped(lambda tensor: tensor.to(*args, **kwargs).double())
+
+    def _mapped(self, function):
+        if self.sums is None:
+            return self
+        return replace(self, sums=function(self.sums), log_scale=function(self.log_scale))
+
+
+def _flatten(state):
+    return [state.sums, state.log_scale], (state.width, state.is_double)
+
+
+def _unflatten(tensors, context):
+    return StreamState(*tensors, *context)
+
+
+_pytree.register_pytree_node(
+    StreamState, _flatten, _unflatten, serialized_type_name="skrf.torch.StreamState"
+)
+torch.serialization.add_safe_globals([StreamState])

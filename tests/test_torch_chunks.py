@@ -1,0 +1,285 @@
+"""States of `RandomFeatureAttention`, and losses that go through long sequences in chunks."""
+
+import io
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.multiprocessing as mp  # noqa: E402 (needs torch)
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.utils import _pytree  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from skrf import OptimalPositiveRF  # noqa: E402
+from skrf.attention import AttentionState, ToeplitzMask  # noqa: E402
+from skrf.torch import RandomFeatureAttention, StreamState, chunked_loss  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
+
+N = 37
+TOKENS = torch.randint(20, (2, N + 1), generator=torch.Generator().manual_seed(0))
+
+
+def inputs(n, n_heads=4, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = torch.randn(3, 2, n_heads, n, 8, generator=generator, dtype=dtype) / 2
+    return [q, k[:, ::2], v[:, ::2]]  # two query heads for each key head
+
+
+class Model(nn.Module):
+    """Two layers of attention and of what acts on single positions."""
+
+    def __init__(self, dropout=0.0, is_checkpointed=None, redraw_every=None):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.projections = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
+        self.out, self.dropout = nn.Linear(8, 20), nn.Dropout(dropout)
+        self.attentions = nn.ModuleList(
+            RandomFeatureAttention(
+                OptimalPositiveRF(16), is_causal=True, random_state=i, redraw_every=redraw_every
+            )
+            for i in range(2)
+        )
+        self.is_checkpointed = is_checkpointed
+
+    def layer(self, number, x):
+        q, k, v = self.projections[number](x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return x + self.dropout(self.attentions[number](q, k, v).transpose(1, 2).flatten(2))
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for number in range(2):
+            layer = partial(self.layer, number)
+            if self.is_checkpointed is not None:
+                x = checkpoint(layer, x, use_reentrant=self.is_checkpointed)
+            else:
+                x = layer(x)
+        return self.out(x)
+
+
+def made(dtype=torch.float64, seed=0, **params):
+    torch.manual_seed(seed)
+    return Model(**params).to(dtype)
+
+
+def loss_of(model, part):
+    logits, truth = model(TOKENS[:, :-1][:, part]), TOKENS[:, 1:][:, part]
+    return cross_entropy(logits.flatten(0, 1), truth.flatten(), reduction="sum")
+
+
+def gradients(loss, model):
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def chunked(model, chunk_size=5, **options):
+    return chunked_loss(partial(loss_of, model), N, chunk_size=chunk_size, modules=model, **options)
+
+
+# ------------------------------------------------------------------ states
+
+
+@pytest.mark.parametrize("sizes", [(1,) * 30, (13, 17), (7, 1, 22)], ids=str)
+def test_steps_are_one_call(sizes):
+    parts, padding = inputs(30), torch.zeros(2, 30, dtype=torch.bool)
+    padding[0, :9] = True
+    attend = RandomFeatureAttention(is_causal=True, random_state=0)
+    for part in parts:
+        part.requires_grad_()
+    expected = attend(*parts, key_padding_mask=padding)
+    state, outputs, start = attend.init_state(), [], 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        chunk = [part[..., rows, :] for part in parts]
+        out, state = attend.step(*chunk, state, key_padding_mask=padding[:, rows])
+        outputs.append(out)
+        start += size
+    result = torch.cat(outputs, dim=2)
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
+    weights = torch.randn(expected.shape, dtype=expected.dtype)
+    by_steps, by_whole = (
+        torch.autograd.grad((out * weights).sum(), parts) for out in (result, expected)
+    )
+    for gradient, of_whole in zip(by_steps, by_whole, strict=True):
+        torch.testing.assert_close(gradient, of_whole, rtol=1e-9, atol=1e-11)
+
+
+def test_a_state_is_a_pytree_that_goes_through_files():
+    attend = RandomFeatureAttention(is_causal=True, random_state=0)
+    assert attend.init_state().sums is None
+    q, k, v = inputs(6)
+    _, state = attend.step(q, k, v.requires_grad_(), attend.init_state())
+    assert state.sums.requires_grad and not state.detach().sums.requires_grad
+    beams = state.detach().select(torch.tensor([1, 1, 0]))
+    assert torch.equal(beams.sums, state.sums[[1, 1, 0]]) and isinstance(beams, StreamState)
+    file = io.BytesIO()
+    torch.save(beams, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    again = _pytree.tree_map(torch.clone, loaded)
+    assert isinstance(again, StreamState) and isinstance(again, AttentionState)
+    rows = [part.detach()[[1, 1, 0]] for part in (q, k, v)]
+    first, second = (attend.step(*rows, one.to("cpu"))[0] for one in (beams, again))
+    assert torch.equal(first, second)
+    with pytest.raises(ValueError, match="state must come from earlier positions"):
+        attend.step(q, k, v, beams)
+    with pytest.raises(ValueError, match="States need is_causal=True and mask=None"):
+        RandomFeatureAttention().init_state()
+    masked = RandomFeatureAttention(is_causal=True, mask=ToeplitzMask(np.ones(3)))
+    with pytest.raises(ValueError, match="got is_causal=True and mask=ToeplitzMask"):
+        masked.step(q, k, v, StreamState())
+
+
+# ------------------------------------------------------------------ chunks
+
+
+@pytest.mark.parametrize(("chunk_size", "n_states"), [(1, 64), (5, 3), (5, 64), (N, 1)])
+def test_chunks_have_the_gradients_of_the_whole(chunk_size, n_states):
+    for dtype, rtol in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        model = made(dtype)
+        whole = loss_of(model, slice(None))
+        expected = gradients(whole, model)
+        loss = chunked(model, chunk_size, n_states=n_states)
+        assert abs(loss - whole) <= rtol * whole
+        found = gradients(loss, model)
+        assert (found - expected).norm() <= rtol * expected.norm()
+        # The loss of a scaler or of an accumulation has other gradients.
+        scaled = gradients(chunked(model, chunk_size, n_states=n_states) * 4, model)
+        assert (scaled - 4 * expected).norm() <= 4 * rtol * expected.norm()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+def test_checkpointing_within_chunks_reads_the_same_states():
+    model = made(is_checkpointed=False)
+    found = gradients(chunked(model), model)
+    plain = made()
+    expected = gradients(loss_of(plain, slice(None)), plain)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    reentrant = made(is_checkpointed=True)
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        gradients(chunked(reentrant), reentrant)
+
+
+def test_dropout_is_drawn_again():
+    """Every chunk has numbers of its own, which the backward pass repeats."""
+    model = made(dropout=0.5)
+    torch.manual_seed(3)
+    loss = chunked(model)
+    found = gradients(loss, model)
+    torch.manual_seed(3)
+    step, weight = 1e-6, model.out.bias
+    with torch.no_grad():
+        weight += step
+        higher = chunked(model)
+    assert float((higher - loss.detach()) / step) == pytest.approx(
+        float(weight.grad.sum()), rel=1e-3
+    )
+    assert chunked(model) != loss and torch.isfinite(found).all()
+
+
+def test_redraws_count_the_whole_as_one_call():
+    model, other = (made(redraw_every=1) for _ in range(2))
+    for _ in range(3):
+        found = gradients(chunked(model), model)
+        expected = gradients(loss_of(other, slice(None)), other)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert model.attentions[0].seed == other.attentions[0].seed != made().attentions[0].seed
+
+
+def test_autocast_is_that_of_the_call():
+    model = made(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = chunked(model)
+    found = gradients(loss, model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = gradients(loss_of(model, slice(None)), model)
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    assert torch.isfinite(loss) and loss.dtype == torch.float32
+
+
+def test_gradients_flow_only_where_they_are_asked_for():
+    model = made()
+    with torch.no_grad():
+        assert not chunked(model).requires_grad
+    for parameter in model.embedding.parameters():
+        parameter.requires_grad_(False)
+    chunked(model).backward()
+    assert model.embedding.weight.grad is None and model.out.weight.grad is not None
+    loss = chunked(model)
+    with pytest.raises(NotImplementedError, match="Second derivatives"):
+        torch.autograd.grad(loss, model.out.weight, create_graph=True)
+
+
+def test_what_chunks_cannot_do_is_named():
+    model = made()
+    with pytest.raises(ValueError, match="modules must hold a causal RandomFeatureAttention"):
+        chunked_loss(partial(loss_of, model), N, modules=model.out)
+    with pytest.raises(ValueError, match="chunks need is_causal=True"):
+        chunked_loss(partial(loss_of, model), N, modules=[model, RandomFeatureAttention()])
+    with pytest.raises(RuntimeError, match=r"tensor of shape \(20, 8\) that needs a gradient"):
+        parts = [model.attentions, model.projections, model.out]
+        chunked_loss(partial(loss_of, model), N, modules=parts)
+    with pytest.raises(TypeError, match="must return a Tensor without axes"):
+        chunked_loss(lambda part: model(TOKENS[:, part]), N, modules=model)
+    with pytest.raises(RuntimeError, match="twice in a chunk"):
+        chunked_loss(lambda part: loss_of(model, part) + loss_of(model, part), N, modules=model)
+    for name in ("chunk_size", "n_states"):
+        with pytest.raises(ValueError, match=name):
+            chunked_loss(partial(loss_of, model), N, modules=model, **{name: 0})
+    generator = np.random.default_rng(0)
+    loss = chunked_loss(lambda part: loss_of(model, part) * generator.random(), N, modules=model)
+    with pytest.raises(RuntimeError, match="when computed again"):
+        loss.backward()
+    handle = model.out.weight.register_hook(lambda gradient: gradient)
+    with pytest.raises(RuntimeError, match="tensor hook"):
+        chunked(model)
+    handle.remove()
+    assert all(attention._stream is None for attention in model.attentions)
+
+
+class Loss(nn.Module):
+    """A module whose forward pass returns the loss, as DistributedDataParallel needs it."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = made()
+
+    def forward(self, sequences):
+        def loss(part):
+            logits = self.model(sequences[:, :-1][:, part])
+            truth = sequences[:, 1:][:, part]
+            return cross_entropy(logits.flatten(0, 1), truth.flatten(), reduction="sum")
+
+        return chunked_loss(loss, N, chunk_size=10, modules=self.model)
+
+
+def train_in_parallel(rank, port, queue):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(Loss())
+    model(TOKENS[rank : rank + 1]).backward()
+    if rank == 0:
+        queue.put([parameter.grad.numpy() for parameter in model.module.model.parameters()])
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_share_gradients(tmp_path):
+    context = mp.get_context("spawn")
+    queue, port = context.SimpleQueue(), 20_000 + os.getpid() % 20_000
+    workers = [context.Process(target=train_in_parallel, args=(i, port, queue)) for i in range(2)]
+    for worker in workers:
+        worker.start()
+    found = queue.get()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    model = made()
+    loss_of(model, slice(None)).backward()
+    for gradient, parameter in zip(found, model.parameters(), strict=True):
+        np.testing.assert_allclose(gradient, parameter.grad.numpy() / 2, rtol=1e-9, atol=1e-11)
