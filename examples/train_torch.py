@@ -25,6 +25,7 @@ from skrf.attention import GeneralizedMap
 from skrf.torch import RandomFeatureAttention
 
 OUTPUT = Path(__file__).parent / "output"
+ALPHABET = sorted({*"".join(topics.values())})
 N_LAYERS, N_HEADS, WIDTH = 2, 4, 64
 N_LETTERS = 3  # that the rows of a place begin with
 BATCH, N_EVALUATED, RATE, EVERY = 4, 16, 1e-2, 25
@@ -34,10 +35,10 @@ EXACT = "exact attention"
 def read_text():
     """Return the size of the alphabet, and the training and held-out parts of the text."""
     text = "".join(topics[name] for name in sorted(topics))
-    alphabet = {letter: i for i, letter in enumerate(sorted(set(text)))}
-    tokens = torch.tensor([alphabet[letter] for letter in text])
+    numbers = {letter: i for i, letter in enumerate(ALPHABET)}
+    tokens = torch.tensor([numbers[letter] for letter in text])
     n_train = int(0.9 * len(tokens))
-    return len(alphabet), tokens[:n_train], tokens[n_train:]
+    return len(ALPHABET), tokens[:n_train], tokens[n_train:]
 
 
 # ---------------------------------------------------------------- attentions
@@ -146,16 +147,16 @@ class LanguageModel(nn.Module):
         return functional.cross_entropy(self.head(rows).flatten(0, 1), targets.flatten())
 
 
-def train(attention, n_steps, length):
+def train(attention, n_steps, length, seed=0):
     """Return steps, losses of held-out text after them, and the seconds of training."""
     n_letters, text, held_out = read_text()
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = LanguageModel(n_letters, length, attention)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=n_steps)
     places = torch.linspace(0, len(held_out) - length - 1, N_EVALUATED).long()
     evaluated = held_out[places[:, None] + torch.arange(length + 1)]
-    generator, losses, seconds = torch.Generator().manual_seed(1), {}, 0.0
+    generator, losses, seconds = torch.Generator().manual_seed(seed + 1), {}, 0.0
     for step in range(n_steps + 1):
         if step % EVERY == 0 or step == n_steps:
             with torch.no_grad():

@@ -7,7 +7,7 @@ import pytest
 from array_api_compat import array_namespace
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS, of_keys, of_queries
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 from sklearn.base import clone
 
 from skrf.attention import ApproxKernelAttention, GeneralizedMap
@@ -36,6 +36,8 @@ MAPS = {
         24, nonlinearity="exp", projection="hadamard", coupling="simplex", random_state=0
     ),
     "function": GeneralizedMap(24, nonlinearity=np.square, epsilon=0.1, random_state=0),
+    "sigmoid": GeneralizedMap(24, nonlinearity="sigmoid", random_state=0),
+    "abs": GeneralizedMap(24, nonlinearity="abs", random_state=0),
     "identity": GeneralizedMap(nonlinearity="elu", projection="identity"),
     "functions": GeneralizedMap(**FUNCTIONS),
     "functions and epsilon": GeneralizedMap(**FUNCTIONS, epsilon=0.2),
@@ -44,6 +46,8 @@ SMOOTH = {
     "relu": lambda z: np.maximum(z, 0),
     "elu": lambda z: np.where(z > 0, z + 1, np.exp(np.minimum(z, 0))),
     "square": np.square,
+    "sigmoid": expit,
+    "abs": np.abs,
     "exp": np.exp,
     np.square: np.square,
 }

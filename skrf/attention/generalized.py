@@ -55,7 +55,24 @@ def _square(z):
     return z * z
 
 
-_NONLINEARITIES = {"relu": _relu, "elu": _elu, "square": _square}
+def _sigmoid(z):
+    """Return 1 / (1 + exp(-z))."""
+    xp = namespace(z)
+    return _falling(z) / (1 + xp.exp(-xp.abs(z)))
+
+
+def _abs(z):
+    """Return |z|."""
+    return namespace(z).abs(z)
+
+
+_NONLINEARITIES = {
+    "relu": _relu,
+    "elu": _elu,
+    "square": _square,
+    "sigmoid": _sigmoid,
+    "abs": _abs,
+}
 _HELD_AS = {"random": "dense", "hadamard": "hadamard"}
 # Parameters that do not apply to functions of rows, with their defaults.
 _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "orthogonal"}
@@ -73,9 +90,10 @@ class GeneralizedMap(EstimatorBase):
     ----------
     n_components : int, default=256
         Number of projections; unused with ``projection="identity"`` and with `functions`.
-    nonlinearity : {"relu", "elu", "square", "exp"} or callable, default="relu"
-        max(z, 0); elu(z) + 1, which is always positive; z^2; exp(z), which never overflows at any
-        scale of the inputs; or a function of an array, whose values should not be negative.
+    nonlinearity : {"relu", "elu", "square", "sigmoid", "abs", "exp"} or callable, default="relu"
+        max(z, 0); elu(z) + 1, which is always positive; z^2; 1 / (1 + exp(-z)); ``|z|``; exp(z),
+        which never overflows at any scale of the inputs; or a function of an array, whose values
+        should not be negative.
     functions : tuple of two callables, default=None
         g1 for queries and g2 for keys: functions of rows of shape (n, d), multiplied by `sigma`,
         that return features of shape (n, M). They get arrays in the library of the inputs; torch
@@ -146,7 +164,7 @@ class GeneralizedMap(EstimatorBase):
         self,
         n_components: int = 256,
         *,
-        nonlinearity: Literal["relu", "elu", "square", "exp"] | Callable = "relu",
+        nonlinearity: Literal["relu", "elu", "square", "sigmoid", "abs", "exp"] | Callable = "relu",
         functions: tuple[Callable, Callable] | None = None,
         epsilon: float = 0.0,
         projection: Literal["random", "hadamard", "identity"] = "random",
