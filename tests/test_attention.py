@@ -17,7 +17,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from skrf import AdaptiveRF, DenseExponentialRF, HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf import (
+    AdaptiveRF,
+    ClusterQuantizer,
+    DenseExponentialRF,
+    HybridRF,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+)
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask, exact_attention
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.projections import Simplex
@@ -129,6 +137,24 @@ def test_streaming_equals_one_shot(name, scale, sizes, n):
         expected = attention(*parts, key_padding_mask=padding)
         result = streamed(attention, parts, sizes, padding)
         assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+@both_modes
+def test_quantised_keys_are_keys_at_their_centres(causal):
+    """Exact attention to the centres of the keys; with a centre for each, exact attention."""
+    rng = np.random.default_rng(5)
+    q, k, v = rng.normal(size=(3, 2, 40, 6))
+    for n, rtol in ((9, 1e-10), (40, 1e-10)):
+        operator = ApproxKernelAttention(ClusterQuantizer(n, random_state=0), causal=causal)
+        operator.fit(q, k)
+        moved = np.empty_like(k)
+        for head, transformer in enumerate(operator.feature_maps_):
+            centers = transformer.centers_
+            places = ((k[head][:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
+            moved[head] = centers[places]
+        assert np.allclose(moved, k) == (n == 40)
+        expected = exact_attention(q, moved, v, causal=causal)
+        assert_allclose(operator(q, k, v), expected, rtol=rtol, atol=1e-12)
 
 
 def test_a_long_stream_does_not_drift():

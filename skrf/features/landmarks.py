@@ -113,6 +113,22 @@ class LaplacianLogs(GaussianLogs):
         return -self._scale * self.centers.distances("cityblock")
 
 
+class SoftmaxLogs(GaussianLogs):
+    """Logarithms of the softmax kernel exp(sigma^2 x.c) of rows and centres."""
+
+    @cached_property
+    def affine(self):
+        """Coordinates about the origin."""
+        return Affine(self.sigma)
+
+    def __call__(self, X):
+        """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
+        rows = self.affine(X)
+        of_mean = DenseProjection(self.sigma * self.centers.mean[None, :])
+        logs = rows.dot(self.projection) * self._scale + rows.dot(of_mean)
+        return logs, namespace(logs).zeros_like(logs[:, 0])
+
+
 _LOGS = {"gaussian": GaussianLogs, "laplacian": LaplacianLogs}
 
 
@@ -211,7 +227,7 @@ class CentersOfClusters(BaseRandomFeatures):
     }
     _is_unbiased = False
     _looks_at_rows = _reads_labels = _needs_data = True
-    _centers_have_labels = False
+    _centers_have_labels = _centers_are_keys = False
     kernel = "gaussian"
 
     def __init__(
@@ -250,7 +266,8 @@ class CentersOfClusters(BaseRandomFeatures):
     def _find_centers(self, n_features, sample):
         sides = [(sample.queries, sample.weights, QUERIES)]
         if sample.keys is not sample.queries:
-            sides.append((sample.keys, sample.key_weights, KEYS))
+            of_keys = sample.keys, sample.key_weights, KEYS
+            sides = [of_keys] if self._centers_are_keys else [*sides, of_keys]
         # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
         rows, weights = [], []
         most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)

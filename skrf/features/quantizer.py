@@ -2,18 +2,22 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from .._arrays import like, to_host
 from .._sums import Rows
+from .._typing import Kernel, RandomState, Sigma
+from .._validation import StrOptions
 from ._affine import Affine
 from ._clusters import nearest
 from ._docs import document
 from ._map import FeatureMap
 from .adaptive import AdaptiveRF
-from .landmarks import Centers, CentersOfClusters, GaussianLogs
+from .landmarks import Centers, CentersOfClusters, GaussianLogs, SoftmaxLogs
 
+_LOGS = {"gaussian": GaussianLogs, "softmax": SoftmaxLogs}
 _BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
 
 
@@ -107,7 +111,7 @@ class IndicatorMap(FeatureMap):
 
 @document
 class ClusterQuantizer(CentersOfClusters):
-    """The Gaussian kernel with keys that are moved to the nearest of `n_components` centres.
+    r"""A kernel with keys that are moved to the nearest of `n_components` centres.
 
     %(sigma)s
 
@@ -131,10 +135,12 @@ class ClusterQuantizer(CentersOfClusters):
         What the centres are: those of clusters found within each class of y, those of clusters, or
         random rows. "auto" uses the first if `fit` gets class labels, otherwise the second. Classes
         get clusters in proportion to their size, and at least one each.
+    kernel : {"gaussian", "softmax"}, default="gaussian"
+        exp(-sigma^2 \|x - y\|^2 / 2) or exp(sigma^2 x.y). Attention sets the second.
     sigma : float, "scale", "median" or None, default=None
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
         one over the median distance between at most 1,000 rows. Both look at queries only. None is
-        "scale".
+        "scale", and 1 under the softmax kernel.
     %(random_state)s
 
     Attributes
@@ -180,9 +186,22 @@ class ClusterQuantizer(CentersOfClusters):
     ((20, 4), True)
     """
 
+    _parameter_constraints = {"kernel": [StrOptions(set(_LOGS))]}
     _is_positive = True
     _is_symmetric = False
-    _centers_have_labels = True
+    _centers_have_labels = _centers_are_keys = True
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
+        kernel: Kernel = "gaussian",
+        sigma: Sigma | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(n_components, centers=centers, sigma=sigma, random_state=random_state)
+        self.kernel = kernel
 
     def _learn_from_rows(self, learned, sample):
         centers, codes = self._centers(learned, sample)
@@ -191,7 +210,7 @@ class ClusterQuantizer(CentersOfClusters):
         learned.center_labels_ = None if codes is None else sample.classes[codes]
 
     def _assemble(self, learned, draw):
-        queries = KernelMap(GaussianLogs(learned.sigma, learned.centers))
+        queries = KernelMap(_LOGS[self.kernel](learned.sigma, learned.centers))
         return queries, IndicatorMap(
             learned.centers_, learned.center_labels_, self.centers != "random"
         )
