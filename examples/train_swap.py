@@ -15,7 +15,7 @@ import warnings
 
 import torch
 from matplotlib.figure import Figure
-from train_torch import BATCH, EVERY, N_EVALUATED, OUTPUT, RATE, Exact, LanguageModel, read_text
+from train_torch import ALPHABET, OUTPUT, RATE, Exact, LanguageModel, train_model
 
 from skrf import OptimalPositiveRF, RFFSampler
 from skrf.exceptions import FeatureCollapseWarning
@@ -34,27 +34,6 @@ def features(feature_map):
     return RandomFeatureAttention(feature_map, is_causal=True, random_state=0)
 
 
-def train(model, n_steps, rate, length, seed):
-    """Train a model and return the losses of held-out text after some numbers of steps."""
-    _, text, held_out = read_text()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=n_steps)
-    places = torch.linspace(0, len(held_out) - length - 1, N_EVALUATED).long()
-    evaluated = held_out[places[:, None] + torch.arange(length + 1)]
-    generator, losses = torch.Generator().manual_seed(seed), {}
-    for step in range(n_steps + 1):
-        if step % EVERY == 0 or step == n_steps:
-            with torch.no_grad():
-                losses[step] = model.eval().loss(evaluated).item()
-        if step < n_steps:
-            starts = torch.randint(len(text) - length, (BATCH, 1), generator=generator)
-            optimizer.zero_grad()
-            model.train().loss(text[starts + torch.arange(length + 1)]).backward()
-            optimizer.step()
-            schedule.step()
-    return losses
-
-
 def main():
     """Train, replace, train on, and show what came out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -64,18 +43,18 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the loss says what it costs
     torch.manual_seed(0)
-    model = LanguageModel(read_text()[0], options.length, Exact)
-    before = train(model, options.steps, RATE, options.length, seed=1)
-    print(f"trained with exact attention: {before[options.steps]:.3f} nats per letter")
+    model = LanguageModel(len(ALPHABET), options.length, Exact)
+    _, losses, _ = train_model(model, options.steps, options.length, RATE, seed=1)
+    print(f"trained with exact attention: {losses[-1]:.3f} nats per letter")
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, attention in ATTENTIONS.items():
         replaced = copy.deepcopy(model)
         for layer in replaced.layers:
             layer.attend = attention()
-        losses = train(replaced, options.more, RATE / 4, options.length, seed=2)
-        print(f"{name:24}" + "".join(f"{loss:8.3f}" for loss in losses.values()), flush=True)
-        axes.plot(list(losses), list(losses.values()), "-o", label=name)
+        steps, losses, _ = train_model(replaced, options.more, options.length, RATE / 4, seed=2)
+        print(f"{name:24}" + "".join(f"{loss:8.3f}" for loss in losses), flush=True)
+        axes.plot(steps, losses, "-o", label=name)
     axes.set(xlabel="steps after the replacement", ylabel="loss of held-out text (nats per letter)")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

@@ -149,14 +149,19 @@ class LanguageModel(nn.Module):
 
 def train(attention, n_steps, length, seed=0):
     """Return steps, losses of held-out text after them, and the seconds of training."""
-    n_letters, text, held_out = read_text()
     torch.manual_seed(seed)
-    model = LanguageModel(n_letters, length, attention)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=n_steps)
+    model = LanguageModel(len(ALPHABET), length, attention)
+    return train_model(model, n_steps, length, RATE, seed + 1)
+
+
+def train_model(model, n_steps, length, rate, seed):
+    """Train a model, and return what `train` does."""
+    _, text, held_out = read_text()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=n_steps)
     places = torch.linspace(0, len(held_out) - length - 1, N_EVALUATED).long()
     evaluated = held_out[places[:, None] + torch.arange(length + 1)]
-    generator, losses, seconds = torch.Generator().manual_seed(seed + 1), {}, 0.0
+    generator, losses, seconds = torch.Generator().manual_seed(seed), {}, 0.0
     for step in range(n_steps + 1):
         if step % EVERY == 0 or step == n_steps:
             with torch.no_grad():

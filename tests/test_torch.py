@@ -104,6 +104,13 @@ def test_arguments_mean_what_they_mean_to_torch():
     operator = ApproxKernelAttention(mask=added.exp()).redraw(attend.seed)
     for attn_mask in (added, added[None, None]):
         torch.testing.assert_close(attend(q, k, v, attn_mask), operator(q, k, v))
+    # A constant of every row changes nothing, however large it is.
+    for constant, attn_mask in ((-900.0, added), (900.0, added), (-200.0, added.float())):
+        torch.testing.assert_close(
+            attend(q, k, v, attn_mask + constant), attend(q, k, v, added), rtol=1e-4, atol=1e-4
+        )
+    hidden = torch.where(is_key, 0.0, torch.finfo(torch.float32).min)[:, None, None]
+    assert torch.equal(attend(q, k, v, hidden), padded)  # as transformers pass it
     lower = torch.ones(30, 30, dtype=torch.bool).tril()
     torch.testing.assert_close(causal(q, k, v, lower), causal(q, k, v))
     # Fewer causal queries than keys are the last positions.
@@ -498,8 +505,12 @@ def test_wrong_arguments_are_named():
         attend(q, k, v, scale=-1)
     with pytest.raises(ValueError, match=r"attn_mask has the shape \(2, 4, 80, 80\); sums"):
         attend(q, k, v, torch.ones(2, 4, 80, 80, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"attn_mask of shape \(2, 80\) must be of bool"):
-        attend(q, k, v, torch.zeros(2, 80))
+    with pytest.raises(ValueError, match=r"(?s)attn_mask of shape \(2, 80\) must be of bool.* 1"):
+        attend(q, k, v, torch.ones(2, 80))
+    with pytest.raises(TypeError, match="attn_mask must be of bool or floats, got torch.int64"):
+        attend(q, k, v, torch.ones(80, 80, dtype=torch.int64))
+    with pytest.raises(ValueError, match="dropout_p must be a number from 0 to less than 1, got 2"):
+        attend(q, k, v, dropout_p=2)
     with pytest.raises(ValueError, match=r"attn_mask of shape \(2, 80\) could be"):
         attend(q[:, :, :2], k, v, torch.ones(2, 80, dtype=torch.bool))
     with pytest.raises(TypeError, match="attn_mask must be a torch.Tensor, got bool"):

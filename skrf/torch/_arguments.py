@@ -2,6 +2,8 @@
 
 import torch
 
+_HIDDEN = -1e4  # a logarithm that hides a key
+
 
 def with_heads(inputs):
     """Return tensors of shape (batch, heads, length, width), given those or others for one head.
@@ -21,7 +23,14 @@ def with_heads(inputs):
     return [tensor[:, None] if tensor.ndim == 3 else tensor for tensor in inputs.values()]
 
 
-def padding_and_mask(attn_mask, key_padding_mask, query, key):
+def check_share(name, share):
+    """Return a share, or raise and name it unless it is a number from 0 to less than 1."""
+    if not (isinstance(share, (int, float)) and 0 <= share < 1):
+        raise ValueError(f"{name} must be a number from 0 to less than 1, got {share!r}.")
+    return share
+
+
+def padding_and_mask(attn_mask, key_padding_mask, query, key, is_causal):
     """Return which keys are padding, (batch, S), and factors of the weights, (L, S), or None.
 
     Parameters
@@ -32,11 +41,16 @@ def padding_and_mask(attn_mask, key_padding_mask, query, key):
         True where a key is padding.
     query, key : Tensor of shape (batch, heads, L, width) and (batch, heads, S, width)
         The inputs.
+    is_causal : bool
+        Whether later keys are not seen.
     """
     if attn_mask is None:
         return key_padding_mask, None
     if not isinstance(attn_mask, torch.Tensor):
         raise TypeError(f"attn_mask must be a torch.Tensor, got {type(attn_mask).__name__}.")
+    is_bool = attn_mask.dtype == torch.bool
+    if not (is_bool or attn_mask.is_floating_point()):
+        raise TypeError(f"attn_mask must be of bool or floats, got {attn_mask.dtype}.")
     n_batch, n_queries, n_keys = key.shape[0], query.shape[-2], key.shape[-2]
     shape = tuple(attn_mask.shape)
     is_of_batch = shape == (n_batch, n_keys)
@@ -56,12 +70,26 @@ def padding_and_mask(attn_mask, key_padding_mask, query, key):
             f"and {(n_queries, n_keys)}. For causal attention pass is_causal=True, and padding "
             "as key_padding_mask."
         )
-    is_bool = attn_mask.dtype == torch.bool
     if not is_of_batch:
-        return key_padding_mask, attn_mask.to(query.dtype) if is_bool else attn_mask.exp()
-    if not is_bool:
+        return key_padding_mask, _factors(attn_mask, is_causal)
+    hidden = ~attn_mask if is_bool else attn_mask <= _HIDDEN
+    if not (is_bool or bool((hidden | (attn_mask == 0)).all())):
         raise ValueError(
-            f"attn_mask of shape {shape} must be of bool, True where a key is kept, got "
-            f"{attn_mask.dtype}."
+            f"attn_mask of shape {shape} must be of bool, True where a key is kept, or of floats "
+            f"that are 0 or at most {_HIDDEN:g}, got values between {attn_mask.min().item():g} and "
+            f"{attn_mask.max().item():g}."
         )
-    return ~attn_mask if key_padding_mask is None else ~attn_mask | key_padding_mask, None
+    return hidden if key_padding_mask is None else hidden | key_padding_mask, None
+
+
+def _factors(attn_mask, is_causal):
+    """Return the factors of the weights of pairs, at most 1 in every row that has any key."""
+    if attn_mask.dtype == torch.bool:
+        return attn_mask.float()
+    logs = attn_mask.to(torch.promote_types(attn_mask.dtype, torch.float32))
+    seen = logs
+    if is_causal:
+        is_later = torch.ones_like(logs, dtype=torch.bool).triu(1 + logs.shape[1] - logs.shape[0])
+        seen = logs.masked_fill(is_later, -torch.inf)
+    top = seen.detach().amax(dim=-1, keepdim=True)
+    return (seen - top.masked_fill(top == -torch.inf, 0.0)).exp()

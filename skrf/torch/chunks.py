@@ -84,15 +84,18 @@ def chunked_loss(
     >>> torch.allclose(loss, loss_of(slice(None)))
     True
     """
+    if not callable(loss_of):
+        raise TypeError(f"loss_of must be a function of a slice, got {loss_of!r:.60}.")
     length = check_integer("length", length)
     chunk_size = check_integer("chunk_size", chunk_size)
     n_states = check_integer("n_states", n_states)
-    modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+    modules = [modules] if isinstance(modules, nn.Module) else modules
+    if not (isinstance(modules, Iterable) and all(isinstance(m, nn.Module) for m in modules)):
+        raise TypeError(f"modules must be a module or a list of modules, got {modules!r:.60}.")
     attentions, parameters = _attentions(modules), _parameters(modules)
     chunks = [slice(i, min(i + chunk_size, length)) for i in range(0, length, chunk_size)]
-    return _ChunkedLoss.apply(
-        _Chunks(loss_of, chunks, n_states, attentions, parameters), *parameters
-    )
+    run = _Chunks(loss_of, chunks, n_states, attentions, modules)
+    return _ChunkedLoss.apply(run, *parameters)
 
 
 def _attentions(modules):
@@ -106,9 +109,11 @@ def _attentions(modules):
         raise ValueError("modules must hold a causal RandomFeatureAttention, got none.")
     for attention in found:
         if not attention.is_causal:
+            raise ValueError(f"modules hold {attention!r}: chunks need is_causal=True.")
+        if attention.mask is not None:
             raise ValueError(
-                f"modules hold {attention!r}, which attends to all positions: "
-                "chunks need is_causal=True."
+                f"modules hold attention with mask={type(attention.mask).__name__}: chunks need "
+                "mask=None, because a state knows no positions."
             )
     return list(found)
 
@@ -134,11 +139,11 @@ class Stream:
         States before the chunk, none before the first one.
     seeds : dict of RandomFeatureAttention to int
         Seeds of the random numbers of the whole loss.
-    has_graph : bool, default=False
+    has_graph : bool
         Whether gradients must flow through the states.
     """
 
-    def __init__(self, before, seeds, has_graph=False):
+    def __init__(self, before, seeds, has_graph):
         self.before, self.seeds, self.has_graph = before, seeds, has_graph
         self.after, self.is_open = dict(before), False
         self._called, self._needs_double = set(), {}
@@ -163,6 +168,7 @@ class Stream:
             states[one] = replace(state, sums=state.sums.float()) if is_single else state
         return states
 
+    @torch.compiler.disable
     def attend(self, attention, *parts):
         """Return the output of a module for the positions of the chunk.
 
@@ -176,8 +182,8 @@ class Stream:
             )
         if self.has_graph and not torch.is_grad_enabled():
             raise RuntimeError(
-                "Attention within chunks was called without gradients in the backward pass: "
-                "checkpoint with use_reentrant=False, and leave out torch.no_grad()."
+                "Attention within chunks was called without gradients: checkpoint with "
+                "use_reentrant=False, and leave out torch.no_grad()."
             )
         self._called.add(attention)
         self._needs_double[attention] = parts[0].dtype == torch.float64
@@ -201,12 +207,14 @@ class _Chunks:
         States that are kept.
     attentions : list of RandomFeatureAttention
         The modules that carry states.
-    parameters : list of Parameter
-        What gets gradients.
+    modules : list of Module
+        What has the parameters that get gradients.
     """
 
-    def __init__(self, loss_of, chunks, n_states, attentions, parameters):
-        self.loss_of, self.chunks, self.parameters = loss_of, chunks, parameters
+    def __init__(self, loss_of, chunks, n_states, attentions, modules):
+        self.loss_of, self.chunks, self.modules = loss_of, chunks, list(modules)
+        self.parameters = _parameters(self.modules)
+        self.has_graph = torch.is_grad_enabled() and bool(self.parameters)
         self.stride = -(-len(chunks) // n_states)  # chunks from one kept state to the next
         # The seed of every chunk follows from this number; the state of a generator takes 5 kB.
         self.seed = torch.randint(2**62, (), device="cpu").item()
@@ -224,35 +232,55 @@ class _Chunks:
         for number in range(len(self.chunks)):
             if number % self.stride == 0:
                 self.kept[number] = states
-            stream = Stream(states, self.seeds)
-            with self._settings(number), stream.carried(), torch.set_grad_enabled(number == 0):
-                loss = self._loss(number)
-            if number == 0:
-                _check_leaves(loss, self.parameters)
+            loss, _, states = self._run(number, states)
             self.losses.append(loss.detach())
-            states = stream.states_after()
-        return torch.stack(self.losses).sum()
+        losses = torch.stack(self.losses)
+        return _in_single(losses).sum().to(losses.dtype)
 
     def backward(self, by_loss):
         """Return the gradients of the parameters."""
+        if [*map(id, _parameters(self.modules))] != [*map(id, self.parameters)]:
+            raise RuntimeError(
+                "The parameters of modules that need a gradient are not those of the forward pass: "
+                "freeze and functional_call before chunked_loss, and call backward within."
+            )
         gradients, by_states = [None] * len(self.parameters), {}
         for start in sorted(self.kept, reverse=True):
             for number, states in reversed(self._states_from(start)):
                 found, by_states = self._gradients(number, states, by_states, by_loss)
                 for i, gradient in enumerate(found):
                     if gradient is not None:
-                        before = gradients[i]
+                        before, gradient = gradients[i], _in_single(gradient)
                         gradients[i] = gradient if before is None else before + gradient
-        return gradients
+        return [
+            gradient if gradient is None else gradient.to(parameter.dtype)
+            for gradient, parameter in zip(gradients, self.parameters, strict=True)
+        ]
+
+    def _run(self, number, states):
+        """Return the loss of a chunk, its `Stream` and the states after it.
+
+        It runs with gradients if they are wanted at all, because torch may compute in another order
+        without.
+        """
+        before = {one: state.detach() for one, state in states.items()}
+        for state in before.values():
+            state.sums.requires_grad_(self.has_graph)
+        stream = Stream(before, self.seeds, self.has_graph)
+        with (
+            self._settings(number),
+            stream.carried(),
+            torch.set_grad_enabled(self.has_graph),
+        ):
+            loss = self._loss(number)
+        _check_leaves(loss, [*self.parameters, *(state.sums for state in before.values())])
+        return loss, stream, stream.states_after()
 
     def _states_from(self, start):
         """Return the numbers of the chunks from one kept state to the next, and their states."""
         found = [(start, self.kept[start])]
         for number in range(start, min(start + self.stride, len(self.chunks)) - 1):
-            stream = Stream(found[-1][1], self.seeds)
-            with self._settings(number), stream.carried(), torch.no_grad():
-                self._loss(number)
-            found.append((number + 1, stream.states_after()))
+            found.append((number + 1, self._run(number, found[-1][1])[2]))
         return found
 
     def _gradients(self, number, states, by_after, by_loss):
@@ -269,18 +297,15 @@ class _Chunks:
         by_loss : Tensor
             Gradient of its loss.
         """
-        before = {one: state.detach() for one, state in states.items()}
-        leaves = [state.sums.requires_grad_() for state in before.values()]
-        stream = Stream(before, self.seeds, has_graph=True)
-        with stream.carried(), torch.enable_grad():
-            with self._settings(number):
-                loss = self._loss(number)
-            if not torch.equal(loss.detach(), self.losses[number]):
-                raise RuntimeError(
-                    f"The loss of {self.chunks[number]} was {self.losses[number].item()!r} and is "
-                    f"{loss.item()!r} when computed again: loss_of must depend on the positions, "
-                    "the modules and the random numbers of torch's default generators alone."
-                )
+        loss, stream, _ = self._run(number, states)
+        known, leaves = self.losses[number], [state.sums for state in stream.before.values()]
+        if not torch.allclose(loss.detach(), known, rtol=0, atol=0, equal_nan=True):
+            raise RuntimeError(
+                f"The loss of {self.chunks[number]} was {known.item()!r} and is {loss.item()!r} "
+                "when computed again: loss_of must depend on the positions, the modules and the "
+                "random numbers of torch's default generators alone."
+            )
+        with stream.carried():
             pairs = [(loss, by_loss.to(loss.dtype))]
             pairs += [(stream.after[one].sums, by_sums) for one, by_sums in by_after.items()]
             pairs = [pair for pair in pairs if pair[0].requires_grad and pair[1] is not None]
@@ -292,7 +317,7 @@ class _Chunks:
                 outputs, [*self.parameters, *leaves], by_outputs, allow_unused=True
             )
         n = len(self.parameters)
-        return found[:n], dict(zip(before, found[n:], strict=True))
+        return found[:n], dict(zip(stream.before, found[n:], strict=True))
 
     def _loss(self, number):
         loss = self.loss_of(self.chunks[number])
@@ -315,9 +340,14 @@ class _Chunks:
             yield
 
 
-def _check_leaves(loss, parameters):
-    """Raise if a loss depends on leaves that need a gradient and are not among the parameters."""
-    known, waiting, seen = set(parameters), [loss.grad_fn], set()
+def _in_single(values):
+    """Return values in float32 or better, in which many of them may be added."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _check_leaves(loss, leaves):
+    """Raise if a loss depends on other leaves that need a gradient than these."""
+    known, waiting, seen = set(leaves), [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

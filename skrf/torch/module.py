@@ -15,7 +15,7 @@ from .._validation import check_integer, draw_seed
 from ..attention import ApproxKernelAttention, ToeplitzMask
 from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
-from ._arguments import padding_and_mask, with_heads
+from ._arguments import check_share, padding_and_mask, with_heads
 from ._causal import causal_step
 from .states import StreamState
 
@@ -122,8 +122,7 @@ class RandomFeatureAttention(nn.Module):
         super().__init__()
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
-        if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
-            raise ValueError(f"dropout must be a number from 0 to less than 1, got {dropout!r}.")
+        check_share("dropout", dropout)
         if redraw_every is not None:
             check_integer("redraw_every", redraw_every)
         self.feature_map = feature_map
@@ -242,6 +241,8 @@ class RandomFeatureAttention(nn.Module):
     def redraw(self, random_state: RandomState = None) -> Self:
         """Redraw the random numbers, keeping the statistics.
 
+        States of `step` belong to the former numbers: begin again with `init_state`.
+
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
@@ -290,8 +291,9 @@ class RandomFeatureAttention(nn.Module):
             Values.
         attn_mask : Tensor of bool or floats, default=None
             As in ``scaled_dot_product_attention``: True where a key is kept, or what is added to
-            the logarithms of the weights. Of shape (batch, S), (batch, 1, 1, S), or (L, S) at a
-            cost of L S; masks that differ between heads or sequences in other ways raise an error.
+            the logarithms of the weights. Of shape (batch, S) or (batch, 1, 1, S) for padding, then
+            floats are 0 or at most -10,000; or (L, S), at a cost of L S. Masks that differ between
+            heads or sequences in other ways raise an error.
         dropout_p : float, default=0.0
             Share of the entries of values that are dropped: weights of pairs are never computed.
         is_causal : bool, default=None
@@ -318,15 +320,20 @@ class RandomFeatureAttention(nn.Module):
             width = query.shape[-1]
             factor = math.sqrt(check_scale(scale, width) / check_scale(self.scale, width))
             parts[:2] = (tensor * factor for tensor in parts[:2])
-        hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2])
+        hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
         n_queries, n_keys = (tensor.shape[-2] for tensor in parts[:2])
         is_later = is_causal and n_queries < n_keys
         if is_later:  # whatever earlier queries are, they change nothing
             parts[0] = nn.functional.pad(parts[0], (0, 0, n_keys - n_queries, 0))
             mask = None if mask is None else nn.functional.pad(mask, (0, 0, n_keys - n_queries, 0))
         parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
-        parts[2] = nn.functional.dropout(parts[2], dropout_p)
-        if self._stream is not None and is_causal:
+        parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
+        if self._stream is not None:
+            if mask is not None or not is_causal:
+                raise ValueError(
+                    "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
+                    f"(L, S), got is_causal={is_causal!r}."
+                )
             out = self._stream.attend(self, *parts, hidden)
         else:
             out = self._attend(*parts, hidden, mask, is_causal)

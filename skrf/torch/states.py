@@ -62,14 +62,17 @@ class StreamState(AttentionState):
         Parameters
         ----------
         *args, **kwargs
-            As for ``torch.Tensor.to``, but without a dtype: sums stay float64.
+            As for ``torch.Tensor.to``, but without a dtype.
 
         Returns
         -------
         StreamState
             The state.
         """
-        return self._mapped(lambda tensor: tensor.to(*args, **kwargs).double())
+        moved = self._mapped(lambda tensor: tensor.to(*args, **kwargs))
+        if self.sums is not None and moved.sums.dtype != self.sums.dtype:
+            raise ValueError(f"A state keeps its dtype, {self.sums.dtype}, got {args} {kwargs}.")
+        return moved
 
     def _mapped(self, function):
         if self.sums is None:
@@ -78,11 +81,12 @@ class StreamState(AttentionState):
 
 
 def _flatten(state):
-    return [state.sums, state.log_scale], (state.width, state.is_double)
+    tensors = [] if state.sums is None else [state.sums, state.log_scale]
+    return tensors, (state.width, state.is_double)
 
 
 def _unflatten(tensors, context):
-    return StreamState(*tensors, *context)
+    return StreamState(*(tensors or (None, None)), *context)
 
 
 _pytree.register_pytree_node(
