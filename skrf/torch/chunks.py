@@ -18,7 +18,7 @@ def chunked_loss(
     *,
     chunk_size: int = 256,
     n_states: int = 64,
-    modules: nn.Module | Iterable[nn.Module],
+    modules: "nn.Module | Iterable[nn.Module]",
 ) -> torch.Tensor:
     """Return the loss of a sequence whose gradients are computed chunk by chunk.
 
