@@ -51,8 +51,10 @@ def chunked_loss(
     RuntimeError
         If a tensor outside `modules` needs a gradient, a parameter has a hook, attention is called
         twice in a chunk, or a chunk computed again has another loss.
+    TypeError
+        If `loss_of` is no function, or returns no scalar, or `modules` are none.
     ValueError
-        If `modules` hold no causal attention, or attention that is not causal.
+        If `modules` hold no causal attention, or attention with a mask or of both directions.
 
     See Also
     --------
@@ -89,9 +91,10 @@ def chunked_loss(
     length = check_integer("length", length)
     chunk_size = check_integer("chunk_size", chunk_size)
     n_states = check_integer("n_states", n_states)
-    modules = [modules] if isinstance(modules, nn.Module) else modules
-    if not (isinstance(modules, Iterable) and all(isinstance(m, nn.Module) for m in modules)):
-        raise TypeError(f"modules must be a module or a list of modules, got {modules!r:.60}.")
+    given = [modules] if isinstance(modules, nn.Module) else modules
+    modules = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(module, nn.Module) for module in modules):
+        raise TypeError(f"modules must be a module or a list of modules, got {given!r:.60}.")
     attentions, parameters = _attentions(modules), _parameters(modules)
     chunks = [slice(i, min(i + chunk_size, length)) for i in range(0, length, chunk_size)]
     run = _Chunks(loss_of, chunks, n_states, attentions, modules)
@@ -212,7 +215,7 @@ class _Chunks:
     """
 
     def __init__(self, loss_of, chunks, n_states, attentions, modules):
-        self.loss_of, self.chunks, self.modules = loss_of, chunks, list(modules)
+        self.loss_of, self.chunks, self.modules = loss_of, chunks, modules
         self.parameters = _parameters(self.modules)
         self.has_graph = torch.is_grad_enabled() and bool(self.parameters)
         self.stride = -(-len(chunks) // n_states)  # chunks from one kept state to the next
