@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from skrf import OptimalPositiveRF  # noqa: E402
 from skrf.attention import AttentionState, ToeplitzMask  # noqa: E402
 from skrf.torch import RandomFeatureAttention, StreamState, chunked_loss  # noqa: E402
+from skrf.torch.chunks import _stride  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 
@@ -216,6 +217,15 @@ def test_gradients_flow_only_where_they_are_asked_for():
     loss = chunked(model)
     with pytest.raises(NotImplementedError, match="Second derivatives"):
         torch.autograd.grad(loss, model.out.weight, create_graph=True)
+
+
+@pytest.mark.parametrize(("n_chunks", "n_states"), [(64, 64), (65, 64), (256, 64), (100, 1)])
+def test_no_more_states_are_held_than_asked_for(n_chunks, n_states):
+    stride = _stride(n_chunks, n_states)
+    kept = len(range(0, n_chunks, stride))
+    least = 2 * n_chunks**0.5
+    assert kept + stride - 1 <= max(n_states, least)
+    assert stride == 1 or len(range(0, n_chunks, stride - 1)) + stride - 2 > n_states
 
 
 def test_losses_are_added_in_single_precision():

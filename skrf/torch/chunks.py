@@ -36,7 +36,7 @@ def chunked_loss(
     chunk_size : int, default=256
         Positions in a chunk.
     n_states : int, default=64
-        States that are kept at once; with more chunks, others are computed again.
+        States that are kept at once, if so few can do; with more chunks, others are computed again.
     modules : Module or iterable of Module
         What `loss_of` calls. Parameters outside of it must not need a gradient.
 
@@ -218,7 +218,7 @@ class _Chunks:
         self.loss_of, self.chunks, self.modules = loss_of, chunks, modules
         self.parameters = _parameters(self.modules)
         self.has_graph = torch.is_grad_enabled() and bool(self.parameters)
-        self.stride = -(-len(chunks) // n_states)  # chunks from one kept state to the next
+        self.stride = _stride(len(chunks), n_states)
         # The seed of every chunk follows from this number; the state of a generator takes 5 kB.
         self.seed = torch.randint(2**62, (), device="cpu").item()
         self.seeds = {attention: attention._seed_of_call() for attention in attentions}
@@ -235,8 +235,9 @@ class _Chunks:
         for number in range(len(self.chunks)):
             if number % self.stride == 0:
                 self.kept[number] = states
-            loss, _, states = self._run(number, states)
+            loss, stream, states = self._run(number, states)
             self.losses.append(loss.detach())
+            del loss, stream  # and with them their graph, before there is another
         losses = torch.stack(self.losses)
         return _in_single(losses).sum().to(losses.dtype)
 
@@ -341,6 +342,20 @@ class _Chunks:
                     torch.autocast(device, dtype, enabled=is_enabled, cache_enabled=False)
                 )
             yield
+
+
+def _stride(n_chunks, n_states):
+    """Return the number of chunks from one kept state to the next.
+
+    The states between two of them are held, too, while their chunks are computed again. If no
+    stride needs so few states in all, it is that which needs the fewest.
+    """
+    strides = range(1, n_chunks + 1)
+    needed = [-(-n_chunks // stride) + stride - 1 for stride in strides]
+    return next(
+        (stride for stride, number in zip(strides, needed, strict=True) if number <= n_states),
+        1 + needed.index(min(needed)),
+    )
 
 
 def _in_single(values):
