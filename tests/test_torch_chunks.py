@@ -1,6 +1,7 @@
 """States of `RandomFeatureAttention`, and losses that go through long sequences in chunks."""
 
 import io
+import os
 from functools import partial
 
 import numpy as np
@@ -352,7 +353,7 @@ def train_in_parallel(rank, folder):
     if rank == 0:
         gradients = [parameter.grad for parameter in model.module.model.parameters()]
         torch.save(gradients, f"{folder}/gradients")
-    torch.distributed.destroy_process_group()
+    os._exit(0)  # gloo hangs now and then while it is taken down
 
 
 def test_two_processes_share_gradients(tmp_path):
@@ -360,10 +361,9 @@ def test_two_processes_share_gradients(tmp_path):
     workers = [context.Process(target=train_in_parallel, args=(i, tmp_path)) for i in range(2)]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join(120)
-        worker.kill()
-        assert worker.exitcode == 0
+    workers[0].join(120)  # it waits for the other one
+    assert workers[0].exitcode == 0
+    workers[1].kill()
     model = made()
     loss_of(model, slice(None)).backward()
     for gradient, parameter in zip(
