@@ -22,6 +22,7 @@ from sklearn.datasets import (
     make_friedman3,
     make_sparse_uncorrelated,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.metrics import r2_score
@@ -118,7 +119,7 @@ def main():
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of optima of the exact process at the bounds
+    warnings.simplefilter("ignore", ConvergenceWarning)  # optima of the exact process at bounds
     means = []
     for name in options.sets.split(","):
         runs = []

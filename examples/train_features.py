@@ -118,7 +118,6 @@ def main():
     options = parser.parse_args()
     # The loss says what it costs that features collapse, or that weights sum to 0.
     warnings.simplefilter("ignore", FeatureCollapseWarning)
-    warnings.simplefilter("ignore", UserWarning)
     curves = {}
     print(f"{'attention':28} {'loss':>6} {'least':>6} {'most':>6} {'diverged':>9} {'seconds':>8}")
     for name, make in {**BASELINES, **EXPERIMENTS[options.only]}.items():

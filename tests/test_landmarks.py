@@ -384,6 +384,12 @@ def test_keys_are_at_the_nearest_centre():
             assert_array_equal(fitted.transform_keys(rows), fitted.transform_keys(X))
         rows = array_api_strict.asarray(X)
         assert_array_equal(np.asarray(fitted.transform_keys(rows)), fitted.transform_keys(X))
+    keys = X + 1.5  # centres are those of the keys, far from the origin
+    softmax = ClusterQuantizer(12, kernel="softmax", sigma=0.4, random_state=0).fit(Q, keys=keys)
+    C = softmax.centers_
+    assert_allclose(softmax.approximate_kernel(Q, C), np.exp(0.16 * Q @ C.T), **CLOSE)
+    assert_allclose(softmax.exact_kernel(Q, C), np.exp(0.16 * Q @ C.T), **CLOSE)
+    assert cdist(C, keys).min(axis=1).max() < 1.5
     assert ClusterQuantizer(12).fit(X).center_labels_ is None
     with pytest.raises(NotImplementedError, match="ClusterQuantizer has no variance"):
         fitted.kernel_variance(X)

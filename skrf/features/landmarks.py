@@ -9,7 +9,15 @@ import numpy as np
 from scipy.linalg.lapack import dpocon, dpotrf
 from scipy.spatial.distance import cdist
 
-from .._arrays import Kept, is_array_api, largest_entry, like, namespace, squared_distances
+from .._arrays import (
+    Kept,
+    arithmetic,
+    is_array_api,
+    largest_entry,
+    like,
+    namespace,
+    squared_distances,
+)
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions, read_only
@@ -42,19 +50,22 @@ class Centers:
         about_mean = points - self.mean
         self.unit = largest_entry(about_mean) or 1.0
         self.projection = DenseProjection(about_mean / self.unit)
-        self._distances = Kept()
+        self._kept = Kept(), Kept()
 
-    def distances(self, metric):
-        """Return "cityblock" distances of all pairs, or half the square of the usual one."""
+    def distances(self):
+        """Return the city-block distances of all pairs."""
         points = self.projection.matrix
-        if metric == "cityblock":
-            return self._distances.like(points, lambda: cdist(points, points, metric))
-        return self._distances.like(points, lambda: squared_distances(points, points) / 2)
+        return self._kept[0].like(points, lambda: cdist(points, points, "cityblock"))
+
+    def squares(self):
+        """Return the squared distances of all pairs."""
+        points = self.projection.matrix
+        return self._kept[1].like(points, lambda: squared_distances(points, points))
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianLogs:
-    """Logarithms of the Gaussian kernel of rows and centres.
+class CenterLogs:
+    """Logarithms of a kernel of rows and centres.
 
     Parameters
     ----------
@@ -77,43 +88,55 @@ class GaussianLogs:
     def _scale(self):
         return self.sigma * self.centers.unit
 
-    def __call__(self, X):
-        """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
-        rows = self.affine(X)
-        logs = rows.dot(self.projection) * self._scale
-        half = self.projection.squared_norms * (self._scale * self._scale / 2)
-        return logs - like(half, logs), rows.squared_norms() / -2
-
-    def of_centers(self):
-        """Return the logarithms of all pairs of centres, (M, M)."""
-        return -(self._scale**2) * self.centers.distances("euclidean")
+    def _products(self, rows):
+        """Return the products of rows with the centres, in the coordinates of the rows."""
+        products = rows.dot(self.projection)
+        return arithmetic(products).multiply(products, self._scale)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.affine.exponent_bound(X)
 
 
-class LaplacianLogs(GaussianLogs):
+class GaussianLogs(CenterLogs):
+    """Logarithms of the Gaussian kernel of rows and centres."""
+
+    def __call__(self, X):
+        """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
+        rows = self.affine(X)
+        logs = self._products(rows)
+        half = like(self.projection.squared_norms * (self._scale * self._scale / 2), logs)
+        return arithmetic(logs).subtract(logs, half), rows.squared_norms() / -2
+
+    def of_centers(self):
+        """Return the logarithms of all pairs of centres, (M, M)."""
+        return self.centers.squares() * (self._scale**2 / -2)
+
+
+class LaplacianLogs(CenterLogs):
     """Logarithms of the Laplacian kernel of rows and centres."""
+
+    @cached_property
+    def _points(self):
+        return self.projection.matrix * self._scale
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
         rows, xp = self.affine(X), namespace(X)
-        centers = self.projection.matrix * self._scale
         if not is_array_api(X):
-            logs = -cdist(rows.on_host(), centers, "cityblock")
+            logs = -cdist(rows.on_host(), self._points, "cityblock")
             return logs, np.zeros(len(logs))
-        logs, centers = 0.0, like(centers, X)
-        for k in range(centers.shape[1]):  # one column at a time, which keeps memory
-            logs = logs - xp.abs(rows.values[:, k, None] - centers[None, :, k])
+        logs, points = 0.0, like(self._points, X)
+        for k in range(points.shape[1]):  # one column at a time, which keeps memory
+            logs = logs - xp.abs(rows.values[:, k, None] - points[None, :, k])
         return logs, xp.zeros_like(logs[:, 0])
 
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
-        return -self._scale * self.centers.distances("cityblock")
+        return -self._scale * self.centers.distances()
 
 
-class SoftmaxLogs(GaussianLogs):
+class SoftmaxLogs(CenterLogs):
     """Logarithms of the softmax kernel exp(sigma^2 x.c) of rows and centres."""
 
     @cached_property
@@ -121,11 +144,15 @@ class SoftmaxLogs(GaussianLogs):
         """Coordinates about the origin."""
         return Affine(self.sigma)
 
+    @cached_property
+    def _mean(self):
+        return DenseProjection(self.sigma * self.centers.mean[None, :])
+
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
         rows = self.affine(X)
-        of_mean = DenseProjection(self.sigma * self.centers.mean[None, :])
-        logs = rows.dot(self.projection) * self._scale + rows.dot(of_mean)
+        logs = self._products(rows)
+        logs = arithmetic(logs).add(logs, rows.dot(self._mean))
         return logs, namespace(logs).zeros_like(logs[:, 0])
 
 
@@ -138,11 +165,11 @@ class SimilarityMap(FeatureMap):
 
     Parameters
     ----------
-    logs : GaussianLogs
+    logs : GaussianLogs or LaplacianLogs
         Returns their logarithms.
     """
 
-    logs: GaussianLogs
+    logs: CenterLogs
     is_positive = False
     is_double = True
     projection = property(lambda self: self.logs.projection)

@@ -15,7 +15,7 @@ from ._clusters import nearest
 from ._docs import document
 from ._map import FeatureMap
 from .adaptive import AdaptiveRF
-from .landmarks import Centers, CentersOfClusters, GaussianLogs, SoftmaxLogs
+from .landmarks import CenterLogs, Centers, CentersOfClusters, GaussianLogs, SoftmaxLogs
 
 _LOGS = {"gaussian": GaussianLogs, "softmax": SoftmaxLogs}
 _BLOCK = 2**22  # numbers that distances to centres, and dense rows, hold at once
@@ -27,11 +27,11 @@ class KernelMap(FeatureMap):
 
     Parameters
     ----------
-    logs : GaussianLogs
+    logs : GaussianLogs or SoftmaxLogs
         Returns their logarithms.
     """
 
-    logs: GaussianLogs
+    logs: CenterLogs
     is_positive = is_double = True
     projection = property(lambda self: self.logs.projection)
 

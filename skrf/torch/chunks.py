@@ -95,10 +95,10 @@ def chunked_loss(
     modules = list(given) if isinstance(given, Iterable) else [given]
     if not all(isinstance(module, nn.Module) for module in modules):
         raise TypeError(f"modules must be a module or a list of modules, got {given!r:.60}.")
-    attentions, parameters = _attentions(modules), _parameters(modules)
+    attentions = _attentions(modules)
     chunks = [slice(i, min(i + chunk_size, length)) for i in range(0, length, chunk_size)]
     run = _Chunks(loss_of, chunks, n_states, attentions, modules)
-    return _ChunkedLoss.apply(run, *parameters)
+    return _ChunkedLoss.apply(run, *run.parameters)
 
 
 def _attentions(modules):
