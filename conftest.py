@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 # Modules that need a package beyond the requirements are not collected where it is missing.
-_NEEDED = {
-    "dask": ("skrf/dask.py",),
-    "torch": ("skrf/torch/__init__.py", "skrf/torch/module.py", "skrf/torch/_causal.py"),
-}
-collect_ignore = [path for name, paths in _NEEDED.items() if not find_spec(name) for path in paths]
+_NEEDED = {"dask": "skrf/dask.py", "torch": "skrf/torch/*"}
+collect_ignore_glob = [paths for name, paths in _NEEDED.items() if not find_spec(name)]
 
 
 @pytest.fixture(autouse=True)
