@@ -5,6 +5,7 @@ from ._state import AttentionState
 from .compare import AttentionComparison, AttentionTable, compare_attention
 from .exact import exact_attention
 from .generalized import GeneralizedMap
+from .local import LocalAttention, LocalState
 from .masks import ToeplitzMask
 from .operator import ApproxKernelAttention
 
@@ -15,6 +16,8 @@ __all__ = [
     "AttentionState",
     "AttentionTable",
     "GeneralizedMap",
+    "LocalAttention",
+    "LocalState",
     "ToeplitzMask",
     "compare_attention",
     "exact_attention",

@@ -144,9 +144,12 @@ def judged(group, out, n_queries, scale, is_causal, window=None):
         estimate = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
         answers = [estimate, _mean(seen, values)]
         if window is not None:
-            reach = rows[..., None, :, None] - keys
-            reach = reach if is_causal else 2 * np.abs(reach)
-            is_near = is_first | (reach < window - _FIRST)
+            width = window - _FIRST
+            low = rows - (width - 1 if is_causal else width // 2)
+            if not is_causal:  # at the ends it moves inwards
+                low = np.clip(low, 0, max(len(keys) - width, 0))
+            reach = keys - low[..., None, :, None]
+            is_near = is_first | ((reach >= 0) & (reach < width))
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
         squares = [xp.sum((answer - exact) ** 2, axis=-1) for answer in answers]

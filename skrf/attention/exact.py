@@ -107,7 +107,7 @@ def exact_attention(
         is_other = hasattr(mask, "toarray") and not hasattr(mask, "tocsr")
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
         mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=False)
-    dtype = _dtype_of_logits(inputs, scale, is_weighted)
+    dtype = dtype_of_logits(inputs, scale, is_weighted)
     return attended(inputs, dtype, scale, causal, mask, block_size)
 
 
@@ -165,7 +165,7 @@ def _outputs_by_block(q, k, v, padding, heads, scale, causal, mask, block_size):
         del logits, weights  # free them before the next block
 
 
-def _dtype_of_logits(inputs, scale, is_weighted):
+def dtype_of_logits(inputs, scale, is_weighted):
     """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
     with np.errstate(over="ignore"):
         largest = np.multiply(largest_entry(inputs.q), largest_entry(inputs.k))

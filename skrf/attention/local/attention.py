@@ -1,0 +1,455 @@
+"""The operator of local attention: parameters, checks, and the order of its parts."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Self
+
+import numpy as np
+
+from ..._arrays import cast, in_library_of, like, namespace, take, to_host
+from ..._estimator import EstimatorBase
+from ..._typing import Array
+from .._feature_maps import real_queries
+from .._inputs import check_flag, check_inputs, check_scale
+from .._judging import AttentionDiagnosis, judged
+from ..exact import dtype_of_logits
+from .blocks import attend_around, attend_causal, nothing_held
+from .layout import Sizes, sizes_of, stretches
+from .state import LocalState
+from .summaries import filled
+
+_DIAGNOSED_QUERIES = 64
+
+
+class LocalAttention(EstimatorBase):
+    """Softmax attention to near keys, a few heavy ones, and summaries of the rest.
+
+    Calling it returns an approximation of ``softmax(scale * q @ k.T) @ v`` in time linear in the
+    length, without random numbers. Positions come in blocks. A query sees exactly the keys of a
+    window that all queries of its block share, and of the keys beyond it those that the mean query
+    gives the largest weights; summaries stand for all others. Each key counts once, in one softmax.
+
+    Parameters
+    ----------
+    window : int, default=None
+        Keys before a block of positions; with ``causal=False`` keys around and in it, at least
+        three blocks. None makes 256 units, or 288 with ``causal=False``.
+    n_heavy : int, default=None
+        Keys beyond the window that are seen exactly; None is 64, or 72 with ``causal=False``.
+    n_summaries : int, default=None
+        Summaries of all others; None is 1, or 16 with ``causal=False``. At most 1 with `causal`.
+    block : int, default=32
+        Positions in a block.
+    causal : bool, default=False
+        Whether position i attends only to positions up to i.
+    scale : float, default=None
+        Factor of the products of queries and keys; None is 1/sqrt(d).
+
+    Attributes
+    ----------
+    mean_queries_ : ndarray of shape (n_heads, d)
+        After `fit`: the mean query of every head.
+
+    See Also
+    --------
+    ApproxKernelAttention : Random features, for models that are trained with them.
+    exact_attention : The attention that it approximates.
+    compare_attention : Errors and times of several operators on given inputs.
+    skrf.torch.LocalAttention : The same as a torch module.
+
+    Notes
+    -----
+    The cost is in units, exact keys per query in the mean: ``units = window + n_heavy +
+    n_summaries``, and half a block more with `causal`. Inputs of at most so many positions are
+    computed exactly.
+
+    The mean query comes from `fit`, or else from the queries of a call; with `causal`, which must
+    not see the future, from those of its first block. Gradients take the choice of keys as
+    constant.
+
+    Positions count from the first real key, so that padding changes nothing. One call, chunks and
+    single positions have the same result to rounding. The window belongs to the heads of the keys,
+    the choice of heavy keys to those of the queries.
+
+    A summary's logarithm of weights is the tangent of the exact one at the mean query, and never
+    above it. Random features estimate the same weights for every query, with a variance.
+
+    References
+    ----------
+    Zheng et al., Efficient attention via control variates (2023), for sums over sets of keys as
+    terms of attention.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import LocalAttention, exact_attention
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 500, 8)) / 2  # 2 heads
+    >>> attention = LocalAttention(causal=True)
+    >>> error = attention(q, k, v) - exact_attention(q, k, v, causal=True)
+    >>> bool(np.abs(error).max() < 0.1)
+    True
+    """
+
+    _foreign_parameters = {"is_causal": "Pass causal instead."}
+
+    def __init__(
+        self,
+        window: int | None = None,
+        n_heavy: int | None = None,
+        n_summaries: int | None = None,
+        *,
+        block: int = 32,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        self.window = window
+        self.n_heavy = n_heavy
+        self.n_summaries = n_summaries
+        self.block = block
+        self.causal = causal
+        self.scale = scale
+
+    @property
+    def units(self) -> int:
+        """Exact keys per query, in the mean."""
+        return self._sizes().units
+
+    def _sizes(self) -> Sizes:
+        check_flag("causal", self.causal)
+        return sizes_of(self.window, self.n_heavy, self.n_summaries, self.block, self.causal)
+
+    # ---------------------------------------------------------------- the mean query
+
+    def fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
+        """Compute the mean query of every head, which all later calls use.
+
+        Parameters
+        ----------
+        q : array-like of shape (..., L, d)
+            Queries; the last leading axis is the heads, all others are pooled.
+        k : array-like of shape (..., S, d)
+            Keys, whose numbers do not matter.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is padding; so is the query at its position, if there are as many.
+
+        Returns
+        -------
+        self : object
+            The fitted operator.
+        """
+        self._forget()
+        return self.partial_fit(q, k, key_padding_mask=key_padding_mask)
+
+    def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
+        """Merge the mean of more queries with that of earlier ones.
+
+        Parameters
+        ----------
+        q, k : array-like of shape (..., L, d), (..., S, d)
+            Queries and keys, as in `fit`.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is padding.
+
+        Returns
+        -------
+        self : object
+            The fitted operator.
+        """
+        self._sizes()
+        inputs = check_inputs(q, k, k, key_padding_mask).on_host()
+        n_heads, n_readers, n_rows, width = inputs.n_key_heads, *inputs.q.shape[1:]
+        is_query = np.ones((inputs.q.shape[0], n_rows))
+        if inputs.padding is not None:
+            is_query[...] = real_queries(inputs.padding, n_rows)
+        # Sets are batch times key heads.
+        sums = np.einsum("ugnd,un->ugd", inputs.q, is_query, dtype=np.float64)
+        sums = sums.reshape(-1, n_heads * n_readers, width).sum(axis=0)
+        numbers = np.repeat(is_query.sum(axis=1).reshape(-1, n_heads).sum(axis=0), n_readers)
+        if hasattr(self, "mean_queries_"):
+            if sums.shape != self.mean_queries_.shape:
+                raise ValueError(
+                    "partial_fit needs heads and width of fit, "
+                    f"{self.mean_queries_.shape}, got {sums.shape}."
+                )
+            sums = sums + self.mean_queries_ * self._n_queries[:, None]
+            numbers = numbers + self._n_queries
+        if not numbers.all():
+            raise ValueError("key_padding_mask must leave a key in every head, got none.")
+        self.mean_queries_, self._n_queries = sums / numbers[:, None], numbers
+        return self
+
+    def _forget(self):
+        """Forget the mean query."""
+        for name in ("mean_queries_", "_n_queries"):
+            vars(self).pop(name, None)
+
+    def _mean(self, inputs, scale):
+        """Return the scaled mean query of every set, (U, G, d), or None without a fit."""
+        if not hasattr(self, "mean_queries_"):
+            return None
+        shape = inputs.n_query_heads, inputs.q.shape[-1]
+        if self.mean_queries_.shape != shape:
+            raise ValueError(
+                f"q has {shape[0]} heads of width {shape[1]}, but the operator was fitted to "
+                f"{self.mean_queries_.shape[0]} of width {self.mean_queries_.shape[1]}."
+            )
+        sets = np.arange(inputs.q.shape[0])
+        means = scale * self.mean_queries_[inputs.heads_of(sets)]
+        xp = namespace(inputs.q)
+        return cast(in_library_of(means, inputs.q), xp.float64)
+
+    # ---------------------------------------------------------------- calls
+
+    def __call__(
+        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+    ) -> Array:
+        """Return the attention of queries to keys.
+
+        Parameters
+        ----------
+        q : array-like of shape (..., L, d)
+            Queries. With `causal` they may be fewer than the keys: the last positions.
+        k : array-like of shape (..., S, d)
+            Keys; the last leading axis (heads) may be a divisor of q's.
+        v : array-like of shape (..., S, e)
+            Values.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is padding and ignored. Shape (S,), or with the leading axes of k, with
+            or without its heads.
+
+        Returns
+        -------
+        array of shape (..., L, e)
+            float64 if an input is, otherwise float32, or float16 or bfloat16 if all inputs are,
+            with sums in float32 or better. Rows without any key are 0, and so are those of padding
+            at the ends, which has no position. In the library and on the device of the inputs.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit or contents are not finite; the message names the input.
+        TypeError
+            If an input is not made of real numbers, or inputs are of different libraries.
+        """
+        inputs = check_inputs(q, k, v, key_padding_mask)
+        return inputs.given_layout(self._attend(inputs)[0])
+
+    def init_state(self) -> LocalState:
+        """Return the state before the first position, for `step`.
+
+        Returns
+        -------
+        LocalState
+            A state that has seen no key.
+
+        Raises
+        ------
+        ValueError
+            If the operator is not causal.
+        """
+        if not self.causal:
+            raise ValueError(f"Streaming needs causal=True, got causal={self.causal!r}.")
+        return LocalState()
+
+    def step(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        state: LocalState,
+        *,
+        key_padding_mask: Array | None = None,
+    ) -> tuple[Array, LocalState]:
+        """Return causal attention of the next positions, and the state after them.
+
+        Chunks of any size give the one-shot result to rounding, in memory that does not grow.
+
+        Parameters
+        ----------
+        q, k, v : array-like of shape (..., n, d), (..., n, d), (..., n, e)
+            The next n positions.
+        state : LocalState
+            From `init_state` or the previous step; it is not changed.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is ignored.
+
+        Returns
+        -------
+        out : array of shape (..., n, e)
+            Attention of these positions to all positions so far.
+        state : LocalState
+            The new state.
+
+        Raises
+        ------
+        ValueError
+            If the state was made for other widths or heads.
+        """
+        if not isinstance(state, LocalState):
+            raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
+        self.init_state()
+        inputs = check_inputs(q, k, v, key_padding_mask, causal=True)
+        out, state = self._attend(inputs, state)
+        return inputs.given_layout(out), state
+
+    # ---------------------------------------------------------------- inspection
+
+    def attention_matrix(
+        self, q: Array, k: Array, *, key_padding_mask: Array | None = None
+    ) -> Array:
+        """Return the matrix that multiplies the values; quadratic, so for small inputs only.
+
+        Parameters
+        ----------
+        q : array-like of shape (..., L, d)
+            Queries.
+        k : array-like of shape (..., S, d)
+            Keys.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is ignored.
+
+        Returns
+        -------
+        array of shape (..., L, S)
+            Rows sum to 1, or to 0 where no key is left.
+        """
+        inputs = check_inputs(q, k, k, key_padding_mask)
+        # Attention to unit vectors: column j holds the factors of value j.
+        n_keys = inputs.k.shape[-2]
+        unit = np.broadcast_to(np.eye(n_keys), (*inputs.k.shape[:-1], n_keys))
+        inputs = replace(inputs, v=like(unit, inputs.k), dtype=inputs.q.dtype)
+        return inputs.given_layout(self._attend(inputs)[0])
+
+    def diagnose(
+        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+    ) -> AttentionDiagnosis:
+        """Return how accurate the output is, and whether something simpler is better.
+
+        At a sample of 64 queries per set of keys the output, the mean of the values and an exact
+        window of as many units are compared with exact attention.
+
+        Parameters
+        ----------
+        q, k, v : array-like
+            Inputs, as in a call, with as many queries as keys.
+        key_padding_mask : array-like of bool, default=None
+            True where a key is ignored.
+
+        Returns
+        -------
+        AttentionDiagnosis
+            ``relative_error`` and ``sampled_errors``; of the latter, "window" is smaller than
+            "attention" where a window of equal cost is better.
+        """
+        inputs = check_inputs(q, k, v, key_padding_mask, causal=True)
+        scale = check_scale(self.scale, inputs.k.shape[-1])
+        dtype = dtype_of_logits(inputs, scale, is_weighted=False)
+        arrays = {name: getattr(inputs, name) for name in ("q", "k", "v", "padding")}
+        group, out = SimpleNamespace(**arrays, dtype=dtype), self._attend(inputs)[0]
+        given = group, out, _DIAGNOSED_QUERIES, scale, self.causal
+        *squares, size = judged(*given, window=self.units)[0]
+        errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
+        names = "attention", "mean", "window"
+        return AttentionDiagnosis(errors[0], None, dict(zip(names, errors, strict=True)))
+
+    # ---------------------------------------------------------------- the order of the parts
+
+    def _attend(self, inputs, state=None):
+        """Return the outputs (U, G, L, e), and the state after them if one is given."""
+        sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
+        xp, (n_sets, _, n_queries, _), n_keys = (
+            namespace(inputs.q),
+            inputs.q.shape,
+            inputs.k.shape[1],
+        )
+        mean, n_missing = self._mean(inputs, scale), n_keys - n_queries
+        self._check_lengths(sizes, mean, n_queries, n_keys)
+        dtype = dtype_of_logits(inputs, scale, is_weighted=False)
+        q = _with_zeros(cast(inputs.q, dtype) * scale, n_missing, 0)
+        rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
+        flat, counts = None, np.zeros(n_sets, int)
+        if state is not None and state.recent is not None:
+            flat = state.flat(inputs)
+            counts = flat.host_counts()
+        padding, is_key = to_host(inputs.padding), None
+        if padding is not None:
+            is_key = ~inputs.padding
+        parts, outs, helds = stretches(padding, counts, n_keys, sizes.causal), [], []
+        for part in parts:
+            of_part = [
+                None if array is None else _of(array, part.sets)
+                for array in (q[..., part.rows, :], rows[:, part.rows, :], mean)
+            ]
+            own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
+            first = max(n_missing - part.rows.start, 0)
+            out, held = self._attend_part(sizes, flat, part, *of_part, own, first)
+            outs.append(
+                _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
+            )
+            helds.append(held)
+        out = outs[0]
+        if len(parts) > 1:
+            order = np.argsort(np.concatenate([part.sets for part in parts]))
+            out = take(xp.concat(outs, axis=0), order)
+        if state is not None:
+            state = type(state).of_stretches(helds, parts, inputs)
+        return out, state
+
+    def _attend_part(self, sizes, flat, part, q, rows, mean, is_key, first):
+        """Return the outputs of a `Stretch`, and what is `Held` after it."""
+        if not sizes.causal:
+            if not rows.shape[-2]:
+                return _no_outputs(q, rows), None
+            mean = _mean_of_queries(q, is_key) if mean is None else mean
+            return attend_around(sizes, q, rows, is_key, mean), None
+        held = nothing_held(sizes, q, rows) if flat is None else flat.held(sizes, part)
+        if not rows.shape[-2]:
+            return _no_outputs(q, rows), held
+        out, held = attend_causal(sizes, held, q, rows, is_key, mean, first)
+        return out[..., out.shape[-2] - (q.shape[-2] - first) :, :], held
+
+    def _check_lengths(self, sizes, mean, n_queries, n_keys):
+        if n_queries == n_keys:
+            return
+        if not sizes.causal or n_queries > n_keys:
+            raise ValueError(
+                "LocalAttention needs as many queries as keys, or fewer with causal=True, got "
+                f"{n_queries} queries in q and {n_keys} keys in k with causal={sizes.causal!r}."
+            )
+        if mean is None and n_keys > sizes.units:
+            raise ValueError(
+                f"{n_queries} queries in q for {n_keys} keys in k: the mean query is neither that "
+                "of a fit nor that of the first block, whose queries are missing. Call fit(q, k) "
+                "first, or pass all queries."
+            )
+
+
+def _of(array, sets):
+    """Return the entries of some sets."""
+    return array if isinstance(sets, slice) else take(array, sets)
+
+
+def _mean_of_queries(q, is_query):
+    """Return the mean query of every set, (U, G, d), in float64."""
+    xp = namespace(q)
+    q = cast(q, xp.float64)
+    if is_query is None:
+        return xp.mean(q, axis=-2)
+    factors = cast(is_query, xp.float64)[:, None, :, None]
+    return xp.sum(q * factors, axis=-2) / xp.sum(factors, axis=-2)
+
+
+def _no_outputs(q, rows):
+    return filled(0.0, (*q.shape[:-1], rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
+
+
+def _with_zeros(rows, n_before, n_after):
+    """Return rows (U, G, n, w) with rows of zeros before and after."""
+    xp, (*lead, _, width) = namespace(rows), rows.shape
+    parts = [
+        filled(0.0, (*lead, n, width), rows, rows.dtype) if part is None else part
+        for n, part in ((n_before, None), (1, rows), (n_after, None))
+        if n
+    ]
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-2)

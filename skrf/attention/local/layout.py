@@ -1,0 +1,138 @@
+"""Sizes of local attention, and which positions of which sequences are computed together.
+
+Positions count from the first real key of a sequence, and come in blocks whose queries share the
+keys that they see exactly, up to the later ones of their own block.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._validation import check_integer
+
+_CAUSAL_UNITS, _CAUSAL_HEAVY = 256, 64
+_UNITS, _HEAVY, _SUMMARIES = 288, 72, 16
+_BLOCKS = 3  # that a bidirectional window has at least
+
+
+class Sizes(NamedTuple):
+    """How many keys a query sees.
+
+    Parameters
+    ----------
+    window : int
+        Keys before a block, or around and in it if attention is bidirectional.
+    n_heavy : int
+        Keys beyond the window that are seen exactly.
+    n_summaries : int
+        Keys that stand for all others.
+    block : int
+        Positions in a block.
+    causal : bool
+        Whether later keys are not seen.
+    """
+
+    window: int
+    n_heavy: int
+    n_summaries: int
+    block: int
+    causal: bool
+
+    @property
+    def units(self):
+        """Exact keys per query, in the mean; positions below it see all keys exactly."""
+        half = self.block // 2 if self.causal else 0
+        return self.window + half + self.n_heavy + self.n_summaries
+
+    def seen_from(self, start):
+        """Return the first position that a causal block at a position sees exactly."""
+        return 0 if start < self.units else start - self.window
+
+    def n_needed(self, count):
+        """Return how many of the last positions later causal blocks need."""
+        start = count - count % self.block
+        entered = start if start < count else max(start - self.block, 0)
+        return count - self.seen_from(entered)
+
+    def around(self, start, length):
+        """Return the slice of positions that a bidirectional block sees exactly."""
+        low = max(0, min(start + (self.block - self.window) // 2, length - self.window))
+        return slice(low, min(low + self.window, length))
+
+
+def sizes_of(window, n_heavy, n_summaries, block, causal):
+    """Return the `Sizes` of parameters, None being the defaults, or raise and name them."""
+    block = check_integer("block", block)
+    given = (
+        (n_heavy, _CAUSAL_HEAVY if causal else _HEAVY),
+        (n_summaries, 1 if causal else _SUMMARIES),
+    )
+    n_heavy, n_summaries = (
+        default if number is None else check_integer(name, number, least=0)
+        for name, (number, default) in zip(("n_heavy", "n_summaries"), given, strict=True)
+    )
+    if causal and n_summaries > 1:
+        raise ValueError(
+            f"n_summaries must be 0 or 1 with causal=True, got {n_summaries}: keys beyond the "
+            "window are added to the summary once they are known."
+        )
+    least = 0 if causal else _BLOCKS * block
+    if window is None:
+        rest = n_heavy + n_summaries
+        window = max(_CAUSAL_UNITS - block // 2 - rest if causal else _UNITS - rest, least)
+    window = check_integer("window", window, least=0)
+    if window < least:
+        raise ValueError(
+            f"window must be at least {_BLOCKS} blocks, {least}, unless causal=True, got {window}."
+        )
+    return Sizes(window, n_heavy, n_summaries, block, causal)
+
+
+class Stretch(NamedTuple):
+    """Sets of keys whose positions are numbered alike.
+
+    Parameters
+    ----------
+    sets : ndarray of int or slice
+        Which ones; a slice if all.
+    rows : slice
+        Their rows, from the first real key on.
+    count : int
+        Positions before these rows.
+    """
+
+    sets: Any
+    rows: slice
+    count: int
+
+
+def stretches(padding, counts, n_rows, causal):
+    """Return the `Stretch` objects of a call; those without any key yet have no rows.
+
+    Parameters
+    ----------
+    padding : ndarray of bool of shape (U, n_rows) or None
+        True where a key is padding, on the host.
+    counts : ndarray of int of shape (U,)
+        Positions before these rows.
+    n_rows : int
+        Number of rows.
+    causal : bool
+        Whether positions after the last real key count: unless bidirectional.
+    """
+    firsts, stops = np.zeros(len(counts), int), np.full(len(counts), n_rows)
+    if padding is not None:
+        is_empty = padding.all(axis=1)
+        firsts = np.where(counts > 0, 0, np.where(is_empty, n_rows, padding.argmin(axis=1)))
+        if not causal:
+            stops = n_rows - padding[:, ::-1].argmin(axis=1)
+    kinds, numbers = np.unique(np.stack([counts, firsts, stops]), axis=1, return_inverse=True)
+    numbers = numbers.ravel()
+    return [
+        Stretch(
+            slice(None) if kinds.shape[1] == 1 else np.flatnonzero(numbers == i),
+            slice(first, max(first, stop)),
+            count,
+        )
+        for i, (count, first, stop) in enumerate(kinds.T.tolist())
+    ]

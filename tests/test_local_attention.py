@@ -1,0 +1,288 @@
+"""Local attention against its definition, computed key by key."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp, softmax
+
+from skrf.attention import LocalAttention, compare_attention, exact_attention
+from skrf.attention.local.layout import sizes_of
+
+SMALL = {True: (20, 6, 1), False: (30, 6, 3)}  # window, heavy keys and summaries
+
+
+def inputs(n=150, heads=2, key_heads=None, d=5, e=3, seed=0, size=1.5):
+    rng = np.random.default_rng(seed)
+    q = size * rng.normal(size=(2, heads, n, d)) + rng.normal(size=d)
+    k, v = (rng.normal(size=(2, key_heads or heads, n, width)) for width in (d, e))
+    return q, size * k, v
+
+
+def small(causal, **options):
+    return LocalAttention(*SMALL[causal], block=8, causal=causal, **options)
+
+
+def clusters(keys, n):
+    """K-means by its definition."""
+    centers = keys[np.arange(n) * len(keys) // n].copy()
+    for last in [False] * 5 + [True]:
+        distances = ((keys[:, None] - centers) ** 2).sum(axis=2)
+        labels = distances.argmin(axis=1)
+        if last:
+            return labels
+        for c in range(n):
+            if (labels == c).any():
+                centers[c] = keys[labels == c].mean(axis=0)
+    return None
+
+
+def by_definition(q, k, v, operator, mean=None):
+    """Attention of one head: what each query sees, one key at a time."""
+    sizes, n = operator._sizes(), len(q)
+    q = q / np.sqrt(q.shape[1])
+    causal = sizes.causal
+    if mean is None:
+        mean = q[: sizes.block].mean(axis=0) if causal else q.mean(axis=0)
+    scores = k @ mean
+    labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
+    out = np.empty((n, v.shape[1]))
+    for i in range(n):
+        start = i - i % sizes.block
+        if causal:
+            low, high = (0 if start < sizes.units else start - sizes.window), i + 1
+            beyond = np.arange(low)
+        else:
+            low = start + sizes.block // 2 - sizes.window // 2
+            low = min(max(low, 0), n - sizes.window)
+            high = low + sizes.window
+            beyond = np.r_[0:low, high:n]
+            if n <= sizes.units:
+                low, high, beyond = 0, n, np.arange(0)
+        heavy = sorted(beyond, key=lambda j: (-scores[j], j))[: sizes.n_heavy]
+        exact = [*range(low, high), *heavy]
+        logs, values = [q[i] @ k[j] for j in exact], [v[j] for j in exact]
+        rest = np.setdiff1d(beyond, heavy)
+        for c in range(sizes.n_summaries):
+            own = rest[labels[rest] == c]
+            if len(own):
+                weights = softmax(scores[own])
+                logs.append(logsumexp(scores[own]) + (q[i] - mean) @ (weights @ k[own]))
+                values.append(weights @ v[own])
+        out[i] = softmax(logs) @ np.array(values)
+    return out
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n", [10, 36, 60, 61, 150])
+def test_is_its_definition(causal, n):
+    q, k, v = inputs(n)
+    operator = small(causal)
+    out = operator(q, k, v)
+    for b, h in np.ndindex(2, 2):
+        expected = by_definition(q[b, h], k[b, h], v[b, h], operator)
+        assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_fitted_mean_query_is_used(causal):
+    q, k, v = inputs(heads=4, key_heads=2)
+    operator = small(causal).fit(*inputs(40, heads=4, key_heads=2, seed=1)[:2])
+    operator.partial_fit(*inputs(70, heads=4, key_heads=2, seed=2)[:2])
+    of_all = np.concatenate([inputs(n, 4, 2, seed=s)[0] for n, s in ((40, 1), (70, 2))], axis=2)
+    assert_allclose(operator.mean_queries_, of_all.mean(axis=(0, 2)), rtol=1e-12)
+    out = operator(q, k, v)
+    for b, h in np.ndindex(2, 4):
+        mean = operator.mean_queries_[h] / np.sqrt(5)
+        expected = by_definition(q[b, h], k[b, h // 2], v[b, h // 2], operator, mean)
+        assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+
+
+def cut(arrays, pieces):
+    edges = np.cumsum([0, *pieces])
+    return [[a[:, :, i:j] for a in arrays] for i, j in zip(edges, edges[1:], strict=False)]
+
+
+@pytest.mark.parametrize("is_fitted", [True, False])
+@pytest.mark.parametrize("pieces", [[1] * 150, [7] * 21 + [3], [8, 64, 78], [5, 140, 5]])
+def test_chunks_are_the_whole(pieces, is_fitted):
+    arrays = inputs(heads=4, key_heads=2)
+    operator = small(True)
+    if is_fitted:
+        operator.fit(*inputs(40, 4, 2, seed=1)[:2])
+    state, outs = operator.init_state(), []
+    for part in cut(arrays, pieces):
+        out, state = operator.step(*part, state)
+        outs.append(out)
+    assert_allclose(np.concatenate(outs, axis=2), operator(*arrays), rtol=0, atol=1e-12)
+    assert state.recent.shape[2] <= operator.units + 2 * operator.block
+
+
+def test_a_state_is_not_changed_and_does_not_grow():
+    q, k, v = inputs(400)
+    operator = small(True)
+    state, sizes = operator.init_state(), []
+    for part in cut((q, k, v), [1] * 100):
+        before = state.mapped(lambda _, array: array.copy())
+        _, after = operator.step(*part, state)
+        state.mapped(lambda name, array, b=before: assert_array_equal(array, getattr(b, name)))
+        state = after
+        sizes.append(state.recent.shape[2])
+    assert max(sizes[60:]) <= operator.units + operator.block
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_changes_nothing(causal):
+    q, k, v = inputs(150)
+    operator, longer = small(causal), [np.full((2, 2, 200, 5), 9.0) for _ in range(3)]
+    firsts, hidden = (50, 13), np.ones((2, 200), bool)
+    for b, first in enumerate(firsts):
+        hidden[b, first : first + 150] = False
+        for whole, given in zip(longer, (q, k, np.pad(v, [(0, 0)] * 3 + [(0, 2)])), strict=True):
+            whole[b, :, first : first + 150] = given[b]
+    out = operator(*longer, key_padding_mask=hidden)[..., :3]
+    expected = operator(q, k, v)
+    for b, first in enumerate(firsts):
+        assert_allclose(out[b, :, first : first + 150], expected[b], rtol=0, atol=1e-12)
+    assert not out[0, :, :50].any()
+    assert_allclose(
+        operator.fit(*longer[:2], key_padding_mask=hidden).mean_queries_, q.mean((0, 2))
+    )
+
+
+def test_streams_with_padding_of_several_lengths():
+    q, k, v = inputs(150)
+    operator, hidden = small(True), np.zeros((2, 150), bool)
+    hidden[1, :37] = True
+    hidden[0, 40:43] = True
+    state, outs = operator.init_state(), []
+    for i in range(0, 150, 5):
+        part = [array[:, :, i : i + 5] for array in (q, k, v)]
+        out, state = operator.step(*part, state, key_padding_mask=hidden[:, i : i + 5])
+        outs.append(out)
+    whole = operator(q, k, v, key_padding_mask=hidden)
+    assert_allclose(np.concatenate(outs, axis=2), whole, rtol=0, atol=1e-12)
+    alone = operator(*(array[1:, :, 37:] for array in (q, k, v)))
+    assert_allclose(whole[1:, :, 37:], alone, rtol=0, atol=1e-12)
+    # A state of one text goes on as the same text does in a batch.
+    one, part = state.select([1]), [array[:, :, :9] for array in (q, k, v)]
+    together = operator.step(*part, state)[0][1:]
+    assert_allclose(operator.step(*(a[1:] for a in part), one)[0], together, rtol=0, atol=1e-12)
+
+
+def test_the_future_changes_nothing():
+    q, k, v = inputs(150)
+    out = small(True)(q, k, v)
+    others = [array.copy() for array in (q, k, v)]
+    for array in others:
+        array[:, :, 100:] = -5.0
+    assert_array_equal(small(True)(*others)[:, :, :100], out[:, :, :100])
+
+
+def test_fewer_queries_are_the_last_positions():
+    q, k, v = inputs(150)
+    operator = small(True)
+    with pytest.raises(ValueError, match=r"neither that of a fit nor that of the first block"):
+        operator(q[:, :, -20:], k, v)
+    operator.fit(q, k)
+    assert_allclose(operator(q[:, :, -21:], k, v), operator(q, k, v)[:, :, -21:], atol=1e-12)
+    with pytest.raises(ValueError, match=r"20 queries in q and 150 keys in k"):
+        small(False)(q[:, :, -20:], k, v)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1e-150, 1.0, 30.0, 1e70])
+def test_any_size_of_inputs(causal, size):
+    q, k, v = inputs(150)
+    operator = small(causal)
+    out = operator(q * size, k * size, v)
+    assert np.isfinite(out).all()
+    if size < 1e-100:  # all weights are equal
+        expected = exact_attention(q * size, k * size, v, causal=causal)
+        assert_allclose(out, expected, atol=1e-12)
+    assert_allclose(operator(q * size, k * size, 1e300 * v) / 1e300, out, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_float32_is_near_float64(causal):
+    q, k, v = (array.astype(np.float32) for array in inputs(150))
+    operator = small(causal)
+    out = operator(q, k, v)
+    assert out.dtype == np.float32
+    wide = operator(*(array.astype(np.float64) for array in (q, k, v)))
+    assert_allclose(out, wide, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_its_matrix_and_diagnosis(causal):
+    q, k, v = inputs(150)
+    operator = small(causal)
+    matrix = operator.attention_matrix(q, k)
+    assert_allclose(matrix @ v, operator(q, k, v), atol=1e-12)
+    assert_allclose(matrix.sum(axis=-1), 1.0, rtol=1e-12)
+    exact = exact_attention(q, k, v, causal=causal)
+    diagnosis = operator.diagnose(q, k, v)
+    error = np.linalg.norm(operator(q, k, v) - exact) / np.linalg.norm(exact)
+    assert diagnosis.relative_error == pytest.approx(error, rel=0.3)
+    table = compare_attention(q, k, v, {"local": operator}, causal=causal)
+    assert [row.error for row in table if row.name == "local"] == pytest.approx([error])
+
+
+def test_equal_keys_are_chosen_from_the_first():
+    q, k, v = inputs(150)
+    k[:, :, ::3] = k[:, :, :1]
+    for causal in (True, False):
+        operator = small(causal)
+        out = operator(q, k, v)
+        for b, h in np.ndindex(2, 2):
+            expected = by_definition(q[b, h], k[b, h], v[b, h], operator)
+            assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [(20, 0, 1), (20, 6, 0), (0, 6, 1), (20, 0, 0)])
+def test_any_part_may_be_empty(numbers):
+    q, k, v = inputs(150)
+    operator = LocalAttention(*numbers, block=8, causal=True)
+    out = operator(q, k, v)
+    assert_allclose(out[0, 0], by_definition(q[0, 0], k[0, 0], v[0, 0], operator), atol=1e-12)
+
+
+def test_units():
+    assert LocalAttention(causal=True).units == 256
+    assert LocalAttention().units == 288
+    assert sizes_of(None, None, None, 32, True)[:3] == (175, 64, 1)
+    assert sizes_of(None, None, None, 32, False)[:3] == (200, 72, 16)
+    assert sizes_of(None, None, None, 100, False)[:3] == (300, 72, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 40}, "window must be at least 3 blocks, 96, unless causal=True, got 40"),
+        ({"window": -1, "causal": True}, "window must be an integer >= 0, got -1"),
+        ({"n_heavy": 1.5}, "n_heavy must be an integer >= 0, got 1.5"),
+        ({"n_summaries": 2, "causal": True}, "n_summaries must be 0 or 1 with causal=True, got 2"),
+        ({"block": 0}, "block must be an integer >= 1, got 0"),
+        ({"causal": 1}, "causal must be True or False, got 1"),
+        ({"scale": -1.0}, "scale must be a finite number > 0 or None, got -1.0"),
+    ],
+)
+def test_parameters_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        LocalAttention(**options)(*inputs(400))
+
+
+def test_states_and_fits_must_suit():
+    q, k, v = inputs(20)
+    operator = small(True)
+    _, state = operator.step(q, k, v, operator.init_state())
+    with pytest.raises(ValueError, match=r"state must come from earlier positions"):
+        operator.step(q[:1], k[:1], v[:1], state)
+    with pytest.raises(TypeError, match=r"state must come from init_state"):
+        operator.step(q, k, v, None)
+    with pytest.raises(ValueError, match=r"Streaming needs causal=True"):
+        small(False).init_state()
+    operator.fit(q[:, :1], k[:, :1])
+    with pytest.raises(ValueError, match=r"q has 2 heads of width 5, but .* 1 of width 5"):
+        operator(q, k, v)
+    with pytest.raises(ValueError, match=r"partial_fit needs heads and width of fit"):
+        operator.partial_fit(q, k)
