@@ -11,15 +11,18 @@ from ..._arrays import cast, in_library_of, like, namespace, take, to_host
 from ..._estimator import EstimatorBase
 from ..._typing import Array
 from .._feature_maps import real_queries
-from .._inputs import check_flag, check_inputs, check_scale
+from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
 from ..exact import dtype_of_logits
-from .blocks import attend_around, attend_causal, nothing_held
+from . import blocks
+from .bidirectional import attend_around
+from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
 from .state import LocalState
 from .summaries import filled
 
 _DIAGNOSED_QUERIES = 64
+_BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
 
 
 class LocalAttention(EstimatorBase):
@@ -92,6 +95,7 @@ class LocalAttention(EstimatorBase):
     """
 
     _foreign_parameters = {"is_causal": "Pass causal instead."}
+    _blocks = staticmethod(blocks.attend)  # skrf.torch has its own
 
     def __init__(
         self,
@@ -232,7 +236,7 @@ class LocalAttention(EstimatorBase):
         TypeError
             If an input is not made of real numbers, or inputs are of different libraries.
         """
-        inputs = check_inputs(q, k, v, key_padding_mask)
+        inputs = check_inputs(q, k, v, key_padding_mask, is_checked=False)
         return inputs.given_layout(self._attend(inputs)[0])
 
     def init_state(self) -> LocalState:
@@ -289,7 +293,7 @@ class LocalAttention(EstimatorBase):
         if not isinstance(state, LocalState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
-        inputs = check_inputs(q, k, v, key_padding_mask, causal=True)
+        inputs = check_inputs(q, k, v, key_padding_mask, causal=True, is_checked=False)
         out, state = self._attend(inputs, state)
         return inputs.given_layout(out), state
 
@@ -365,7 +369,8 @@ class LocalAttention(EstimatorBase):
         )
         mean, n_missing = self._mean(inputs, scale), n_keys - n_queries
         self._check_lengths(sizes, mean, n_queries, n_keys)
-        dtype = dtype_of_logits(inputs, scale, is_weighted=False)
+        check_finite("v", inputs.v)
+        dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
         q = _with_zeros(cast(inputs.q, dtype) * scale, n_missing, 0)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         flat, counts = None, np.zeros(n_sets, int)
@@ -398,16 +403,20 @@ class LocalAttention(EstimatorBase):
 
     def _attend_part(self, sizes, flat, part, q, rows, mean, is_key, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
+        empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
+        n = rows.shape[-2]
         if not sizes.causal:
-            if not rows.shape[-2]:
-                return _no_outputs(q, rows), None
-            mean = _mean_of_queries(q, is_key) if mean is None else mean
-            return attend_around(sizes, q, rows, is_key, mean), None
-        held = nothing_held(sizes, q, rows) if flat is None else flat.held(sizes, part)
-        if not rows.shape[-2]:
-            return _no_outputs(q, rows), held
-        out, held = attend_causal(sizes, held, q, rows, is_key, mean, first)
-        return out[..., out.shape[-2] - (q.shape[-2] - first) :, :], held
+            mean = _mean_of_queries(q, is_key) if n and mean is None else mean
+            out = attend_around(sizes, q, rows, is_key, mean, self._blocks) if n else empty
+            return out, None
+        held, outs = nothing_held(sizes, q, rows) if flat is None else flat.held(part), []
+        at_once = _BLOCKS_AT_ONCE * sizes.block
+        for i in range(0, n, at_once):
+            some = slice(i, i + at_once)
+            parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
+            out, held = attend_causal(sizes, held, *parts, mean, max(first - i, 0), self._blocks)
+            outs.append(out)
+        return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
 
     def _check_lengths(self, sizes, mean, n_queries, n_keys):
         if n_queries == n_keys:
@@ -438,10 +447,6 @@ def _mean_of_queries(q, is_query):
         return xp.mean(q, axis=-2)
     factors = cast(is_query, xp.float64)[:, None, :, None]
     return xp.sum(q * factors, axis=-2) / xp.sum(factors, axis=-2)
-
-
-def _no_outputs(q, rows):
-    return filled(0.0, (*q.shape[:-1], rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
 
 
 def _with_zeros(rows, n_before, n_after):

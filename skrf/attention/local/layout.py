@@ -50,9 +50,12 @@ class Sizes(NamedTuple):
 
     def n_needed(self, count):
         """Return how many of the last positions later causal blocks need."""
-        start = count - count % self.block
-        entered = start if start < count else max(start - self.block, 0)
-        return count - self.seen_from(entered)
+        return count - self.seen_from(self.last_begun(count))
+
+    def last_begun(self, count):
+        """Return where the last causal block begins that has any of these positions."""
+        last = max(count - 1, 0)
+        return last - last % self.block
 
     def around(self, start, length):
         """Return the slice of positions that a bidirectional block sees exactly."""
@@ -120,6 +123,8 @@ def stretches(padding, counts, n_rows, causal):
     causal : bool
         Whether positions after the last real key count: unless bidirectional.
     """
+    if padding is None and (counts == counts[0]).all():
+        return [Stretch(slice(None), slice(0, n_rows), int(counts[0]))]
     firsts, stops = np.zeros(len(counts), int), np.full(len(counts), n_rows)
     if padding is not None:
         is_empty = padding.all(axis=1)

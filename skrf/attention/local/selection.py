@@ -1,41 +1,91 @@
-"""Heavy keys: those beyond the window that the mean query gives the largest weights."""
+"""Heavy keys: those beyond the window that the mean query gives the largest weights.
+
+Scores are brought to the host, where keys are chosen by number; their rows stay where they are.
+"""
+
+import math
 
 import numpy as np
 
-from ..._arrays import cast, constant, in_library_of, like, namespace, take
+from ..._arrays import cast, constant, namespace, take, to_host
+
+_TERMS = 2**17  # of scores that are added at once
 
 
 def scores_of(mean, keys, is_key=None):
-    """Return the products of mean queries (U, G, d) and keys (U, n, d), (U, G, n), in float64.
+    """Return the products of mean queries (U, G, d) and keys (U, n, d), (U, G, n), on the host.
 
-    Halves of the terms are added to each other, so that a score depends on nothing but its two
-    vectors, however many keys are computed at once. Those of padding are -inf.
+    Halves of the terms are added to each other in float64, so that a score depends on nothing but
+    its two vectors, however many keys are computed at once. Those of padding are -inf.
     """
-    xp = namespace(keys)
-    mean, keys = (cast(constant(rows), xp.float64) for rows in (mean, keys))
-    terms = mean[..., :, None, :] * keys[..., None, :, :]
+    xp, mean, keys = namespace(keys), constant(mean), constant(keys)
+    at_once = max(1, _TERMS // math.prod(mean.shape))  # that stay in a processor's cache
+    parts = [keys[:, None, i : i + at_once, :] for i in range(0, keys.shape[1], at_once)]
+    scores = [_added(cast(mean, xp.float64)[..., None, :] * part) for part in parts]
+    scores = np.concatenate([to_host(part) for part in scores], axis=-1)
+    return scores if is_key is None else np.where(to_host(is_key)[:, None, :], scores, -np.inf)
+
+
+def _added(terms):
+    """Return the sums of terms over the last axis, in an order that depends on its length alone."""
+    xp = namespace(terms)
     while (width := terms.shape[-1]) > 1:
         half = width // 2
         added = terms[..., :half] + terms[..., half : 2 * half]
         terms = added if width == 2 * half else xp.concat([added, terms[..., 2 * half :]], axis=-1)
-    scores = terms[..., 0]
-    return scores if is_key is None else xp.where(is_key[:, None, :], scores, like(-np.inf, scores))
+    return terms[..., 0]
 
 
-def choose(scores, n):
-    """Return the places of the n largest scores, in order, and the places of all others.
+def ranked(scores):
+    """Return the places of scores from the largest to the smallest, equal ones in their order."""
+    return np.argsort(-scores, axis=-1, kind="stable")
 
-    Of equal scores the first are taken. Places are along the last axis.
+
+def run(held, scores, edges):
+    """Return which keys are heavy when more and more of them are known.
+
+    Parameters
+    ----------
+    held : ndarray of shape (U, G, h)
+        Scores of the heavy keys so far, in the order of positions; -inf for none.
+    scores : ndarray of shape (U, G, n)
+        Scores of the keys that follow.
+    edges : list of int
+        How many of these are known each time.
+
+    Returns
+    -------
+    heavy : ndarray of shape (U, G, len(edges), h)
+        Heavy keys each time, in the order of positions: numbers below h are those so far.
+    lost : ndarray of shape (U, G, n)
+        All others, in the order in which they became so.
     """
-    xp = namespace(scores)
-    order = xp.argsort(-scores, axis=-1, stable=True)
-    return xp.sort(order[..., :n], axis=-1), order[..., n:]
+    n_heavy, known = held.shape[-1], np.concatenate([held, scores], axis=-1)
+    now = np.broadcast_to(np.arange(n_heavy), held.shape)
+    heavy, lost = [], []
+    for start, stop in zip([0, *edges[:-1]], edges, strict=True):
+        new = np.broadcast_to(np.arange(start, stop) + n_heavy, (*held.shape[:2], stop - start))
+        numbers = np.concatenate([now, new], axis=-1)
+        order = ranked(np.take_along_axis(known, numbers, axis=-1))
+        numbers = np.take_along_axis(numbers, order, axis=-1)
+        now = np.sort(numbers[..., :n_heavy], axis=-1)
+        heavy.append(now)
+        lost.append(numbers[..., n_heavy:])
+    return np.stack(heavy, axis=2), np.concatenate(lost, axis=-1)
 
 
-def taken(rows, places):
-    """Return rows (..., m, w) of an array (..., n, w), given their places (..., m)."""
-    xp, (n, width) = namespace(rows), rows.shape[-2:]
-    flat = xp.reshape(rows, (-1, width))
-    starts = in_library_of(np.arange(flat.shape[0] // n) * n, places, dtype=places.dtype)
-    numbers = places + xp.reshape(starts, (*rows.shape[:-2], 1))
-    return xp.reshape(take(flat, xp.reshape(numbers, (-1,))), (*places.shape, width))
+def taken(rows, numbers):
+    """Return rows (..., *m, w) of an array (..., n, w), given numbers (..., *m) of the host.
+
+    Leading axes of length 1 serve all numbers.
+    """
+    xp, width = namespace(rows), rows.shape[-1]
+    flat = take(xp.reshape(rows, (-1, width)), flat_numbers(rows, numbers).ravel())
+    return xp.reshape(flat, (*numbers.shape, width))
+
+
+def flat_numbers(rows, numbers):
+    """Return the numbers of `taken` for rows without leading axes."""
+    *lead, n, _ = rows.shape
+    starts = n * np.arange(math.prod(lead)).reshape(lead)
+    return numbers + starts.reshape(*lead, *[1] * (numbers.ndim - len(lead)))

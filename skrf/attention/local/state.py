@@ -5,10 +5,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..._arrays import in_library_of, is_array_api, namespace, take, to_host
+from ..._arrays import is_array_api, namespace, take, to_host
 from ..._typing import Array
-from .blocks import Held
-from .summaries import Summary, filled
+from .causal import Held
+from .summaries import filled
 
 _OF_KEYS = "recent", "is_key", "counts", "n_queries"  # one for every key head
 
@@ -28,14 +28,14 @@ class LocalState:
         Which of them are no padding.
     counts : array of int of shape (...), default=None
         Positions since the first real key.
-    heavy : array of shape (..., n_heavy, d + e), default=None
-        Heavy keys and values of every query head.
+    far : array of shape (..., n_heavy + 1, d + e), default=None
+        Heavy keys and values of every query head, and the mean of all others beyond the window.
+    bias : array of shape (..., n_heavy + 1), default=None
+        What is added to the products of queries and these keys; -inf for none.
     scores : array of shape (..., n_heavy), default=None
-        Their products with the mean query; -inf for none.
-    summary : array of shape (..., d + e), default=None
-        Mean of all other keys and values beyond the window.
+        Products of the heavy keys with the mean query; -inf for none.
     log_weight : array of shape (...), default=None
-        Logarithm of their weight.
+        Logarithm of the weight of all others.
     query_sum : array of shape (..., d), default=None
         Sum of the queries of the first block.
     n_queries : array of shape (...), default=None
@@ -52,16 +52,16 @@ class LocalState:
     >>> q, k, v = np.random.default_rng(0).normal(size=(3, 4, 2, 1, 8))  # four texts, two heads
     >>> attention = LocalAttention(causal=True)
     >>> out, state = attention.step(q, k, v, attention.init_state())
-    >>> state.select([2, 2, 0]).heavy.shape
-    (3, 2, 64, 16)
+    >>> state.select([2, 2, 0]).far.shape
+    (3, 2, 65, 16)
     """
 
     recent: Array | None = None
     is_key: Array | None = None
     counts: Array | None = None
-    heavy: Array | None = None
+    far: Array | None = None
+    bias: Array | None = None
     scores: Array | None = None
-    summary: Array | None = None
     log_weight: Array | None = None
     query_sum: Array | None = None
     n_queries: Array | None = None
@@ -119,7 +119,7 @@ class LocalState:
             Arrays of the shapes (U, ...) and (U, G, ...).
         """
         (n_sets, n_heads, _, _), width = inputs.q.shape, inputs.k.shape[-1] + inputs.v.shape[-1]
-        given = tuple(self.heavy.shape[:-2]), self.heavy.shape[-1], namespace(self.heavy).__name__
+        given = tuple(self.far.shape[:-2]), self.far.shape[-1], namespace(self.far).__name__
         needed = inputs.leading, width, namespace(inputs.q).__name__
         if given != needed:
             raise ValueError(
@@ -135,68 +135,47 @@ class LocalState:
         def reshaped(name, array):
             of_keys = name in _OF_KEYS
             shape = *lead[of_keys], *array.shape[n_lead[of_keys] :]
-            return namespace(array).reshape(array, shape)
+            return array if array.shape == shape else namespace(array).reshape(array, shape)
 
         return self.mapped(reshaped)
 
-    def held(self, sizes: Any, stretch: Any) -> Held:
+    def held(self, stretch: Any) -> Held:
         """Return the `Held` of the sets of a `Stretch`; the state is flat."""
         whole = isinstance(stretch.sets, slice)
         state = self if whole else self.mapped(lambda _, array: take(array, stretch.sets))
-        m = sizes.n_needed(stretch.count)
-        kept = slice(state.recent.shape[-2] - m, None)
-        return Held(
-            stretch.count,
-            state.recent[:, kept, :],
-            None if state.is_key is None else state.is_key[:, kept],
-            state.heavy,
-            state.scores,
-            Summary(state.log_weight[..., None], state.summary[..., None, :]),
-            state.query_sum,
-            state.n_queries[:, None, None],
-        )
+        return Held(stretch.count, *(getattr(state, name) for name in Held._fields[1:]))
 
     @classmethod
     def of_stretches(cls, helds: Any, stretches: Any, inputs: Any) -> Self:
         """Return the state of what is held of every `Stretch`, in the layout of inputs."""
-        xp, n_rows = namespace(inputs.q), max(held.rows.shape[-2] for held in helds)
-        has_padding = any(held.is_key is not None for held in helds) or len(helds) > 1
+        xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
+        has_padding = any(held.is_key is not None for held in helds)
 
-        def put(array):  # in front, to the same number of rows
+        def put(array):  # behind others, to the same number of rows
             missing = n_rows - array.shape[1]
+            if not missing:
+                return array
             shape = array.shape[0], missing, *array.shape[2:]
             return xp.concat([filled(0, shape, array, array.dtype), array], axis=1)
 
         parts = []
         for held in helds:
-            is_key = None
-            if has_padding:
-                is_key = held.is_key
-                if is_key is None:
-                    is_key = xp.ones_like(held.rows[..., 0], dtype=xp.bool)
-                is_key = put(is_key)
-            counts = in_library_of(np.full(held.rows.shape[0], held.count), inputs.q)
-            parts.append(
-                cls(
-                    put(held.rows),
-                    is_key,
-                    counts,
-                    held.heavy,
-                    held.scores,
-                    held.summary.mean[..., 0, :],
-                    held.summary.log_weight[..., 0],
-                    held.query_sum,
-                    held.n_queries[:, 0, 0],
-                )
-            )
+            n_sets, n, _ = held.recent.shape
+            is_key = held.is_key
+            if has_padding and is_key is None:
+                is_key = filled(True, (n_sets, n), held.recent, xp.bool)
+            arrays = dict(zip(Held._fields[1:], held[1:], strict=True))
+            arrays["recent"] = put(held.recent)
+            arrays["is_key"] = None if is_key is None else put(is_key)
+            counts = filled(held.count, (n_sets,), held.recent, xp.int64)
+            parts.append(cls(counts=counts, **arrays))
         state = parts[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))
             state = state.mapped(
                 lambda name, _: take(xp.concat([getattr(p, name) for p in parts], axis=0), order)
             )
-        lead = tuple(inputs.leading), tuple(inputs.key_leading)
-        return state._reshaped((2, 1), lead)
+        return state._reshaped((2, 1), (tuple(inputs.leading), tuple(inputs.key_leading)))
 
     def host_counts(self) -> np.ndarray:
         """Return the counts on the host."""

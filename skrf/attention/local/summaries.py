@@ -9,17 +9,28 @@ same sum for every query without bias, at a variance that grows with |q - m|; th
 of Zheng et al. (2023) correct such an estimate by sums like these.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from ..._arrays import cast, constant, in_library_of, is_array_api, largest_entry, like, namespace
+from ..._arrays import (
+    cast,
+    constant,
+    in_library_of,
+    is_array_api,
+    largest_entry,
+    like,
+    namespace,
+    rounding_of,
+    take,
+)
 from ..._sums import finite, transposed
-from .selection import taken
 
 _ITERATIONS = 5  # of k-means, after which the summaries hardly change
-_MARGIN = 1e-9  # of squared distances to centres, for equal ones to be equal on every processor
+_SAMPLE = 1024  # keys that the centres are means of
+_PARTS = 64  # of running summaries that are computed at once
 
 
 class Summary(NamedTuple):
@@ -46,80 +57,113 @@ def filled(value, shape, X, dtype=None):
 
 def no_summary(shape, width, X):
     """Return `Summary` objects of no key, where X is."""
-    return Summary(filled(-np.inf, shape, X), filled(0.0, (*shape, width), X))
+    return Summary(
+        *(filled(*parts, X, X.dtype) for parts in ((-np.inf, shape), (0.0, (*shape, width))))
+    )
 
 
 def summary_of(logs, rows):
-    """Return the `Summary` of rows (..., c, w) with logarithms of their weights (..., n, c)."""
-    xp = namespace(logs)
-    top = finite(constant(xp.max(logs, axis=-1, keepdims=True)))
-    weights = xp.exp(logs - top)
+    """Return the `Summary` of rows (..., c, w) with logarithms of their weights (..., n, c).
+
+    If rows have an axis of length 1 before their last two, they serve all of logs along it.
+    """
+    xp, (*lead, n, c) = namespace(rows), logs.shape
+    # Weights add up to at most 1, so that sums of values near the largest float are floats.
+    top = finite(constant(xp.max(logs, axis=-1, keepdims=True))) + math.log(c)
+    weights = xp.exp(cast(logs - top, rows.dtype))
     total = xp.sum(weights, axis=-1, keepdims=True)
-    is_empty = total == 0
-    total = xp.where(is_empty, like(1.0, total), total)
-    log_weight = xp.where(is_empty, like(-np.inf, total), xp.log(total) + top)[..., 0]
-    return Summary(log_weight, (weights / total) @ rows)
+    total = xp.where(total == 0, like(1.0, total), total)
+    if rows.shape[-3] == 1 < lead[-1]:  # one product instead of many
+        weights = xp.reshape(weights, (*lead[:-1], 1, lead[-1] * n, c))
+    sums = xp.reshape(weights @ rows, (*lead, n, rows.shape[-1]))
+    log_weight = xp.log(cast(total, top.dtype)) + top
+    is_some = xp.max(logs, axis=-1, keepdims=True) > -np.inf
+    log_weight = xp.where(is_some, log_weight, like(-np.inf, top))[..., 0]
+    return Summary(log_weight, sums / total)
 
 
 def merged(a, b):
     """Return the `Summary` of two disjoint sets of keys."""
     xp = namespace(a.mean)
-    logs = xp.stack([a.log_weight, b.log_weight], axis=-1)
-    both = summary_of(logs[..., None, :], xp.stack([a.mean, b.mean], axis=-2))
-    return Summary(both.log_weight[..., 0], both.mean[..., 0, :])
+    top = finite(constant(xp.maximum(a.log_weight, b.log_weight)))
+    of_a, of_b = xp.exp(a.log_weight - top), xp.exp(b.log_weight - top)
+    total = of_a + of_b
+    is_empty = total == 0
+    total = xp.where(is_empty, like(1.0, total), total)
+    log_weight = xp.where(is_empty, like(-np.inf, total), xp.log(total) + top)
+    shares = (cast(part / total, a.mean.dtype)[..., None] for part in (of_a, of_b))
+    return Summary(log_weight, next(shares) * a.mean + next(shares) * b.mean)
 
 
-class Far(NamedTuple):
-    """What a block sees beyond its window, one softmax term for each.
+def running(first, parts):
+    """Return the summaries of a `Summary` and of all parts up to every one.
 
     Parameters
     ----------
-    keys : array of shape (U, G, f, d)
-        Heavy keys and summaries.
-    values : array of shape (U, G, f, e)
-        Their values.
-    bias : array of shape (U, G, f)
-        What is added to the products of queries and keys; -inf where there is none.
+    first : Summary
+        Of shapes (..., 1) and (..., 1, w).
+    parts : Summary
+        Of shapes (..., n) and (..., n, w).
+
+    Returns
+    -------
+    Summary
+        Of shapes (..., n + 1) and (..., n + 1, w), the first of which is `first`.
     """
+    xp, found = namespace(parts.mean), [first]
+    for i in range(0, parts.log_weight.shape[-1], _PARTS):
+        logs, rows = found[-1].log_weight[..., -1:], found[-1].mean[..., -1:, :]
+        logs = xp.concat([logs, parts.log_weight[..., i : i + _PARTS]], axis=-1)
+        rows = xp.concat([rows, parts.mean[..., i : i + _PARTS, :]], axis=-2)
+        n = logs.shape[-1]
+        is_known = in_library_of(np.arange(n) <= np.arange(1, n)[:, None], logs)
+        found.append(summary_of(xp.where(is_known, logs[..., None, :], like(-np.inf, logs)), rows))
+    return Summary(
+        xp.concat([summary.log_weight for summary in found], axis=-1),
+        xp.concat([summary.mean for summary in found], axis=-2),
+    )
 
-    keys: Any
-    values: Any
-    bias: Any
+
+def bias_of(summary, mean, width):
+    """Return what is added to the products of queries and the mean keys of a `Summary`.
+
+    The mean query has the axes of the summary but the last.
+    """
+    slopes = cast(summary.mean[..., :width], mean.dtype) * mean
+    return summary.log_weight - namespace(mean).sum(slopes, axis=-1)
 
 
-def far_of(heavy, scores, summary, mean, width):
-    """Return the `Far` of heavy rows, none where scores are -inf, and of a `Summary` or None."""
-    xp = namespace(heavy)
-    bias, rows = xp.where(scores == -np.inf, scores, like(0.0, scores)), heavy
-    if summary is not None:
-        slopes = xp.sum(summary.mean[..., :width] * mean[..., None, :], axis=-1)
-        bias = xp.concat([bias, summary.log_weight - slopes], axis=-1)
-        rows = xp.concat([heavy, cast(summary.mean, heavy.dtype)], axis=-2)
-    return Far(rows[..., :width], rows[..., width:], cast(bias, heavy.dtype))
+def logs_of(mean, keys):
+    """Return the products of mean queries (U, G, d) and keys (U, G, ..., d), with gradients."""
+    column = cast(mean, keys.dtype)
+    column = namespace(keys).reshape(column, (*mean.shape[:2], *[1] * (keys.ndim - 4), -1, 1))
+    return (keys @ column)[..., 0]
 
 
 def clusters(keys, is_key, n):
-    """Return in which of n clusters each key is, (U, S): k-means from keys at equal distances."""
-    xp = namespace(keys)
-    keys = cast(constant(keys), xp.float64)
-    keys = keys / (largest_entry(keys) or 1.0)
-    n_sets, n_keys, width = keys.shape
-    starts = np.broadcast_to(np.arange(n) * n_keys // n, (n_sets, n))
-    centers = taken(keys, in_library_of(starts.copy(), keys))
-    weights = xp.ones_like(keys[..., :1]) if is_key is None else cast(is_key, xp.float64)[..., None]
+    """Return which of n clusters every key is in, (U, S, n): k-means from evenly spread keys."""
+    xp, n_keys = namespace(keys), keys.shape[1]
+    keys = constant(keys) / (largest_entry(keys) or 1.0)
+    some = slice(None, None, -(-n_keys // _SAMPLE))
+    sample = keys[:, some, :]
+    weights = xp.ones_like(sample[..., :1])
+    if is_key is not None:
+        weights = cast(is_key[:, some], keys.dtype)[..., None]
+    centers = take(keys, np.arange(n) * n_keys // n, axis=1)
     for _ in range(_ITERATIONS):
-        members = weights * cast(is_member(_nearest(keys, centers), n), xp.float64)
+        members = weights * cast(is_member(_nearest(sample, centers), n), keys.dtype)
         sizes = xp.sum(members, axis=1)[..., None]
-        means = (transposed(members) @ keys) / xp.where(sizes == 0, like(1.0, sizes), sizes)
+        means = (transposed(members) @ sample) / xp.where(sizes == 0, like(1.0, sizes), sizes)
         centers = xp.where(sizes == 0, centers, means)
-    return _nearest(keys, centers)
+    return is_member(_nearest(keys, centers), n)
 
 
 def _nearest(keys, centers):
     """Return the number of the nearest centre of every key, the first of equally near ones."""
     xp = namespace(keys)
     closeness = keys @ transposed(centers) - xp.sum(centers * centers, axis=-1)[:, None, :] / 2
-    is_best = closeness >= xp.max(closeness, axis=-1, keepdims=True) - _MARGIN * keys.shape[-1]
+    margin = rounding_of(keys) * keys.shape[-1]
+    is_best = closeness >= xp.max(closeness, axis=-1, keepdims=True) - margin
     return xp.argmax(cast(is_best, xp.int64), axis=-1)
 
 

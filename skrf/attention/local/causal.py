@@ -1,0 +1,246 @@
+"""Causal local attention: keys leave the window, become heavy, or are added to a summary."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._arrays import cast, in_library_of, like, namespace, take, to_host
+from .blocks import Block, Far, attend
+from .selection import run, scores_of
+from .summaries import Summary, bias_of, filled, logs_of, running, summary_of
+
+
+class Held(NamedTuple):
+    """What is kept of earlier positions, which are as many in all sets.
+
+    Parameters
+    ----------
+    count : int
+        Number of positions.
+    recent : array of shape (U, m, d + e)
+        The last keys and values, all that are needed and less than a block more.
+    is_key : array of bool of shape (U, m) or None
+        Which of them are no padding; None is all.
+    far : array of shape (U, G, n_heavy + 1, d + e)
+        Heavy keys in the order of positions, and the summary of all others beyond the window.
+    bias : array of shape (U, G, n_heavy + 1)
+        What is added to the products of queries and these keys.
+    scores : array of shape (U, G, n_heavy)
+        Products of the heavy keys with the mean query; -inf where there is no key yet.
+    log_weight : array of shape (U, G)
+        Logarithm of the weight of the summary.
+    query_sum : array of shape (U, G, d)
+        Sum of the scaled queries of the first block.
+    n_queries : array of shape (U,)
+        How many these are.
+    """
+
+    count: int
+    recent: Any
+    is_key: Any
+    far: Any
+    bias: Any
+    scores: Any
+    log_weight: Any
+    query_sum: Any
+    n_queries: Any
+
+
+def nothing_held(sizes, q, rows):
+    """Return the `Held` before the first position."""
+    lead, n_far = q.shape[:2], sizes.n_heavy + 1
+    return Held(
+        0,
+        rows[:, :0, :],
+        None,
+        filled(0.0, (*lead, n_far, rows.shape[-1]), rows, rows.dtype),
+        filled(-np.inf, (*lead, n_far), rows, rows.dtype),
+        filled(-np.inf, (*lead, sizes.n_heavy), rows),
+        filled(-np.inf, lead, rows),
+        filled(0.0, (*lead, q.shape[-1]), rows),
+        filled(0.0, (lead[0],), rows),
+    )
+
+
+def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=attend):
+    """Return the outputs of the next positions, and what is `Held` after them.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        The numbers of keys.
+    held : Held
+        Of the earlier positions.
+    q : array of shape (U, G, n, d)
+        Scaled queries.
+    rows : array of shape (U, n, d + e)
+        Keys and values.
+    is_key : array of bool of shape (U, n) or None
+        Which keys are no padding.
+    mean : array of shape (U, G, d), default=None
+        Mean query; None is that of the first block.
+    first : int, default=0
+        Number of positions whose outputs are not wanted.
+    attend : callable
+        Computes the blocks.
+    """
+    n, count, size = q.shape[-2], held.count, sizes.block
+    end, held = count + n, _with_rows(held, rows, is_key)
+    shift = held.recent.shape[1] - end  # from positions to rows
+    if count < size:
+        held = _with_queries(held, q[..., : size - count, :], count + shift)
+    starts = [start for start in range(count - count % size, end, size)]
+    begun = [start for start in starts if start >= max(count, 1) and sizes.seen_from(start)]
+    goes_on = starts[0] < count and bool(sizes.seen_from(starts[0]))
+    n_without = len(starts) - len(begun) - goes_on
+    before, far = held, None
+    if begun:
+        edges = [sizes.seen_from(begun[0] - size), *map(sizes.seen_from, begun)]
+        mean = held.query_sum / held.n_queries[:, None, None] if mean is None else mean
+        held, far = _retired(sizes, held, [edge + shift for edge in edges], mean)
+    if goes_on:
+        far = _with_block(before, far)
+    blocks = []
+    for i, start in enumerate(starts):
+        here, stop = max(start, count), min(start + size, end)
+        if stop > count + first:
+            near = slice(sizes.seen_from(start) + shift, stop + shift)
+            number = i - n_without if i >= n_without else None
+            blocks.append(Block(slice(here - count, stop - count), near, number))
+    out = attend(cast(q, held.recent.dtype), held.recent, held.is_key, blocks, far, True)
+    held = held._replace(count=end)
+    surplus = held.recent.shape[1] - sizes.n_needed(end)
+    if surplus >= size:
+        # Copies: views would keep all rows.
+        rows, is_key = held.recent[:, surplus:, :], held.is_key
+        if is_key is not None:
+            is_key = namespace(rows).concat([is_key[:, surplus:]], axis=1)
+        held = held._replace(recent=namespace(rows).concat([rows], axis=1), is_key=is_key)
+    return out[..., out.shape[-2] - n + first :, :], held
+
+
+def _with_rows(held, rows, is_key):
+    """Return what is held with more rows; the count stays."""
+    xp, before, known = namespace(rows), held.recent, held.is_key
+    if before.dtype != rows.dtype:  # of chunks of which some need float64
+        before, rows = (cast(array, xp.float64) for array in (before, rows))
+    if is_key is not None or known is not None:
+        parts = (known, before), (is_key, rows)
+        is_key = xp.concat(
+            [filled(True, a.shape[:2], a, xp.bool) if key is None else key for key, a in parts],
+            axis=1,
+        )
+    if before.shape[1]:
+        rows = xp.concat([before, rows], axis=1)
+    far, bias = (cast(array, rows.dtype) for array in (held.far, held.bias))
+    return held._replace(recent=rows, is_key=is_key, far=far, bias=bias)
+
+
+def _with_queries(held, queries, first):
+    """Return what is held with queries of the first block, added in the order of positions.
+
+    The first of them belongs to row `first`.
+    """
+    xp, n = namespace(queries), queries.shape[-2]
+    queries, total, number = cast(queries, xp.float64), held.query_sum, held.n_queries
+    is_query = filled(1.0, (queries.shape[0], n), queries)
+    if held.is_key is not None:
+        is_query = cast(held.is_key[:, first : first + n], xp.float64)
+    for i in range(n):
+        factor = is_query[:, i]
+        total = total + factor[:, None, None] * queries[..., i, :]
+        number = number + factor
+    return held._replace(query_sum=total, n_queries=number)
+
+
+def _retired(sizes, held, edges, mean):
+    """Return what is held after rows from edge to edge have left the window, and `Far` each time.
+
+    They meet the weakest heavy keys, and the losers are added to the summary, from which nothing
+    is ever subtracted.
+    """
+    rows, n_heavy, width = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, mean.shape[-1]
+    is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]
+    xp, before = namespace(rows), to_host(held.scores)
+    scores = scores_of(mean, rows[..., :width], is_key)
+    heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])
+    known = np.concatenate([before, scores], axis=-1)[:, :, None, :]
+
+    # Losers in parts of a block, the first of which are filled up in front by no key.
+    lost = lost.reshape(*lost.shape[:2], 1, -1)
+    of_lost = np.take_along_axis(known, lost, axis=-1)
+    missing = -lost.shape[-1] % sizes.block
+    lost, of_lost = (
+        np.pad(array, [(0, 0)] * 3 + [(missing, 0)], constant_values=value).reshape(
+            *array.shape[:2], -1, sizes.block
+        )
+        for array, value in ((lost, 0), (of_lost, -np.inf))
+    )
+    pool, own, shared = _pool(held, not sizes.seen_from(sizes.last_begun(held.count)))
+    shared = shared + edges[0] - n_heavy
+    lost, numbers = (np.where(n < n_heavy, own + n, shared + n) for n in (lost, heavy))
+    losers = xp.reshape(take(pool, lost.ravel()), (*lost.shape, -1))
+    logs = cast(logs_of(mean, losers[..., :width]), xp.float64)
+    logs = xp.where(in_library_of(of_lost > -np.inf, logs), logs, like(-np.inf, logs))
+    parts = summary_of(logs[..., None, :], losers)
+    first = Summary(held.log_weight[..., None], held.far[:, :, n_heavy:, :])
+    parts = Summary(parts.log_weight[..., 0], parts.mean[..., 0, :])
+    n_times = len(edges) - 1
+    log_weight, means = running(first, parts)
+    summaries = Summary(log_weight[..., -n_times:], means[..., -n_times:, :])
+
+    scores = np.take_along_axis(known, heavy, axis=-1)
+    bias = in_library_of(np.where(scores > -np.inf, 0.0, -np.inf), logs)
+    of_summary = bias_of(summaries, mean[:, :, None, :], width)
+    if not sizes.n_summaries:
+        of_summary = filled(-np.inf, of_summary.shape, of_summary)
+    bias = cast(xp.concat([bias, of_summary[..., None]], axis=-1), rows.dtype)
+    far = Far(pool, numbers, summaries.mean[..., None, :], bias)
+    held = held._replace(
+        far=far.rows(-1),
+        bias=bias[:, :, -1, :],
+        scores=in_library_of(scores[:, :, -1], logs),
+        log_weight=summaries.log_weight[..., -1],
+    )
+    return held, far
+
+
+def _pool(held, is_first):
+    """Return all keys and values without leading axes, and where those of every head begin.
+
+    Parameters
+    ----------
+    held : Held
+        With the rows.
+    is_first : bool
+        Whether there are no heavy keys yet.
+
+    Returns
+    -------
+    pool : array of shape (p, d + e)
+        Heavy keys if there are any, and the rows.
+    own, shared : ndarray of int of shape (U, G, 1, 1)
+        Numbers of the first heavy key, and of the first row.
+    """
+    xp, (n_sets, n_heads, n_far, width) = namespace(held.recent), held.far.shape
+    heads = np.arange(n_sets * n_heads).reshape(n_sets, n_heads, 1, 1)
+    shared, pool = held.recent.shape[1] * (heads // n_heads), xp.reshape(held.recent, (-1, width))
+    if is_first:
+        return pool, 0 * heads, shared
+    far = xp.reshape(held.far, (-1, width))
+    return xp.concat([far, pool], axis=0), n_far * heads, shared + far.shape[0]
+
+
+def _with_block(held, far):
+    """Return `Far` with a block before it that sees what is held."""
+    xp, n_heavy = namespace(held.far), held.far.shape[2] - 1
+    bias = held.bias[:, :, None, :]
+    if far is None:
+        return Far(held.far[:, :, None, :, :], None, None, bias)
+    summary = held.far[:, :, None, n_heavy:, :]
+    lead = held.far.shape[:2]
+    numbers = np.arange(math.prod(held.far.shape[:3])).reshape(*lead, 1, -1)[..., :n_heavy]
+    numbers = np.concatenate([numbers, far.numbers], axis=2)
+    rest = (xp.concat(pair, axis=2) for pair in zip((summary, bias), far[2:], strict=True))
+    return Far(far.pool, numbers, *rest)
