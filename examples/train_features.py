@@ -48,13 +48,11 @@ NONLINEARITIES = {
 
 
 class Refitted(nn.Module):
-    """Causal attention with a map whose parameters are fitted to a batch now and then."""
+    """Attention with a map whose parameters are fitted to a batch now and then."""
 
-    def __init__(self, feature_map, redraw_every):
+    def __init__(self, feature_map, **options):
         super().__init__()
-        self.attend = RandomFeatureAttention(
-            feature_map, is_causal=True, redraw_every=redraw_every, random_state=0
-        )
+        self.attend = RandomFeatureAttention(feature_map, random_state=0, **options)
         self.n_calls = 0
 
     def forward(self, query, key, value):
@@ -68,7 +66,7 @@ class Refitted(nn.Module):
 
 def of_map(feature_map, redraw_every=None):
     """Return what makes attention with a feature map."""
-    return lambda: Refitted(feature_map, redraw_every)
+    return lambda: Refitted(feature_map, is_causal=True, redraw_every=redraw_every)
 
 
 EXPERIMENTS = {

@@ -108,12 +108,12 @@ ATTENTIONS = {
 class Layer(nn.Module):
     """Attention and a network, each on normalised rows and added to what came in."""
 
-    def __init__(self, attend):
+    def __init__(self, attend, width=WIDTH):
         super().__init__()
         self.attend = attend
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
-        self.to_parts, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        hidden = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.to_parts, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        hidden = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         self.network = nn.Sequential(*hidden)
 
     def forward(self, rows):
