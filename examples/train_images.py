@@ -9,7 +9,7 @@ and every offset of two pixels, trained with the model: for the features this is
 two axes. Places are known from learned embeddings, or from nothing but this mask. This is the
 experiment of section 4.6.2 of Likhosherstov's thesis (2022) on far smaller images. Prints accuracy
 and loss on held-out images, mean and range over seeds, and the accuracy of nearest neighbours and
-of an SVC, and saves the curves to examples/output. Takes about five minutes on two cores.
+of an SVC, and saves the curves to examples/output. Takes about seven minutes on two cores.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def main():
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    seeds = range(1, options.seeds + 1)  # the rate was chosen with seed 0
+    seeds = range(1, options.seeds + 1)  # RATE and SPREAD were chosen with seed 0
     runs = Parallel(n_jobs=-1, return_as="generator")(
         delayed(train)(attention, has_places, options.steps, seed)
         for has_places in SETTINGS
