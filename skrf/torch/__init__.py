@@ -1,7 +1,14 @@
-"""Attention with random features in models of torch."""
+"""Attention with random features, and local attention, in models of torch."""
 
 from .chunks import chunked_loss
+from .local import LocalAttention
 from .module import RandomFeatureAttention
-from .states import StreamState
+from .states import LocalStreamState, StreamState
 
-__all__ = ["RandomFeatureAttention", "StreamState", "chunked_loss"]
+__all__ = [
+    "LocalAttention",
+    "LocalStreamState",
+    "RandomFeatureAttention",
+    "StreamState",
+    "chunked_loss",
+]

@@ -1,7 +1,6 @@
 """Blocks of local attention with a backward pass that computes their weights again."""
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ..attention.local import blocks as plain
 from ..attention.local.blocks import Far, read, terms_of
@@ -36,8 +35,11 @@ class _Blocks(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, by_out):
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "Second derivatives (create_graph=True) of LocalAttention are not available."
+            )
         q, rows, pool, summaries, bias, is_key, out, logs = ctx.saved_tensors
         far = None if pool is None else Far(pool, ctx.numbers, summaries, bias)
         by_q, by_rows = torch.zeros_like(q), torch.zeros_like(rows)

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from .._validation import check_integer
-from .module import RandomFeatureAttention
-from .states import StreamState
+from ._attention import Attention
 
 
 def chunked_loss(
@@ -105,11 +104,11 @@ def _attentions(modules):
     """Return the attention modules, all of which must be causal."""
     found = {}
     for module in modules:
-        found.update(
-            (part, None) for part in module.modules() if isinstance(part, RandomFeatureAttention)
-        )
+        found.update((part, None) for part in module.modules() if isinstance(part, Attention))
     if not found:
-        raise ValueError("modules must hold a causal RandomFeatureAttention, got none.")
+        raise ValueError(
+            "modules must hold a causal RandomFeatureAttention or LocalAttention, got none."
+        )
     for attention in found:
         if not attention.is_causal:
             raise ValueError(f"modules hold {attention!r}: chunks need is_causal=True.")
@@ -138,9 +137,9 @@ class Stream:
 
     Parameters
     ----------
-    before : dict of RandomFeatureAttention to StreamState
+    before : dict of Attention to state
         States before the chunk, none before the first one.
-    seeds : dict of RandomFeatureAttention to int
+    seeds : dict of Attention to int
         Seeds of the random numbers of the whole loss.
     has_graph : bool
         Whether gradients must flow through the states.
@@ -167,8 +166,10 @@ class Stream:
         states = {}
         for one, state in self.after.items():
             state = state.detach()
-            is_single = not (state.is_double or self._needs_double.get(one, True))
-            states[one] = replace(state, sums=state.sums.float()) if is_single else state
+            sums = getattr(state, "sums", None)  # of features
+            if sums is not None and not (state.is_double or self._needs_double.get(one, True)):
+                state = replace(state, sums=sums.float())
+            states[one] = state
         return states
 
     @torch.compiler.disable
@@ -190,7 +191,7 @@ class Stream:
             )
         self._called.add(attention)
         self._needs_double[attention] = parts[0].dtype == torch.float64
-        state = self.before.get(attention, StreamState())
+        state = self.before.get(attention, attention._state_type())
         out, state = attention._step(*parts, state, self.seeds[attention])
         if not is_again:
             self.after[attention] = state
@@ -208,7 +209,7 @@ class _Chunks:
         The chunks.
     n_states : int
         States that are kept.
-    attentions : list of RandomFeatureAttention
+    attentions : list of Attention
         The modules that carry states.
     modules : list of Module
         What has the parameters that get gradients.
@@ -268,8 +269,8 @@ class _Chunks:
         without.
         """
         before = {one: state.detach() for one, state in states.items()}
-        for state in before.values():
-            state.sums.requires_grad_(self.has_graph)
+        for tensor in _carriers(before).values():
+            tensor.requires_grad_(self.has_graph)
         stream = Stream(before, self.seeds, self.has_graph)
         with (
             self._settings(number),
@@ -277,7 +278,7 @@ class _Chunks:
             torch.set_grad_enabled(self.has_graph),
         ):
             loss = self._loss(number)
-        _check_leaves(loss, [*self.parameters, *(state.sums for state in before.values())])
+        _check_leaves(loss, [*self.parameters, *_carriers(before).values()])
         return loss, stream, stream.states_after()
 
     def _states_from(self, start):
@@ -294,15 +295,15 @@ class _Chunks:
         ----------
         number : int
             The chunk.
-        states : dict of RandomFeatureAttention to StreamState
+        states : dict of Attention to state
             Before it.
-        by_after : dict of RandomFeatureAttention to Tensor
-            Gradients of the sums of the states after it.
+        by_after : dict of (Attention, str) to Tensor
+            Gradients of the tensors of the states after it.
         by_loss : Tensor
             Gradient of its loss.
         """
         loss, stream, _ = self._run(number, states)
-        known, leaves = self.losses[number], [state.sums for state in stream.before.values()]
+        known, leaves = self.losses[number], _carriers(stream.before)
         if not torch.allclose(loss.detach(), known, rtol=0, atol=0, equal_nan=True):
             raise RuntimeError(
                 f"The loss of {self.chunks[number]} was {known.item()!r} and is {loss.item()!r} "
@@ -311,17 +312,18 @@ class _Chunks:
             )
         with stream.carried():
             pairs = [(loss, by_loss.to(loss.dtype))]
-            pairs += [(stream.after[one].sums, by_sums) for one, by_sums in by_after.items()]
+            after = _carriers(stream.after)
+            pairs += [(after[place], gradient) for place, gradient in by_after.items()]
             pairs = [pair for pair in pairs if pair[0].requires_grad and pair[1] is not None]
             if not pairs:
                 return [], {}
             stream.is_open = True
             outputs, by_outputs = zip(*pairs, strict=True)
             found = torch.autograd.grad(
-                outputs, [*self.parameters, *leaves], by_outputs, allow_unused=True
+                outputs, [*self.parameters, *leaves.values()], by_outputs, allow_unused=True
             )
         n = len(self.parameters)
-        return found[:n], dict(zip(stream.before, found[n:], strict=True))
+        return found[:n], dict(zip(leaves, found[n:], strict=True))
 
     def _loss(self, number):
         loss = self.loss_of(self.chunks[number])
@@ -342,6 +344,15 @@ class _Chunks:
                     torch.autocast(device, dtype, enabled=is_enabled, cache_enabled=False)
                 )
             yield
+
+
+def _carriers(states):
+    """Return the tensors of states that gradients flow through, by module and name."""
+    return {
+        (one, name): tensor
+        for one, state in states.items()
+        for name, tensor in state.carriers().items()
+    }
 
 
 def _stride(n_chunks, n_states):

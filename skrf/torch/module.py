@@ -1,7 +1,6 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
 import copy
-import math
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -13,9 +12,9 @@ from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..attention import ApproxKernelAttention, ToeplitzMask
-from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
-from ._arguments import check_share, padding_and_mask, with_heads
+from ._arguments import check_share
+from ._attention import Attention
 from ._causal import causal_step
 from .states import StreamState
 
@@ -34,7 +33,7 @@ class _Operator(ApproxKernelAttention):
     _causal_step = staticmethod(causal_step)
 
 
-class RandomFeatureAttention(nn.Module):
+class RandomFeatureAttention(Attention):
     """Softmax attention with random features, in place of ``scaled_dot_product_attention``.
 
     Takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
@@ -101,6 +100,7 @@ class RandomFeatureAttention(nn.Module):
     True
     """
 
+    _state_type = StreamState
     _foreign_parameters = {
         "causal": "Pass is_causal instead.",
         "nb_features": "Pass feature_map=OptimalPositiveRF(nb_features) instead.",
@@ -136,7 +136,6 @@ class RandomFeatureAttention(nn.Module):
             random_state = torch.randint(2**31 - 1, (), device="cpu").item()
         self.seed, self.n_calls = draw_seed(random_state), 0
         self._seeds_of_calls = {}
-        self._stream = None  # the states of `chunked_loss`, while it runs
         self._forget()
 
     def __setattr__(self, name, value):
@@ -266,88 +265,19 @@ class RandomFeatureAttention(nn.Module):
 
     # ---------------------------------------------------------------- calls
 
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: "torch.Tensor | None" = None,
-        dropout_p: float = 0.0,
-        is_causal: bool | None = None,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = True,
-        key_padding_mask: "torch.Tensor | None" = None,
-    ) -> torch.Tensor:
-        """Return the attention of queries to keys.
-
-        Parameters
-        ----------
-        query : Tensor of shape (batch, heads, L, width)
-            Queries. If they are causal and fewer than the keys, they are the last positions.
-        key : Tensor of shape (batch, heads, S, width)
-            Keys; their heads may be a divisor of those of the queries.
-        value : Tensor of shape (batch, heads, S, e)
-            Values.
-        attn_mask : Tensor of bool or floats, default=None
-            As in ``scaled_dot_product_attention``: True where a key is kept, or what is added to
-            the logarithms of the weights. Of shape (batch, S) or (batch, 1, 1, S) for padding, then
-            floats are 0 or at most -10,000; or (L, S), at a cost of L S. Masks that differ between
-            heads or sequences in other ways raise an error.
-        dropout_p : float, default=0.0
-            Share of the entries of values that are dropped: weights of pairs are never computed.
-        is_causal : bool, default=None
-            Whether position i attends only to positions up to i; None is the module's setting.
-        scale : float, default=None
-            Factor of the products of queries and keys; None is that of the module.
-        enable_gqa : bool, default=True
-            Whether keys may have fewer heads than queries.
-        key_padding_mask : Tensor of bool of shape (batch, S), default=None
-            True where a key is padding and ignored.
-
-        Returns
-        -------
-        Tensor of shape (batch, heads, L, e)
-            Outputs in the dtype of the inputs.
-        """
-        is_causal, parts = self._checked(query, key, value, is_causal)
-        if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
-            raise ValueError(
-                f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
-                f"enable_gqa=True, got {enable_gqa!r}."
-            )
-        if scale is not None:
-            width = query.shape[-1]
-            factor = math.sqrt(check_scale(scale, width) / check_scale(self.scale, width))
-            parts[:2] = (tensor * factor for tensor in parts[:2])
-        hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
-        n_queries, n_keys = (tensor.shape[-2] for tensor in parts[:2])
-        is_later = is_causal and n_queries < n_keys
-        if is_later:  # whatever earlier queries are, they change nothing
-            parts[0] = nn.functional.pad(parts[0], (0, 0, n_keys - n_queries, 0))
-            mask = None if mask is None else nn.functional.pad(mask, (0, 0, n_keys - n_queries, 0))
-        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
-        parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
-        if self._stream is not None:
-            if mask is not None or not is_causal:
-                raise ValueError(
-                    "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
-                    f"(L, S), got is_causal={is_causal!r}."
-                )
-            out = self._stream.attend(self, *parts, hidden)
-        else:
-            out = self._attend(*parts, hidden, mask, is_causal)
-        out = out[..., -n_queries:, :] if is_later else out
-        return out[:, 0] if query.ndim == 3 else out
-
     @torch.compiler.disable
     def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
         operator = self._of_seed(is_causal, self._seed_of_call())
+        n_queries, n_keys = query.shape[-2], key.shape[-2]
+        if is_causal and n_queries < n_keys:  # whatever earlier queries are, they change nothing
+            query = nn.functional.pad(query, (0, 0, n_keys - n_queries, 0))
+            mask = None if mask is None else nn.functional.pad(mask, (0, 0, n_keys - n_queries, 0))
         with (
             torch.autocast(query.device.type, enabled=False),
             self._masked(operator, mask) as masked,
         ):
-            return masked(query, key, value, key_padding_mask=key_padding_mask)
+            out = masked(query, key, value, key_padding_mask=key_padding_mask)
+        return out[..., -n_queries:, :]
 
     def _of_seed(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""
@@ -356,67 +286,6 @@ class RandomFeatureAttention(nn.Module):
     def _seed_of_call(self):
         """Return the seed of a call, which is counted if draws depend on it."""
         return self._count() if self.training and self.redraw_every is not None else self.seed
-
-    def init_state(self) -> StreamState:
-        """Return the state before the first position, for `step`.
-
-        Returns
-        -------
-        StreamState
-            A state that has seen no key.
-
-        Raises
-        ------
-        ValueError
-            If the module is not causal, or has a mask.
-        """
-        if not self.is_causal or self.mask is not None:
-            raise ValueError(
-                f"States need is_causal=True and mask=None, got is_causal={self.is_causal!r} and "
-                f"mask={type(self.mask).__name__}."
-            )
-        return StreamState()
-
-    def step(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        state: StreamState,
-        *,
-        key_padding_mask: "torch.Tensor | None" = None,
-    ) -> tuple[torch.Tensor, StreamState]:
-        """Return causal attention of the next positions, and the state after them.
-
-        Chunks of any size give the result of one call to rounding, and so do gradients through the
-        states. Calls are not counted for `redraw_every`.
-
-        Parameters
-        ----------
-        query, key, value : Tensor of shape (batch, heads, n, width), and (batch, heads, n, e)
-            The next n positions.
-        state : StreamState
-            From `init_state` or the previous step; it is not changed.
-        key_padding_mask : Tensor of bool of shape (batch, n), default=None
-            True where a key is padding and ignored.
-
-        Returns
-        -------
-        out : Tensor of shape (batch, heads, n, e)
-            Attention of these positions to all positions so far.
-        state : StreamState
-            The state after them.
-
-        Raises
-        ------
-        ValueError
-            If the state was made for other widths, heads or batches.
-        """
-        self.init_state()
-        _, parts = self._checked(query, key, value, True)
-        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
-        out, state = self._step(*parts, key_padding_mask, state, self.seed)
-        return out[:, 0] if query.ndim == 3 else out, state
 
     @torch.compiler.disable
     def _step(self, query, key, value, key_padding_mask, state, seed):
@@ -455,17 +324,6 @@ class RandomFeatureAttention(nn.Module):
         if len(self._seeds_of_calls) > _KEPT_CALLS:
             del self._seeds_of_calls[next(iter(self._seeds_of_calls))]
         return self.seed
-
-    def _checked(self, query, key, value, is_causal):
-        """Return the direction of a call and its inputs."""
-        is_causal = self.is_causal if is_causal is None else is_causal
-        if not isinstance(is_causal, bool):
-            raise ValueError(f"is_causal must be True, False or None, got {is_causal!r}.")
-        inputs = {"query": query, "key": key, "value": value}
-        for name, tensor in inputs.items():
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
-        return is_causal, with_heads(inputs)
 
     def extra_repr(self) -> str:
         """Return the arguments to show in the module's representation.

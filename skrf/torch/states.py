@@ -1,15 +1,61 @@
 """The state of causal attention between calls, as torch handles such things."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import torch
 from torch.utils import _pytree
 
-from ..attention import AttentionState
+from ..attention import AttentionState, LocalState
 
 
-class StreamState(AttentionState):
+class _TensorState:
+    """What the states of attention modules have in common: a pytree of tensors."""
+
+    def tensors(self) -> dict:
+        """Return the tensors of the state by name; none before the first step."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: v for name, v in values.items() if isinstance(v, torch.Tensor)}
+
+    def carriers(self) -> dict:
+        """Return the tensors that gradients may flow through, by name."""
+        return {name: v for name, v in self.tensors().items() if name in self._carriers}
+
+    def detach(self) -> Self:
+        """Return the state without its history of gradients.
+
+        Returns
+        -------
+        StreamState or LocalStreamState
+            The state.
+        """
+        return self._mapped(torch.Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the state on another device.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for ``torch.Tensor.to``, but without a dtype.
+
+        Returns
+        -------
+        StreamState or LocalStreamState
+            The state.
+        """
+        moved = self._mapped(lambda tensor: tensor.to(*args, **kwargs))
+        for ours, theirs in zip(self.tensors().values(), moved.tensors().values(), strict=True):
+            if ours.dtype != theirs.dtype:
+                raise ValueError(f"A state keeps its dtype, {ours.dtype}, got {args} {kwargs}.")
+        return moved
+
+    def _mapped(self, function):
+        tensors = {name: function(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **tensors)
+
+
+class StreamState(_TensorState, AttentionState):
     """State of causal attention, made by `RandomFeatureAttention.init_state`.
 
     It is a pytree of tensors with the batch first, so that ``torch.utils`` can map over it, and
@@ -46,50 +92,47 @@ class StreamState(AttentionState):
     torch.Size([3, 2, 256, 9])
     """
 
-    def detach(self) -> Self:
-        """Return the state without its history of gradients.
+    _carriers = ("sums",)
 
-        Returns
-        -------
-        StreamState
-            The state.
-        """
-        return self._mapped(torch.Tensor.detach)
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Return the state on another device.
+class LocalStreamState(_TensorState, LocalState):
+    """State of local attention, made by `LocalAttention.init_state`.
 
-        Parameters
-        ----------
-        *args, **kwargs
-            As for ``torch.Tensor.to``, but without a dtype.
+    It is a pytree of tensors with the batch first; its fields are those of
+    `skrf.attention.LocalState`.
 
-        Returns
-        -------
-        StreamState
-            The state.
-        """
-        moved = self._mapped(lambda tensor: tensor.to(*args, **kwargs))
-        if self.sums is not None and moved.sums.dtype != self.sums.dtype:
-            raise ValueError(f"A state keeps its dtype, {self.sums.dtype}, got {args} {kwargs}.")
-        return moved
+    See Also
+    --------
+    LocalAttention.step : Returns the next state.
 
-    def _mapped(self, function):
-        if self.sums is None:
-            return self
-        return replace(self, sums=function(self.sums), log_scale=function(self.log_scale))
+    Examples
+    --------
+    >>> import torch
+    >>> from skrf.torch import LocalAttention
+    >>> q, k, v = torch.randn(3, 4, 2, 1, 8, generator=torch.Generator().manual_seed(0))
+    >>> attend = LocalAttention(is_causal=True)
+    >>> out, state = attend.step(q, k, v, attend.init_state())
+    >>> state.select([2, 2, 0]).far.shape
+    torch.Size([3, 2, 65, 16])
+    """
+
+    _carriers = "recent", "far", "bias", "log_weight", "query_sum"
 
 
 def _flatten(state):
-    tensors = [] if state.sums is None else [state.sums, state.log_scale]
-    return tensors, (state.width, state.is_double)
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    tensors = state.tensors()
+    rest = {name: value for name, value in values.items() if name not in tensors}
+    return list(tensors.values()), (type(state), tuple(tensors), tuple(rest.items()))
 
 
 def _unflatten(tensors, context):
-    return StreamState(*(tensors or (None, None)), *context)
+    kind, names, rest = context
+    return kind(**dict(zip(names, tensors, strict=True)), **dict(rest))
 
 
-_pytree.register_pytree_node(
-    StreamState, _flatten, _unflatten, serialized_type_name="skrf.torch.StreamState"
-)
-torch.serialization.add_safe_globals([StreamState])
+for _kind in (StreamState, LocalStreamState):
+    _pytree.register_pytree_node(
+        _kind, _flatten, _unflatten, serialized_type_name=f"skrf.torch.{_kind.__name__}"
+    )
+torch.serialization.add_safe_globals([StreamState, LocalStreamState])

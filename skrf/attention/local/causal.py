@@ -112,12 +112,14 @@ def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=atten
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
     if surplus >= size:
-        # Copies: views would keep all rows.
-        rows, is_key = held.recent[:, surplus:, :], held.is_key
-        if is_key is not None:
-            is_key = namespace(rows).concat([is_key[:, surplus:]], axis=1)
-        held = held._replace(recent=namespace(rows).concat([rows], axis=1), is_key=is_key)
+        is_key = None if held.is_key is None else _owned(held.is_key[:, surplus:])
+        held = held._replace(recent=_owned(held.recent[:, surplus:, :]), is_key=is_key)
     return out[..., out.shape[-2] - n + first :, :], held
+
+
+def _owned(part):
+    """Return a copy of a part of an array, which does not keep the whole."""
+    return namespace(part).concat([part], axis=0)
 
 
 def _with_rows(held, rows, is_key):
@@ -199,9 +201,9 @@ def _retired(sizes, held, edges, mean):
     far = Far(pool, numbers, summaries.mean[..., None, :], bias)
     held = held._replace(
         far=far.rows(-1),
-        bias=bias[:, :, -1, :],
-        scores=in_library_of(scores[:, :, -1], logs),
-        log_weight=summaries.log_weight[..., -1],
+        bias=_owned(bias[:, :, -1, :]),
+        scores=in_library_of(scores[:, :, -1].copy(), logs),
+        log_weight=_owned(summaries.log_weight[..., -1]),
     )
     return held, far
 

@@ -1,0 +1,181 @@
+"""Calls of attention modules, with the arguments of torch's own attention."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..attention._inputs import check_scale
+from ._arguments import check_share, padding_and_mask, with_heads
+
+
+class Attention(nn.Module):
+    """Base of the attention modules: arguments, checks and states.
+
+    A subclass has `is_causal`, `scale`, `mask`, `dropout` and `seed`, the type of its states, and
+    computes ``_attend`` and ``_step``.
+    """
+
+    _state_type = None
+    seed = 0
+
+    def __init__(self):
+        super().__init__()
+        self._stream = None  # the states of `chunked_loss`, while it runs
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: "torch.Tensor | None" = None,
+        dropout_p: float = 0.0,
+        is_causal: bool | None = None,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = True,
+        key_padding_mask: "torch.Tensor | None" = None,
+    ) -> torch.Tensor:
+        """Return the attention of queries to keys.
+
+        Parameters
+        ----------
+        query : Tensor of shape (batch, heads, L, width)
+            Queries. If they are causal and fewer than the keys, they are the last positions.
+        key : Tensor of shape (batch, heads, S, width)
+            Keys; their heads may be a divisor of those of the queries.
+        value : Tensor of shape (batch, heads, S, e)
+            Values.
+        attn_mask : Tensor of bool or floats, default=None
+            As in ``scaled_dot_product_attention``: True where a key is kept, or what is added to
+            the logarithms of the weights. Of shape (batch, S) or (batch, 1, 1, S) for padding, then
+            floats are 0 or at most -10,000. `RandomFeatureAttention` also takes (L, S), at a cost
+            of L S. Other masks raise an error.
+        dropout_p : float, default=0.0
+            Share of the entries of values that are dropped: weights of pairs are never computed.
+        is_causal : bool, default=None
+            Whether position i attends only to positions up to i; None is the module's setting.
+        scale : float, default=None
+            Factor of the products of queries and keys; None is that of the module.
+        enable_gqa : bool, default=True
+            Whether keys may have fewer heads than queries.
+        key_padding_mask : Tensor of bool of shape (batch, S), default=None
+            True where a key is padding and ignored.
+
+        Returns
+        -------
+        Tensor of shape (batch, heads, L, e)
+            Outputs in the dtype of the inputs.
+        """
+        is_causal, parts = self._checked(query, key, value, is_causal)
+        if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
+            raise ValueError(
+                f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
+                f"enable_gqa=True, got {enable_gqa!r}."
+            )
+        if scale is not None:
+            width = query.shape[-1]
+            ratio = check_scale(scale, width) / check_scale(self.scale, width)
+            parts[:2] = self._rescaled(*parts[:2], ratio)
+        hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
+        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
+        if self._stream is not None:
+            if mask is not None or not is_causal:
+                raise ValueError(
+                    "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
+                    f"(L, S), got is_causal={is_causal!r}."
+                )
+            out = self._stream.attend(self, *parts, hidden)
+        else:
+            out = self._attend(*parts, hidden, mask, is_causal)
+        return out[:, 0] if query.ndim == 3 else out
+
+    def init_state(self) -> Any:
+        """Return the state before the first position, for `step`.
+
+        Returns
+        -------
+        StreamState or LocalStreamState
+            A state that has seen no key.
+
+        Raises
+        ------
+        ValueError
+            If the module is not causal, or has a mask.
+        """
+        if not self.is_causal or self.mask is not None:
+            raise ValueError(
+                f"States need is_causal=True and mask=None, got is_causal={self.is_causal!r} and "
+                f"mask={type(self.mask).__name__}."
+            )
+        return self._state_type()
+
+    def step(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        state: Any,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+    ) -> tuple[torch.Tensor, Any]:
+        """Return causal attention of the next positions, and the state after them.
+
+        Chunks of any size give the result of one call to rounding, and so do gradients through the
+        states. Calls are not counted for `redraw_every`.
+
+        Parameters
+        ----------
+        query, key, value : Tensor of shape (batch, heads, n, width), and (batch, heads, n, e)
+            The next n positions.
+        state : StreamState or LocalStreamState
+            From `init_state` or the previous step; it is not changed.
+        key_padding_mask : Tensor of bool of shape (batch, n), default=None
+            True where a key is padding and ignored.
+
+        Returns
+        -------
+        out : Tensor of shape (batch, heads, n, e)
+            Attention of these positions to all positions so far.
+        state : StreamState or LocalStreamState
+            The state after them.
+
+        Raises
+        ------
+        ValueError
+            If the state was made for other widths, heads or batches.
+        """
+        self.init_state()
+        _, parts = self._checked(query, key, value, True)
+        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        out, state = self._step(*parts, key_padding_mask, state, self.seed)
+        return out[:, 0] if query.ndim == 3 else out, state
+
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+        """Return the attention of inputs with heads."""
+        raise NotImplementedError
+
+    def _step(self, query, key, value, key_padding_mask, state, seed):
+        """Return the attention of the next positions and the state after them."""
+        raise NotImplementedError
+
+    def _seed_of_call(self):
+        """Return the seed of the random numbers of a call."""
+        return self.seed
+
+    def _rescaled(self, query, key, ratio):
+        """Return queries and keys whose products are those of inputs times a ratio."""
+        return query * math.sqrt(ratio), key * math.sqrt(ratio)
+
+    def _checked(self, query, key, value, is_causal):
+        """Return the direction of a call and its inputs."""
+        is_causal = self.is_causal if is_causal is None else is_causal
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal must be True, False or None, got {is_causal!r}.")
+        inputs = {"query": query, "key": key, "value": value}
+        for name, tensor in inputs.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+        return is_causal, with_heads(inputs)

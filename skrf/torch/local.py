@@ -1,0 +1,203 @@
+"""Local attention as a torch module."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from .._estimator import naming_parameters
+from ..attention import LocalAttention as Operator
+from ._arguments import check_share
+from ._attention import Attention
+from ._local import attend
+from .states import LocalStreamState
+
+_RECORD = "mean_queries", "n_queries"
+
+
+class _Operator(Operator):
+    """The operator with a backward pass of its own."""
+
+    _blocks = staticmethod(attend)
+
+
+class LocalAttention(Attention):
+    """Attention to near keys, a few heavy ones and summaries of the rest, in a torch model.
+
+    Takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
+    width) for one head, in place of ``scaled_dot_product_attention``. It has no weights and no
+    random numbers. Computes what `skrf.attention.LocalAttention` does.
+
+    Parameters
+    ----------
+    window : int, default=None
+        Keys before a block of positions; with ``is_causal=False`` keys around and in it.
+    n_heavy : int, default=None
+        Keys beyond the window that are seen exactly.
+    n_summaries : int, default=None
+        Summaries of all others.
+    block : int, default=32
+        Positions in a block.
+    is_causal : bool, default=False
+        Whether position i attends only to positions up to i, unless a call says otherwise.
+    scale : float, default=None
+        Factor of the products of queries and keys; None is 1/sqrt(width).
+    dropout : float, default=0.0
+        Share of the entries of values that are dropped during training.
+
+    See Also
+    --------
+    skrf.attention.LocalAttention : The operator, whose defaults and notes hold here.
+    RandomFeatureAttention : For models that are trained with random features.
+
+    Notes
+    -----
+    Mean queries of a fit are part of ``state_dict``, in float64. Gradients take the choice of keys
+    as constant. Masks other than padding are not available. Compiled graphs do not include calls.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skrf.torch import LocalAttention
+    >>> q, k, v = torch.randn(3, 2, 4, 600, 16, generator=torch.Generator().manual_seed(0)) / 2
+    >>> attend = LocalAttention(is_causal=True)
+    >>> exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> bool((attend(q, k, v) - exact).norm() < 0.1 * exact.norm())
+    True
+    """
+
+    _state_type = LocalStreamState
+    _foreign_parameters = {"causal": "Pass is_causal instead."}
+
+    @naming_parameters
+    def __init__(
+        self,
+        window: int | None = None,
+        n_heavy: int | None = None,
+        n_summaries: int | None = None,
+        *,
+        block: int = 32,
+        is_causal: bool = False,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
+        check_share("dropout", dropout)
+        self.window, self.n_heavy, self.n_summaries = window, n_heavy, n_summaries
+        self.block, self.is_causal, self.scale, self.dropout = block, is_causal, scale, dropout
+        self.mask = None
+        for name in _RECORD:
+            self.register_buffer(name, None)
+        self._operator(is_causal)  # which checks the sizes
+
+    def _operator(self, is_causal):
+        """Return the operator of a direction."""
+        sizes = self.window, self.n_heavy, self.n_summaries
+        operator = _Operator(*sizes, block=self.block, causal=is_causal, scale=self.scale)
+        operator.units  # noqa: B018
+        if self.mean_queries is not None:
+            operator.mean_queries_ = self.mean_queries.numpy(force=True)
+            operator._n_queries = self.n_queries.numpy(force=True)
+        return operator
+
+    def fit(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: "torch.Tensor | None" = None,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+    ) -> Self:
+        """Compute the mean query of every head, which all later calls use.
+
+        Parameters
+        ----------
+        query, key : Tensor of shape (batch, heads, length, width)
+            Inputs such as those of later calls.
+        value : Tensor, default=None
+            Unused.
+        key_padding_mask : Tensor of bool of shape (batch, length), default=None
+            True where a key is padding; so is the query at its position.
+
+        Returns
+        -------
+        self : object
+            The fitted module.
+        """
+        self.mean_queries = self.n_queries = None
+        return self.partial_fit(query, key, key_padding_mask=key_padding_mask)
+
+    def partial_fit(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: "torch.Tensor | None" = None,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+    ) -> Self:
+        """Merge the mean of more queries with that of earlier ones.
+
+        Parameters
+        ----------
+        query, key, value, key_padding_mask : Tensor
+            Inputs, as in `fit`.
+
+        Returns
+        -------
+        self : object
+            The fitted module.
+        """
+        _, (query, key, _) = self._checked(query, key, key, None)
+        operator = self._operator(self.is_causal)
+        operator.partial_fit(query.detach(), key.detach(), key_padding_mask=key_padding_mask)
+        for name, array in zip(_RECORD, (operator.mean_queries_, operator._n_queries), strict=True):
+            setattr(self, name, torch.tensor(np.asarray(array, np.float64), device=query.device))
+        return self
+
+    @torch.compiler.disable
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+        if mask is not None:
+            raise ValueError(
+                f"attn_mask of shape {tuple(mask.shape)}: local attention honours (batch, S) and "
+                "(batch, 1, 1, S) alone. For causal attention pass is_causal=True."
+            )
+        with torch.autocast(query.device.type, enabled=False):
+            return self._operator(is_causal)(query, key, value, key_padding_mask=key_padding_mask)
+
+    @torch.compiler.disable
+    def _step(self, query, key, value, key_padding_mask, state, seed):
+        with torch.autocast(query.device.type, enabled=False):
+            return self._operator(True).step(
+                query, key, value, state, key_padding_mask=key_padding_mask
+            )
+
+    def _rescaled(self, query, key, ratio):
+        return query, key * ratio  # the mean query stays that of queries
+
+    def _apply(self, fn, recurse=True):
+        kept = {name: getattr(self, name) for name in _RECORD}
+        super()._apply(fn, recurse)
+        for name, tensor in kept.items():  # on the new device, but not in shorter floats
+            if tensor is not None:
+                setattr(self, name, tensor.to(getattr(self, name).device))
+        return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *others):
+        # Checkpoints of exact attention have no mean queries, and those of a fit have.
+        for name in _RECORD:
+            found: Any = state_dict.get(prefix + name)
+            setattr(self, name, None if found is None else found.detach().clone())
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def extra_repr(self) -> str:
+        """Return the arguments to show in the module's representation.
+
+        Returns
+        -------
+        str
+            The arguments that matter most.
+        """
+        names = "window", "n_heavy", "n_summaries", "block", "is_causal", "dropout"
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
