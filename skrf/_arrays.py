@@ -16,7 +16,7 @@ _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more th
 _PAIRS, _NUMBERS = 2**12, 2**20  # pairs of sparse rows, and numbers, subtracted at once
 _WIDE = 256  # columns from which expanded squares save time
 _GPU_ENTRIES = 2**25  # of a block, which hide the time that a GPU takes to begin an operation
-_NAMESPACES = {}  # by type, because a lookup costs as much as a small operation
+_NAMESPACES, _OF_TORCH = {}, {}  # by type, because a lookup costs as much as a small operation
 
 
 def is_array_api(X):
@@ -39,6 +39,14 @@ def namespace(X):
     return _NAMESPACES[kind]
 
 
+def is_torch(X):
+    """Return whether X is a tensor of torch."""
+    kind = type(X)
+    if kind not in _OF_TORCH:
+        _OF_TORCH[kind] = array_api_compat.is_torch_array(X)
+    return _OF_TORCH[kind]
+
+
 def rounding_of(X):
     """Return the relative rounding error, with a margin, of results that come from rows like X."""
     return 1e-10 if X.dtype == namespace(X).float64 else 1e-5
@@ -46,7 +54,7 @@ def rounding_of(X):
 
 def is_on_gpu(X):
     """Return whether X is an array of another library in the memory of a GPU."""
-    if array_api_compat.is_torch_array(X):
+    if is_torch(X):
         return X.device.type != "cpu"
     return array_api_compat.is_cupy_array(X)
 
@@ -60,7 +68,7 @@ def to_host(X):
     """Return an array of another library as NumPy of the same dtype; anything else unchanged."""
     if not is_array_api(X):
         return X
-    if array_api_compat.is_torch_array(X):
+    if is_torch(X):
         return X.numpy(force=True)
     if array_api_compat.is_cupy_array(X):
         return X.get()
@@ -108,7 +116,7 @@ def take(X, rows, axis=0):
 
 def constant(X):
     """Return X as a constant without gradients, which only torch has."""
-    return X.detach() if array_api_compat.is_torch_array(X) else X
+    return X.detach() if is_torch(X) else X
 
 
 def columns(parts):
@@ -292,7 +300,7 @@ def arithmetic(X):
     """
     if not is_array_api(X):
         return InPlace
-    return Recorded if array_api_compat.is_torch_array(X) else Pure
+    return Recorded if is_torch(X) else Pure
 
 
 class Kept:
@@ -305,7 +313,7 @@ class Kept:
         """Return the host result of `make()` in the library, device and dtype of X."""
         if not is_array_api(X):
             key = X.dtype
-        elif array_api_compat.is_torch_array(X) and namespace(X).is_inference_mode_enabled():
+        elif is_torch(X) and namespace(X).is_inference_mode_enabled():
             return like(make(), X)  # such tensors cannot be used where gradients are needed
         else:
             key = namespace(X).__name__, str(X.dtype), str(array_api_compat.device(X))

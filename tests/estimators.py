@@ -40,6 +40,11 @@ def _attention():
     return model, {"__call__": (X, Y, Y[:, :2])}
 
 
+def _local_attention():
+    model = attention.LocalAttention(3, 2, 1, block=2, causal=True).fit(X, X)
+    return model, {"__call__": (X, X, X[:, :2])}
+
+
 def _hmm(normalization):
     model = graphical.KernelHMM.from_random(
         3, 4, width=2, random_state=0, normalization=normalization, max_iter=2, tol=1.0
@@ -76,6 +81,7 @@ ESTIMATORS = {
     **{kind.__name__: partial(_predictor, kind, skrf.RFFSampler(8)) for kind in _RIDGES},
     "KernelRegressor-exact": partial(_predictor, skrf.KernelRegressor, "exact"),
     "ApproxKernelAttention": _attention,
+    "LocalAttention": _local_attention,
     "KernelHMM": partial(_hmm, "local"),
     "KernelHMM-global": partial(_hmm, "global"),
     "ChainMRF": partial(_field, graphical.ChainMRF),

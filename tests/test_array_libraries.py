@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skrf
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, exact_attention
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, LocalAttention, exact_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 
@@ -303,6 +303,24 @@ def test_attention(library, causal):
             compare(library, attention, parts, padding, "float64", err_msg=name, **tolerance)
         attention.fit(library.array(parts[0]), library.array(parts[1]))
         compare(library, attention, parts, padding, "float64", err_msg=name)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_local_attention(library, causal, dtype):
+    *parts, padding = inputs(0.5, dtype)
+    sizes = (20, 6, 1) if causal else (30, 6, 3)
+    attention = LocalAttention(*sizes, block=8, causal=causal)
+    compare(library, attention, parts, padding, dtype)
+    arrays = [library.array(values) for values in parts]
+    compare(library, attention.fit(*arrays[:2]), parts, padding, dtype)
+    if not causal:
+        return
+    expected, state = attention(*parts), attention.init_state()
+    for some in (slice(0, 60), slice(60, 61), slice(61, 62), slice(62, 150)):
+        out, state = attention.step(*(array[..., some, :] for array in arrays), state)
+        library.assert_same(out, expected[..., some, :], arrays[0], **TOLERANCE[dtype])
+    assert state.select([0]).recent.shape[0] == 1
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

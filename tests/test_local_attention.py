@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp, softmax
 
@@ -137,8 +139,8 @@ def test_padding_changes_nothing(causal):
     firsts, hidden = (50, 13), np.ones((2, 200), bool)
     for b, first in enumerate(firsts):
         hidden[b, first : first + 150] = False
-        for whole, given in zip(longer, (q, k, np.pad(v, [(0, 0)] * 3 + [(0, 2)])), strict=True):
-            whole[b, :, first : first + 150] = given[b]
+        for whole, real in zip(longer, (q, k, np.pad(v, [(0, 0)] * 3 + [(0, 2)])), strict=True):
+            whole[b, :, first : first + 150] = real[b]
     out = operator(*longer, key_padding_mask=hidden)[..., :3]
     expected = operator(q, k, v)
     for b, first in enumerate(firsts):
@@ -286,3 +288,41 @@ def test_states_and_fits_must_suit():
         operator(q, k, v)
     with pytest.raises(ValueError, match=r"partial_fit needs heads and width of fit"):
         operator.partial_fit(q, k)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_laws_hold_for_any_inputs(data):
+    causal = data.draw(st.booleans())
+    block = data.draw(st.integers(1, 6))
+    window = data.draw(st.integers(0 if causal else 3 * block, 20))
+    sizes = window, data.draw(st.integers(0, 5)), data.draw(st.integers(0, 1 if causal else 4))
+    n, size = data.draw(st.integers(1, 60)), 10.0 ** data.draw(st.integers(-70, 70))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    q, k, v = rng.normal(size=(3, 2, n, 3))
+    q, k = q * size, k * size * rng.integers(0, 2, size=(2, n, 1))  # some keys are equal
+    hidden = rng.random((2, n)) < data.draw(st.sampled_from([0.0, 0.3, 1.0]))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64])) if 1e-18 < size < 1e18 else float
+    q, k, v = (array.astype(dtype) for array in (q, k, v))
+    operator = LocalAttention(*sizes, block=block, causal=causal)
+    with np.errstate(under="ignore"):
+        out = operator(q, k, v, key_padding_mask=hidden)
+    assert out.dtype == dtype
+    # Outputs are means of values that are not hidden, and 0 where there is none.
+    rounding = 1e-5 if dtype == np.float32 else 1e-12
+    for h in range(2):
+        seen = v[h][~hidden[h]]
+        low, high = (seen.min(axis=0), seen.max(axis=0)) if len(seen) else (0.0, 0.0)
+        assert (out[h] >= np.minimum(low, 0) - rounding).all()
+        assert (out[h] <= np.maximum(high, 0) + rounding).all()
+    if not causal:
+        return
+    state, outs, i = operator.init_state(), [], 0
+    while i < n:
+        some = slice(i, i + data.draw(st.integers(1, 20)))
+        parts = (array[:, some] for array in (q, k, v))
+        with np.errstate(under="ignore"):
+            part, state = operator.step(*parts, state, key_padding_mask=hidden[:, some])
+        outs.append(part)
+        i = some.stop
+    assert_allclose(np.concatenate(outs, axis=1), out, rtol=0, atol=100 * rounding)

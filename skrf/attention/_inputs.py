@@ -5,6 +5,7 @@ There are U sets of keys and values (batch times key heads), each read by G quer
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import array_api_compat
@@ -167,8 +168,15 @@ def check_logits(bound, q, k, scale):
 
 def check_real(name, array):
     """Raise unless an array holds real numbers or booleans."""
-    if not namespace(array).isdtype(array.dtype, ("bool", "integral", "real floating")):
+    if not _kind(namespace(array), array.dtype)[0]:
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+
+
+@lru_cache(maxsize=64)  # asked for by every position of a stream
+def _kind(xp, dtype):
+    """Return whether a dtype is real, and whether it is that of floats of at most 32 bits."""
+    is_real = xp.isdtype(dtype, ("bool", "integral", "real floating"))
+    return is_real, xp.isdtype(dtype, "real floating") and xp.finfo(dtype).bits <= 32
 
 
 def check_flag(name, value):
@@ -196,7 +204,7 @@ def _as_floats(inputs):
                 "least 1."
             )
     dtypes = [array.dtype for array in arrays.values()]
-    is_single = all(xp.isdtype(t, "real floating") and xp.finfo(t).bits <= 32 for t in dtypes)
+    is_single = all(_kind(xp, dtype)[1] for dtype in dtypes)
     dtype = xp.float32 if is_single else xp.float64
     # Short floats of one kind keep their dtype.
     given = dtypes[0] if is_single and all(t == dtypes[0] for t in dtypes) else dtype

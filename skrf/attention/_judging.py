@@ -98,9 +98,9 @@ def warn_of_collapse(distances):
         warnings.warn(
             "Random features have collapsed: at a few queries the relative error of the output is "
             f"{error / size:.2g}, that of the mean of the values {of_mean / size:.2g}. Compare "
-            "operators on your inputs by compare_attention: ClusterQuantizer unless attention is "
-            "causal, more features, or AdaptiveRF(asymmetric=True) after fit. If nothing beats the "
-            "mean there, use exact attention.",
+            "operators on your inputs by compare_attention: LocalAttention, which is meant for "
+            "trained models, more features, or AdaptiveRF(asymmetric=True) after fit. If nothing "
+            "beats the mean there, use exact attention.",
             FeatureCollapseWarning,
             stacklevel=3,
         )

@@ -167,9 +167,8 @@ def _outputs_by_block(q, k, v, padding, heads, scale, causal, mask, block_size):
 
 def dtype_of_logits(inputs, scale, is_weighted):
     """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
-    with np.errstate(over="ignore"):
-        largest = np.multiply(largest_entry(inputs.q), largest_entry(inputs.k))
-        bound = check_logits(largest * scale * inputs.q.shape[-1], inputs.q, inputs.k, scale)
+    largest = largest_entry(inputs.q) * largest_entry(inputs.k)  # Python's floats overflow to inf
+    bound = check_logits(largest * scale * inputs.q.shape[-1], inputs.q, inputs.k, scale)
     # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
     if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
         return namespace(inputs.q).float64

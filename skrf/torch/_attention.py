@@ -149,7 +149,8 @@ class Attention(nn.Module):
         """
         self.init_state()
         _, parts = self._checked(query, key, value, True)
-        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        if self.training and self.dropout:
+            parts[2] = nn.functional.dropout(parts[2], self.dropout)
         out, state = self._step(*parts, key_padding_mask, state, self.seed)
         return out[:, 0] if query.ndim == 3 else out, state
 

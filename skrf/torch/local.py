@@ -90,13 +90,12 @@ class LocalAttention(Attention):
         self.mask = None
         for name in _RECORD:
             self.register_buffer(name, None)
-        self._operator(is_causal)  # which checks the sizes
+        self._operator(is_causal).units  # noqa: B018 which checks the sizes
 
     def _operator(self, is_causal):
         """Return the operator of a direction."""
         sizes = self.window, self.n_heavy, self.n_summaries
         operator = _Operator(*sizes, block=self.block, causal=is_causal, scale=self.scale)
-        operator.units  # noqa: B018
         if self.mean_queries is not None:
             operator.mean_queries_ = self.mean_queries.numpy(force=True)
             operator._n_queries = self.n_queries.numpy(force=True)
@@ -168,10 +167,11 @@ class LocalAttention(Attention):
 
     @torch.compiler.disable
     def _step(self, query, key, value, key_padding_mask, state, seed):
+        parts, options = (query, key, value, state), {"key_padding_mask": key_padding_mask}
+        if not torch.is_autocast_enabled(query.device.type):
+            return self._operator(True).step(*parts, **options)
         with torch.autocast(query.device.type, enabled=False):
-            return self._operator(True).step(
-                query, key, value, state, key_padding_mask=key_padding_mask
-            )
+            return self._operator(True).step(*parts, **options)
 
     def _rescaled(self, query, key, ratio):
         return query, key * ratio  # the mean query stays that of queries

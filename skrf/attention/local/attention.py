@@ -11,6 +11,7 @@ from ..._arrays import cast, in_library_of, like, namespace, take, to_host
 from ..._estimator import EstimatorBase
 from ..._typing import Array
 from .._feature_maps import real_queries
+from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
 from ..exact import dtype_of_logits
@@ -362,11 +363,8 @@ class LocalAttention(EstimatorBase):
     def _attend(self, inputs, state=None):
         """Return the outputs (U, G, L, e), and the state after them if one is given."""
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
-        xp, (n_sets, _, n_queries, _), n_keys = (
-            namespace(inputs.q),
-            inputs.q.shape,
-            inputs.k.shape[1],
-        )
+        xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
+        n_keys = inputs.k.shape[1]
         mean, n_missing = self._mean(inputs, scale), n_keys - n_queries
         self._check_lengths(sizes, mean, n_queries, n_keys)
         check_finite("v", inputs.v)
@@ -375,8 +373,10 @@ class LocalAttention(EstimatorBase):
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         flat, counts = None, np.zeros(n_sets, int)
         if state is not None and state.recent is not None:
+            counts = state.checked_counts(inputs)
+            if inputs.padding is None and state.goes_on(sizes, counts, rows):
+                return self._attend_one(sizes, q, rows, state, int(counts[0]))
             flat = state.flat(inputs)
-            counts = flat.host_counts()
         padding, is_key = to_host(inputs.padding), None
         if padding is not None:
             is_key = ~inputs.padding
@@ -410,13 +410,34 @@ class LocalAttention(EstimatorBase):
             out = attend_around(sizes, q, rows, is_key, mean, self._blocks) if n else empty
             return out, None
         held, outs = nothing_held(sizes, q, rows) if flat is None else flat.held(part), []
-        at_once = _BLOCKS_AT_ONCE * sizes.block
-        for i in range(0, n, at_once):
-            some = slice(i, i + at_once)
+        for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
-            out, held = attend_causal(sizes, held, *parts, mean, max(first - i, 0), self._blocks)
+            out, held = attend_causal(
+                sizes, held, *parts, mean, max(first - some.start, 0), self._blocks
+            )
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
+
+    def _attend_one(self, sizes, q, rows, state, count):
+        """Return the output of one position within a block, and the state: what else is as it was.
+
+        This is what a `Stretch` of one row gets, in less time.
+        """
+        xp, (n_sets, n_heads, _, _), width = namespace(q), q.shape, rows.shape[-1]
+        before = xp.reshape(state.recent, (n_sets, -1, width))
+        recent, seen_from = (
+            xp.concat([before, rows], axis=1),
+            sizes.seen_from(count - count % sizes.block),
+        )
+        m, far = recent.shape[1], None
+        if seen_from:
+            pool = xp.reshape(state.far, (n_sets, n_heads, 1, -1, width))
+            far = blocks.Far(pool, None, None, xp.reshape(state.bias, pool.shape[:-1]))
+        near = slice(m - (count + 1 - seen_from), m)
+        block = blocks.Block(slice(0, 1), near, None if far is None else 0)
+        out = self._blocks(q, recent, None, [block], far, True)
+        recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
+        return out, replace(state, recent=recent, counts=state.counts + 1)
 
     def _check_lengths(self, sizes, mean, n_queries, n_keys):
         if n_queries == n_keys:

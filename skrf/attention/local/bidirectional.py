@@ -1,9 +1,8 @@
 """Bidirectional local attention: heavy keys and summaries of what is outside of every window.
 
-The keys of the largest scores, as many as are heavy and in a window together, are candidates.
-Windows move on, so that sums over all others before and after a window are running sums in both
-directions; candidates outside of it that are not heavy there are added to them. Nothing is ever
-subtracted.
+Keys that are heavy for some window are among the candidates, those of the largest scores. Windows
+move on, so that sums over all others before and after a window are running sums in both directions;
+candidates outside of it that are not heavy there are added to them. Nothing is ever subtracted.
 """
 
 from itertools import pairwise
@@ -11,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..._arrays import cast, in_library_of, like, namespace, take
+from .._groups import blocks
 from .blocks import Block, Far, attend
 from .selection import flat_numbers, ranked, scores_of, taken
 from .summaries import (
@@ -32,18 +32,20 @@ def attend_around(sizes, q, rows, is_key, mean, attend=attend):
     """Return the outputs; the parameters are those of `attend_causal`."""
     xp, n = namespace(q), q.shape[-2]
     starts = range(0, n, sizes.block)
-    if n <= sizes.units:
-        blocks = [Block(slice(i, min(i + sizes.block, n)), slice(0, n), None) for i in starts]
-        return attend(q, rows, is_key, blocks, None, False)
-    others, outs = _Others(sizes, rows, is_key, mean), []
-    for i in range(0, len(starts), _BLOCKS_AT_ONCE):
-        some = starts[i : i + _BLOCKS_AT_ONCE]
-        near = [sizes.around(start, n) for start in some]
-        blocks = [
-            Block(slice(start, min(start + sizes.block, n)), window, j)
-            for j, (start, window) in enumerate(zip(some, near, strict=True))
+    windows = [slice(0, n) if n <= sizes.units else sizes.around(start, n) for start in starts]
+    if n <= sizes.units or not sizes.n_heavy + sizes.n_summaries:
+        whole = [
+            Block(slice(start, min(start + sizes.block, n)), window, None)
+            for start, window in zip(starts, windows, strict=True)
         ]
-        outs.append(attend(q, rows, is_key, blocks, others.beyond(near), False))
+        return attend(q, rows, is_key, whole, None, False)
+    others, outs = _Others(sizes, rows, is_key, mean, windows), []
+    for some in blocks(len(starts), _BLOCKS_AT_ONCE):
+        group = [
+            Block(slice(start, min(start + sizes.block, n)), window, i)
+            for i, (start, window) in enumerate(zip(starts[some], windows[some], strict=True))
+        ]
+        outs.append(attend(q, rows, is_key, group, others.beyond(some), False))
     return xp.concat(outs, axis=-2)
 
 
@@ -60,20 +62,24 @@ class _Others:
         Which of them are no padding.
     mean : array of shape (U, G, d)
         Mean query.
+    windows : list of slice
+        The windows of all blocks.
     """
 
-    def __init__(self, sizes, rows, is_key, mean):
-        xp, n, width = namespace(rows), rows.shape[1], mean.shape[-1]
+    def __init__(self, sizes, rows, is_key, mean, windows):
+        xp, width = namespace(rows), mean.shape[-1]
         self.sizes, self.mean = sizes, mean
+        self.edges = np.array([(window.start, window.stop) for window in windows])
         scores = scores_of(mean, rows[..., :width], is_key)
         order = ranked(scores)
         self.places = order[..., : sizes.n_heavy + sizes.window]
+        groups = blocks(len(windows), _BLOCKS_AT_ONCE)
+        self.heavy = np.concatenate([self._chosen(some) for some in groups], axis=2)
+        self.places = self.places[..., : max(self.heavy.max(initial=0) + 1, 1)]
         self.scores = np.take_along_axis(scores, self.places, axis=-1)
         rows = rows[:, None, :, :]
-        self.pool, self.numbers = (
-            xp.reshape(rows, (-1, rows.shape[-1])),
-            flat_numbers(rows, self.places),
-        )
+        self.pool = xp.reshape(rows, (-1, rows.shape[-1]))
+        self.numbers = flat_numbers(rows, self.places)
         self.none = filled(0.0, (1, 1, 1, 0, rows.shape[-1]), rows, rows.dtype)
         if not sizes.n_summaries:
             return
@@ -86,20 +92,26 @@ class _Others:
         is_other = np.ones(scores.shape, bool)
         np.put_along_axis(is_other, self.places, False, axis=-1)
         logs = xp.where(in_library_of(is_other, mean)[..., None], logs, like(-np.inf, logs))
-        near = [sizes.around(start, n) for start in range(0, n, sizes.block)]
-        self.starts = np.unique([window.start for window in near])
-        self.stops = np.unique([window.stop for window in near])
+        self.starts, self.stops = map(np.unique, self.edges.T)
         self.before = _running(logs, rows, list(pairwise(self.starts)))
         self.after = _running(logs, rows, list(pairwise(self.stops))[::-1])
 
-    def beyond(self, near):
-        """Return the `Far` of some windows."""
-        xp, sizes, mean = namespace(self.pool), self.sizes, self.mean
-        starts, stops = np.array([(window.start, window.stop) for window in near]).T[:, :, None]
+    def _is_outside(self, some):
+        """Return which candidates are outside of the windows of some blocks, (U, G, m, C)."""
+        starts, stops = self.edges[some].T[:, :, None]
         places = self.places[:, :, None, :]
-        is_outside = (places < starts) | (places >= stops)
-        is_heavy = is_outside & (is_outside.cumsum(axis=-1) <= sizes.n_heavy)
-        heavy = np.nonzero(is_heavy)[-1].reshape(*is_heavy.shape[:3], sizes.n_heavy)
+        return (places < starts) | (places >= stops)
+
+    def _chosen(self, some):
+        """Return which candidates are heavy for some blocks, (U, G, m, h): the first outside."""
+        is_outside = self._is_outside(some)
+        is_heavy = is_outside & (is_outside.cumsum(axis=-1) <= self.sizes.n_heavy)
+        return np.nonzero(is_heavy)[-1].reshape(*is_heavy.shape[:3], self.sizes.n_heavy)
+
+    def beyond(self, some):
+        """Return the `Far` of some blocks."""
+        xp, sizes, mean = namespace(self.pool), self.sizes, self.mean
+        heavy = self.heavy[:, :, some]
         scores, numbers = (
             np.take_along_axis(array[:, :, None, :], heavy, axis=-1)
             for array in (self.scores, self.numbers)
@@ -108,11 +120,14 @@ class _Others:
         if not sizes.n_summaries:
             none = xp.broadcast_to(self.none, (*heavy.shape[:3], *self.none.shape[-2:]))
             return Far(self.pool, numbers, none, cast(bias, self.pool.dtype))
-        is_rest = in_library_of(is_outside & ~is_heavy, mean)[..., None, :]
+        is_rest = self._is_outside(some)
+        np.put_along_axis(is_rest, heavy, False, axis=-1)
+        is_rest = in_library_of(is_rest, mean)[..., None, :]
         logs = xp.where(is_rest, self.logs[:, :, None, :, :], like(-np.inf, self.logs))
         rest = summary_of(logs, self.candidates[:, :, None, :, :])
-        n_before = np.searchsorted(self.starts, starts[:, 0])
-        n_after = len(self.stops) - 1 - np.searchsorted(self.stops, stops[:, 0])
+        starts, stops = self.edges[some].T
+        n_before = np.searchsorted(self.starts, starts)
+        n_after = len(self.stops) - 1 - np.searchsorted(self.stops, stops)
         outer = merged(_at(self.before, n_before), _at(self.after, n_after))
         summaries = merged(outer, rest)
         of_summaries = bias_of(summaries, mean[:, :, None, None, :], mean.shape[-1])

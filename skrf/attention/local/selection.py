@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from ..._arrays import cast, constant, namespace, take, to_host
+from .._groups import blocks
 
 _TERMS = 2**17  # of scores that are added at once
 
@@ -20,7 +21,7 @@ def scores_of(mean, keys, is_key=None):
     """
     xp, mean, keys = namespace(keys), constant(mean), constant(keys)
     at_once = max(1, _TERMS // math.prod(mean.shape))  # that stay in a processor's cache
-    parts = [keys[:, None, i : i + at_once, :] for i in range(0, keys.shape[1], at_once)]
+    parts = [keys[:, None, some, :] for some in blocks(keys.shape[1], at_once)]
     scores = [_added(cast(mean, xp.float64)[..., None, :] * part) for part in parts]
     scores = np.concatenate([to_host(part) for part in scores], axis=-1)
     return scores if is_key is None else np.where(to_host(is_key)[:, None, :], scores, -np.inf)

@@ -105,8 +105,44 @@ class LocalState:
         }
         return type(self)(**changed)
 
+    def checked_counts(self, inputs: Any) -> np.ndarray:
+        """Return the counts of all sets on the host, or raise if the state does not fit.
+
+        Parameters
+        ----------
+        inputs : Inputs
+            The positions that continue it.
+
+        Returns
+        -------
+        ndarray of int of shape (U,)
+            The counts.
+        """
+        given = tuple(self.far.shape[:-2]), self.far.shape[-1], namespace(self.far).__name__
+        width = inputs.k.shape[-1] + inputs.v.shape[-1]
+        needed = inputs.leading, width, namespace(inputs.q).__name__
+        if given != needed:
+            raise ValueError(
+                "state must come from earlier positions of the same inputs: it holds heads of "
+                f"shape {given[0]} with {given[1]} numbers per key and value of {given[2]}, these "
+                f"need {needed[0]}, {needed[1]} and {needed[2]}."
+            )
+        return to_host(self.counts).reshape(-1)
+
+    def goes_on(self, sizes: Any, counts: np.ndarray, rows: Array) -> bool:
+        """Return whether rows without padding are one position within a block after the first."""
+        count = counts[0]
+        return (
+            rows.shape[1] == 1
+            and self.is_key is None
+            and rows.dtype == self.recent.dtype
+            and count > sizes.block
+            and count % sizes.block > 0
+            and bool((counts == count).all())
+        )
+
     def flat(self, inputs: Any) -> Self:
-        """Return the state with one axis for all sets of keys, or raise if it does not fit.
+        """Return the state with one axis for all sets of keys.
 
         Parameters
         ----------
@@ -118,18 +154,8 @@ class LocalState:
         LocalState
             Arrays of the shapes (U, ...) and (U, G, ...).
         """
-        (n_sets, n_heads, _, _), width = inputs.q.shape, inputs.k.shape[-1] + inputs.v.shape[-1]
-        given = tuple(self.far.shape[:-2]), self.far.shape[-1], namespace(self.far).__name__
-        needed = inputs.leading, width, namespace(inputs.q).__name__
-        if given != needed:
-            raise ValueError(
-                "state must come from earlier positions of the same inputs: it holds heads of "
-                f"shape {given[0]} with {given[1]} numbers per key and value of {given[2]}, these "
-                f"need {needed[0]}, {needed[1]} and {needed[2]}."
-            )
-        n_lead = len(inputs.leading), len(inputs.key_leading)
-        lead = (n_sets, n_heads), (n_sets,)
-        return self._reshaped(n_lead, lead)
+        lead = tuple(inputs.q.shape[:2]), (inputs.q.shape[0],)
+        return self._reshaped((len(inputs.leading), len(inputs.key_leading)), lead)
 
     def _reshaped(self, n_lead, lead):
         def reshaped(name, array):
@@ -176,7 +202,3 @@ class LocalState:
                 lambda name, _: take(xp.concat([getattr(p, name) for p in parts], axis=0), order)
             )
         return state._reshaped((2, 1), (tuple(inputs.leading), tuple(inputs.key_leading)))
-
-    def host_counts(self) -> np.ndarray:
-        """Return the counts on the host."""
-        return to_host(self.counts).reshape(-1)

@@ -27,6 +27,7 @@ from ..._arrays import (
     take,
 )
 from ..._sums import finite, transposed
+from .._groups import blocks
 
 _ITERATIONS = 5  # of k-means, after which the summaries hardly change
 _SAMPLE = 1024  # keys that the centres are means of
@@ -69,7 +70,8 @@ def summary_of(logs, rows):
     """
     xp, (*lead, n, c) = namespace(rows), logs.shape
     # Weights add up to at most 1, so that sums of values near the largest float are floats.
-    top = finite(constant(xp.max(logs, axis=-1, keepdims=True))) + math.log(c)
+    largest = constant(xp.max(logs, axis=-1, keepdims=True))
+    top = finite(largest) + math.log(c)
     weights = xp.exp(cast(logs - top, rows.dtype))
     total = xp.sum(weights, axis=-1, keepdims=True)
     total = xp.where(total == 0, like(1.0, total), total)
@@ -77,8 +79,7 @@ def summary_of(logs, rows):
         weights = xp.reshape(weights, (*lead[:-1], 1, lead[-1] * n, c))
     sums = xp.reshape(weights @ rows, (*lead, n, rows.shape[-1]))
     log_weight = xp.log(cast(total, top.dtype)) + top
-    is_some = xp.max(logs, axis=-1, keepdims=True) > -np.inf
-    log_weight = xp.where(is_some, log_weight, like(-np.inf, top))[..., 0]
+    log_weight = xp.where(largest > -np.inf, log_weight, like(-np.inf, top))[..., 0]
     return Summary(log_weight, sums / total)
 
 
@@ -111,10 +112,10 @@ def running(first, parts):
         Of shapes (..., n + 1) and (..., n + 1, w), the first of which is `first`.
     """
     xp, found = namespace(parts.mean), [first]
-    for i in range(0, parts.log_weight.shape[-1], _PARTS):
+    for some in blocks(parts.log_weight.shape[-1], _PARTS):
         logs, rows = found[-1].log_weight[..., -1:], found[-1].mean[..., -1:, :]
-        logs = xp.concat([logs, parts.log_weight[..., i : i + _PARTS]], axis=-1)
-        rows = xp.concat([rows, parts.mean[..., i : i + _PARTS, :]], axis=-2)
+        logs = xp.concat([logs, parts.log_weight[..., some]], axis=-1)
+        rows = xp.concat([rows, parts.mean[..., some, :]], axis=-2)
         n = logs.shape[-1]
         is_known = in_library_of(np.arange(n) <= np.arange(1, n)[:, None], logs)
         found.append(summary_of(xp.where(is_known, logs[..., None, :], like(-np.inf, logs)), rows))
