@@ -283,6 +283,8 @@ class ApproxKernelAttention(EstimatorBase):
                     "not take them from its inputs: call fit(q, k) first."
                 )
             return self._drawn[width][2] * n_sets
+        if not (needs_data(prototype) or hasattr(prototype, "_adapted")):  # data change nothing
+            return self._drawn[width][2] * n_sets
 
         def maps_of(rows):
             return HeadMaps(fitted(prototype, *rows))
