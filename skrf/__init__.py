@@ -27,6 +27,7 @@ _HOME = {
     "OptimalPositiveRF": "features",
     "PoissonRF": "features",
     "PositiveRF": "features",
+    "QuadratureFourierFeatures": "features",
     "RFFSampler": "features",
     "RelevanceScaler": "features",
     "SimplexRF": "features",

@@ -27,6 +27,11 @@ def _transformer(kind, **params):
     return kind(random_state=0, **params).fit(X, TARGETS), {"transform": (X,)}
 
 
+def _quadrature():
+    model = skrf.QuadratureFourierFeatures(9, margin=1.0).fit(X[:, :2])
+    return model, {"transform": (X[:, :2],), "exact_kernel": (X[:, :2], Y[:, :2])}
+
+
 def _predictor(kind, feature_map=None, **params):
     if feature_map != "exact":
         params["random_state"] = 0
@@ -73,6 +78,7 @@ ESTIMATORS = {
     **{name: partial(_mechanism, name) for name in MECHANISMS},
     "ClusterNystroem": partial(_transformer, skrf.ClusterNystroem, n_components=6),
     "ClusterQuantizer": partial(_transformer, skrf.ClusterQuantizer, n_components=6),
+    "QuadratureFourierFeatures": _quadrature,
     "RelevanceScaler": partial(_transformer, skrf.RelevanceScaler),
     **{
         kind.__name__: partial(_predictor, kind, skrf.AdaptiveRF(8))

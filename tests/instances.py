@@ -104,8 +104,8 @@ PLAIN = (
 )
 
 
-# Draw nothing, are biased and have one kernel: test_landmarks.py has their tests.
-LANDMARKS = {"ClusterNystroem", "ClusterQuantizer"}
+# Draw nothing, are biased: test_landmarks.py and test_quadrature.py have their tests.
+LANDMARKS = {"ClusterNystroem", "ClusterQuantizer", "QuadratureFourierFeatures"}
 
 
 def exported_mechanisms():

@@ -21,6 +21,7 @@ from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPo
 from .hybrid import HybridRF
 from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
+from .quadrature import QuadratureFourierFeatures
 from .quantizer import ClusterQuantizer, lacks_rows
 from .relevance import RelevanceScaler
 from .trigonometric import RFFSampler
@@ -39,6 +40,7 @@ __all__ = [
     "OptimalPositiveRF",
     "PoissonRF",
     "PositiveRF",
+    "QuadratureFourierFeatures",
     "RFFSampler",
     "RelevanceScaler",
     "SimplexRF",

@@ -24,6 +24,7 @@ class Contract(ABC):
     _is_positive = False
     _is_symmetric = True
     _is_unbiased = True
+    _suits_ratios = True  # of sums of features, as kernel regression divides them
 
     # Feature maps without the parameter have this kernel, or name their own.
     kernel = "gaussian"

@@ -55,6 +55,11 @@ class KernelRegression(KernelEstimator):
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
             return replace(self._before(maps, data), prior_share=share)
         feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
+        if not getattr(feature_map, "_suits_ratios", True):
+            raise ValueError(
+                f"feature_map={feature_map!r} does not suit kernel regression, because sums of its "
+                "features may be negative: use ridge regression, or another map."
+            )
         if self._leaves_sigma_open(feature_map):
             with beside_threads(feature_map):
                 sigma, share, score = best_sigma(feature_map, data)

@@ -20,6 +20,7 @@ from ..features import (
     GeneralizedExponentialRF,
     OptimalPositiveRF,
     PositiveRF,
+    QuadratureFourierFeatures,
     RFFSampler,
 )
 from ._sample import check_feature_map, check_sides, log_ratio, sample_rows, sides_of
@@ -232,7 +233,8 @@ def compare(
     kernel : {"gaussian", "softmax"}, default="gaussian"
         Their kernel.
     feature_maps : dict of str to feature map, default=None
-        Feature maps to compare; None means `default_feature_maps`.
+        Feature maps to compare; None means `default_feature_maps`, and for at most three columns
+        `QuadratureFourierFeatures`.
     criterion : {"log", "frobenius", "sums"}, default="log"
         The error by which the table is sorted: ``log_error``, ``measured`` or ``sum_error``.
     random_state : int, default=0
@@ -277,6 +279,9 @@ def compare(
     keys = rows if Y is None else Y[sample_rows(Y, random_state)]
     if feature_maps is None:
         feature_maps = default_feature_maps(n_components, sigma=sigma, kernel=kernel)
+        if kernel == "gaussian" and X.shape[1] <= 3:
+            quadrature = QuadratureFourierFeatures(n_components, sigma=sigma)
+            feature_maps["quadrature Fourier"] = quadrature
     table = [
         _row(name, feature_map, X, Y, rows, keys, random_state)
         for name, feature_map in checked_feature_maps(feature_maps).items()

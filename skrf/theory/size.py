@@ -10,11 +10,12 @@ from sklearn.base import clone
 
 from .._typing import Array
 from .._validation import check_positive
-from ..features import BaseRandomFeatures
+from ..features import BaseRandomFeatures, QuadratureFourierFeatures
 from ._sample import check_feature_map, check_sides, log_errors_of, log_ratio
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
+_MOST_COMPONENTS = 2**17  # of a lattice
 _CONSTANT = 512  # feature maps do not change with their size from here on
 _LARGEST_LOG = 690.0  # e^690 is still a float
 _INDEPENDENT = {"coupling": "iid", "projection": "dense"}
@@ -82,6 +83,8 @@ def n_components_for(
         raise ValueError(f"quantile must be None or a number from 0 to 1, got {quantile!r}.")
     check_feature_map(feature_map)
     X, Y = check_sides(X, Y)
+    if isinstance(feature_map, QuadratureFourierFeatures):
+        return _columns_of_bound(feature_map, X, Y, rel_error, quantile)
     block, log_kernel, log_errors = _source(feature_map, X, Y)
 
     def errors_of(count):
@@ -106,6 +109,34 @@ def n_components_for(
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
     return count * feature_map._columns_per_projection
+
+
+def _columns_of_bound(feature_map, X, Y, rel_error, quantile):
+    """Return the smallest number of components whose bound of the error is small enough."""
+    keys = X if Y is None else Y
+    fitted = clone(feature_map).fit(X, keys=Y)
+    chosen = _chosen(X.shape[0], keys.shape[0], _MAX_ROWS)
+    values = [fitted.exact_kernel(X[rows], keys[others]).ravel() for rows, others in chosen]
+    values = np.concatenate(values)
+    if quantile is None:
+        least = np.sqrt(np.mean(values**2))
+    else:
+        least = np.quantile(values, 1 - float(quantile), method="lower")
+
+    def is_enough(n_components):
+        sized = clone(feature_map).set_params(n_components=n_components).fit(X, keys=Y)
+        return sized.kernel_error_bound() <= rel_error * least
+
+    most = 1
+    while not is_enough(most):
+        if most >= _MOST_COMPONENTS:
+            raise ValueError(
+                f"rel_error={rel_error!r} takes more than {_MOST_COMPONENTS} components of "
+                f"{feature_map!r}."
+            )
+        most *= 2
+    n = most // 2 + 1 + bisect_left(range(most // 2 + 1, most), True, key=is_enough)
+    return clone(feature_map).set_params(n_components=n).fit(X, keys=Y).n_components_
 
 
 def _source(feature_map, X, Y):

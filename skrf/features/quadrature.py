@@ -1,0 +1,435 @@
+"""Fourier features of a lattice of frequencies, for few columns: nothing is random."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import product
+from numbers import Real
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
+
+from .. import _kernels
+from .._arrays import Kept, largest_entry, like, namespace
+from .._sums import Rows
+from .._typing import RandomState, Sigma
+from .._validation import Interval, StrOptions
+from ._affine import about_a_row
+from ._docs import document
+from ._map import FeatureMap
+from .base import BaseRandomFeatures
+from .spectra import SPECTRA
+
+_MOST_COLUMNS = 3  # of X; beyond, a lattice has too few frequencies on every axis
+_LOW, _HIGH = 0.02, 0.98  # shares of the distinct values of a column between which most rows lie
+_EDGE = 1e-9  # relative: frequencies so near to the radius count as inside
+_ALIASES = 4  # neighbours of a period whose kernel is not negligible, on either side
+_SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+
+
+class Spectrum(NamedTuple):
+    """A kernel of distances, in length scales, and its spectral density, in d dimensions.
+
+    Parameters
+    ----------
+    nu : float
+        Smoothness of a Matern kernel; inf is the Gaussian kernel.
+    n_axes : int
+        d.
+    """
+
+    nu: float
+    n_axes: int
+
+    def kernel(self, distances):
+        """Return the kernel at distances."""
+        if self.nu == math.inf:
+            return np.exp(distances * distances / -2)
+        r = math.sqrt(2 * self.nu) * distances
+        polynomial = {0.5: 0.0, 1.5: r, 2.5: r + r * r / 3}[self.nu]
+        return (1 + polynomial) * np.exp(-r)
+
+    def density(self, squares):
+        """Return the spectral density at frequencies, given the squares of their lengths."""
+        d, nu = self.n_axes, self.nu
+        if nu == math.inf:
+            return (2 * math.pi) ** (d / 2) * np.exp(squares / -2)
+        log = d * math.log(2) + d / 2 * math.log(math.pi) + gammaln(nu + d / 2) - gammaln(nu)
+        return np.exp(log + nu * math.log(2 * nu) - (nu + d / 2) * np.log(2 * nu + squares))
+
+
+class Lattice(NamedTuple):
+    """Frequencies at equal distances inside of a ball.
+
+    Parameters
+    ----------
+    frequencies : ndarray of shape (m, d)
+        One of every pair of opposite ones, without 0.
+    shares : ndarray of shape (m + 1,)
+        Weights of 0 and of the pairs; they add up to 1.
+    bound : float
+        Upper bound of the error of the kernel.
+    """
+
+    frequencies: np.ndarray
+    shares: np.ndarray
+    bound: float
+
+
+def lattice_of(spectrum, extents, n_columns):
+    """Return the `Lattice` of the least bound that makes at most so many columns.
+
+    The features repeat after a period, which is an extent and a gap; the gap of the Gaussian
+    kernel is the radius of the ball, which is about the best one.
+    """
+    if spectrum.nu == math.inf:
+        return _of_gap(spectrum, extents, n_columns, None)
+    largest = 60.0 / math.sqrt(2 * spectrum.nu)
+    best = minimize_scalar(
+        lambda log: _of_gap(spectrum, extents, n_columns, math.exp(log)).bound,
+        bounds=(math.log(0.1), math.log(largest)),
+        method="bounded",
+        options={"xatol": 1e-3},
+    )
+    return _of_gap(spectrum, extents, n_columns, math.exp(round(best.x, 2)))
+
+
+def _of_gap(spectrum, extents, n_columns, gap):
+    """Return the `Lattice` for a gap; None is the radius."""
+
+    def numbers(radius):
+        steps = 2 * math.pi / (extents + (radius if gap is None else gap))
+        most = np.floor(radius * (1 + _EDGE) / steps).astype(int)
+        if np.prod(2.0 * most + 1) > 8 * n_columns + 8:  # the ball holds over half of the box
+            return None, steps
+        grid = np.stack(np.meshgrid(*(np.arange(-n, n + 1) for n in most), indexing="ij"), axis=-1)
+        grid = grid.reshape(-1, len(extents))
+        inside = np.sum((grid * steps) ** 2, axis=1) <= (radius * (1 + _EDGE)) ** 2
+        return grid[inside], steps
+
+    low, high = 0.0, 1.0
+    while _is_small(numbers(high)[0], n_columns):
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _is_small(numbers(middle)[0], n_columns) else (low, middle)
+    grid, steps = numbers(low * (1 - 1e-6))
+    # Of opposite frequencies, the one whose first number other than 0 is positive.
+    signs = np.sign(grid) @ 3 ** np.arange(len(extents))[::-1]
+    chosen = grid[signs > 0]
+    chosen = chosen[np.lexsort((*chosen.T[::-1], np.sum((chosen * steps) ** 2, axis=1).round(9)))]
+    frequencies = chosen * steps
+    weights = np.append(1.0, 2 * np.ones(len(chosen)))
+    weights *= spectrum.density(np.append(0.0, np.sum(frequencies**2, axis=1)))
+    periods = 2 * math.pi / steps
+    total, aliases = _aliases(spectrum, periods, extents)
+    kept = weights.sum() / np.prod(periods)
+    bound = aliases + 2 * max(1 - kept / total, 0.0)
+    return Lattice(frequencies, weights / weights.sum(), float(bound))
+
+
+def _is_small(grid, n_columns):
+    return grid is not None and len(grid) <= n_columns
+
+
+def _aliases(spectrum, periods, extents):
+    """Return the sum of the kernel at all multiples of the periods, and at the nearest images."""
+    total = aliases = 0.0
+    for numbers in product(range(-_ALIASES, _ALIASES + 1), repeat=len(periods)):
+        n = np.abs(numbers)
+        total += float(spectrum.kernel(np.linalg.norm(n * periods)))
+        if n.any():
+            nearest = np.where(n > 0, np.maximum(n * periods - extents, 0.0), 0.0)
+            aliases += float(spectrum.kernel(np.linalg.norm(nearest)))
+    return total, aliases
+
+
+@dataclass(frozen=True, eq=False)
+class LatticeMap(FeatureMap):
+    """Weighted cosines and sines of rows, which are moved to the edge of a box.
+
+    Parameters
+    ----------
+    sigma : float
+        Multiplier of the rows.
+    low, high : ndarray of shape (d,)
+        The box, with its margin.
+    frequencies : ndarray of shape (m, d)
+        Frequencies; 0 on axes that are dropped.
+    amplitudes : ndarray of shape (2 m + 1,)
+        Factors of 1, the cosines and the sines.
+    """
+
+    sigma: float
+    low: np.ndarray
+    high: np.ndarray
+    frequencies: np.ndarray
+    amplitudes: np.ndarray
+    _kept: Kept = field(init=False, default_factory=Kept)
+    is_positive = False
+    is_double = is_bounded = True
+    n_features = property(lambda self: self.frequencies.shape[1])
+    n_columns = property(lambda self: len(self.amplitudes))
+    n_sines = property(lambda self: self.n_columns)
+
+    def _angles(self, X):
+        """Return rows inside of the box, and the angles of their cosines."""
+        X = X.toarray() if sp.issparse(X) else X
+        xp = namespace(X)
+        low, high = like(self.low, X), like(self.high, X)
+        inside = xp.minimum(xp.maximum(X, low), high)
+        middle = like(self.low + (self.high - self.low) / 2, X)
+        matrix = self._kept.like(X, lambda: self.sigma * self.frequencies.T)
+        return inside, (inside - middle) @ matrix
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        _, angles = self._angles(X)
+        xp = namespace(angles)
+        columns = [xp.ones_like(angles[:, :1]), xp.cos(angles), xp.sin(angles)]
+        values = xp.concat(columns, axis=1) * like(self.amplitudes, angles)
+        return Rows(values, xp.zeros_like(angles[:, :1]) if self.n_columns > 1 else values * 0)
+
+    def write(self, X, out, room, lower=None):
+        """Write the values of rows on the host and return their scale, 0."""
+        _, angles = self._angles(X)
+        out[:, 0] = 1.0
+        _kernels.sine_cosine(angles, None, out[:, 1:])
+        out *= like(self.amplitudes, out)
+        return np.zeros((len(out), 1), out.dtype)
+
+    def pull_back(self, X, by_values):
+        """Return the gradient with respect to X, 0 outside of the box."""
+        inside, angles = self._angles(X)
+        xp, m = namespace(angles), angles.shape[1]
+        by_values = by_values * like(self.amplitudes, by_values)
+        by_cosine, by_sine = by_values[:, 1 : m + 1], by_values[:, m + 1 :]
+        by_angles = by_sine * xp.cos(angles) - by_cosine * xp.sin(angles)
+        by_rows = by_angles @ like(self.sigma * self.frequencies, angles)
+        return xp.where(inside == X, by_rows, like(0.0, by_rows))
+
+    def exponent_bound(self, X):
+        """Return 0, or NaN for rows that are not finite."""
+        return 0.0 * largest_entry(X.data if sp.issparse(X) else X) if math.prod(X.shape) else 0.0
+
+
+@document
+class QuadratureFourierFeatures(BaseRandomFeatures):
+    r"""Cosines and sines of frequencies on a lattice, for at most three columns.
+
+    %(sigma)s
+
+    Choose it for ridge regression on one to three columns, such as times and places: nothing is
+    random, and the kernel is exact to many digits if rows extend over few length scales. With more
+    columns a lattice has too few frequencies on every axis: use `RFFSampler`. Features have signs,
+    so kernel regression and attention, which divide by sums of them, should not use it.
+
+    Features repeat after a period. Rows far outside of the box that `fit` has seen would be taken
+    for others, so they are moved to its edge, with a margin at which the kernel to rows in the box
+    is nearly 0: there predictions return to the mean, and standard deviations to the prior's.
+
+    Parameters
+    ----------
+    n_components : int, default=256
+        The most components: as many frequencies as make no more, an odd number of components.
+    %(sigma_parameter)s
+    kernel : str, default="gaussian"
+        "gaussian", exp(-sigma^2 \|x - y\|^2 / 2), or "matern12", "matern32" or "matern52", Matern
+        of smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma, whose error falls slowly with the
+        number of components.
+    margin : float, default=4.0
+        Margin on each side of the box, in length scales. Smaller ones make the kernel of rows in
+        the box more exact, and that of rows outside wrong.
+    box : array-like of shape (n_features, 2), default=None
+        Lower and upper end of every column. None takes those of the rows seen by `fit`, without
+        rows that lie far outside of the others. Batches need a box.
+    random_state : int, RandomState instance or None, default=None
+        Unused, because nothing is drawn.
+
+    Attributes
+    ----------
+    box_ : ndarray of shape (n_features, 2)
+        The box, without margin.
+    omega_ : ndarray of shape (n_frequencies, n_features)
+        The frequencies, not multiplied by sigma, without 0; 0 for columns without extent.
+    weights_ : ndarray of shape (n_frequencies + 1,)
+        Their weights, beginning with that of frequency 0; they add up to 1.
+    n_components_ : int
+        Number of components.
+    sigma_, gamma_ : float
+        The kernel's scale in three notations.
+    statistics_ : PairStatistics
+        Mergeable statistics of the queries and keys seen by `fit`.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if X has more than three columns, or a parameter is invalid.
+
+    See Also
+    --------
+    RFFSampler : For more columns.
+    ApproxKernelRidge : Ridge regression on these features, with standard deviations.
+
+    Notes
+    -----
+    The spectral density at frequencies 2 pi j / T is that of the kernel plus its images at
+    distances T, 2 T and so on (Poisson's sum). T is the extent of the box, with one margin, plus a
+    gap; frequencies up to a radius are kept, and their weights add up to 1, so that the kernel of a
+    row with itself is exact. For the Gaussian kernel gap and radius are equal, in length scales;
+    for Matern kernels the gap is the one of least bound.
+
+    References
+    ----------
+    Mutny and Krause, Efficient high dimensional Bayesian optimization with additivity and
+    quadrature Fourier features (2018). Greengard, Rachh and Barnett, Equispaced Fourier
+    representations for efficient Gaussian process regression (2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import QuadratureFourierFeatures
+    >>> X = np.linspace(0, 10, 200)[:, None]
+    >>> features = QuadratureFourierFeatures(64, sigma=1.0).fit(X)
+    >>> error = np.abs(features.approximate_kernel(X) - features.exact_kernel(X)).max()
+    >>> bool(error < features.kernel_error_bound() < 1e-9)
+    True
+    """
+
+    _parameter_constraints = {
+        "kernel": [StrOptions({"gaussian", *_SMOOTHNESS})],
+        "margin": [Interval(Real, 0, None, closed="left")],
+        "box": ["array-like", None],
+    }
+    _is_unbiased = _suits_ratios = False
+
+    def __init__(
+        self,
+        n_components: int = 256,
+        *,
+        sigma: Sigma | None = None,
+        kernel: str = "gaussian",
+        margin: float = 4.0,
+        box: Any = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.n_components = n_components
+        self.sigma = sigma
+        self.kernel = kernel
+        self.margin = margin
+        self.box = box
+        self.random_state = random_state
+
+    @property
+    def _needs_data(self):
+        return self.box is None
+
+    def _obstacle_to_merging(self):
+        if self.box is None:
+            return "the box of the rows: pass box="
+        return super()._obstacle_to_merging()
+
+    def kernel_error_bound(self) -> float:
+        """Return an upper bound of the error of the kernel of two rows.
+
+        It holds for a row in the box and one in the box or its margin. Measured errors are smaller
+        by a factor of 2 to 10.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
+        return self._known.learned.bound
+
+    def _learn(self, learned, statistics):
+        if learned.n_features > _MOST_COLUMNS:
+            raise ValueError(
+                f"QuadratureFourierFeatures needs at most {_MOST_COLUMNS} columns, got X with "
+                f"{learned.n_features}: use RFFSampler."
+            )
+
+    def _learn_from_rows(self, learned, sample):
+        if self.box is None:
+            box = _extents(sample)
+        else:
+            box = _checked_box(self.box, learned.n_features)
+        learned.box_ = box
+        lengths = (box[:, 1] - box[:, 0]) * learned.sigma
+        is_kept = lengths > 0
+        learned.omega_ = np.zeros((0, learned.n_features))
+        learned.weights_, learned.bound = np.ones(1), 0.0
+        if is_kept.any():
+            nu = _SMOOTHNESS.get(self.kernel, math.inf)
+            spectrum = Spectrum(nu, int(is_kept.sum()))
+            extents = lengths[is_kept] + self.margin
+            lattice = lattice_of(spectrum, extents, int(self.n_components))
+            learned.omega_ = np.zeros((len(lattice.frequencies), learned.n_features))
+            learned.omega_[:, is_kept] = lattice.frequencies
+            learned.weights_, learned.bound = lattice.shares, lattice.bound
+        learned.n_projections = 2 * len(learned.omega_) + 1
+
+    def _draw(self, learned, seed):
+        return SimpleNamespace()
+
+    def _assemble(self, learned, draw):
+        margin = self.margin / learned.sigma
+        roots = np.sqrt(learned.weights_)
+        feature_map = LatticeMap(
+            learned.sigma,
+            learned.box_[:, 0] - margin,
+            learned.box_[:, 1] + margin,
+            learned.omega_,
+            np.concatenate([roots, roots[1:]]),
+        )
+        return feature_map, feature_map
+
+    def _log_exact_kernel(self, X, Y, sigma):
+        if self.kernel == "gaussian":
+            return super()._log_exact_kernel(X, Y, sigma)
+        return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))
+
+    def _check_variance(self, learned):
+        raise NotImplementedError(
+            "QuadratureFourierFeatures has no variance, because nothing is random: "
+            "kernel_error_bound() bounds its error."
+        )
+
+    def _log_variance(self, fitted, X, Y):
+        self._check_variance(fitted.learned)
+
+
+def _extents(sample):
+    """Return the ends of all columns of rows and keys, without those far outside of the others."""
+    sides = [sample.queries] if sample.keys is sample.queries else [sample.queries, sample.keys]
+    rows = [side.toarray() if sp.issparse(side) else np.asarray(side) for side in sides]
+    return np.array([_ends(np.unique(column)) for column in np.concatenate(rows).T.astype(float)])
+
+
+def _ends(values):
+    """Return the least and the largest of sorted values that are near most of them."""
+    last = len(values) - 1
+    low, high = values[math.floor(_LOW * last)], values[math.ceil(_HIGH * last)]
+    width = high - low
+    near = values[(values >= low - width) & (values <= high + width)]
+    return near[0], near[-1]
+
+
+def _checked_box(box, n_features):
+    try:
+        array = np.array(box, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    is_right = array.shape == (n_features, 2) and np.isfinite(array).all()
+    if not (is_right and (array[:, 0] <= array[:, 1]).all()):
+        raise ValueError(
+            f"box must hold a lower and an upper end for each of {n_features} columns, got {box!r}."
+        )
+    return array
