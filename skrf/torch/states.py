@@ -98,8 +98,12 @@ class StreamState(_TensorState, AttentionState):
 class LocalStreamState(_TensorState, LocalState):
     """State of local attention, made by `LocalAttention.init_state`.
 
-    It is a pytree of tensors with the batch first; its fields are those of
-    `skrf.attention.LocalState`.
+    It is a pytree of tensors with the batch first, as `StreamState` is. Gradients flow through it.
+
+    Parameters
+    ----------
+    recent, is_key, counts, far, bias, scores, log_weight, query_sum, n_queries : Tensor or None
+        As in `skrf.attention.LocalState`.
 
     See Also
     --------

@@ -19,7 +19,7 @@ from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
-from .state import LocalState
+from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 from .summaries import filled
 
 _DIAGNOSED_QUERIES = 64
@@ -371,12 +371,12 @@ class LocalAttention(EstimatorBase):
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
         q = _with_zeros(cast(inputs.q, dtype) * scale, n_missing, 0)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
-        flat, counts = None, np.zeros(n_sets, int)
+        before, counts = None, np.zeros(n_sets, int)
         if state is not None and state.recent is not None:
-            counts = state.checked_counts(inputs)
-            if inputs.padding is None and state.goes_on(sizes, counts, rows):
+            counts = checked_counts(state, sizes, inputs)
+            if inputs.padding is None and goes_on(state, sizes, counts, rows):
                 return self._attend_one(sizes, q, rows, state, int(counts[0]))
-            flat = state.flat(inputs)
+            before = flat(state, inputs)
         padding, is_key = to_host(inputs.padding), None
         if padding is not None:
             is_key = ~inputs.padding
@@ -388,7 +388,7 @@ class LocalAttention(EstimatorBase):
             ]
             own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
             first = max(n_missing - part.rows.start, 0)
-            out, held = self._attend_part(sizes, flat, part, *of_part, own, first)
+            out, held = self._attend_part(sizes, before, part, *of_part, own, first)
             outs.append(
                 _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
             )
@@ -398,10 +398,10 @@ class LocalAttention(EstimatorBase):
             order = np.argsort(np.concatenate([part.sets for part in parts]))
             out = take(xp.concat(outs, axis=0), order)
         if state is not None:
-            state = type(state).of_stretches(helds, parts, inputs)
+            state = state_of(type(state), helds, parts, inputs)
         return out, state
 
-    def _attend_part(self, sizes, flat, part, q, rows, mean, is_key, first):
+    def _attend_part(self, sizes, before, part, q, rows, mean, is_key, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
         empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
         n = rows.shape[-2]
@@ -409,7 +409,7 @@ class LocalAttention(EstimatorBase):
             mean = _mean_of_queries(q, is_key) if n and mean is None else mean
             out = attend_around(sizes, q, rows, is_key, mean, self._blocks) if n else empty
             return out, None
-        held, outs = nothing_held(sizes, q, rows) if flat is None else flat.held(part), []
+        held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
             out, held = attend_causal(

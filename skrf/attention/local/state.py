@@ -105,100 +105,102 @@ class LocalState:
         }
         return type(self)(**changed)
 
-    def checked_counts(self, inputs: Any) -> np.ndarray:
-        """Return the counts of all sets on the host, or raise if the state does not fit.
 
-        Parameters
-        ----------
-        inputs : Inputs
-            The positions that continue it.
+def checked_counts(state, sizes, inputs):
+    """Return the counts of all sets on the host, or raise if a state does not fit.
 
-        Returns
-        -------
-        ndarray of int of shape (U,)
-            The counts.
-        """
-        given = tuple(self.far.shape[:-2]), self.far.shape[-1], namespace(self.far).__name__
-        width = inputs.k.shape[-1] + inputs.v.shape[-1]
-        needed = inputs.leading, width, namespace(inputs.q).__name__
-        if given != needed:
-            raise ValueError(
-                "state must come from earlier positions of the same inputs: it holds heads of "
-                f"shape {given[0]} with {given[1]} numbers per key and value of {given[2]}, these "
-                f"need {needed[0]}, {needed[1]} and {needed[2]}."
-            )
-        return to_host(self.counts).reshape(-1)
-
-    def goes_on(self, sizes: Any, counts: np.ndarray, rows: Array) -> bool:
-        """Return whether rows without padding are one position within a block after the first."""
-        count = counts[0]
-        return (
-            rows.shape[1] == 1
-            and self.is_key is None
-            and rows.dtype == self.recent.dtype
-            and count > sizes.block
-            and count % sizes.block > 0
-            and bool((counts == count).all())
+    Parameters
+    ----------
+    state : LocalState
+        The state.
+    sizes : Sizes
+        The numbers of keys of the operator.
+    inputs : Inputs
+        The positions that continue it.
+    """
+    given = tuple(state.far.shape), namespace(state.far).__name__
+    width = inputs.k.shape[-1] + inputs.v.shape[-1]
+    needed = (*inputs.leading, sizes.n_heavy + 1, width), namespace(inputs.q).__name__
+    if given != needed:
+        raise ValueError(
+            "state must come from earlier positions of the same inputs and sizes: it holds keys "
+            f"and values beyond the window of shape {given[0]} of {given[1]}, these need "
+            f"{needed[0]} of {needed[1]}."
         )
+    counts = to_host(state.counts).reshape(-1)
+    n_needed = max(map(sizes.n_needed, set(counts.tolist())))
+    if state.recent.shape[-2] < n_needed:
+        raise ValueError(
+            f"state must come from an operator with the same window: it holds the last "
+            f"{state.recent.shape[-2]} rows, and window={sizes.window} needs {n_needed}."
+        )
+    return counts
 
-    def flat(self, inputs: Any) -> Self:
-        """Return the state with one axis for all sets of keys.
 
-        Parameters
-        ----------
-        inputs : Inputs
-            The positions that continue it.
+def goes_on(state, sizes, counts, rows):
+    """Return whether rows without padding are one position within a block after the first."""
+    count = counts[0]
+    return (
+        rows.shape[1] == 1
+        and state.is_key is None
+        and rows.dtype == state.recent.dtype
+        and count > sizes.block
+        and count % sizes.block > 0
+        and bool((counts == count).all())
+    )
 
-        Returns
-        -------
-        LocalState
-            Arrays of the shapes (U, ...) and (U, G, ...).
-        """
-        lead = tuple(inputs.q.shape[:2]), (inputs.q.shape[0],)
-        return self._reshaped((len(inputs.leading), len(inputs.key_leading)), lead)
 
-    def _reshaped(self, n_lead, lead):
-        def reshaped(name, array):
-            of_keys = name in _OF_KEYS
-            shape = *lead[of_keys], *array.shape[n_lead[of_keys] :]
-            return array if array.shape == shape else namespace(array).reshape(array, shape)
+def flat(state, inputs):
+    """Return a state with one axis for all sets of keys, (U, ...), and one for their heads."""
+    lead = tuple(inputs.q.shape[:2]), (inputs.q.shape[0],)
+    return _reshaped(state, (len(inputs.leading), len(inputs.key_leading)), lead)
 
-        return self.mapped(reshaped)
 
-    def held(self, stretch: Any) -> Held:
-        """Return the `Held` of the sets of a `Stretch`; the state is flat."""
-        whole = isinstance(stretch.sets, slice)
-        state = self if whole else self.mapped(lambda _, array: take(array, stretch.sets))
-        return Held(stretch.count, *(getattr(state, name) for name in Held._fields[1:]))
+def held_of(state, stretch):
+    """Return the `Held` of the sets of a `Stretch`; the state is flat."""
+    if not isinstance(stretch.sets, slice):
+        state = state.mapped(lambda _, array: take(array, stretch.sets))
+    return Held(stretch.count, *(getattr(state, name) for name in Held._fields[1:]))
 
-    @classmethod
-    def of_stretches(cls, helds: Any, stretches: Any, inputs: Any) -> Self:
-        """Return the state of what is held of every `Stretch`, in the layout of inputs."""
-        xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
-        has_padding = any(held.is_key is not None for held in helds)
 
-        def put(array):  # behind others, to the same number of rows
-            missing = n_rows - array.shape[1]
-            if not missing:
-                return array
-            shape = array.shape[0], missing, *array.shape[2:]
-            return xp.concat([filled(0, shape, array, array.dtype), array], axis=1)
+def state_of(kind, helds, stretches, inputs):
+    """Return the state of what is held of every `Stretch`, in the layout of inputs."""
+    xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
+    has_padding = any(held.is_key is not None for held in helds)
 
-        parts = []
-        for held in helds:
-            n_sets, n, _ = held.recent.shape
-            is_key = held.is_key
-            if has_padding and is_key is None:
-                is_key = filled(True, (n_sets, n), held.recent, xp.bool)
-            arrays = dict(zip(Held._fields[1:], held[1:], strict=True))
-            arrays["recent"] = put(held.recent)
-            arrays["is_key"] = None if is_key is None else put(is_key)
-            counts = filled(held.count, (n_sets,), held.recent, xp.int64)
-            parts.append(cls(counts=counts, **arrays))
-        state = parts[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))
-            state = state.mapped(
-                lambda name, _: take(xp.concat([getattr(p, name) for p in parts], axis=0), order)
-            )
-        return state._reshaped((2, 1), (tuple(inputs.leading), tuple(inputs.key_leading)))
+    def put(array):  # behind others, to the same number of rows
+        missing = n_rows - array.shape[1]
+        if not missing:
+            return array
+        shape = array.shape[0], missing, *array.shape[2:]
+        return xp.concat([filled(0, shape, array, array.dtype), array], axis=1)
+
+    parts = []
+    for held in helds:
+        n_sets, n, _ = held.recent.shape
+        is_key = held.is_key
+        if has_padding and is_key is None:
+            is_key = filled(True, (n_sets, n), held.recent, xp.bool)
+        arrays = dict(zip(Held._fields[1:], held[1:], strict=True))
+        arrays["recent"] = put(held.recent)
+        arrays["is_key"] = None if is_key is None else put(is_key)
+        counts = filled(held.count, (n_sets,), held.recent, xp.int64)
+        parts.append(kind(counts=counts, **arrays))
+    state = parts[0]
+    if len(parts) > 1:
+        order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))
+        state = state.mapped(
+            lambda name, _: take(xp.concat([getattr(p, name) for p in parts], axis=0), order)
+        )
+    return _reshaped(state, (2, 1), (tuple(inputs.leading), tuple(inputs.key_leading)))
+
+
+def _reshaped(state, n_lead, lead):
+    """Return a state with other leading axes, those of query heads and of keys."""
+
+    def reshaped(name, array):
+        of_keys = name in _OF_KEYS
+        shape = *lead[of_keys], *array.shape[n_lead[of_keys] :]
+        return array if array.shape == shape else namespace(array).reshape(array, shape)
+
+    return state.mapped(reshaped)
