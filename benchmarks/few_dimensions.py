@@ -107,7 +107,8 @@ def far():
         away = Z[:, 0] > size + 4
         largest = [np.abs(ours - mean)[away].max(), np.abs(our_std - std)[away].max()]
         print(
-            f"d = {d}, {n_columns} columns: mean {largest[0]:.1e}, standard deviation {largest[1]:.1e}"
+            f"d = {d}, {n_columns} columns: mean {largest[0]:.1e}, "
+            f"standard deviation {largest[1]:.1e}"
         )
 
 

@@ -201,6 +201,10 @@ class LatticeMap(FeatureMap):
         out *= like(self.amplitudes, out)
         return np.zeros((len(out), 1), out.dtype)
 
+    def write_plain(self, X, out, room):
+        """Write the features themselves, which are the values."""
+        self.write(X, out, room)
+
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, 0 outside of the box."""
         inside, angles = self._angles(X)
