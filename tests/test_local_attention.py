@@ -44,8 +44,9 @@ def by_definition(q, k, v, operator, mean=None):
     q = q / np.sqrt(q.shape[1])
     causal = sizes.causal
     if mean is None:
-        mean = q[: sizes.block].mean(axis=0) if causal else q.mean(axis=0)
+        mean = q[: -(-sizes.units // sizes.block) * sizes.block if causal else n].mean(axis=0)
     scores = k @ mean
+    order = np.where(causal & (np.arange(n) < 4), np.inf, scores)
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
     out = np.empty((n, v.shape[1]))
     for i in range(n):
@@ -60,7 +61,7 @@ def by_definition(q, k, v, operator, mean=None):
             beyond = np.r_[0:low, high:n]
             if n <= sizes.units:
                 low, high, beyond = 0, n, np.arange(0)
-        heavy = sorted(beyond, key=lambda j: (-scores[j], j))[: sizes.n_heavy]
+        heavy = sorted(beyond, key=lambda j: (-order[j], j))[: sizes.n_heavy]
         exact = [*range(low, high), *heavy]
         logs, values = [q[i] @ k[j] for j in exact], [v[j] for j in exact]
         rest = np.setdiff1d(beyond, heavy)
@@ -183,7 +184,7 @@ def test_the_future_changes_nothing():
 def test_fewer_queries_are_the_last_positions():
     q, k, v = inputs(150)
     operator = small(True)
-    with pytest.raises(ValueError, match=r"neither that of a fit nor that of the first block"):
+    with pytest.raises(ValueError, match=r"neither that of a fit nor that of the first positions"):
         operator(q[:, :, -20:], k, v)
     operator.fit(q, k)
     assert_allclose(operator(q[:, :, -21:], k, v), operator(q, k, v)[:, :, -21:], atol=1e-12)
@@ -277,8 +278,18 @@ def test_states_and_fits_must_suit():
     q, k, v = inputs(20)
     operator = small(True)
     _, state = operator.step(q, k, v, operator.init_state())
-    with pytest.raises(ValueError, match=r"state must come from earlier positions"):
-        operator.step(q[:1], k[:1], v[:1], state)
+    for other, parts, name in (
+        (operator, (q[:1], k[:1], v[:1]), "heads of keys are"),
+        (operator, (q, k[:, :1], v[:, :1]), "heads of keys are"),
+        (operator, (q, k, v[..., :1]), "numbers per key and value are 8, these are 6"),
+        (operator, (q[..., :3], k[..., :3], np.concatenate([v, v], -1)[..., :5]), "sizes are"),
+        (LocalAttention(20, 6, 0, block=8, causal=True), (q, k, v), "sizes are"),
+        (LocalAttention(12, 6, 1, block=8, causal=True), (q, k, v), "sizes are"),
+        (LocalAttention(20, 6, 1, block=4, causal=True), (q, k, v), "sizes are"),
+        (small(True).fit(q, k), (q, k, v), "sizes are"),
+    ):
+        with pytest.raises(ValueError, match=f"same inputs and operator: its {name}"):
+            other.step(*parts, state)
     with pytest.raises(TypeError, match=r"state must come from init_state"):
         operator.step(q, k, v, None)
     with pytest.raises(ValueError, match=r"Streaming needs causal=True"):
@@ -326,3 +337,79 @@ def test_laws_hold_for_any_inputs(data):
         outs.append(part)
         i = some.stop
     assert_allclose(np.concatenate(outs, axis=1), out, rtol=0, atol=100 * rounding)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_entries_and_the_future_do_not_choose_for_others(causal):
+    """Tied scores in float32, of which a large key elsewhere decides the precision."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        q = rng.integers(-3, 4, size=(2, 120, 6)).astype(np.float32)
+        k = 2 * rng.choice([-1, 1], size=(2, 120, 6)).astype(np.float32)
+        v = rng.normal(size=(2, 120, 3)).astype(np.float32)
+        operator = small(causal)
+        out, other = operator(q, k, v), k.copy()
+        other[1, -1] *= 1e4
+        changed = operator(q, other, v)
+        assert_allclose(changed[0], out[0], atol=1e-5)
+        if causal:
+            assert_allclose(changed[1, :-1], out[1, :-1], atol=1e-5)
+        else:
+            # Neither do the order of arrays, and the dtype.
+            assert_allclose(operator(np.asfortranarray(q), k, v), out, atol=1e-5)
+            wide = operator(*(array.astype(np.float64) for array in (q, k, v)))
+            assert_allclose(wide, out, atol=1e-5)
+
+
+def test_float32_is_near_float64_at_the_default_sizes():
+    for seed in range(3):
+        parts = np.random.default_rng(seed).normal(size=(3, 1, 600, 64)).astype(np.float32)
+        out = LocalAttention()(*parts)
+        assert_allclose(out, LocalAttention()(*parts.astype(np.float64)), atol=1e-5)
+
+
+def test_one_huge_key_leaves_others_their_clusters():
+    q, k, v = inputs(150)
+    before = small(False)(q, k, v)
+    k[:, :, 75] *= 1e5
+    q[..., 0] = 0.0
+    k[:, :, 75, 1:] = 0.0  # which no query sees
+    out = small(False)(q, k, v)
+    only = LocalAttention(30, 6, 1, block=8)(q, k, v)
+    assert np.abs(out - only).max() > 1e-3
+    assert out.shape == before.shape
+
+
+def test_states_hold_no_more_than_they_need_after_padding():
+    q, k, v = inputs(4000)
+    hidden = np.ones((2, 4000), bool)
+    hidden[:, -5:] = False
+    operator = small(True)
+    _, state = operator.step(q, k, v, operator.init_state(), key_padding_mask=hidden)
+    base = state.recent if state.recent.base is None else state.recent.base
+    assert base.nbytes < 10 * state.recent.nbytes
+    assert state.is_key is None
+
+
+def test_fits_leave_padding_out():
+    q, k, _ = inputs(40)
+    hidden = np.zeros((2, 40), bool)
+    hidden[1] = True
+    operator = small(True).fit(q, k, key_padding_mask=hidden)
+    assert_allclose(operator.mean_queries_, q[0].mean(axis=1))
+    known = operator.mean_queries_.copy()
+    with pytest.raises(ValueError, match="must leave a key in every head"):
+        operator.fit(q, k, key_padding_mask=np.ones((2, 40), bool))
+    assert_array_equal(operator.mean_queries_, known)
+
+
+def test_the_first_keys_are_heavy():
+    """Whatever the mean query says: language models put much weight on them."""
+    q, k, v = inputs(150)
+    k[:, :, :4] = -5 * q[:, :, :60].mean(axis=2, keepdims=True)  # the smallest scores
+    matrix = small(True).attention_matrix(q, k)
+    expected = np.exp(q[:, :, 120:] @ k[:, :, :4].swapaxes(-1, -2) / np.sqrt(5))
+    own = np.exp(np.sum(q[:, :, 120:] * k[:, :, 120:], axis=-1) / np.sqrt(5))
+    rows = np.arange(120, 150)
+    given_own = matrix[:, :, rows, rows]
+    assert_allclose(matrix[:, :, 120:, :4] / given_own[..., None], expected / own[..., None])

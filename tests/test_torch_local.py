@@ -245,3 +245,23 @@ def test_values_are_read_linearly():
     module = small(True)
     other = torch.from_numpy(np.random.default_rng(3).normal(size=tuple(v.shape)))
     close(module(q, k, 2 * v - other), 2 * module(q, k, v) - module(q, k, other))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_backward_passes_under_autocast(is_causal):
+    gradients = []
+    for is_enabled in (True, False):
+        parts = [part.float().requires_grad_() for part in inputs()]
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_enabled):
+            small(is_causal)(*parts).square().sum().backward()
+        gradients.append([part.grad for part in parts])
+    for one, other in zip(*gradients, strict=True):  # products of summaries are short
+        assert (one - other).norm() < 0.01 * other.norm()
+
+
+def test_gradients_of_huge_values():
+    q, k, v = (part.float() for part in inputs())
+    parts = [q.requires_grad_(), (1e-3 * k).requires_grad_(), (1e37 * v).requires_grad_()]
+    for is_causal in (True, False):
+        (1e-37 * small(is_causal)(*parts)).sum().backward()
+        assert all(part.grad.isfinite().all() for part in parts)

@@ -39,7 +39,7 @@ def _fixed(array):
     return array.detach().clone() if is_part else array.detach()
 
 
-def _in_full_precision(function):
+def in_full_precision(function):
     """Return a backward pass that autocast does not change, though it is on where a user calls."""
 
     def wrapped(ctx, gradient, *others):
@@ -67,7 +67,7 @@ class _CausalProduct(torch.autograd.Function):
         return _unfolded(products, queries), total
 
     @staticmethod
-    @_in_full_precision
+    @in_full_precision
     def backward(ctx, by_products, by_total):
         if torch.is_grad_enabled():  # autograd would see only a part of the graph
             raise NotImplementedError(

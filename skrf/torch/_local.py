@@ -4,6 +4,7 @@ import torch
 
 from ..attention.local import blocks as plain
 from ..attention.local.blocks import Far, read, terms_of
+from ._causal import in_full_precision
 
 
 def attend(q, rows, is_key, blocks, far, is_causal):
@@ -35,6 +36,7 @@ class _Blocks(torch.autograd.Function):
         return out
 
     @staticmethod
+    @in_full_precision
     def backward(ctx, by_out):
         if torch.is_grad_enabled():
             raise NotImplementedError(

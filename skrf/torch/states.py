@@ -102,7 +102,7 @@ class LocalStreamState(_TensorState, LocalState):
 
     Parameters
     ----------
-    recent, is_key, counts, far, bias, scores, log_weight, query_sum, n_queries : Tensor or None
+    recent, is_key, counts, far, bias, scores, log_weight, query_sum, n_queries, sizes : optional
         As in `skrf.attention.LocalState`.
 
     See Also

@@ -10,7 +10,6 @@ import numpy as np
 from ..._arrays import cast, in_library_of, like, namespace, take, to_host
 from ..._estimator import EstimatorBase
 from ..._typing import Array
-from .._feature_maps import real_queries
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
@@ -68,9 +67,10 @@ class LocalAttention(EstimatorBase):
     n_summaries``, and half a block more with `causal`. Inputs of at most so many positions are
     computed exactly.
 
-    The mean query comes from `fit`, or else from the queries of a call; with `causal`, which must
-    not see the future, from those of its first block. Gradients take the choice of keys as
-    constant.
+    The mean query comes from `fit`, on texts as long as later ones, or else from the queries of a
+    call; with `causal`, which must not see the future, from those of the first positions, which
+    see all keys. With `causal`, the first four keys of a text count as heavy in any case: language
+    models give them much weight. Gradients take the choice of keys as constant.
 
     Positions count from the first real key, so that padding changes nothing. One call, chunks and
     single positions have the same result to rounding. The window belongs to the heads of the keys,
@@ -143,8 +143,7 @@ class LocalAttention(EstimatorBase):
         self : object
             The fitted operator.
         """
-        self._forget()
-        return self.partial_fit(q, k, key_padding_mask=key_padding_mask)
+        return self._merge(q, k, key_padding_mask, before=None)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
         """Merge the mean of more queries with that of earlier ones.
@@ -161,36 +160,34 @@ class LocalAttention(EstimatorBase):
         self : object
             The fitted operator.
         """
+        return self._merge(q, k, key_padding_mask, vars(self).get("mean_queries_"))
+
+    def _merge(self, q, k, key_padding_mask, before):
+        """Set the mean of more queries and those of a mean before."""
         self._sizes()
         inputs = check_inputs(q, k, k, key_padding_mask).on_host()
         n_heads, n_readers, n_rows, width = inputs.n_key_heads, *inputs.q.shape[1:]
         is_query = np.ones((inputs.q.shape[0], n_rows))
-        if inputs.padding is not None:
-            is_query[...] = real_queries(inputs.padding, n_rows)
+        if inputs.padding is not None and inputs.padding.shape[1] == n_rows:
+            is_query[...] = ~inputs.padding
         # Sets are batch times key heads.
         sums = np.einsum("ugnd,un->ugd", inputs.q, is_query, dtype=np.float64)
         sums = sums.reshape(-1, n_heads * n_readers, width).sum(axis=0)
         numbers = np.repeat(is_query.sum(axis=1).reshape(-1, n_heads).sum(axis=0), n_readers)
-        if hasattr(self, "mean_queries_"):
-            if sums.shape != self.mean_queries_.shape:
+        if before is not None:
+            if sums.shape != before.shape:
                 raise ValueError(
-                    "partial_fit needs heads and width of fit, "
-                    f"{self.mean_queries_.shape}, got {sums.shape}."
+                    f"partial_fit needs heads and width of fit, {before.shape}, got {sums.shape}."
                 )
-            sums = sums + self.mean_queries_ * self._n_queries[:, None]
+            sums = sums + before * self._n_queries[:, None]
             numbers = numbers + self._n_queries
         if not numbers.all():
             raise ValueError("key_padding_mask must leave a key in every head, got none.")
         self.mean_queries_, self._n_queries = sums / numbers[:, None], numbers
         return self
 
-    def _forget(self):
-        """Forget the mean query."""
-        for name in ("mean_queries_", "_n_queries"):
-            vars(self).pop(name, None)
-
-    def _mean(self, inputs, scale):
-        """Return the scaled mean query of every set, (U, G, d), or None without a fit."""
+    def _mean(self, inputs):
+        """Return the mean query of every set, (U, G, d), or None without a fit."""
         if not hasattr(self, "mean_queries_"):
             return None
         shape = inputs.n_query_heads, inputs.q.shape[-1]
@@ -200,7 +197,7 @@ class LocalAttention(EstimatorBase):
                 f"{self.mean_queries_.shape[0]} of width {self.mean_queries_.shape[1]}."
             )
         sets = np.arange(inputs.q.shape[0])
-        means = scale * self.mean_queries_[inputs.heads_of(sets)]
+        means = self.mean_queries_[inputs.heads_of(sets)]
         xp = namespace(inputs.q)
         return cast(in_library_of(means, inputs.q), xp.float64)
 
@@ -365,17 +362,18 @@ class LocalAttention(EstimatorBase):
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
         xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
         n_keys = inputs.k.shape[1]
-        mean, n_missing = self._mean(inputs, scale), n_keys - n_queries
+        mean, n_missing = self._mean(inputs), n_keys - n_queries
         self._check_lengths(sizes, mean, n_queries, n_keys)
         check_finite("v", inputs.v)
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
-        q = _with_zeros(cast(inputs.q, dtype) * scale, n_missing, 0)
+        q = _with_zeros(inputs.q, n_missing, 0)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         before, counts = None, np.zeros(n_sets, int)
+        key = (*sizes, inputs.k.shape[-1], mean is not None)  # of states
         if state is not None and state.recent is not None:
-            counts = checked_counts(state, sizes, inputs)
+            counts = checked_counts(state, key, inputs)
             if inputs.padding is None and goes_on(state, sizes, counts, rows):
-                return self._attend_one(sizes, q, rows, state, int(counts[0]))
+                return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, int(counts[0]))
             before = flat(state, inputs)
         padding, is_key = to_host(inputs.padding), None
         if padding is not None:
@@ -388,7 +386,7 @@ class LocalAttention(EstimatorBase):
             ]
             own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
             first = max(n_missing - part.rows.start, 0)
-            out, held = self._attend_part(sizes, before, part, *of_part, own, first)
+            out, held = self._attend_part(sizes, before, part, *of_part, own, scale, first)
             outs.append(
                 _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
             )
@@ -398,22 +396,24 @@ class LocalAttention(EstimatorBase):
             order = np.argsort(np.concatenate([part.sets for part in parts]))
             out = take(xp.concat(outs, axis=0), order)
         if state is not None:
-            state = state_of(type(state), helds, parts, inputs)
+            state = state_of(type(state), key, helds, parts, inputs)
         return out, state
 
-    def _attend_part(self, sizes, before, part, q, rows, mean, is_key, first):
+    def _attend_part(self, sizes, before, part, q, rows, mean, is_key, scale, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
         empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
         n = rows.shape[-2]
         if not sizes.causal:
-            mean = _mean_of_queries(q, is_key) if n and mean is None else mean
-            out = attend_around(sizes, q, rows, is_key, mean, self._blocks) if n else empty
-            return out, None
+            if not n:
+                return empty, None
+            mean = scale * (_mean_of_queries(q, is_key) if mean is None else mean)
+            q = cast(q, rows.dtype) * scale
+            return attend_around(sizes, q, rows, is_key, mean, self._blocks), None
         held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
             out, held = attend_causal(
-                sizes, held, *parts, mean, max(first - some.start, 0), self._blocks
+                sizes, held, *parts, scale, mean, max(first - some.start, 0), self._blocks
             )
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
@@ -450,8 +450,8 @@ class LocalAttention(EstimatorBase):
         if mean is None and n_keys > sizes.units:
             raise ValueError(
                 f"{n_queries} queries in q for {n_keys} keys in k: the mean query is neither that "
-                "of a fit nor that of the first block, whose queries are missing. Call fit(q, k) "
-                "first, or pass all queries."
+                "of a fit nor that of the first positions, whose queries are missing. Call "
+                "fit(q, k) first, or pass all queries."
             )
 
 
@@ -461,13 +461,20 @@ def _of(array, sets):
 
 
 def _mean_of_queries(q, is_query):
-    """Return the mean query of every set, (U, G, d), in float64."""
-    xp = namespace(q)
+    """Return the mean query of every set, (U, G, d), in float64.
+
+    Halves are added to each other, so that the order does not depend on how arrays are stored.
+    """
+    xp, n = namespace(q), q.shape[-2]
     q = cast(q, xp.float64)
-    if is_query is None:
-        return xp.mean(q, axis=-2)
-    factors = cast(is_query, xp.float64)[:, None, :, None]
-    return xp.sum(q * factors, axis=-2) / xp.sum(factors, axis=-2)
+    if is_query is not None:
+        factors = cast(is_query, xp.float64)[:, None, :, None]
+        q, n = q * factors, xp.sum(factors, axis=-2)
+    while (length := q.shape[-2]) > 1:
+        half = length // 2
+        added = q[..., :half, :] + q[..., half : 2 * half, :]
+        q = added if length == 2 * half else xp.concat([added, q[..., 2 * half :, :]], axis=-2)
+    return q[..., 0, :] / n
 
 
 def _with_zeros(rows, n_before, n_after):

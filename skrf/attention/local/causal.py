@@ -10,6 +10,10 @@ from .blocks import Block, Far, attend
 from .selection import run, scores_of
 from .summaries import Summary, bias_of, filled, logs_of, running, summary_of
 
+# Keys of a text that are heavy in any case: language models give them much weight at any length,
+# whatever the mean query says.
+_FIRST = 4
+
 
 class Held(NamedTuple):
     """What is kept of earlier positions, which are as many in all sets.
@@ -31,7 +35,7 @@ class Held(NamedTuple):
     log_weight : array of shape (U, G)
         Logarithm of the weight of the summary.
     query_sum : array of shape (U, G, d)
-        Sum of the scaled queries of the first block.
+        Sum of the queries of the blocks that see all keys, not scaled.
     n_queries : array of shape (U,)
         How many these are.
     """
@@ -63,7 +67,7 @@ def nothing_held(sizes, q, rows):
     )
 
 
-def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=attend):
+def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, attend=attend):
     """Return the outputs of the next positions, and what is `Held` after them.
 
     Parameters
@@ -73,13 +77,15 @@ def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=atten
     held : Held
         Of the earlier positions.
     q : array of shape (U, G, n, d)
-        Scaled queries.
+        Queries.
     rows : array of shape (U, n, d + e)
         Keys and values.
     is_key : array of bool of shape (U, n) or None
         Which keys are no padding.
+    scale : float
+        Factor of the products of queries and keys.
     mean : array of shape (U, G, d), default=None
-        Mean query; None is that of the first block.
+        Mean query, not scaled; None is that of the blocks that see all keys.
     first : int, default=0
         Number of positions whose outputs are not wanted.
     attend : callable
@@ -88,8 +94,8 @@ def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=atten
     n, count, size = q.shape[-2], held.count, sizes.block
     end, held = count + n, _with_rows(held, rows, is_key)
     shift = held.recent.shape[1] - end  # from positions to rows
-    if count < size:
-        held = _with_queries(held, q[..., : size - count, :], count + shift)
+    if mean is None and count < sizes.n_first:
+        held = _with_queries(held, q[..., : sizes.n_first - count, :], count + shift)
     starts = [start for start in range(count - count % size, end, size)]
     begun = [start for start in starts if start >= max(count, 1) and sizes.seen_from(start)]
     goes_on = starts[0] < count and bool(sizes.seen_from(starts[0]))
@@ -98,7 +104,9 @@ def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=atten
     if begun:
         edges = [sizes.seen_from(begun[0] - size), *map(sizes.seen_from, begun)]
         mean = held.query_sum / held.n_queries[:, None, None] if mean is None else mean
-        held, far = _retired(sizes, held, [edge + shift for edge in edges], mean)
+        mean = scale * mean
+        rows_of_edges = [edge + shift for edge in edges]
+        held, far = _retired(sizes, held, rows_of_edges, mean, position=edges[0])
     if goes_on:
         far = _with_block(before, far)
     blocks = []
@@ -108,12 +116,15 @@ def attend_causal(sizes, held, q, rows, is_key, mean=None, first=0, attend=atten
             near = slice(sizes.seen_from(start) + shift, stop + shift)
             number = i - n_without if i >= n_without else None
             blocks.append(Block(slice(here - count, stop - count), near, number))
-    out = attend(cast(q, held.recent.dtype), held.recent, held.is_key, blocks, far, True)
+    q = cast(q, held.recent.dtype) * scale
+    out = attend(q, held.recent, held.is_key, blocks, far, True)
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
-    if surplus >= size:
+    if surplus >= size or not count:
         is_key = None if held.is_key is None else _owned(held.is_key[:, surplus:])
         held = held._replace(recent=_owned(held.recent[:, surplus:, :]), is_key=is_key)
+    if held.is_key is not None and bool(namespace(q).all(held.is_key)):
+        held = held._replace(is_key=None)
     return out[..., out.shape[-2] - n + first :, :], held
 
 
@@ -140,7 +151,7 @@ def _with_rows(held, rows, is_key):
 
 
 def _with_queries(held, queries, first):
-    """Return what is held with queries of the first block, added in the order of positions.
+    """Return what is held with more of the first queries, added in the order of positions.
 
     The first of them belongs to row `first`.
     """
@@ -156,7 +167,7 @@ def _with_queries(held, queries, first):
     return held._replace(query_sum=total, n_queries=number)
 
 
-def _retired(sizes, held, edges, mean):
+def _retired(sizes, held, edges, mean, position):
     """Return what is held after rows from edge to edge have left the window, and `Far` each time.
 
     They meet the weakest heavy keys, and the losers are added to the summary, from which nothing
@@ -166,6 +177,8 @@ def _retired(sizes, held, edges, mean):
     is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]
     xp, before = namespace(rows), to_host(held.scores)
     scores = scores_of(mean, rows[..., :width], is_key)
+    first = scores[..., : max(_FIRST - position, 0)]
+    first[first > -np.inf] = np.inf
     heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])
     known = np.concatenate([before, scores], axis=-1)[:, :, None, :]
 

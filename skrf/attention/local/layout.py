@@ -48,6 +48,11 @@ class Sizes(NamedTuple):
         """Return the first position that a causal block at a position sees exactly."""
         return 0 if start < self.units else start - self.window
 
+    @property
+    def n_first(self):
+        """Positions of the causal blocks that see all keys: their queries make the mean query."""
+        return -(-self.units // self.block) * self.block
+
     def n_needed(self, count):
         """Return how many of the last positions later causal blocks need."""
         return count - self.seen_from(self.last_begun(count))

@@ -37,9 +37,11 @@ class LocalState:
     log_weight : array of shape (...), default=None
         Logarithm of the weight of all others.
     query_sum : array of shape (..., d), default=None
-        Sum of the queries of the first block.
+        Sum of the queries of the first positions.
     n_queries : array of shape (...), default=None
         How many these are.
+    sizes : tuple, default=None
+        Sizes of the operator, width of the keys, and whether it was fitted.
 
     See Also
     --------
@@ -65,6 +67,7 @@ class LocalState:
     log_weight: Array | None = None
     query_sum: Array | None = None
     n_queries: Array | None = None
+    sizes: tuple | None = None
 
     def select(self, indices: Array) -> Self:
         """Return the state of some entries of the batch, the first axis, as beams need it.
@@ -99,11 +102,14 @@ class LocalState:
         LocalState
             The state.
         """
-        arrays = {field.name: getattr(self, field.name) for field in fields(LocalState)}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         changed = {
             name: None if array is None else function(name, array) for name, array in arrays.items()
         }
-        return type(self)(**changed)
+        return type(self)(**changed, sizes=self.sizes)
+
+
+_ARRAYS = tuple(field.name for field in fields(LocalState) if field.name != "sizes")
 
 
 def checked_counts(state, sizes, inputs):
@@ -113,28 +119,23 @@ def checked_counts(state, sizes, inputs):
     ----------
     state : LocalState
         The state.
-    sizes : Sizes
-        The numbers of keys of the operator.
+    sizes : tuple
+        Sizes of the operator, width of the keys, and whether it was fitted.
     inputs : Inputs
         The positions that continue it.
     """
-    given = tuple(state.far.shape), namespace(state.far).__name__
-    width = inputs.k.shape[-1] + inputs.v.shape[-1]
-    needed = (*inputs.leading, sizes.n_heavy + 1, width), namespace(inputs.q).__name__
-    if given != needed:
-        raise ValueError(
-            "state must come from earlier positions of the same inputs and sizes: it holds keys "
-            f"and values beyond the window of shape {given[0]} of {given[1]}, these need "
-            f"{needed[0]} of {needed[1]}."
-        )
-    counts = to_host(state.counts).reshape(-1)
-    n_needed = max(map(sizes.n_needed, set(counts.tolist())))
-    if state.recent.shape[-2] < n_needed:
-        raise ValueError(
-            f"state must come from an operator with the same window: it holds the last "
-            f"{state.recent.shape[-2]} rows, and window={sizes.window} needs {n_needed}."
-        )
-    return counts
+    xp, width = namespace(inputs.q), inputs.k.shape[-1] + inputs.v.shape[-1]
+    heads = tuple(state.recent.shape[:-2]), tuple(state.far.shape[:-2])
+    given = *heads, state.far.shape[-1], namespace(state.far).__name__, state.sizes
+    needed = tuple(inputs.key_leading), tuple(inputs.leading), width, xp.__name__, sizes
+    names = "heads of keys", "heads of queries", "numbers per key and value", "library", "sizes"
+    for name, one, other in zip(names, given, needed, strict=True):
+        if one != other:
+            raise ValueError(
+                "state must come from earlier positions of the same inputs and operator: its "
+                f"{name} are {one}, these are {other}."
+            )
+    return to_host(state.counts).reshape(-1)
 
 
 def goes_on(state, sizes, counts, rows):
@@ -144,7 +145,7 @@ def goes_on(state, sizes, counts, rows):
         rows.shape[1] == 1
         and state.is_key is None
         and rows.dtype == state.recent.dtype
-        and count > sizes.block
+        and count > sizes.n_first
         and count % sizes.block > 0
         and bool((counts == count).all())
     )
@@ -163,7 +164,7 @@ def held_of(state, stretch):
     return Held(stretch.count, *(getattr(state, name) for name in Held._fields[1:]))
 
 
-def state_of(kind, helds, stretches, inputs):
+def state_of(kind, sizes, helds, stretches, inputs):
     """Return the state of what is held of every `Stretch`, in the layout of inputs."""
     xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
     has_padding = any(held.is_key is not None for held in helds)
@@ -185,7 +186,7 @@ def state_of(kind, helds, stretches, inputs):
         arrays["recent"] = put(held.recent)
         arrays["is_key"] = None if is_key is None else put(is_key)
         counts = filled(held.count, (n_sets,), held.recent, xp.int64)
-        parts.append(kind(counts=counts, **arrays))
+        parts.append(kind(counts=counts, sizes=sizes, **arrays))
     state = parts[0]
     if len(parts) > 1:
         order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))

@@ -9,7 +9,6 @@ same sum for every query without bias, at a variance that grows with |q - m|; th
 of Zheng et al. (2023) correct such an estimate by sums like these.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -20,17 +19,16 @@ from ..._arrays import (
     constant,
     in_library_of,
     is_array_api,
-    largest_entry,
     like,
     namespace,
-    rounding_of,
     take,
 )
 from ..._sums import finite, transposed
 from .._groups import blocks
 
 _ITERATIONS = 5  # of k-means, after which the summaries hardly change
-_SAMPLE = 1024  # keys that the centres are means of
+_SAMPLE = 512  # keys that the centres are means of
+_ROUNDING = 1e-15  # of float64, for each term of a sum
 _PARTS = 64  # of running summaries that are computed at once
 
 
@@ -69,18 +67,18 @@ def summary_of(logs, rows):
     If rows have an axis of length 1 before their last two, they serve all of logs along it.
     """
     xp, (*lead, n, c) = namespace(rows), logs.shape
-    # Weights add up to at most 1, so that sums of values near the largest float are floats.
     largest = constant(xp.max(logs, axis=-1, keepdims=True))
-    top = finite(largest) + math.log(c)
+    top = finite(largest)
     weights = xp.exp(cast(logs - top, rows.dtype))
     total = xp.sum(weights, axis=-1, keepdims=True)
     total = xp.where(total == 0, like(1.0, total), total)
+    weights = weights / total  # first, because sums of values may leave the range of floats
     if rows.shape[-3] == 1 < lead[-1]:  # one product instead of many
         weights = xp.reshape(weights, (*lead[:-1], 1, lead[-1] * n, c))
-    sums = xp.reshape(weights @ rows, (*lead, n, rows.shape[-1]))
+    means = xp.reshape(weights @ rows, (*lead, n, rows.shape[-1]))
     log_weight = xp.log(cast(total, top.dtype)) + top
     log_weight = xp.where(largest > -np.inf, log_weight, like(-np.inf, top))[..., 0]
-    return Summary(log_weight, sums / total)
+    return Summary(log_weight, means)
 
 
 def merged(a, b):
@@ -144,7 +142,9 @@ def logs_of(mean, keys):
 def clusters(keys, is_key, n):
     """Return which of n clusters every key is in, (U, S, n): k-means from evenly spread keys."""
     xp, n_keys = namespace(keys), keys.shape[1]
-    keys = constant(keys) / (largest_entry(keys) or 1.0)
+    keys = cast(constant(keys), xp.float64)
+    largest = xp.max(xp.abs(keys), axis=(1, 2), keepdims=True)
+    keys = keys / xp.where(largest == 0, like(1.0, keys), largest)
     some = slice(None, None, -(-n_keys // _SAMPLE))
     sample = keys[:, some, :]
     weights = xp.ones_like(sample[..., :1])
@@ -162,8 +162,12 @@ def clusters(keys, is_key, n):
 def _nearest(keys, centers):
     """Return the number of the nearest centre of every key, the first of equally near ones."""
     xp = namespace(keys)
-    closeness = keys @ transposed(centers) - xp.sum(centers * centers, axis=-1)[:, None, :] / 2
-    margin = rounding_of(keys) * keys.shape[-1]
+    halves = xp.sum(centers * centers, axis=-1)[:, None, :] / 2
+    closeness = keys @ transposed(centers) - halves
+    # What sums of this size may differ by on other processors.
+    size = xp.linalg.vector_norm(keys, axis=-1, keepdims=True)
+    largest = xp.max(halves, axis=-1, keepdims=True)
+    margin = _ROUNDING * keys.shape[-1] * (size * xp.sqrt(2 * largest) + largest)
     is_best = closeness >= xp.max(closeness, axis=-1, keepdims=True) - margin
     return xp.argmax(cast(is_best, xp.int64), axis=-1)
 
