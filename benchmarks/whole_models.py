@@ -5,13 +5,10 @@
     python benchmarks/whole_models.py
     python benchmarks/whole_models.py --parts smollm2,minilm --plot docs/guide/whole_models.png
 
-The last two packages hold the weights; nothing else is downloaded. Texts come with Python and the
-requirements, so their versions matter. Operators are fitted to texts that are not measured.
-
-smollm2: perplexity of SmolLM2-135M (causal, 30 layers) on 1,024 tokens of ten texts.
-long: the same on 4,096 tokens, of the texts that have as many.
-minilm: cosine between embeddings of all-MiniLM-L6-v2 (bidirectional, 6 layers) and those of exact
-attention, on ten documents of 400 tokens.
+The last two packages hold the weights. Texts come with Python and the requirements, so that their
+versions matter; operators are fitted to other texts. Parts are perplexities of SmolLM2-135M
+(causal, 30 layers) on 1,024 tokens of ten texts, "long" on 4,096 tokens, and cosines of embeddings
+of all-MiniLM-L6-v2 (6 layers) with those of exact attention, on ten documents of 400 tokens.
 
 Attentions of as many units (exact keys per query, or random features) are compared: a window that
 has the first keys too, local attention, and features. Seconds are those of the CPU in attention,
@@ -45,7 +42,7 @@ from skrf.exceptions import FeatureCollapseWarning
 
 # Sizes of local attention by units: window, heavy keys, summaries, and positions in a block.
 CAUSAL = {128: (79, 32, 1, 32), 256: (None, None, None, 32), 400: (283, 100, 1, 32)}
-AROUND = {88: (48, 24, 16, 8), 128: (72, 40, 16, 8), 288: (None, None, None, 32)}
+AROUND = {88: (32, 16, 40, 8), 128: (48, 32, 48, 16), 288: (None, None, None, 32)}
 WINDOW, FITTED, UNFITTED = "window", "local, fitted", "local, not fitted"
 FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
 COLOURS = {WINDOW: "k", FITTED: "C0", UNFITTED: "C9", FEATURES: "C1", CENTRES: "C6"}
@@ -85,17 +82,17 @@ def cut(ids, n):
     return ids[start : start + n]
 
 
-# An attention is a function of the number of a layer, of queries (heads, n, d), and of keys and
-# values, which may have fewer heads. Queries are not scaled yet.
-
-
 def file_of(package, pattern):
     """Return the path of a file in a package."""
     return next(Path(find_spec(package).submodule_search_locations[0]).rglob(pattern))
 
 
 class Model:
-    """A trained model in float32."""
+    """A trained model in float32.
+
+    An attention is a function of the number of a layer, of queries (heads, n, d) that are not
+    scaled, and of keys and values, which may have fewer heads.
+    """
 
     def tokens(self, text):
         """Return the numbers of the tokens of a text."""
@@ -183,10 +180,9 @@ class MiniLM(Model):
     @torch.no_grad()
     def run(self, ids, attention):
         """Return the embedding, of length 1."""
-        x = self.w["embeddings.word_embeddings.weight"][ids]
-        x = x + self.w["embeddings.position_embeddings.weight"][: len(ids)]
-        x = x + self.w["embeddings.token_type_embeddings.weight"][0]
-        x = self.normed(x, "embeddings.LayerNorm")
+        numbers = {"word": ids, "position": slice(len(ids)), "token_type": 0}
+        parts = (self.w[f"embeddings.{name}_embeddings.weight"][i] for name, i in numbers.items())
+        x = self.normed(sum(parts), "embeddings.LayerNorm")
         for i in range(self.n_layers):
             block = f"encoder.layer.{i}."
             names = [f"{block}attention.self.{name}" for name in ("query", "key", "value")]
@@ -246,8 +242,8 @@ def replaced(make, kept=None):
         return lambda layer, *inputs: operator(*inputs)
     operators = [make() for _ in kept]
     for operator, pairs in zip(operators, kept, strict=True):
-        for q, k in pairs:
-            operator.partial_fit(q, k)
+        for pair in pairs:
+            operator.partial_fit(*pair)
     return lambda layer, *inputs: operators[layer](*inputs)
 
 
@@ -345,6 +341,7 @@ def draw(path, *results):
         axis.set(xscale="log", yscale="log", xlabel="units: exact keys per query, or features")
         axis.set_xticks(list(found), list(map(str, found)))
         axis.minorticks_off()
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     axes[0].set(title="SmolLM2-135M, causal", ylabel="perplexity above exact attention (%)")
     axes[1].set(title="all-MiniLM-L6-v2, bidirectional", ylabel="1 - cosine with exact attention")
@@ -359,12 +356,11 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
     torch.set_num_threads(1)
-    runs = {
-        "smollm2": lambda: perplexities(1024, CAUSAL),
-        "long": lambda: perplexities(4096, [256]),
-        "minilm": cosines,
+    lengths = {"smollm2": (1024, CAUSAL), "long": (4096, [256])}
+    found = {
+        part: perplexities(*lengths[part]) if part in lengths else cosines()
+        for part in options.parts.split(",")
     }
-    found = {part: runs[part]() for part in options.parts.split(",")}
     if options.plot:
         draw(options.plot, found["smollm2"], found["minilm"])
 
