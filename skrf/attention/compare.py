@@ -74,8 +74,8 @@ def compare_attention(
     q, k, v : array-like of shape (..., L, d), (..., S, d), (..., S, e)
         Queries, keys and values, as `exact_attention` takes them.
     operators : dict of str to callable
-        Operators by name, such as `ApproxKernelAttention`: called with q, k and v, and with
-        `key_padding_mask` if that is given.
+        Operators by name, such as `ApproxKernelAttention` and `LocalAttention`: called with q, k
+        and v, and with `key_padding_mask` if that is given.
     causal : bool, default=False
         Whether position i reads only positions up to i.
     scale : float, default=None
@@ -95,6 +95,7 @@ def compare_attention(
 
     See Also
     --------
+    LocalAttention : For models that were trained with exact attention.
     ApproxKernelAttention.diagnose : The error of one operator on inputs too long for this.
 
     Examples
