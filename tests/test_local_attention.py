@@ -44,7 +44,8 @@ def by_definition(q, k, v, operator, mean=None):
     q = q / np.sqrt(q.shape[1])
     causal = sizes.causal
     if mean is None:
-        mean = q[: -(-sizes.units // sizes.block) * sizes.block if causal else n].mean(axis=0)
+        n_first = max(-(-sizes.units // sizes.block), 1) * sizes.block
+        mean = q[: n_first if causal else n].mean(axis=0)
     scores = k @ mean
     order = np.where(causal & (np.arange(n) < 4), np.inf, scores)
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
@@ -241,10 +242,11 @@ def test_equal_keys_are_chosen_from_the_first():
             assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("numbers", [(20, 0, 1), (20, 6, 0), (0, 6, 1), (20, 0, 0)])
-def test_any_part_may_be_empty(numbers):
+@pytest.mark.parametrize("numbers", [(20, 0, 1), (20, 6, 0), (0, 6, 1), (20, 0, 0), (0, 0, 0)])
+@pytest.mark.parametrize("block", [1, 8])
+def test_any_part_may_be_empty(numbers, block):
     q, k, v = inputs(150)
-    operator = LocalAttention(*numbers, block=8, causal=True)
+    operator = LocalAttention(*numbers, block=block, causal=True)
     out = operator(q, k, v)
     assert_allclose(out[0, 0], by_definition(q[0, 0], k[0, 0], v[0, 0], operator), atol=1e-12)
 

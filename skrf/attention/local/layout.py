@@ -50,8 +50,11 @@ class Sizes(NamedTuple):
 
     @property
     def n_first(self):
-        """Positions of the causal blocks that see all keys: their queries make the mean query."""
-        return -(-self.units // self.block) * self.block
+        """Positions of the causal blocks that see all keys, of which there is at least one.
+
+        Their queries make the mean query.
+        """
+        return max(-(-self.units // self.block), 1) * self.block
 
     def n_needed(self, count):
         """Return how many of the last positions later causal blocks need."""
