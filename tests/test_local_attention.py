@@ -189,7 +189,9 @@ def test_fewer_queries_are_the_last_positions():
         operator(q[:, :, -20:], k, v)
     operator.fit(q, k)
     assert_allclose(operator(q[:, :, -21:], k, v), operator(q, k, v)[:, :, -21:], atol=1e-12)
-    with pytest.raises(ValueError, match=r"20 queries in q and 150 keys in k"):
+    q, k, v = inputs(3000)  # more than are computed at once
+    assert_allclose(operator(q[:, :, -5:], k, v), operator(q, k, v)[:, :, -5:], atol=1e-12)
+    with pytest.raises(ValueError, match=r"20 queries in q and 3000 keys in k"):
         small(False)(q[:, :, -20:], k, v)
 
 

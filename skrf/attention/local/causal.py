@@ -116,8 +116,12 @@ def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, atten
             near = slice(sizes.seen_from(start) + shift, stop + shift)
             number = i - n_without if i >= n_without else None
             blocks.append(Block(slice(here - count, stop - count), near, number))
-    q = cast(q, held.recent.dtype) * scale
-    out = attend(q, held.recent, held.is_key, blocks, far, True)
+    if blocks:
+        q = cast(q, held.recent.dtype) * scale
+        out = attend(q, held.recent, held.is_key, blocks, far, True)
+    else:
+        width = held.recent.shape[-1] - q.shape[-1]
+        out = filled(0.0, (*q.shape[:2], 0, width), held.recent, held.recent.dtype)
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
     if surplus >= size or not count:
