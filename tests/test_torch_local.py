@@ -168,6 +168,10 @@ def test_what_state_dict_holds():
     assert torch.equal(other(*parts), module(*parts))
     assert torch.equal(copy.deepcopy(module)(*parts), module(*parts))
     assert module.half().mean_queries.dtype == torch.float64
+    known = module.mean_queries
+    with pytest.raises(ValueError, match="NaN"):
+        module.fit(torch.nan * parts[0], parts[1])
+    assert torch.equal(module.mean_queries, known)
     unfitted = small(True)
     assert not unfitted.state_dict()
     module.load_state_dict({})  # of a model with exact attention

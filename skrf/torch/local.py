@@ -125,8 +125,7 @@ class LocalAttention(Attention):
         self : object
             The fitted module.
         """
-        self.mean_queries = self.n_queries = None
-        return self.partial_fit(query, key, key_padding_mask=key_padding_mask)
+        return self._learn("fit", query, key, key_padding_mask)
 
     def partial_fit(
         self,
@@ -148,9 +147,14 @@ class LocalAttention(Attention):
         self : object
             The fitted module.
         """
+        return self._learn("partial_fit", query, key, key_padding_mask)
+
+    def _learn(self, verb, query, key, key_padding_mask):
+        """Set the mean queries that a method of the operator finds."""
         _, (query, key, _) = self._checked(query, key, key, None)
         operator = self._operator(self.is_causal)
-        operator.partial_fit(query.detach(), key.detach(), key_padding_mask=key_padding_mask)
+        parts = query.detach(), key.detach()
+        getattr(operator, verb)(*parts, key_padding_mask=key_padding_mask)
         for name, array in zip(_RECORD, (operator.mean_queries_, operator._n_queries), strict=True):
             setattr(self, name, torch.tensor(np.asarray(array, np.float64), device=query.device))
         return self
