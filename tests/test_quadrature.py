@@ -13,13 +13,14 @@ from scipy.linalg import solve
 from scipy.special import gamma as gamma_function
 from scipy.special import kv
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import skrf
 from skrf import ApproxKernelRidge, KernelRegressor, QuadratureFourierFeatures, theory
-from skrf.features.quadrature import Spectrum
+from skrf.features.spectra import SPECTRA, Gaussian
 
 KERNELS = "gaussian", "matern12", "matern32", "matern52"
-NU = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
 def box_of(d, size, n=80, seed=0):
@@ -56,19 +57,21 @@ def test_a_line_is_exact_to_rounding():
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_densities_are_those_of_the_kernels(kernel, d):
     """The integral of the density is (2 pi)^d, and Matern is Bessel's function."""
-    spectrum = Spectrum(NU.get(kernel, np.inf), d)
+    spectrum = SPECTRA.get(kernel, Gaussian())
     w = np.geomspace(1e-6, 1e9, 400_001)
     sphere = 2 * np.pi ** (d / 2) / gamma_function(d / 2)
-    total = np.trapezoid(spectrum.density(w**2) * sphere * w ** (d - 1), w)
+    total = np.trapezoid(spectrum.density(w**2, d) * sphere * w ** (d - 1), w)
     assert_allclose(total, (2 * np.pi) ** d, rtol=1e-5)
     if kernel == "gaussian":
         return
     nu, r = spectrum.nu, np.linspace(0.1, 5, 20)
     z = np.sqrt(2 * nu) * r
-    assert_allclose(spectrum.kernel(r), 2 ** (1 - nu) / gamma_function(nu) * z**nu * kv(nu, z))
+    assert_allclose(
+        np.exp(spectrum.log_profile(r)), 2 ** (1 - nu) / gamma_function(nu) * z**nu * kv(nu, z)
+    )
     X = np.array([[0.0], [0.7]])
     features = QuadratureFourierFeatures(5, sigma=2.0, kernel=kernel).fit(X)
-    assert_allclose(features.exact_kernel(X)[0, 1], spectrum.kernel(np.array(1.4)))
+    assert_allclose(features.exact_kernel(X)[0, 1], np.exp(spectrum.log_profile(1.4)))
 
 
 def test_frequencies_are_the_nearest_of_a_lattice():
@@ -84,6 +87,23 @@ def test_frequencies_are_the_nearest_of_a_lattice():
     signed = np.concatenate([features.omega_, -features.omega_])
     assert len(np.unique(signed.round(9), axis=0)) == len(signed)
     assert_allclose(features.weights_.sum(), 1.0)
+
+
+def test_the_bound_is_its_formula():
+    """Images of the kernel, and twice the share of the weights that are left out."""
+    X = np.concatenate([box_of(2, 1.0) * [5.0, 3.0]])
+    features = QuadratureFourierFeatures(60, sigma=1.0, margin=1.0).fit(X)
+    steps = np.abs(np.where(features.omega_ == 0, np.inf, features.omega_)).min(axis=0)
+    periods, images, total = 2 * np.pi / steps, 1.0, 1.0
+    n = np.arange(1, 6)
+    for period, extent in zip(periods, (6.0, 4.0), strict=True):
+        images *= 1 + 2 * np.sum(np.exp(-((n * period - extent) ** 2) / 2))
+        total *= 1 + 2 * np.sum(np.exp(-((n * period) ** 2) / 2))
+    signed = np.concatenate([np.zeros((1, 2)), features.omega_, -features.omega_])
+    kept = np.sum(2 * np.pi * np.exp(-np.sum(signed**2, axis=1) / 2)) / np.prod(periods)
+    bound = images - 1 + 2 * (1 - kept / total)
+    assert_allclose(features.kernel_error_bound(), bound, rtol=1e-9)
+    assert_allclose(periods, np.array([6.0, 4.0]) + (periods[0] - 6), rtol=1e-9)
 
 
 def test_rows_far_away_are_moved_to_the_edge():
@@ -244,6 +264,9 @@ def test_what_it_is_not_for():
         QuadratureFourierFeatures().fit(X)
     with pytest.raises(ValueError, match="does not suit kernel regression"):
         KernelRegressor(QuadratureFourierFeatures()).fit(X[:, :2], X[:, 0])
+    with pytest.raises(ValueError, match="does not suit kernel regression"):
+        piped = make_pipeline(StandardScaler(), QuadratureFourierFeatures())
+        KernelRegressor(piped).fit(X[:, :2], X[:, 0])
     with pytest.raises(NotImplementedError, match="nothing is random"):
         QuadratureFourierFeatures().fit(X[:, :2]).kernel_variance(X[:, :2])
     table = theory.compare(X[:, :2], n_components=25)

@@ -10,6 +10,7 @@ from ._adapters import (
     frozen_kernel,
     maps_sides_alike,
     prepared,
+    suits_ratios,
 )
 from ._clusters import by_first, row_codes, spread_rows
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
@@ -60,6 +61,7 @@ __all__ = [
     "maps_sides_alike",
     "needs_double",
     "signed_rows",
+    "suits_ratios",
     "prepared",
     "record_of",
     "restored",

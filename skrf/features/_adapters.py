@@ -293,6 +293,21 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
     return TransformerMap(getattr(transformer, name))
 
 
+def suits_ratios(transformer):
+    """Return whether sums of a transformer's features may be divided by one of them.
+
+    Parameters
+    ----------
+    transformer : feature map, FrozenEstimator, Pipeline or transformer
+        Fitted or not.
+    """
+    if isinstance(transformer, FrozenEstimator):
+        return suits_ratios(transformer.estimator)
+    if isinstance(transformer, Pipeline):
+        return all(suits_ratios(step) for _, step in transformer.steps)
+    return getattr(transformer, "_suits_ratios", True)
+
+
 def maps_sides_alike(transformer):
     """Return whether a fitted transformer maps queries and keys alike.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.special import ndtr
+from scipy.special import gammaln, ndtr
 
 from .. import variances
 
@@ -89,9 +89,19 @@ class Matern:
 
     def log_kernel(self, X, Y):
         """Return the log kernel of all pairs of scaled rows."""
-        r = np.sqrt(2 * self.nu) * cdist(X, Y)
+        return self.log_profile(cdist(X, Y))
+
+    def log_profile(self, distances):
+        """Return the log kernel at distances."""
+        r = np.sqrt(2 * self.nu) * distances
         polynomial = {0.5: 0.0, 1.5: r, 2.5: r + r**2 / 3}[self.nu]
         return np.log1p(polynomial) - r
+
+    def density(self, squares, n_axes):
+        """Return the spectral density at frequencies with these squared lengths."""
+        power = self.nu + n_axes / 2
+        log = n_axes * np.log(4 * np.pi) / 2 + gammaln(power) - gammaln(self.nu)
+        return np.exp(log + self.nu * np.log(2 * self.nu) - power * np.log(2 * self.nu + squares))
 
     def variance(self, X, Y):
         """Return the variance of one sine-cosine pair for all pairs of scaled rows."""
@@ -102,6 +112,19 @@ class Matern:
         return variances.matern_pair(cdist(X, Y), X.shape[1], self.nu)
 
 
+class Gaussian:
+    """exp(-|Delta|^2 / 2), whose frequencies are the Gaussian rows themselves."""
+
+    def log_profile(self, distances):
+        """Return the log kernel at distances."""
+        return distances * distances / -2
+
+    def density(self, squares, n_axes):
+        """Return the spectral density at frequencies with these squared lengths."""
+        return (2 * np.pi) ** (n_axes / 2) * np.exp(squares / -2)
+
+
+# The Gaussian kernel needs no other frequencies, and is not among these.
 SPECTRA = {
     "laplacian": Laplacian(),
     "cauchy": Cauchy(),

@@ -10,7 +10,7 @@ from .._arrays import namespace, to_host
 from .._typing import RandomState, Sigma, Transformer
 from .._validation import StrOptions, validate_rows
 from ..exceptions import FeatureCollapseWarning
-from ..features import ClusterQuantizer
+from ..features import ClusterQuantizer, suits_ratios
 from ._base import SIGMA, KernelEstimator
 from ._blocks import beside_threads
 from ._exact import ExactMap
@@ -55,7 +55,7 @@ class KernelRegression(KernelEstimator):
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
             return replace(self._before(maps, data), prior_share=share)
         feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
-        if not getattr(feature_map, "_suits_ratios", True):
+        if not suits_ratios(feature_map):
             raise ValueError(
                 f"feature_map={feature_map!r} does not suit kernel regression, because sums of its "
                 "features may be negative: use ridge regression, or another map."
