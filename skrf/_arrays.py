@@ -94,6 +94,13 @@ def like(values, X):
     return in_library_of(values, X, dtype=X.dtype)
 
 
+def filled(value, shape, X, dtype=None):
+    """Return an array of one value in the library and on the device of X, float64 unless given."""
+    xp = namespace(X)
+    place = {"device": array_api_compat.device(X)} if is_array_api(X) else {}
+    return xp.full(shape, value, dtype=dtype or xp.float64, **place)
+
+
 def cast(X, dtype):
     """Return X in a dtype of its library, or X itself if it has that dtype."""
     if X.dtype == dtype:

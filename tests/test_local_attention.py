@@ -27,15 +27,13 @@ def small(causal, **options):
 def clusters(keys, n):
     """K-means by its definition."""
     centers = keys[np.arange(n) * len(keys) // n].copy()
-    for last in [False] * 5 + [True]:
-        distances = ((keys[:, None] - centers) ** 2).sum(axis=2)
-        labels = distances.argmin(axis=1)
-        if last:
-            return labels
+    sample = keys[:: -(-len(keys) // 512)]
+    for _ in range(5):
+        labels = ((sample[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
         for c in range(n):
             if (labels == c).any():
-                centers[c] = keys[labels == c].mean(axis=0)
-    return None
+                centers[c] = sample[labels == c].mean(axis=0)
+    return ((keys[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
 
 
 def by_definition(q, k, v, operator, mean=None):
@@ -77,7 +75,7 @@ def by_definition(q, k, v, operator, mean=None):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n", [10, 36, 60, 61, 150])
+@pytest.mark.parametrize("n", [10, 36, 60, 61, 150, 1100])
 def test_is_its_definition(causal, n):
     q, k, v = inputs(n)
     operator = small(causal)
@@ -340,7 +338,7 @@ def test_laws_hold_for_any_inputs(data):
             part, state = operator.step(*parts, state, key_padding_mask=hidden[:, some])
         outs.append(part)
         i = some.stop
-    assert_allclose(np.concatenate(outs, axis=1), out, rtol=0, atol=100 * rounding)
+    assert_allclose(np.concatenate(outs, axis=1), out, rtol=0, atol=10 * rounding)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -374,14 +372,12 @@ def test_float32_is_near_float64_at_the_default_sizes():
 
 def test_one_huge_key_leaves_others_their_clusters():
     q, k, v = inputs(150)
-    before = small(False)(q, k, v)
     k[:, :, 75] *= 1e5
     q[..., 0] = 0.0
     k[:, :, 75, 1:] = 0.0  # which no query sees
     out = small(False)(q, k, v)
     only = LocalAttention(30, 6, 1, block=8)(q, k, v)
     assert np.abs(out - only).max() > 1e-3
-    assert out.shape == before.shape
 
 
 def test_states_hold_no_more_than_they_need_after_padding():

@@ -62,6 +62,11 @@ def fitted(prototype, queries, keys, before=None):
     return prototype if is_fixed else prototype._adapted(queries, keys)
 
 
+def ignores_data(prototype):
+    """Return whether a map is the same whatever the data are."""
+    return not (needs_data(prototype) or hasattr(prototype, "_adapted"))
+
+
 def redrawn(transformer, seed):
     """Return a fitted map with the same parameters and other random numbers."""
     if not hasattr(transformer, "redraw"):

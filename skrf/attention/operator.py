@@ -17,6 +17,7 @@ from . import bidirectional, causal, masked
 from ._feature_maps import (
     HeadMaps,
     fitted,
+    ignores_data,
     needs_data,
     redrawn_maps,
     rows_of_head,
@@ -283,7 +284,7 @@ class ApproxKernelAttention(EstimatorBase):
                     "not take them from its inputs: call fit(q, k) first."
                 )
             return self._drawn[width][2] * n_sets
-        if not (needs_data(prototype) or hasattr(prototype, "_adapted")):  # data change nothing
+        if ignores_data(prototype):
             return self._drawn[width][2] * n_sets
 
         def maps_of(rows):

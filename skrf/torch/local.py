@@ -7,6 +7,7 @@ import torch
 
 from .._estimator import naming_parameters
 from ..attention import LocalAttention as Operator
+from ..attention.local.layout import sizes_of
 from ._arguments import check_share
 from ._attention import Attention
 from ._local import attend
@@ -90,7 +91,7 @@ class LocalAttention(Attention):
         self.mask = None
         for name in _RECORD:
             self.register_buffer(name, None)
-        self._operator(is_causal).units  # noqa: B018 which checks the sizes
+        sizes_of(window, n_heavy, n_summaries, block, is_causal)  # which checks them
 
     def _operator(self, is_causal):
         """Return the operator of a direction."""
@@ -98,7 +99,7 @@ class LocalAttention(Attention):
         operator = _Operator(*sizes, block=self.block, causal=is_causal, scale=self.scale)
         if self.mean_queries is not None:
             operator.mean_queries_ = self.mean_queries.numpy(force=True)
-            operator._n_queries = self.n_queries.numpy(force=True)
+            operator.n_queries_ = self.n_queries.numpy(force=True)
         return operator
 
     def fit(
@@ -155,7 +156,7 @@ class LocalAttention(Attention):
         operator = self._operator(self.is_causal)
         parts = query.detach(), key.detach()
         getattr(operator, verb)(*parts, key_padding_mask=key_padding_mask)
-        for name, array in zip(_RECORD, (operator.mean_queries_, operator._n_queries), strict=True):
+        for name, array in zip(_RECORD, (operator.mean_queries_, operator.n_queries_), strict=True):
             setattr(self, name, torch.tensor(np.asarray(array, np.float64), device=query.device))
         return self
 

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from ..._arrays import cast, in_library_of, like, namespace, take, to_host
+from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
 from ..._estimator import EstimatorBase
 from ..._typing import Array
 from .._groups import blocks as slices
@@ -19,7 +19,6 @@ from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
-from .summaries import filled
 
 _DIAGNOSED_QUERIES = 64
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
@@ -53,6 +52,8 @@ class LocalAttention(EstimatorBase):
     ----------
     mean_queries_ : ndarray of shape (n_heads, d)
         After `fit`: the mean query of every head.
+    n_queries_ : ndarray of shape (n_heads,)
+        After `fit`: how many queries these are the means of.
 
     See Also
     --------
@@ -69,7 +70,8 @@ class LocalAttention(EstimatorBase):
 
     The mean query comes from `fit`, on texts as long as later ones, or else from the queries of a
     call; with `causal`, which must not see the future, from those of the first positions, which
-    see all keys. With `causal`, the first four keys of a text count as heavy in any case: language
+    see all keys. On long texts a window that keeps the first keys may be as good: `diagnose` says
+    so. With `causal`, the first four keys of a text count as heavy in any case: language
     models give them much weight. Gradients take the choice of keys as constant.
 
     Positions count from the first real key, so that padding changes nothing. One call, chunks and
@@ -179,11 +181,11 @@ class LocalAttention(EstimatorBase):
                 raise ValueError(
                     f"partial_fit needs heads and width of fit, {before.shape}, got {sums.shape}."
                 )
-            sums = sums + before * self._n_queries[:, None]
-            numbers = numbers + self._n_queries
+            sums = sums + before * self.n_queries_[:, None]
+            numbers = numbers + self.n_queries_
         if not numbers.all():
             raise ValueError("key_padding_mask must leave a key in every head, got none.")
-        self.mean_queries_, self._n_queries = sums / numbers[:, None], numbers
+        self.mean_queries_, self.n_queries_ = sums / numbers[:, None], numbers
         return self
 
     def _mean(self, inputs):

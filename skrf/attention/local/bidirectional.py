@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..._arrays import cast, in_library_of, like, namespace, take
+from ..._arrays import cast, filled, in_library_of, like, namespace, take
 from .._groups import blocks
 from .blocks import Block, Far, attend
 from .selection import flat_numbers, ranked, scores_of, taken
@@ -17,7 +17,6 @@ from .summaries import (
     Summary,
     bias_of,
     clusters,
-    filled,
     logs_of,
     merged,
     no_summary,

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._arrays import cast, in_library_of, like, namespace, take, to_host
+from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
 from .blocks import Block, Far, attend
 from .selection import run, scores_of
-from .summaries import Summary, bias_of, filled, logs_of, running, summary_of
+from .summaries import Summary, bias_of, logs_of, running, summary_of
 
 # Keys of a text that are heavy in any case: language models give them much weight at any length,
 # whatever the mean query says.
@@ -96,7 +96,7 @@ def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, atten
     shift = held.recent.shape[1] - end  # from positions to rows
     if mean is None and count < sizes.n_first:
         held = _with_queries(held, q[..., : sizes.n_first - count, :], count + shift)
-    starts = [start for start in range(count - count % size, end, size)]
+    starts = list(range(count - count % size, end, size))
     begun = [start for start in starts if start >= max(count, 1) and sizes.seen_from(start)]
     goes_on = starts[0] < count and bool(sizes.seen_from(starts[0]))
     n_without = len(starts) - len(begun) - goes_on

@@ -5,10 +5,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..._arrays import is_array_api, namespace, take, to_host
+from ..._arrays import filled, is_array_api, namespace, take, to_host
 from ..._typing import Array
 from .causal import Held
-from .summaries import filled
 
 _OF_KEYS = "recent", "is_key", "counts", "n_queries"  # one for every key head
 

@@ -11,14 +11,13 @@ of Zheng et al. (2023) correct such an estimate by sums like these.
 
 from typing import Any, NamedTuple
 
-import array_api_compat
 import numpy as np
 
 from ..._arrays import (
     cast,
     constant,
+    filled,
     in_library_of,
-    is_array_api,
     like,
     namespace,
     take,
@@ -45,13 +44,6 @@ class Summary(NamedTuple):
 
     log_weight: Any
     mean: Any
-
-
-def filled(value, shape, X, dtype=None):
-    """Return an array of one value where X is, in float64 unless given."""
-    xp = namespace(X)
-    place = {"device": array_api_compat.device(X)} if is_array_api(X) else {}
-    return xp.full(shape, value, dtype=dtype or xp.float64, **place)
 
 
 def no_summary(shape, width, X):
