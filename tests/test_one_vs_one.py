@@ -35,13 +35,15 @@ Q = RNG.normal(size=(40, 3)) * 2
 
 
 def model(**params):
-    return ApproxKernelRidgeClassifier(MAP, **{"alpha": 0.1, "decision": "one-vs-one", **params})
+    given = {"alpha": 0.1, "decision": "one-vs-one", **params}
+    return clone(ApproxKernelRidgeClassifier(MAP)).set_params(**given)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
-@pytest.mark.parametrize("alpha", [1e-4, 1.0])
-def test_coefficients_are_those_of_a_ridge_for_every_pair(weights, alpha):
-    fitted = model(alpha=alpha).fit(X, y, weights)
+@pytest.mark.parametrize(("alpha", "n_components"), [(1e-4, 24), (1.0, 24), (0.01, 600)])
+def test_coefficients_are_those_of_a_ridge_for_every_pair(weights, alpha, n_components):
+    fitted = model(alpha=alpha, feature_map__n_components=n_components)
+    fitted.fit(X, y, weights)
     F = fitted.feature_map_.transform(X)
     for number, (first, second) in enumerate(combinations(range(4), 2)):
         rows = np.isin(y, (first, second))

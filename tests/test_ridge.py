@@ -59,6 +59,7 @@ MAPS = {
     "signed": make("GeneralizedExponentialRF", n_components=40, sigma=0.5, random_state=0),
     "asymmetric": make("HybridRF", n_components=90, sigma=0.8, random_state=0),
     "nystroem": Nystroem(n_components=20, random_state=0),
+    "many columns": RFFSampler(200, sigma=0.8, random_state=0),  # solved in a basis of the rows
     "piped": make_pipeline(StandardScaler(), RFFSampler(40, random_state=0)),
 }
 weighted_or_not = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
@@ -108,7 +109,9 @@ def test_regressor_is_brute_force(which, weights, shape):
     assert_allclose(model.predict(Q), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("which", "weights"), [("signed", None), ("positive", WEIGHTS)])
+@pytest.mark.parametrize(
+    ("which", "weights"), [("signed", None), ("positive", WEIGHTS), ("many columns", WEIGHTS)]
+)
 def test_two_classes_are_a_ridge_classifier(which, weights):
     names = np.array(["a", "b"])[np.minimum(y, 1)]
     model = ApproxKernelRidgeClassifier(MAPS[which], alpha=2.0).fit(X, names, weights)
@@ -134,7 +137,12 @@ class WithRidge(BaseEstimator):
 
 @pytest.mark.parametrize(
     ("which", "alpha", "repeats"),
-    [("trigonometric", 1e-3, 1), ("positive", 2.0, np.arange(80) % 4), ("asymmetric", 1e-3, 1)],
+    [
+        ("trigonometric", 1e-3, 1),
+        ("positive", 2.0, np.arange(80) % 4),
+        ("asymmetric", 1e-3, 1),
+        ("many columns", 0.1, np.arange(80) % 2 + 1),
+    ],
 )
 def test_three_classes_are_linear_discriminants(which, repeats, alpha):
     names, weights = np.array(["a", "b", "c"])[y], np.full(80, repeats)
@@ -266,7 +274,9 @@ def test_sparse_rows_and_frozen_maps(estimator):
 # ------------------------------------------------------------------ a Gaussian process
 
 
-@pytest.mark.parametrize(("which", "noise"), [("positive", 0.5), ("wide", 0.01)])
+@pytest.mark.parametrize(
+    ("which", "noise"), [("positive", 0.5), ("wide", 0.01), ("many columns", 0.01)]
+)
 def test_a_given_noise_is_the_gaussian_process_of_the_features(which, noise):
     model = ApproxKernelRidge(MAPS[which], noise_variance=noise).fit(X, T[:, 0])
     assert model.alpha_ == noise and model.noise_variance_[0] == pytest.approx(noise)
@@ -291,7 +301,11 @@ def test_a_given_noise_is_the_gaussian_process_of_the_features(which, noise):
 
 
 @pytest.mark.parametrize("targets", [T[:, 0], T[:, :2]], ids=["one target", "two targets"])
-@pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(30, sigma=1.0)])
+@pytest.mark.parametrize(
+    "feature_map",
+    [MAPS["trigonometric"], MAPS["many columns"], ClusterNystroem(30, sigma=1.0)],
+    ids=["trigonometric", "many columns", "landmarks"],
+)
 def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets):
     model = ApproxKernelRidge(feature_map, alpha=0.05, random_state=0).fit(X, targets, WEIGHTS)
     mean, deviation = model.predict(Q, return_std=True)
@@ -398,7 +412,7 @@ def test_evidence_that_is_flat_takes_the_mean():
 # ------------------------------------------------------------------ batches and merges
 
 
-@pytest.mark.parametrize("which", ["trigonometric", "positive", "nystroem"])
+@pytest.mark.parametrize("which", ["trigonometric", "positive", "nystroem", "many columns"])
 @weighted_or_not
 def test_batches_are_one_fit(which, weights):
     pre = FrozenEstimator(clone(MAPS[which]).fit(X))  # the first batch alone fits the map
@@ -639,7 +653,9 @@ def test_fits_to_other_array_libraries(library, estimator):
 
 
 @pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV])
-@pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(12)], ids=str)
+@pytest.mark.parametrize(
+    "feature_map", [MAPS["trigonometric"], MAPS["many columns"], ClusterNystroem(12)], ids=str
+)
 def test_leave_one_out_is_its_definition(kind, feature_map):
     rows, weights = np.vstack([X, X[:9]]), np.arange(89) % 3 + 0.5
     targets = np.vstack([T[:, :2], T[:9, :2] + 1])

@@ -119,7 +119,7 @@ def _by_rows(groups, X):
 # ---------------------------------------------------------------- ridge regression
 
 
-def leave_one_out_errors(feature_map, data, moments, alphas):
+def leave_one_out_errors(feature_map, data, moments, alphas, basis):
     """Return mean squared errors of rows that ridge regression has not seen, like `mean_errors`.
 
     Equal rows are left out together, so that weights are repetitions. Errors are infinite if a row
@@ -135,6 +135,8 @@ def leave_one_out_errors(feature_map, data, moments, alphas):
         Of these rows.
     alphas : ndarray of shape (n_alphas,)
         The ridges.
+    basis : ndarray of shape (M, r) or None
+        Orthonormal columns, if the moments are those of coordinates in them.
     """
     _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
     targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
@@ -147,8 +149,9 @@ def leave_one_out_errors(feature_map, data, moments, alphas):
     shrunk = (spectrum.values > 0)[:, None] / (spectrum.values[:, None] + alphas)
     coef = spectrum.sides[:, :, None] * shrunk[:, None]
     for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
-        features = features_of(feature_map, take(data.X, first[rows])) - of_features
-        turned, of_rows = features @ spectrum.vectors, weights[rows]
+        features = features_of(feature_map, take(data.X, first[rows]))
+        coordinates = features if basis is None else features @ basis
+        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
         leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / moments.weight)
         left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
         predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]

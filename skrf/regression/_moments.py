@@ -364,6 +364,10 @@ class ClassMoments:
             )
         )
 
+    def times(self, matrix):
+        """Return the moments of the features times a matrix, (M, n_columns)."""
+        return ClassMoments(tuple(one and one.times(matrix) for one in self.classes))
+
     @property
     def weight(self):
         """Sum of the weights."""

@@ -44,7 +44,13 @@ from ._moments import (
     rounding_of_products,
 )
 from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
-from ._row_space import features_of, is_smaller, judged_apart_in_row_space, judged_in_row_space
+from ._row_space import (
+    features_of,
+    in_basis,
+    is_smaller,
+    judged_apart_in_row_space,
+    judged_in_row_space,
+)
 from ._scoring import KnownDecisions, KnownPredictions, scorer_of
 from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, positive_array
 
@@ -110,6 +116,10 @@ class RidgeFit:
         The solution.
     penalty : ndarray of shape (M, M), default=None
         As in `Moments`.
+    basis : ndarray of shape (M, r), default=None
+        Orthonormal columns that span few rows, if moments are those of coordinates in them.
+    is_solved : bool, default=True
+        Whether all rows will be solved for; otherwise moments are compared, and there is no basis.
     """
 
     params: dict
@@ -121,11 +131,13 @@ class RidgeFit:
     moments: Moments | ClassMoments | None = None
     ridge: Ridge | PairRidges | None = None
     penalty: np.ndarray | None = None
+    basis: np.ndarray | None = None
+    is_solved: bool = True
 
     @property
     def emptied(self):
         """The fit before the first row."""
-        return replace(self, moments=None)
+        return replace(self, moments=None, basis=None)
 
     @property
     def unit(self):
@@ -150,22 +162,36 @@ class RidgeFit:
         """Return an unsolved fit with more rows."""
         total = self.total or self.moments.weight + data.total
         share = data.total / total if total < np.inf else 0.0
-        feature_map, least = self.maps[0], share * self.least_alpha
+        feature_map, X, basis = self.maps[0], data.X, None
+        least = share * self.least_alpha
         with beside_threads(feature_map):
+            if self._takes_basis(data):
+                basis, feature_map, X = in_basis(feature_map, X)
             if self.n_classes:
-                rows = data.X, data.values.values, self.n_classes, data.sample_weight
+                rows = X, data.values.values, self.n_classes, data.sample_weight
                 moments = ClassMoments.of_rows(feature_map, *rows, least)
             else:
-                rows = data.X, data.values, data.sample_weight
+                rows = X, data.values, data.sample_weight
                 moments = moments_of_rows(feature_map, *rows, least)
                 moments = replace(moments, penalty=self.penalty)
-        return self.merge(replace(self, moments=moments))
+        return self.merge(replace(self, moments=moments, basis=basis))
+
+    def _takes_basis(self, data):
+        """Return whether these are all rows, and so few that a basis of their own pays."""
+        is_whole = self.is_solved and self.moments is None and data.total == self.total
+        return is_whole and 2 * len(data.y) <= (self.maps[0].n_columns or 0)
 
     def merge(self, other):
         """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
             return self if other.moments is None else other
-        return replace(self, moments=self.moments.merge(other.moments), ridge=None)
+        moments = self._of_features.merge(other._of_features)
+        return replace(self, moments=moments, basis=None, ridge=None)
+
+    @property
+    def _of_features(self):
+        """The moments of the features themselves."""
+        return self.moments if self.basis is None else self.moments.times(self.basis.T)
 
 
 class _BaseRidge(KernelEstimator):
@@ -214,7 +240,8 @@ class _BaseRidge(KernelEstimator):
 
         Where digits allow, features are those of the inner map, and the matrix enters the penalty.
         """
-        fit, feature_map = replace(self._before(maps, data), n_classes=0), maps[0]
+        fit, feature_map = self._before(maps, data), maps[0]
+        fit = replace(fit, n_classes=0, is_solved=False)
         lower, magnification = feature_map.cholesky
         if lower is None:
             return fit
@@ -234,6 +261,8 @@ class _BaseRidge(KernelEstimator):
     def _finished(self, fitted):
         with narrow_blas(fitted.moments.n_columns):
             ridge = self._decided(fitted.moments)
+        if fitted.basis is not None:
+            ridge = ridge.lifted(fitted.basis)
         return super()._finished(replace(fitted, ridge=ridge, total=None))
 
     @property
@@ -458,7 +487,7 @@ class _Search(_BaseRidge):
         fitted = draft._fit_map(data).added(data)
         moments, alphas = fitted.moments.together, positive_array("alphas", self.alphas)
         with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
-            errors = leave_one_out_errors(fitted.maps[0], data, moments, alphas)
+            errors = leave_one_out_errors(fitted.maps[0], data, moments, alphas, fitted.basis)
         draft._choose_alpha(moments, errors)
         return commit(self, draft._finished(fitted))
 

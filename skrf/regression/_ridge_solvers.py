@@ -1,6 +1,6 @@
 """Solutions of ridge regressions from moments: of targets, of classes, and of pairs of classes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
 
@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 from .._arrays import cast, like, namespace, squared_norms
 from .._threads import run_all
 
-# Logarithms of the alphas to try, in units of the mean eigenvalue.
-_LOG_ALPHAS, _STEP = np.linspace(-24.0, 14.0, 77, retstep=True)
+# Logarithms of the alphas to try, in units of the largest eigenvalue.
+_LOG_ALPHAS, _STEP = np.linspace(-28.0, 10.0, 77, retstep=True)
 _FLAT = 1e-6
 _LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
 _LEAST = 1e-290  # eigenvalue whose quotients by alphas are floats
@@ -44,6 +44,8 @@ class Ridge:
         Sum of the weights.
     deviation : ndarray of shape (T,) or None
         Standard deviation of the noise; NaN if there are too few rows to estimate it.
+    basis : ndarray of shape (M, r) or None
+        Orthonormal columns that span the training rows, if the root is in these coordinates.
     """
 
     alpha: float
@@ -54,6 +56,7 @@ class Ridge:
     mean: np.ndarray
     weight: float
     deviation: np.ndarray | None
+    basis: np.ndarray | None
 
     @property
     def linear(self):
@@ -78,23 +81,42 @@ class Ridge:
         """
         xp = namespace(features)
         features = cast(features, xp.float64)
-        spread = squared_norms((features - like(self.mean, features)) @ like(self.root, features))
+        spread = self._spread(features - like(self.mean, features))
         if is_projected:
             spread = spread + self._beyond(features)
         return xp.sqrt(spread[:, None] + 1 + 1 / self.weight) * like(self.deviation, spread)
 
     def covariances(self, features, is_projected=False):
         """Return the covariances of the targets of all rows, (n, n), of noise of variance 1."""
-        rooted = (features - self.mean) @ self.root
-        covariances = rooted @ rooted.T + 1 / self.weight
+        centred, covariances = features - self.mean, 1 / self.weight
+        coordinates = centred
+        if self.basis is not None:
+            coordinates = centred @ self.basis
+            covariances += (centred @ centred.T - coordinates @ coordinates.T) / self.alpha
+        rooted = coordinates @ self.root
+        covariances += rooted @ rooted.T
         beyond = self._beyond(features) if is_projected else 0.0
         np.einsum("ii->i", covariances)[...] += 1 + beyond
         return covariances
+
+    def _spread(self, features):
+        """Return the variances that uncertain coefficients give to centred features."""
+        if self.basis is None:
+            return squared_norms(features @ like(self.root, features))
+        coordinates, xp = features @ like(self.basis, features), namespace(features)
+        # No row says anything about what is at right angles to all rows.
+        rest = squared_norms(features) - squared_norms(coordinates)
+        rest = xp.where(rest > 0, rest, like(0.0, rest)) / self.alpha
+        return rest + squared_norms(coordinates @ like(self.root, features))
 
     def _beyond(self, features):
         """Return the variance of the prior for what projected features lack, one for each row."""
         xp = namespace(features)
         return xp.clip(1 - squared_norms(features), 0.0, 1.0) / self.alpha
+
+    def lifted(self, basis):
+        """Return the same for features, if this is for their coordinates in a basis."""
+        return replace(self, coef=basis @ self.coef, mean=basis @ self.mean, basis=basis)
 
     def drawn(self, normal):
         """Return the coefficients and intercepts of functions from the posterior.
@@ -111,11 +133,16 @@ class Ridge:
         intercept : ndarray of shape (T, n_samples)
             Intercepts.
         """
-        # A root that is unique: eigenvectors may have either sign, which draws must not depend on.
-        root = np.linalg.qr(self.root.T, mode="r").T
-        root = root * np.sign(np.diagonal(root))
+        # The symmetric root is unique, and the same in a basis of the rows.
+        vectors, values, _ = np.linalg.svd(self.root)
         normal = normal * self.deviation[:, None]
-        changes = np.tensordot(root, normal[:-1], 1)
+        coordinates = normal[:-1]
+        if self.basis is not None:
+            coordinates = np.tensordot(self.basis.T, coordinates, 1)
+        changes = np.tensordot((vectors * values) @ vectors.T, coordinates, 1)
+        if self.basis is not None:
+            changes = np.tensordot(self.basis, changes - coordinates / np.sqrt(self.alpha), 1)
+            changes += normal[:-1] / np.sqrt(self.alpha)
         coef, intercept = self.linear
         offset = normal[-1] / np.sqrt(self.weight) - np.tensordot(self.mean, changes, 1)
         return coef[:, :, None] + changes, intercept[:, None] + offset
@@ -210,7 +237,8 @@ def ridge_of(moments, alpha, coef, root=None, deviation=None):
     """Return the `Ridge` of coefficients; without a root it has no standard deviations."""
     means, targets = np.split(moments.mean, [moments.n_columns])
     intercept = (targets - means @ coef) * moments.unit
-    return Ridge(alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation)
+    given = alpha, coef, moments.unit, intercept, root, means, moments.weight, deviation
+    return Ridge(*given, basis=None)
 
 
 def _shifted(gram, alpha, penalty=None):
@@ -294,7 +322,7 @@ class Spectrum:
         units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
         explained, rest = (np.ldexp(x[..., is_some], units) for x in (self.explained, self.rest))
         freedom = self.moments.weight - 1
-        size = self.values.mean() or 1.0
+        size = self.values[-1] or 1.0
 
         def loss(log_alpha):
             shrunk, left = parts(log_alpha)
@@ -383,6 +411,10 @@ class PairRidges:
             np.concatenate(parts, axis=-1) for parts in zip(*solutions, strict=True)
         )
         return cls(alpha, coefs, intercepts, len(moments.classes))
+
+    def lifted(self, basis):
+        """Return the same for features, if this is for their coordinates in a basis."""
+        return replace(self, coef=basis @ self.coef)
 
     @property
     def linear(self):

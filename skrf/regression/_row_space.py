@@ -79,6 +79,12 @@ def held(feature_map, *parts):
     ]
 
 
+def in_basis(feature_map, X):
+    """Return an orthonormal basis of few rows' features, and a map and rows of the coordinates."""
+    basis, triangle = np.linalg.qr(features_of(feature_map, X).T)
+    return basis, HeldMap(len(triangle)), np.ascontiguousarray(triangle.T)
+
+
 def _coordinates(feature_map, X):
     """Return the features of rows, or others with the same inner products that are cheaper."""
     lower, magnification = feature_map.cholesky
