@@ -1,17 +1,20 @@
-"""Learning the embeddings of a hidden Markov model: gradients of its likelihood, and L-BFGS."""
+"""Learning the embeddings of a hidden Markov model: gradients of its likelihood, and starts."""
+
+from functools import partial
 
 import numpy as np
 
-from .._validation import draw_seed, naming
+from .._validation import naming
+from ._batches import FreeArrays, Watch, climb
 from ._maximum_likelihood import maximize, unpacked
-from ._potentials import add_rows, as_generator, pull_back
-from ._recursions import ANY, LEAST, Model
+from ._potentials import add_rows, pull_back
+from ._recursions import ANY, LEAST
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 
 
-def learn(first, sequences, n_init, random_state, **limits):
+def learn(first, sequences, n_init, rng, settings, *, validation, callback):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
@@ -22,49 +25,50 @@ def learn(first, sequences, n_init, random_state, **limits):
         Symbols.
     n_init : int
         Number of starts. Those after the first are normal, with the root mean squares of the first.
-    random_state : int, RandomState instance or None
-        Source of the other starts.
-    **limits : dict
-        Those of `maximize`.
+    rng : RandomState
+        Source of the other starts, and of the order of batches.
+    settings : dict
+        Parameters of `climb` if there is a ``batch_size``, otherwise of `maximize`.
+    validation : list of ndarray or None
+        Sequences that choose among iterations and starts.
+    callback : callable
+        Called with a model after every iteration; True ends.
 
     Returns
     -------
     model : Model
         The model at the embeddings of the start with the highest likelihood.
+    scores : list of float
+        Mean log probability of a symbol of the validation sequences after every iteration.
     history : list of float
         Its log likelihood after every iteration.
     trouble : str or None
         Why it ended if it did not converge.
     """
-    given = first.embeddings
-    # Roles that share an array continue to share it.
-    shared = {id(value): value for value in given.values() if value is not None}
-    starts, names, n_symbols = [list(shared.values())], ["fit"], sum(map(len, sequences))
-
-    def model_at(arrays, dtype=np.float64):
-        moved = dict(zip(shared, arrays, strict=True))
-        embeddings = {role: moved.get(id(value)) for role, value in given.items()}
-        return Model(embeddings, first.maps, first.given_start, first.is_local, dtype)
-
-    def objective(arrays):
-        log_prob, by_role = gradients(model_at(arrays), sequences)
-        roles = ([role for role in given if id(given[role]) == key] for key in shared)
-        return log_prob, [sum(by_role[role] for role in sharing) for sharing in roles]
-
+    free = FreeArrays(first, gradients)
+    starts, names, n_symbols = [free.arrays], ["fit"], sum(map(len, sequences))
     if n_init > 1:
-        rng = as_generator(draw_seed(random_state))
         roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
         with naming("n_init"):
             draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
         starts += [list(map(np.multiply, roots, unpacked(draw, starts[0]))) for draw in draws]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
-    ends = [
-        maximize(objective, arrays, n_symbols, name=name, **limits)
-        for arrays, name in zip(starts, names, strict=True)
-    ]
+
+    def ended(arrays, name):
+        watch = Watch(free, callback, validation)
+        calls = {**settings, "name": name, "callback": watch}
+        if "batch_size" in settings:
+            arrays, *progress = climb(free, arrays, sequences, rng, **calls)
+        else:
+            objective = partial(free.gradients, sequences=sequences)
+            arrays, *progress = maximize(objective, arrays, n_symbols, **calls)
+        return arrays if watch.best is None else watch.best, watch.scores, *progress
+
     # Not by histories, which are empty if a start is already a maximum.
-    arrays, history, trouble = max(ends, key=lambda end: model_at(end[0]).log_prob(sequences))
-    return model_at(arrays, first.dtype), history, trouble
+    judges = sequences if validation is None else validation
+    ends = map(ended, starts, names)
+    arrays, *progress = max(ends, key=lambda end: free.model(end[0]).log_prob(judges))
+    return free.model(arrays, first.dtype), *progress
 
 
 def gradients(model, sequences):

@@ -11,14 +11,20 @@ from .._estimator import EstimatorBase
 from .._progress import Progress
 from .._validation import Interval, check_integer, commit, snapshot
 
+NOT_FINITE = (
+    "stopped after {n_iter} iterations at a gradient that is not finite: begin with embeddings "
+    "whose entries are nearer to 1."
+)
 _ENDS = {  # by the status of the optimiser; None if it met a value that is not finite
     1: "reached max_iter={max_iter} while the log likelihood still gained more than tol={tol} of "
     "itself: raise max_iter, or tol if that is enough.",
     2: "stopped after {n_iter} iterations at a failed line search: no step along the gradient "
     "raises the log likelihood by more than rounding. Raise tol={tol}.",
-    None: "stopped after {n_iter} iterations at a gradient that is not finite: begin with "
-    "embeddings whose entries are nearer to 1.",
+    None: NOT_FINITE,
 }
+
+
+_STOPPED = 99  # status of the optimiser after a callback
 
 
 class MaximumLikelihood(EstimatorBase):
@@ -77,7 +83,9 @@ def unpacked(vector, arrays):
     return [values.reshape(array.shape) for values, array in pairs]
 
 
-def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit"):
+def maximize(
+    objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit", callback=None
+):
     """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
     Parameters
@@ -96,6 +104,8 @@ def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name
         Whether to print every iteration.
     name : str, default="fit"
         Prefix of these lines.
+    callback : callable, default=None
+        Called with the arrays after every iteration; True ends.
 
     Returns
     -------
@@ -112,10 +122,10 @@ def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name
 
     def loss(vector):
         # NaN would end L-BFGS as if it had converged.
-        _check_finite(vector)
+        check_finite(vector)
         log_prob, gradients = objective(unpacked(vector, arrays))
         gradient = _flat(gradients)
-        _check_finite(log_prob, gradient)
+        check_finite(log_prob, gradient)
         latest[:] = [log_prob]
         return -log_prob / n_samples, -gradient / n_samples
 
@@ -123,6 +133,8 @@ def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name
         history.extend(latest)
         reached[:] = [vector.copy()]
         progress(f"iteration {len(history)}: log likelihood {history[-1]:.6f}")
+        if callback is not None and callback(unpacked(reached[0], arrays)):
+            raise StopIteration
 
     # No step gains more than the whole, so all tolerances from 1 on are equivalent.
     options = {"maxiter": max_iter, "maxfun": np.inf, "ftol": min(tol, 1.0), "gtol": 0.0}
@@ -133,7 +145,7 @@ def maximize(objective, arrays, n_samples, *, max_iter, tol, verbose=False, name
     except FloatingPointError:
         status = None
     trouble = None
-    if status != 0:
+    if status not in (0, _STOPPED):
         trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
     return unpacked(reached[0], arrays), history, trouble
 
@@ -142,6 +154,7 @@ def _flat(arrays):
     return np.concatenate([array.ravel() for array in arrays])
 
 
-def _check_finite(*values):
+def check_finite(*values):
+    """Raise FloatingPointError unless all values are finite."""
     if not all(np.isfinite(value).all() for value in values):
         raise FloatingPointError("not finite")

@@ -170,6 +170,10 @@ class Model:
         if self.transition.least() + self.emission.least() < np.log(LEAST[dtype]):
             self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
 
+    def moved(self, embeddings, dtype):
+        """Return the model at other embeddings, with the same maps."""
+        return Model(embeddings, self.maps, self.given_start, self.is_local, dtype)
+
     def _make_log_emissions(self, symbols):
         emission, is_seen = self.emission, symbols != ANY
         logs, values = np.tile(self.log_totals, (len(symbols), 1)), np.zeros(1)

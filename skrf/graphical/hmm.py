@@ -3,6 +3,7 @@
 import copy
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from operator import attrgetter
@@ -13,8 +14,17 @@ from scipy.special import softmax
 
 from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
-from .._validation import Interval, StrOptions, check_integer, draft_of, draw_seed, naming
-from ._learning import learn
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_integer,
+    commit,
+    draft_of,
+    draw_seed,
+    naming,
+)
+from ._batches import Adam, FreeArrays
+from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps, largest
 from ._recursions import ANY, LEAST, Model
@@ -92,9 +102,18 @@ class KernelHMM(MaximumLikelihood):
         Whether every transition and emission is normalised, or only the product over a sequence of
         a given length: its symbols and states then have no conditional distributions of their own.
     max_iter : int, default=100
-        Iterations of `fit`.
+        Iterations of `fit`, or passes over the sequences if they come in batches.
     tol : float, default=1e-6
-        `fit` stops when the log likelihood gains less than this share of itself.
+        `fit` stops when the log likelihood gains less than this share of itself; not in batches.
+    learning_rate : float, default=0.04
+        Length of a step on a batch, in units of the usual size of its gradients. In `fit` it falls
+        to 0 in equal steps; in `partial_fit` it stays.
+    weight_decay : float, default=0.0
+        Share of the embeddings, times the learning rate, that every step on a batch takes away. It
+        keeps a model with many parameters from learning its sequences by heart: .2 is good for
+        some hundred states and 200,000 words.
+    warm_start : bool, default=False
+        Whether `fit` goes on from what it learned before instead of the given embeddings.
     n_init : int, default=1
         Number of starts of `fit`, the best of which is kept: the first from the given embeddings,
         the others from normal ones with the same root mean square.
@@ -109,9 +128,13 @@ class KernelHMM(MaximumLikelihood):
         After `fit`, the learned embeddings (`start_embedding_` is None if none was given); all
         methods then use them.
     history_ : list of float
-        Log likelihood after every iteration of `fit`.
+        Log likelihood after every iteration of `fit`; of a pass over batches the sum of theirs,
+        each before its step.
+    validation_history_ : list of float
+        Mean log probability of a symbol of the validation sequences after every iteration.
     converged_ : bool
-        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
+        Whether `fit` ended as planned: by `tol`, after all passes over batches, or by a validation
+        score or callback; otherwise it warned about the reason.
     startprob_, transmat_, emissionprob_ : ndarray
         The tables of a hidden Markov model, computed on access; at most 16,777,216 entries.
     feature_map_ : dict
@@ -145,6 +168,9 @@ class KernelHMM(MaximumLikelihood):
     _parameter_constraints = {
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
         "random_state": ["random_state"],
         **MaximumLikelihood._parameter_constraints,
     }
@@ -164,6 +190,9 @@ class KernelHMM(MaximumLikelihood):
         normalization: Literal["local", "global"] = "local",
         max_iter: int = 100,
         tol: float = 1e-6,
+        learning_rate: float = 0.04,
+        weight_decay: float = 0.0,
+        warm_start: bool = False,
         n_init: int = 1,
         random_state: RandomState = None,
         verbose: int = False,
@@ -178,6 +207,9 @@ class KernelHMM(MaximumLikelihood):
         self.normalization = normalization
         self.max_iter = max_iter
         self.tol = tol
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.warm_start = warm_start
         self.n_init = n_init
         self.random_state = random_state
         self.verbose = verbose
@@ -655,13 +687,22 @@ class KernelHMM(MaximumLikelihood):
 
     # ---------------------------------------------------------------- learning
 
-    def fit(self, X: Array, lengths: Array | None = None) -> Self:
+    def fit(
+        self,
+        X: Array,
+        lengths: Array | None = None,
+        *,
+        batch_size: int | None = None,
+        validation: float | tuple | None = None,
+        callback: Callable | None = None,
+    ) -> Self:
         """Learn the embeddings by gradient ascent on the exact likelihood of the low-rank model.
 
-        The features are drawn and fitted once, at the given embeddings, and kept while L-BFGS moves
-        the embeddings, so the objective does not change on the way: `score` afterwards is its last
-        value, ``history_[-1]``. Missing symbols are summed out, and with ``normalization="global"``
-        the normalisers of the sequences' lengths are part of the likelihood.
+        The features are drawn and fitted once, at the given embeddings, and kept while the
+        embeddings move, so the objective does not change on the way. Without batches L-BFGS climbs
+        it: `score` afterwards is its last value, ``history_[-1]``. Missing symbols are summed out,
+        and with ``normalization="global"`` the normalisers of the sequences' lengths are part of
+        the likelihood.
 
         Parameters
         ----------
@@ -669,6 +710,17 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        batch_size : int, default=None
+            Number of sequences in a batch, in an order that is drawn for every pass: a step of
+            Adam follows every batch, which takes far fewer passes over many sequences. None takes
+            all of them at once, by L-BFGS.
+        validation : float or tuple (X, lengths), default=None
+            Share of the sequences, drawn by `random_state`, or other sequences: they are not
+            learned from, and the iteration with the highest score of them is kept. `fit` ends if
+            that score has not risen for five iterations.
+        callback : callable, default=None
+            Called with a fitted copy of this model after every iteration; `fit` ends if it returns
+            True.
 
         Returns
         -------
@@ -685,13 +737,91 @@ class KernelHMM(MaximumLikelihood):
         ConvergenceWarning
             If the best start did not converge: it reached `max_iter`, its line search failed, or
             a gradient was not finite.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf.graphical import KernelHMM
+        >>> truth = KernelHMM.from_random(5, 8, scale=1.0, random_state=0)
+        >>> X, _ = truth.sample(600, random_state=0)
+        >>> model = KernelHMM.from_random(20, 8, weight_decay=0.1, max_iter=5, random_state=1)
+        >>> model = model.fit(X, [20] * 30, batch_size=6, validation=0.2)
+        >>> len(model.history_), model.validation_history_[-1] > model.validation_history_[0]
+        (5, True)
         """
-        limits, n_init = self._limits(), check_integer("n_init", self.n_init)
-        draft = draft_of(self)
-        first = draft._model
+        settings, n_init = self._limits(), check_integer("n_init", self.n_init)
+        if batch_size is not None:
+            settings.pop("tol")
+            names = "learning_rate", "weight_decay"
+            settings |= {name: getattr(self, name) for name in names}
+            settings["batch_size"] = check_integer("batch_size", batch_size)
+        elif self.weight_decay:
+            raise ValueError(
+                f"weight_decay={self.weight_decay!r} needs batch_size: without batches nothing "
+                "takes it into account."
+            )
+        goes_on = self.warm_start and self._fitted is not None
+        draft, first = draft_of(self), self._fitted if goes_on else draft_of(self)._model
+        rng = as_generator(draw_seed(self.random_state))
         sequences = _check_sequences(first, X, lengths)
-        draft._fitted, *progress = learn(first, sequences, n_init, self.random_state, **limits)
-        return self._commit(draft, draft._fitted.embeddings, *progress)
+        validation = _check_validation(first, validation)
+        if isinstance(validation, float):
+            sequences, validation = _held_out(sequences, validation, rng)
+
+        def call(model):
+            if callback is None:
+                return False
+            return callback(draft_of(self)._take(model))
+
+        learned, scores, *progress = learn(
+            first, sequences, n_init, rng, settings, validation=validation, callback=call
+        )
+        if validation is not None:
+            draft.validation_history_ = scores
+        vars(draft).pop("_adam", None)
+        return self._commit(draft._take(learned), {}, *progress)
+
+    def partial_fit(self, X: Array, lengths: Array | None = None) -> Self:
+        """Take one step of Adam on some sequences, from what was learned before.
+
+        Unlike `fit` it does not lower the learning rate.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+            Symbols.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None means one sequence.
+
+        Returns
+        -------
+        self : object
+            The model after the step.
+
+        Raises
+        ------
+        FloatingPointError
+            If the gradient is not finite; the model stays as it was.
+        """
+        self._validate_params()
+        first = self._model
+        free, sequences = FreeArrays(first, gradients), _check_sequences(first, X, lengths)
+        adam = copy.deepcopy(vars(self).get("_adam"))
+        if self._fitted is None or adam is None:
+            adam = Adam(free.arrays)
+        _, arrays = free.stepped(
+            free.arrays, sequences, adam, self.learning_rate, self.weight_decay
+        )
+        draft = draft_of(self, forget=False)
+        draft._adam = adam
+        return commit(self, draft._take(free.model(arrays, first.dtype)))
+
+    def _take(self, model):
+        """Hold what was learned."""
+        self._fitted = model
+        for name, value in model.embeddings.items():
+            setattr(self, f"{name}_", value)
+        return self
 
 
 class _Shape:
@@ -746,6 +876,34 @@ def _check_sequences(model, X, lengths=None):
     if lengths.sum() != len(X):
         raise ValueError(f"lengths sum to {lengths.sum()}, but X has {len(X)} samples.")
     return np.split(X, np.cumsum(lengths)[:-1])
+
+
+def _check_validation(model, validation):
+    """Return a share of the sequences, or sequences of symbols, or None."""
+    if validation is None:
+        return None
+    if isinstance(validation, Real) and not isinstance(validation, bool) and 0 < validation < 1:
+        return float(validation)
+    if isinstance(validation, tuple) and len(validation) == 2:
+        with naming("validation"):
+            return _check_sequences(model, *validation)
+    raise ValueError(
+        "validation must be a share of the sequences, between 0 and 1, or a tuple (X, lengths), "
+        f"got {validation!r}."
+    )
+
+
+def _held_out(sequences, share, rng):
+    """Return most of the sequences, and a share that is drawn."""
+    if len(sequences) < 2:
+        raise ValueError(
+            f"validation={share!r} needs two sequences or more: pass their lengths, or other "
+            "sequences as (X, lengths)."
+        )
+    order = rng.permutation(len(sequences))
+    n_held = min(max(1, round(share * len(order))), len(order) - 1)
+    parts = np.sort(order[n_held:]), np.sort(order[:n_held])
+    return tuple([sequences[i] for i in part] for part in parts)
 
 
 def _check_state(model, state):

@@ -1,0 +1,182 @@
+"""Gradient ascent on batches of sequences: Adam with decoupled weight decay."""
+
+import numpy as np
+
+from .._progress import Progress
+from ._maximum_likelihood import NOT_FINITE, check_finite
+
+_FIRST, _SECOND = 0.9, 0.999  # shares of the averages that a step keeps
+_LEAST = 1e-10  # of the root of the average of squares: no gradient is divided by less
+_PATIENCE = 5  # passes without a better validation score, after which to stop
+
+
+class Adam:
+    """Averages of the gradients of arrays and of their squares (Kingma and Ba, 2015).
+
+    Parameters
+    ----------
+    arrays : list of ndarray
+        The arrays to learn.
+    """
+
+    def __init__(self, arrays):
+        self.n_steps = 0
+        self.means, self.squares = ([np.zeros_like(array) for array in arrays] for _ in range(2))
+
+    def step(self, arrays, gradients, rate, decay):
+        """Return the arrays after a step up the gradients.
+
+        Parameters
+        ----------
+        arrays, gradients : list of ndarray
+            Values, and the gradients of what is to grow.
+        rate : float
+            Length of a step in units of a gradient's usual size.
+        decay : float
+            Share of the arrays, times the rate, that is lost (Loshchilov and Hutter, 2019).
+        """
+        self.n_steps += 1
+        moved, shares = [], [1 - kept**self.n_steps for kept in (_FIRST, _SECOND)]
+        for array, gradient, mean, square in zip(
+            arrays, gradients, self.means, self.squares, strict=True
+        ):
+            mean += (1 - _FIRST) * (gradient - mean)
+            square += (1 - _SECOND) * (gradient**2 - square)
+            step = mean / shares[0] / (np.sqrt(square / shares[1]) + _LEAST)
+            moved.append(array + rate * (step - decay * array))
+        return moved
+
+
+def climb(
+    free,
+    arrays,
+    sequences,
+    rng,
+    *,
+    batch_size,
+    max_iter,
+    learning_rate,
+    weight_decay,
+    verbose,
+    name,
+    callback,
+):
+    """Return where passes over batches of sequences end, like `maximize`.
+
+    Parameters
+    ----------
+    free : FreeArrays
+        What is learned.
+    arrays : list of ndarray
+        Where it begins.
+    sequences : list of ndarray
+        Symbols.
+    rng : RandomState
+        Source of the order of the sequences.
+    batch_size, max_iter : int
+        Number of sequences in a batch, and of passes.
+    learning_rate : float
+        That of the first step, from which it falls to 0 in equal steps.
+    weight_decay : float
+        As in `Adam.step`.
+    verbose : bool
+        Whether to print every pass.
+    name : str
+        Prefix of these lines.
+    callback : callable
+        Called with the arrays after every pass; True ends.
+
+    Returns
+    -------
+    arrays : list of ndarray
+        Result of the last pass.
+    history : list of float
+        Log likelihood of every pass, each batch before its step.
+    trouble : str or None
+        Why it ended if that was not planned.
+    """
+    history, adam, progress = [], Adam(arrays), Progress(verbose, name)
+    n_steps = -(-len(sequences) // batch_size)
+    for number in range(max_iter):
+        order, total, reached = rng.permutation(len(sequences)), 0.0, arrays
+        for k in range(n_steps):
+            batch = [sequences[i] for i in order[k * batch_size : (k + 1) * batch_size]]
+            rate = learning_rate * (1 - (number + k / n_steps) / max_iter)
+            try:
+                log_prob, arrays = free.stepped(arrays, batch, adam, rate, weight_decay)
+            except FloatingPointError:
+                return reached, history, NOT_FINITE.format(n_iter=number)
+            total += log_prob
+        history.append(total)
+        progress(f"pass {number + 1}: log likelihood {total:.6f}")
+        if callback(arrays):
+            break
+    return arrays, history, None
+
+
+class Watch:
+    """What is done after every iteration: a callback, and a score that may end the fit.
+
+    Parameters
+    ----------
+    free : FreeArrays
+        What is learned.
+    callback : callable
+        Called with the model; True ends.
+    validation : list of ndarray or None
+        Sequences whose score chooses the iteration, and ends if it does not rise any more.
+    """
+
+    def __init__(self, free, callback, validation):
+        self.free, self.callback, self.validation = free, callback, validation
+        self.scores, self.best = [], None
+
+    def __call__(self, arrays):
+        """Return whether to end."""
+        model, is_worse = self.free.model(arrays), False
+        if self.validation is not None:
+            score = model.log_prob(self.validation) / sum(map(len, self.validation))
+            if score > max(self.scores, default=-np.inf):
+                self.best = arrays
+            self.scores.append(score)
+            is_worse = len(self.scores) - 1 - np.argmax(self.scores) >= _PATIENCE
+        return bool(self.callback(model)) or is_worse
+
+
+class FreeArrays:
+    """The embeddings that a fit moves; roles that share an array continue to share it.
+
+    Parameters
+    ----------
+    first : Model
+        Its feature maps are kept.
+    objective : callable
+        Returns the log probability of sequences under a model, and gradients by role.
+    """
+
+    def __init__(self, first, objective):
+        self.first, self.objective = first, objective
+        given = first.embeddings
+        self._shared = {id(value): value for value in given.values() if value is not None}
+        self.arrays = list(self._shared.values())
+
+    def model(self, arrays, dtype=np.float64):
+        """Return the model at arrays."""
+        moved = dict(zip(self._shared, arrays, strict=True))
+        given = self.first.embeddings.items()
+        return self.first.moved({role: moved.get(id(value)) for role, value in given}, dtype)
+
+    def gradients(self, arrays, sequences):
+        """Return the log probability of sequences, and its gradients."""
+        log_prob, by_role = self.objective(self.model(arrays), sequences)
+        given = self.first.embeddings
+        roles = ([role for role in given if id(given[role]) == key] for key in self._shared)
+        return log_prob, [sum(by_role[role] for role in sharing) for sharing in roles]
+
+    def stepped(self, arrays, batch, adam, rate, decay):
+        """Return the log probability of a batch, and the arrays after a step for its symbols."""
+        log_prob, gradients = self.gradients(arrays, batch)
+        check_finite(log_prob, *gradients)
+        n_symbols = sum(map(len, batch))
+        scaled = [gradient / n_symbols for gradient in gradients]
+        return log_prob, adam.step(arrays, scaled, rate, decay)
