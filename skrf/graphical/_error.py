@@ -19,6 +19,8 @@ from ..exceptions import FeatureCollapseWarning
 _BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
 _TOLERATED = 0.1  # nats by which bounds may exclude the value without a collapse
+_VARIATION = 0.2  # of marginals, from which a warning says so
+_LARGE, _LESS = 0.1, 10.0  # share of a trapped state, and how much less another draw gives it
 _ROUNDING = 1e-9  # of the logarithms
 
 
@@ -34,10 +36,17 @@ class ErrorReport:
         Estimate of the exact kernel's log partition function.
     lower, upper : float
         Bounds on the exact kernel's log partition function, certain up to rounding.
+    marginal_error : float
+        Estimate of the total variation between marginals and those of the exact kernel, in the
+        mean over variables, from its values between three draws of the features. NaN for a frozen
+        map, which has no other draws.
+    trapped : tuple of (int, int)
+        Variables and states that have more than a tenth of a marginal, and with two other draws
+        not a tenth of that; for every state one variable.
 
     See Also
     --------
-    ChainMRF.report : Returns it.
+    ChainMRF.report, TreeMRF.report : Return it.
     skrf.exceptions.FeatureCollapseWarning : Warns if the bounds exclude the approximate value.
     """
 
@@ -45,12 +54,65 @@ class ErrorReport:
     log_partition: float
     lower: float
     upper: float
+    marginal_error: float = 0.0
+    trapped: tuple = ()
 
 
-def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
-    """Return an `ErrorReport`, and warn if its bounds exclude the approximate value.
+def reported(log_partition, bounds, marginals, others):
+    """Return an `ErrorReport`, and warn if it says that features have collapsed.
 
     To be called from a public method, so that the warning points to the user's code.
+
+    Parameters
+    ----------
+    log_partition : float
+        Log partition function of the approximate potentials.
+    bounds : tuple of float
+        Estimate of the exact one, and its bounds.
+    marginals : list of ndarray
+        Those of the approximate potentials.
+    others : tuple of list of ndarray or None
+        Those of two other draws; None if there are none.
+    """
+    value, lower, upper = bounds
+    lower = min(lower, upper)  # rounding
+    value = float(min(max(value, lower), upper))
+    beyond, troubles = max(lower - log_partition, log_partition - upper), []
+    if beyond > max(_TOLERATED, _ROUNDING * abs(value)):
+        troubles.append(
+            f"the log partition function is {log_partition:.6g}, that of the exact kernel lies "
+            f"from {lower:.6g} to {upper:.6g}"
+        )
+    gap, trapped = np.nan, {}
+    if others is not None:
+        one, two = (_variation(marginals, other) for other in others)
+        # Of independent errors, squares add up: a draw that alone is wrong is far from both others.
+        gap = np.sqrt(max(one**2 + two**2 - _variation(*others) ** 2, 0.0) / 2)
+        for variable, (a, *rest) in enumerate(zip(marginals, *others, strict=True)):
+            is_trapped = (a > _LARGE) & (np.maximum(*rest) < a / _LESS)
+            for state in np.flatnonzero(is_trapped).tolist():
+                trapped.setdefault(state, variable)
+        if gap > _VARIATION:
+            troubles.append(f"marginals are off by about {gap:.2g} in total variation")
+    if troubles:
+        warnings.warn(
+            f"Random features are too few or have collapsed: {', and '.join(troubles)}. "
+            'Use feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )
+    named = tuple((variable, state) for state, variable in trapped.items())
+    error = value - float(log_partition)
+    return ErrorReport(error, value, float(lower), float(upper), float(gap), named)
+
+
+def _variation(one, other):
+    """Return the mean total variation between distributions of variables."""
+    return np.mean([np.abs(a - b).sum() / 2 for a, b in zip(one, other, strict=True)])
+
+
+def estimate(left, right, length, *, unary=None, n_products=9):
+    """Return an estimate of the exact log partition function of a chain, and bounds.
 
     Parameters
     ----------
@@ -58,8 +120,6 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
         Embeddings of the states as the earlier and the later of a pair, or those of every edge.
     length : int
         Number of variables.
-    log_partition : float
-        Log partition function of the approximate potentials.
     unary : sequence of length ndarrays of shape (n_t,), default=None
         Log potentials of single states; -inf forbids one. None is 0.
     n_products : int, default=9
@@ -69,22 +129,14 @@ def estimate(left, right, length, log_partition, *, unary=None, n_products=9):
     """
     is_shared = left[0].ndim == 1
     if is_shared and (unary is None or n_products < length - 1):
-        value, lower, upper = _from_windows(left, right, length, unary, n_products)
-    else:
-        edges = ([left] * (length - 1), [right] * (length - 1)) if is_shared else (left, right)
-        value, lower, upper = _from_states(*edges, length, unary, n_products)
-    lower = min(lower, upper)  # rounding
-    value = float(min(max(value, lower), upper))
-    beyond = max(lower - log_partition, log_partition - upper)
-    if beyond > max(_TOLERATED, _ROUNDING * abs(value)):
-        warnings.warn(
-            "Random features are too few or have collapsed: the log partition function is "
-            f"{log_partition:.6g}, that of the exact kernel lies from {lower:.6g} to {upper:.6g}. "
-            'Use feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
-            FeatureCollapseWarning,
-            stacklevel=3,
-        )
-    return ErrorReport(value - float(log_partition), value, float(lower), float(upper))
+        return _from_windows(left, right, length, unary, n_products)
+    edges = [(left, right)] * (length - 1) if is_shared else zip(left, right, strict=True)
+    parents = {t: t - 1 for t in range(1, length)}
+    sides = dict(zip(parents, edges, strict=True))
+    if unary is None:
+        sizes = [len(x) for x, _ in sides.values()] + [len(y) for _, y in [*sides.values()][-1:]]
+        unary = [np.zeros(n) for n in sizes or [len(left)]]
+    return estimate_tree(parents, sides, unary, n_products)
 
 
 def _product(left, right, logs):
@@ -123,28 +175,36 @@ def _from_windows(left, right, length, unary, n_products):
     return value, max(lower, stays.max()), upper
 
 
-def _from_states(left, right, length, unary, n_products):
-    """Return an estimate and bounds from exact sums over some of the states of every position.
+def estimate_tree(parents, sides, unary, n_products=9):
+    """Return an estimate and bounds from exact sums over some of the states of every variable.
 
     Half of them are those with the largest scores, each representing itself; the others represent
     the rest. The share of pairs used equals the share of edges that the products would cover.
+
+    Parameters
+    ----------
+    parents : dict of int to int
+        As in `BeliefPropagation`.
+    sides : dict of int to tuple of ndarray
+        By child, the embeddings of its parent's and of its own states for their edge.
+    unary : sequence of ndarray of shape (n_i,)
+        Log potentials of single states.
+    n_products : int, default=9
+        As in `estimate`.
     """
-    if unary is None:
-        unary = [np.zeros(len(x)) for x in (*left, right[-1])]
     # exp(x.y) is at most exp(|x|^2 / 2) exp(|y|^2 / 2): an upper bound that factorises.
     scores = [np.array(scores_of_one, dtype=np.float64) for scores_of_one in unary]
-    for t in range(length - 1):
-        scores[t] += np.sum(left[t] ** 2, axis=1) / 2
-        scores[t + 1] += np.sum(right[t] ** 2, axis=1) / 2
-    share = min(1.0, np.sqrt(n_products / max(length - 1, 1)))
+    for child, (x, y) in sides.items():
+        scores[parents[child]] += np.sum(x**2, axis=1) / 2
+        scores[child] += np.sum(y**2, axis=1) / 2
+    share = min(1.0, np.sqrt(n_products / max(len(parents), 1)))
     states, weights = zip(*(_chosen(score, share) for score in scores), strict=True)
-    # One column with the weights, and one without, which sums over only some of the paths.
-    logs = np.zeros((1, 2))
-    for t in reversed(range(length)):
-        logs = logs + unary[t][states[t], None] + weights[t]
-        if t > 0:
-            logs = _product(left[t - 1][states[t - 1]], right[t - 1][states[t]], logs)
-    value, lower = log_sum_exp(logs, axis=0)
+    # One column with the weights, and one without, which sums over only some of the assignments.
+    logs = [unary[i][states[i], None] + weights[i] for i in range(len(scores))]
+    for child, parent in reversed(parents.items()):
+        x, y = sides[child]
+        logs[parent] = logs[parent] + _product(x[states[parent]], y[states[child]], logs[child])
+    value, lower = log_sum_exp(logs[0], axis=0)
     if sum(map(len, states)) == sum(map(len, scores)):
         return value, lower, lower
     return value, lower, sum(map(log_sum_exp, scores))

@@ -5,11 +5,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 
 from .._memory import check_fits
 from .._sums import LogMatrix
 from .._validation import draft_of, naming
 from ._belief_propagation import BeliefPropagation
+from ._corrections import Corrected, Correction
 from ._maximum_likelihood import MaximumLikelihood, maximize
 from ._potentials import (
     Dense,
@@ -17,10 +20,12 @@ from ._potentials import (
     Maps,
     as_array,
     check_embeddings,
+    default_map,
     fitted_maps,
     log_features,
-    pull_back,
 )
+
+_OTHER_SEEDS = 2**31 - 2, 2**31 - 3  # of draws that a report compares with
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +39,28 @@ class Model:
         variables, or one per variable.
     maps : Maps
         Maps of the earlier and of the later side.
+    correction : Correction, default=None
+        That of features if all variables have the same states and both sides the same embeddings.
     """
 
     tables: dict
     maps: Maps | None = None
+    correction: Correction | None = None
 
     _pairs: dict = field(init=False, default_factory=dict)
     _features: dict = field(init=False, default_factory=dict)
 
     def __reduce__(self):
-        return Model, (self.tables, self.maps)  # without what can be recomputed
+        return Model, (self.tables, self.maps, self.correction)  # the rest can be recomputed
+
+    @property
+    def corrected(self):
+        """The model with what is learned about states that have too large potentials."""
+        if not self.maps.sides or len(self.tables) > 1 or len(self.tables["embeddings"]) > 1:
+            return self
+        sides = tuple(self._features_at(k, ("embeddings", 0)) for k in (0, 1))
+        embeddings = self.maps.sigma * self.tables["embeddings"][0]
+        return replace(self, correction=Correction.of(sides, embeddings))
 
     def sizes(self, length):
         """Return the number of states of every variable."""
@@ -65,7 +82,12 @@ class Model:
         if slots not in self._pairs:
             if self.maps.sides:
                 sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
-                pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
+                if self.correction is None:
+                    pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
+                else:
+                    sigma = self.maps.sigma
+                    embeddings = sigma * self.tables["embeddings"][0]
+                    pair = Corrected(sides, embeddings, self.correction, sigma)
             else:
                 u, v = self._tables_at(slots)
                 pair = Dense(u @ v.T)
@@ -100,7 +122,7 @@ class Model:
             for direction, step in ((pair, 1), (pair.turned, -1)):
                 if direction in of_pairs:
                     order, maps = slots[::step], self.maps.sides[::step]
-                    parts = pull_back(maps, *self._tables_at(order), *of_pairs[direction])
+                    parts = direction.pull_back(maps, *self._tables_at(order), *of_pairs[direction])
                     for (side, at), gradient in zip(order, parts, strict=True):
                         totals[side][at] += gradient
         return totals
@@ -142,7 +164,7 @@ class FieldModel(MaximumLikelihood):
         if earlier != later:
             right = np.vstack([tables[side][at] for side, at in later])
         maps = fitted_maps(self.feature_map, left, right, self.random_state, sizes)
-        return replace(model, maps=maps)
+        return replace(model, maps=maps).corrected
 
     @property
     def feature_map_(self) -> Any:
@@ -153,6 +175,26 @@ class FieldModel(MaximumLikelihood):
         """Return log potentials of the states of every variable, learned ones if available."""
         given = getattr(self, "unary_", self.unary)
         return [np.zeros(n) for n in sizes] if given is None else check_unary(given, sizes)
+
+    def _of_other_draws(self, function):
+        """Return a function of the model with two other draws of the features, or None.
+
+        A frozen map has none; where the kernel is exact they are the same model.
+        """
+        if not self._model.maps.sides:
+            return (function(self),) * 2
+        if isinstance(self.feature_map, FrozenEstimator):
+            return None
+        tables, results = shaped(self._model.tables), []
+        for seed in _OTHER_SEEDS:
+            other = draft_of(self)
+            feature_map = default_map() if self.feature_map is None else clone(self.feature_map)
+            names = [name for name in feature_map.get_params() if name.endswith("random_state")]
+            feature_map.set_params(**{name: seed - 2 * i for i, name in enumerate(names)})
+            other.feature_map, other.unary = feature_map, getattr(self, "unary_", self.unary)
+            other.embeddings, other.later = tables["embeddings"], tables.get("later")
+            results.append(function(other))
+        return tuple(results)
 
     # ---------------------------------------------------------------- learning
 

@@ -15,7 +15,7 @@ import scipy.sparse
 from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._memory import check_fits
-from .._sums import LogMatrix, exp_max_one, log_product, log_sum_exp
+from .._sums import LogMatrix, exp_max_one, log_columns, log_product, log_sum_exp
 from .._validation import draw_seed, naming
 from ..features import (
     AdaptiveRF,
@@ -47,6 +47,27 @@ class Potential:
     def matrix(self):
         """Log psi of all pairs, which is quadratic."""
         return self.log_rows(slice(None))
+
+    def log_paths(self, length):
+        """Return the log sum over the paths of a chain of more than one variable."""
+        first, matrix, last, done = self.powers
+        steps, transfer = length - done, matrix.logs
+        # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
+        if steps > 2 * len(first):
+            while steps:
+                if steps & 1:
+                    last = log_columns(transfer.T, last)
+                steps >>= 1
+                if steps:
+                    transfer = log_product(transfer, transfer)
+        else:
+            for _ in range(steps):
+                last = matrix.product(last)
+        return float(log_sum_exp(first + last))
+
+    def pull_back(self, maps, u, v, *counts):
+        """Return gradients with respect to the embeddings of both sides; see `pull_back`."""
+        return pull_back(maps, u, v, *counts)
 
     def maxima(self, logs):
         """Return the maximum over v of log psi(u, v) + logs_v for every u, and its index."""
@@ -149,12 +170,15 @@ class LowRank(Potential):
 
     @cached_property
     def _kept_rows(self):
-        return self.sides[0].log_rows(slice(None), self.sides[1])
+        return self._rows(slice(None))
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
         if self.is_kept and np.prod(self.shape) <= _BLOCK:
             return self._kept_rows[block]
+        return self._rows(block)
+
+    def _rows(self, block):
         return self.sides[0].log_rows(block, self.sides[1])
 
     def sums(self, logs):
@@ -289,6 +313,11 @@ class Maps:
     sigma: float = 1.0
 
 
+def default_map():
+    """Return the features that None stands for where the kernel itself would cost more."""
+    return AdaptiveRF(_N_COMPONENTS)
+
+
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
     """Return the `Maps` of both sides for exp(u.v), fitted to all embeddings.
 
@@ -310,7 +339,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     if feature_map is None:
         exact = sum(n * m for n, m in sizes)
         is_cheap = exact <= _N_COMPONENTS * sum(n + m for n, m in sizes)
-        feature_map = "exact" if is_cheap else AdaptiveRF(_N_COMPONENTS)
+        feature_map = "exact" if is_cheap else default_map()
     if isinstance(feature_map, str):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a feature map or 'exact', got {feature_map!r}.")

@@ -1,0 +1,143 @@
+"""Features of the same states on both sides: the cap, near pairs, and what they change."""
+
+import numpy as np
+import pytest
+from fields import assert_drawn_from, assert_gradient
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from sklearn.frozen import FrozenEstimator
+
+from skrf import AdaptiveRF, OptimalPositiveRF
+from skrf.graphical import ChainMRF, TreeMRF
+from skrf.graphical._corrections import Corrected, near_states
+
+RNG = np.random.default_rng(0)
+STATES = RNG.normal(size=(60, 3)) * 0.7
+STATES[40:] = STATES[:20] + 0.01 * RNG.normal(size=(20, 3))  # near copies
+MAPS = {"adaptive": AdaptiveRF(12, random_state=0), "optimal": OptimalPositiveRF(9, random_state=1)}
+MAPS["both sides"] = AdaptiveRF(12, asymmetric=True, random_state=0)
+every_map = pytest.mark.parametrize("name", MAPS)
+
+
+def table_of(pair):
+    """Return log psi of all pairs from its definition, and which pairs are exact."""
+    n = len(pair.embeddings)
+    left, right = (side.logs for side in pair.raw)
+    logs, exact = (
+        logsumexp(left[:, None] + right[None], axis=2),
+        pair.embeddings @ pair.embeddings.T,
+    )
+    added = np.minimum(pair.correction.log_factor, np.diag(exact - logs) / 2)
+    logs = logs + added + added[:, None]
+    is_near = np.zeros((n, n), dtype=bool)
+    is_near[np.arange(n)[:, None], pair.correction.near] = True
+    is_exact = is_near & (logs < exact - 1e-9)
+    return np.where(is_exact, exact, logs), is_exact
+
+
+@every_map
+def test_potentials_are_their_definition(name):
+    chain = ChainMRF(STATES, feature_map=MAPS[name])
+    pair = chain._model.pair(0, 1)
+    table, is_exact = table_of(pair)
+    assert isinstance(pair, Corrected) and 60 < is_exact.sum() < 1800
+    is_capped = pair.added < pair.correction.log_factor
+    assert 0 < is_capped.sum() < 60
+    assert (np.diag(table) >= np.sum(STATES**2, axis=1) - 1e-9).all()  # the cap is the kernel
+    for one, expected in ((pair, table), (pair.turned, table_of(pair.turned)[0])):
+        assert_allclose(one.matrix, expected, rtol=0, atol=1e-11)
+        for logs in (RNG.normal(size=60), 400 * RNG.normal(size=60)):
+            assert_allclose(one.sums(logs)[0], logsumexp(expected + logs, axis=1), rtol=1e-12)
+            assert_allclose(one.maxima(logs)[0], (expected + logs).max(axis=1), rtol=1e-12)
+    left, right = RNG.integers(60, size=(2, 500))
+    assert_allclose(pair.values(left, right), table[left, right], rtol=0, atol=1e-11)
+    assert_allclose(pair.turned.matrix, pair.matrix.T, rtol=0, atol=1e-11)
+    logs = RNG.normal(size=60)
+    drawn = pair.draw(np.repeat([7, 45], 4000), logs, pair.sums(logs)[1], RNG)
+    shares = np.exp(table + logs - logsumexp(table + logs, axis=1, keepdims=True))
+    for state, values in ((7, drawn[:4000]), (45, drawn[4000:])):
+        counts = np.bincount(values, minlength=60)
+        room = 5 * np.sqrt(4000 * shares[state] * (1 - shares[state])) + 1
+        assert (np.abs(counts - 4000 * shares[state]) < room).all()
+
+
+@every_map
+@pytest.mark.parametrize("length", [2, 3, 300])
+def test_paths_add_up(name, length):
+    chain = ChainMRF(STATES, feature_map=MAPS[name])
+    table, logs = table_of(chain._model.pair(0, 1))[0], np.zeros(60)
+    for _ in range(length - 1):
+        logs = logsumexp(table + logs, axis=1)
+    assert_allclose(chain.log_partition(length), logsumexp(logs), rtol=1e-13)
+    with_evidence = ChainMRF(STATES, feature_map=MAPS[name], unary=np.zeros((length, 60)))
+    assert_allclose(with_evidence.log_partition(), logsumexp(logs), rtol=1e-12)
+    if length == 3:
+        probabilities = np.exp(table[:, :, None] + table - logsumexp(logs))
+        assert_allclose(chain.marginals(3)[1], probabilities.sum(axis=(0, 2)), rtol=1e-10)
+        assert_allclose(chain.edge_marginals(3, 1), probabilities.sum(axis=0), rtol=1e-9)
+        small = ChainMRF(STATES[:5], feature_map=MAPS[name])
+        five = table_of(small._model.pair(0, 1))[0]
+        logs = five[:, :, None] + five
+        shares = np.exp(logs - logsumexp(logs))
+        assert_drawn_from(small.sample(3, 4000, random_state=0), shares)
+        tree = TreeMRF([(0, 1), (1, 2)], STATES[:5], feature_map=MAPS[name])
+        assert_allclose(tree.log_partition(), small.log_partition(3), rtol=1e-12)
+
+
+@every_map
+@pytest.mark.parametrize("sigma", [1.0, 0.8])
+def test_gradients_hold_the_correction(name, sigma):
+    """The factor and the near states stay as fit keeps them; the cap and the rests move."""
+    held = MAPS[name]
+    if sigma != 1.0:
+        held = FrozenEstimator(held.set_params(sigma=sigma, kernel="softmax").fit(STATES))
+    chain = ChainMRF(STATES, feature_map=held)
+    first, paths = chain._model, np.random.default_rng(1).integers(60, size=(30, 4))
+
+    def at(vector):
+        moved = ChainMRF(STATES, feature_map=held)
+        moved._fitted = first.moved(iter([vector.reshape(STATES.shape)]))
+        return moved
+
+    vector = STATES.ravel()
+    gradient = chain.log_partition_gradient(4)["embeddings"].ravel()
+    assert_gradient(gradient, lambda v: at(v).log_partition(4), vector, step=1e-6)
+    gradient = chain.log_prob_gradient(paths)["embeddings"].ravel()
+    assert_gradient(gradient, lambda v: at(v).log_prob(paths).sum(), vector, step=1e-6)
+    if sigma != 1.0:
+        MAPS[name].set_params(sigma=1.0)
+        return
+    chain.set_params(max_iter=5, tol=0.0)
+    with pytest.warns(UserWarning, match="max_iter"):
+        chain.fit(paths)
+    assert_allclose(chain.log_prob(paths).sum(), chain.history_[-1], rtol=1e-12)
+    assert chain._model.correction is first.correction
+
+
+@pytest.mark.parametrize("make", [lambda k: OptimalPositiveRF(256), lambda k: AdaptiveRF(128)])
+def test_chains_are_right_whatever_the_draw(make):
+    """Without the correction the errors of these draws are up to 150 nats, and .9 of a marginal."""
+    embeddings = np.random.default_rng(0).normal(size=(700, 8)) / 2
+    exact = ChainMRF(embeddings, feature_map="exact")
+    value, shares, raw = exact.log_partition(50), exact.marginals(50), []
+    for seed in range(6):
+        chain = ChainMRF(embeddings, feature_map=make(seed), random_state=seed)
+        assert abs(chain.log_partition(50) - value) < 1.5
+        assert np.abs(chain.marginals(50) - shares).sum(axis=1).mean() / 2 < 0.12
+        other = ChainMRF(embeddings, embeddings, feature_map=make(seed), random_state=seed)
+        raw.append(other.log_partition(50) - value)
+    assert np.abs(raw).max() > 3
+
+
+def test_near_states_are_mutual_and_ties_are_told_apart():
+    near = near_states(STATES)
+    assert near.shape[1] <= 33
+    pairs = {(i, j) for i, row in enumerate(near.tolist()) for j in row}
+    assert all((j, i) in pairs for i, j in pairs) and all((i, i) in pairs for i in range(60))
+    assert all((i, 40 + i) in pairs for i in range(20))
+    # All equally far from each other: those of near numbers are taken, on any processor.
+    near = near_states(np.eye(200))
+    assert np.abs(near - np.arange(200)[:, None]).max() <= 33
+    assert_array_equal(near, near_states(3.0 * np.eye(200)))
+    for n in (1, 2, 5):
+        assert near_states(np.zeros((n, 2))).shape == (n, n)
