@@ -27,7 +27,7 @@ from ._potentials import LowRank, Potential, add_rows, draw_rows, pull_back
 _N_NEAR = 32  # near states of a state, at most
 _APART = 1e-3  # of the extent of the states, by which equally near ones are told apart
 _N_SUMS, _N_HEAVY = 200, 100  # states whose sums are exact, and those of them that weigh most
-_ROUNDS, _WEIGHINGS, _STEPS = 6, 2, 2  # of the factor, of these with new weights by messages
+_ROUNDS, _WEIGHINGS, _STEPS = 9, 5, 2  # of the factor, of these with new weights by messages
 _MOST = np.log(5.0)  # change of the factor's logarithm in a round
 _LEAST_SLOPE = 0.1  # of the sums' logarithms in that of the factor, so that steps stay small
 _MARGIN = 1e-9  # share of an exact potential that a rest must exceed
@@ -66,8 +66,9 @@ class Correction:
                     weights = weights - finite(weights.max())
                 order = np.argsort(-weights, kind="stable")
             change = _missing(potential, embeddings, weights, *_sampled(order))
-            # Pairs that are exact or capped do not follow the factor: steps are those of secants.
-            if before is not None and factor != before[0]:
+            # Pairs that are exact or capped do not follow the factor: where weights stay, steps are
+            # those of secants.
+            if number > _WEIGHINGS and factor != before[0]:
                 slope = np.clip((change - before[1]) / (factor - before[0]), -2.0, -_LEAST_SLOPE)
             before = factor, change
             factor = float(factor - change / slope)
@@ -214,14 +215,16 @@ class Corrected(Potential):
 
     @cached_property
     def _scaled_rests(self):
-        """Logs of the largest rest of every state, and rests divided by these, as a matrix."""
+        """Logs of the largest rest of every state, rests divided by these, and who has some."""
         n, k = self.near.shape
         top = finite(self.rests.max(axis=1))
         values = np.exp(self.rests - top[:, None]).ravel()
-        shape, ends = (n, n), np.arange(0, n * k + 1, k)
-        matrix = scipy.sparse.csr_array((values, self.near.ravel(), ends), shape=shape)
+        shape, ends = (n, n), np.arange(0, n * k + 1, k, dtype=self.near.dtype)
+        # A copy of the places, because zeros are taken out of it.
+        places = self.near.ravel().copy()
+        matrix = scipy.sparse.csr_array((values, places, ends), shape=shape)
         matrix.eliminate_zeros()
-        return top, matrix
+        return top, matrix, self.rests.max(axis=1) > -np.inf
 
     @cached_property
     def _kept_rows(self):
@@ -241,15 +244,16 @@ class Corrected(Potential):
         """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
         features = self.raw[1].turned.product(logs + self.added)
         sums = self.raw[0].product(features) + self.added
-        top, matrix = self._scaled_rests
+        top, matrix, has_some = self._scaled_rests
         scale = finite(logs.max())
         of_rests = matrix @ np.exp(logs - scale)
-        lost = np.flatnonzero(of_rests < _SURE)
-        with np.errstate(divide="ignore"):
-            of_rests = np.log(of_rests) + (top + scale)
+        with np.errstate(over="ignore", invalid="ignore"):
+            both = sums + np.log1p(of_rests * np.exp(top + scale - sums))
+        lost = np.flatnonzero((of_rests < _SURE) & has_some | ~np.isfinite(both))
         if len(lost):
-            of_rests[lost] = log_sum_exp(self.rests[lost] + logs[self.near[lost]])
-        return np.logaddexp(sums, of_rests), features
+            rests = log_sum_exp(self.rests[lost] + logs[self.near[lost]])
+            both[lost] = np.logaddexp(sums[lost], rests)
+        return both, features
 
     def values(self, left, right):
         """Return log psi of paired states, given by index."""

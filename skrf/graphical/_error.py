@@ -19,7 +19,7 @@ from ..exceptions import FeatureCollapseWarning
 _BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
 _TOLERATED = 0.1  # nats by which bounds may exclude the value without a collapse
-_VARIATION = 0.2  # of marginals, from which a warning says so
+_VARIATION = 0.15  # of marginals, from which a warning says so
 _LARGE, _LESS = 0.1, 10.0  # share of a trapped state, and how much less another draw gives it
 _ROUNDING = 1e-9  # of the logarithms
 

@@ -237,7 +237,7 @@ class ChainMRF(FieldModel):
         -----
         FeatureCollapseWarning
             If the bounds exclude the approximate log partition function by more than 0.1, or the
-            error of marginals is above .2.
+            error of marginals is above .15.
 
         Examples
         --------

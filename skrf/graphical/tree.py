@@ -268,7 +268,7 @@ class TreeMRF(FieldModel):
         -----
         FeatureCollapseWarning
             If the bounds exclude the approximate log partition function by more than 0.1, or the
-            error of marginals is above .2.
+            error of marginals is above .15.
 
         Examples
         --------
