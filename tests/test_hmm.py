@@ -894,3 +894,18 @@ def test_equally_probable_paths_are_chosen_alike_whatever_the_rounding():
         model = KernelHMM(E @ turn, S @ turn, targets=L @ turn, feature_map="exact")
         paths.append(model.predict(symbols, algorithm="viterbi"))
     assert len(np.unique(paths, axis=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: hmm().fit([[0, 1], [1, 2]]), r"in shape \(2, 2\): concatenate sequences and pass"),
+        (lambda: hmm().score([[0, 1], [2]]), "X holds sequences apart.*lengths, as in fit"),
+        (lambda: hmm().predict_next([0, 1], [50, 50]), "takes one sequence and no lengths"),
+        (lambda: KernelHMM(10, 5).score([0]), r"states .* got 10. KernelHMM.from_random\(n_states"),
+    ],
+)
+def test_what_hmmlearn_takes_is_answered_with_what_to_do(call, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        call()
+    assert hmm().n_states_ == 5

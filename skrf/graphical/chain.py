@@ -30,7 +30,9 @@ class ChainMRF(FieldModel):
         Embeddings of the states, for all variables or one array per variable; the potential of a
         pair is the exponential of their product.
     later : array-like of shape (n, d) or (length, n, d), or sequence, default=None
-        Embeddings of the states as the later of a pair; None means `embeddings`.
+        Embeddings of the states as the later of a pair; None means `embeddings`. Without them, and
+        with one array for all variables, features are corrected so that no state's potential with
+        itself is too large.
     unary : array-like of shape (length, n), or sequence of arrays (n_t,), default=None
         Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
     feature_map : feature map, "exact" or None, default=None

@@ -270,8 +270,19 @@ class KernelHMM(MaximumLikelihood):
 
     # ---------------------------------------------------------------- the model
 
+    @property
+    def n_states_(self) -> int:
+        """Number of states."""
+        return len(self._model.start)
+
     def _make_model(self):
         self._validate_params()
+        for name in ("states", "symbols"):
+            if isinstance(getattr(self, name), Integral):
+                raise ValueError(
+                    f"{name} must hold their embeddings, got {getattr(self, name)!r}. "
+                    "KernelHMM.from_random(n_states, n_symbols) draws them."
+                )
         embeddings = self._check_embeddings()
         maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
         return Model(embeddings, maps, start, self.normalization == "local", self._dtype)
@@ -512,6 +523,11 @@ class KernelHMM(MaximumLikelihood):
         """
         self._check_local("predict_next")
         model = self._model
+        if state is not None and not isinstance(state, FilterState):
+            raise TypeError(
+                f"state must be what filter_step returned, or None, got {state!r}. predict_next "
+                "takes one sequence and no lengths; for several, pass symbols to filter_step."
+            )
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
@@ -842,10 +858,15 @@ def _check_symbols(model, symbols, name="X"):
         is_missing = np.ma.getmaskarray(symbols)
         # If all are masked the type is meaningless: numpy.ma.masked is a float.
         symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
-    if isinstance(symbols, (list, tuple)) and len(set(map(np.size, symbols))) > 1:
-        raise ValueError(f"{name} holds sequences apart: concatenate them and pass their lengths.")
-    symbols = as_array(name, symbols)
-    shape = symbols.shape
+    is_apart = isinstance(symbols, (list, tuple)) and len(set(map(np.size, symbols))) > 1
+    symbols = symbols if is_apart else as_array(name, symbols)
+    shape = np.shape(symbols) if not is_apart else ()
+    if is_apart or (len(shape) == 2 and min(shape) > 1):
+        raise ValueError(
+            f"{name} holds sequences apart, or several symbols per sample"
+            f"{'' if is_apart else f', in shape {shape}'}: concatenate sequences and pass their "
+            "lengths, as in fit(numpy.concatenate(X), lengths)."
+        )
     if symbols.ndim == 2 and symbols.shape[1] == 1:
         symbols = symbols[:, 0]
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":

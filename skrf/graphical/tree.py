@@ -31,6 +31,7 @@ class TreeMRF(FieldModel):
         Log potentials of the states of every variable; -inf forbids a state. None is 0.
     later : array-like of shape (n, d), or sequence of such arrays, default=None
         Embeddings y of the states of the second variable of an edge; None means `embeddings`.
+        Without them, and with one array for all variables, features are corrected as in `ChainMRF`.
     feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
         where that costs no more (up to 512 states), otherwise ``AdaptiveRF(256)``. A map is fitted
