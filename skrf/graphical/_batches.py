@@ -156,15 +156,18 @@ class FreeArrays:
 
     def __init__(self, first, objective):
         self.first, self.objective = first, objective
-        given = first.embeddings
-        self._shared = {id(value): value for value in given.values() if value is not None}
+        self._shared = {
+            id(value): value
+            for role, value in first.embeddings.items()
+            if value is not None and (first.table is None or role not in ("emitters", "symbols"))
+        }
         self.arrays = list(self._shared.values())
 
     def model(self, arrays, dtype=np.float64):
         """Return the model at arrays."""
         moved = dict(zip(self._shared, arrays, strict=True))
         given = self.first.embeddings.items()
-        return self.first.moved({role: moved.get(id(value)) for role, value in given}, dtype)
+        return self.first.moved({role: moved.get(id(value), value) for role, value in given}, dtype)
 
     def gradients(self, arrays, sequences):
         """Return the log probability of sequences, and its gradients."""

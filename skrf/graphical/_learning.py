@@ -80,8 +80,10 @@ def gradients(model, sequences):
         log_total, expected = _all_counts(model, every, repeats)
         log_prob, counts = log_prob - log_total, list(map(np.subtract, counts, expected))
     of_symbols, *counts = counts
-    channels = [model.transition, model.start_channel, model.emission]
-    counts += _emission_counts(model, of_symbols)
+    channels = [model.transition, model.start_channel]
+    if model.table is None:  # otherwise nothing is learned about emissions
+        channels.append(model.emission)
+        counts += _emission_counts(model, of_symbols)
     by_role = dict.fromkeys(model.embeddings, 0.0)
     for channel, pair in zip(channels, zip(counts[::2], counts[1::2], strict=True), strict=True):
         if channel is not None:
@@ -125,7 +127,7 @@ def _counts_of(model, batch, repeats):
 def _no_counts(model):
     """Return zeros for counts of symbols, transitions and starts."""
     move = model.transition
-    shape = len(model.start), len(model.embeddings["symbols"]) + 1
+    shape = len(model.start), model.n_symbols + 1
     by_T = np.zeros(() if move.T is None else move.T.shape)
     first = np.zeros((1, move.R.shape[1]))
     return [np.zeros(shape), np.zeros_like(move.R), by_T, first, by_T.copy()]

@@ -7,6 +7,7 @@ products with vectors, nothing that matters underflows, and a path is drawn thro
 the exact kernel the features are the right states: R holds the probabilities, and there is no T.
 """
 
+import copy
 from functools import cached_property, partial
 
 import numpy as np
@@ -147,7 +148,9 @@ class Model:
         move, emit = maps
         shared = is_local, dtype
         self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
-        self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
+        self.emission = self.table = None
+        if emit is not None:
+            self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
         self.start_channel = None
         if embeddings["start_embedding"] is None:
             with np.errstate(divide="ignore"):
@@ -156,23 +159,58 @@ class Model:
             self.start_channel = Channel(move, embeddings, ("start_embedding", "targets"), *shared)
             self.log_start = self.start_channel.log_values()[0]
         self.start = np.exp(self.log_start).astype(dtype, copy=False)
-        n, n_symbols = len(embeddings["states"]), len(embeddings["symbols"])
+        n = len(embeddings["states"])
         # Sums of a state's emissions over all symbols: 1 if emissions are normalised.
-        self.log_totals = np.zeros(n) if is_local else log_sum_exp(self.emission.log_R)
+        self.log_totals = np.zeros(n)
+        if self.emission is None:
+            return
+        if not is_local:
+            self.log_totals = log_sum_exp(self.emission.log_R)
         self._log_emissions = None  # one symbol per row
-        if n * n_symbols <= _EMISSION_ENTRIES:
-            self._log_emissions = self._make_log_emissions(np.append(np.arange(n_symbols), ANY))
+        if n * self.n_symbols <= _EMISSION_ENTRIES:
+            every = np.append(np.arange(self.n_symbols), ANY)
+            self._log_emissions = self._make_log_emissions(every)
             self._kept_weights = self._weights(self._log_emissions)
+        self._set_floor(self.emission.least())
+
+    def _set_floor(self, least_emission):
         # Shares of a posterior are at least of the size of the least values. If that is beyond the
         # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
         # loses up to `floor`, and filters also track what there would be without this loss.
         self.floor = 0.0
-        if self.transition.least() + self.emission.least() < np.log(LEAST[dtype]):
-            self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
+        if self.transition.least() + least_emission < np.log(LEAST[self.dtype]):
+            self.floor = float(self.transition.R.size * np.finfo(self.dtype).tiny)
+
+    @property
+    def n_symbols(self):
+        """Number of symbols, or of positions with log likelihoods."""
+        return len(self.embeddings["symbols"] if self.table is None else self.table)
+
+    def given(self, table):
+        """Return the model with log likelihoods of all states at positions in place of symbols.
+
+        Symbols are then the numbers of positions.
+        """
+        if table is None:
+            if self.table is None:
+                return self
+            return Model(self.embeddings, self.maps, self.given_start, self.is_local, self.dtype)
+        model = copy.copy(self)
+        model.table = model._log_emissions = table
+        model._kept_weights = model._weights(table)
+        model._set_floor(float((table - table.max(axis=1, keepdims=True)).min()))
+        return model
+
+    def emission_pairs(self, states, symbols):
+        """Return the sum of the log emission values of states with symbols."""
+        if self.table is not None:
+            return self.table[symbols, states].sum()
+        return self.emission.log_pairs(states, symbols)
 
     def moved(self, embeddings, dtype):
-        """Return the model at other embeddings, with the same maps."""
-        return Model(embeddings, self.maps, self.given_start, self.is_local, dtype)
+        """Return the model at other embeddings, with the same maps and log likelihoods."""
+        model = Model(embeddings, self.maps, self.given_start, self.is_local, dtype)
+        return model if self.table is None else model.given(self.table)
 
     def _make_log_emissions(self, symbols):
         emission, is_seen = self.emission, symbols != ANY
@@ -389,7 +427,7 @@ class Model:
     def log_joint(self, sequence, path):
         """Return the log probability of symbols together with states."""
         is_seen = sequence != ANY
-        logs = self.emission.log_pairs(path[is_seen], sequence[is_seen])
+        logs = self.emission_pairs(path[is_seen], sequence[is_seen])
         logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
         return logs + self.transition.log_pairs(path[:-1], path[1:])
 

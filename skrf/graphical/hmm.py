@@ -82,8 +82,9 @@ class KernelHMM(MaximumLikelihood):
     ----------
     states : array-like of shape (n_states, d)
         Embeddings of the states as the earlier of two.
-    symbols : array-like of shape (n_symbols, d)
-        Embeddings of the symbols.
+    symbols : array-like of shape (n_symbols, d), default=None
+        Embeddings of the symbols. None means that there are none: methods then take
+        ``log_likelihood``, a table of other emissions.
     targets : array-like of shape (n_states, d), default=None
         Embeddings of the states as the later of two; None means `states`, and `fit` then learns
         one array for both.
@@ -180,7 +181,7 @@ class KernelHMM(MaximumLikelihood):
     def __init__(
         self,
         states: Array,
-        symbols: Array,
+        symbols: Array | None = None,
         *,
         targets: Array | None = None,
         emitters: Array | None = None,
@@ -297,7 +298,8 @@ class KernelHMM(MaximumLikelihood):
     def _check_embeddings(self):
         states = check_embeddings(self.states, "states")
         n, width = states.shape
-        checked = {"states": states, "symbols": self._copied("symbols", width)}
+        symbols = None if self.symbols is None else self._copied("symbols", width)
+        checked = {"states": states, "symbols": symbols}
         for name in ("targets", "emitters"):
             checked[name] = states if getattr(self, name) is None else self._copied(name, width)
             if len(checked[name]) != n:
@@ -333,16 +335,17 @@ class KernelHMM(MaximumLikelihood):
         if embeddings["start_embedding"] is not None:
             left = np.vstack([left, embeddings["start_embedding"]])
         seed = draw_seed(self.random_state)
-        return (
-            fitted_maps(self.feature_map, left, embeddings["targets"], seed),
-            fitted_maps(self.feature_map, embeddings["emitters"], embeddings["symbols"], seed),
-        )
+        maps = [fitted_maps(self.feature_map, left, embeddings["targets"], seed)]
+        if embeddings["symbols"] is None:
+            return *maps, None
+        sides = embeddings["emitters"], embeddings["symbols"]
+        return *maps, fitted_maps(self.feature_map, *sides, seed)
 
     @property
     def feature_map_(self) -> dict[str, Any]:
         """The maps of transitions and emissions: "exact" or the fitted feature map."""
-        transition, emission = self._model.maps
-        return {"transition": transition.feature_map, "emission": emission.feature_map}
+        pairs = zip(("transition", "emission"), self._model.maps, strict=True)
+        return {name: maps and maps.feature_map for name, maps in pairs}
 
     @property
     def startprob_(self) -> np.ndarray:
@@ -365,6 +368,8 @@ class KernelHMM(MaximumLikelihood):
     def _check_table(self, name, *roles):
         """Raise AttributeError, before anything is computed, if there is no such table."""
         self._check_local(name, AttributeError)
+        if "symbols" in roles and self.symbols is None:
+            raise AttributeError(f"{name} needs symbols, which are None.")
         given = self._check_embeddings() if self._fitted is None else self._fitted.embeddings
         shape = [len(given[role]) for role in roles]
         if math.prod(shape) > _TABLE_ENTRIES:
@@ -383,23 +388,35 @@ class KernelHMM(MaximumLikelihood):
 
     # ---------------------------------------------------------------- inference
 
-    def score(self, X: Array, lengths: Array | None = None) -> float:
+    def score(
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        log_likelihood: Array | None = None,
+    ) -> float:
         """Return the log probability of the symbols, summed over sequences.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols of all sequences, one after the other; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
 
         Returns
         -------
         float
             The log probability.
         """
-        model = self._model
-        return model.log_prob(_check_sequences(model, X, lengths))
+        model, sequences = self._sequences(X, lengths, log_likelihood)
+        return model.log_prob(sequences)
+
+    def _sequences(self, X, lengths, log_likelihood):
+        """Return the model for what was observed, and sequences of symbols or of positions."""
+        return _with_sequences(self._model, X, lengths, log_likelihood)
 
     def score_samples(self, X: Array, lengths: Array | None = None) -> tuple[float, np.ndarray]:
         """Return the log probability of the symbols, and the posterior of every sample.
@@ -465,13 +482,18 @@ class KernelHMM(MaximumLikelihood):
         return sum({id(value): value.size for value in arrays if value is not None}.values())
 
     def predict_proba(
-        self, X: Array, lengths: Array | None = None, *, filtered: bool = False
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        filtered: bool = False,
+        log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the posterior distribution of the state at every sample.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
@@ -479,6 +501,8 @@ class KernelHMM(MaximumLikelihood):
         filtered : bool, default=False
             Whether to condition only on the symbols up to the sample, like an online filter, rather
             than on the whole sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
 
         Returns
         -------
@@ -487,8 +511,7 @@ class KernelHMM(MaximumLikelihood):
         """
         if filtered:
             self._check_local("filtered=True")
-        model, start = self._model, 0
-        sequences = _check_sequences(model, X, lengths)
+        (model, sequences), start = self._sequences(X, lengths, log_likelihood), 0
         out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
         for sequence in sequences:
             for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
@@ -523,6 +546,7 @@ class KernelHMM(MaximumLikelihood):
         """
         self._check_local("predict_next")
         model = self._model
+        _check_known(model, "predict_next")
         if state is not None and not isinstance(state, FilterState):
             raise TypeError(
                 f"state must be what filter_step returned, or None, got {state!r}. predict_next "
@@ -543,41 +567,45 @@ class KernelHMM(MaximumLikelihood):
 
     def predict(
         self,
-        X: Array,
+        X: Array | None = None,
         lengths: Array | None = None,
         *,
         algorithm: Literal["posterior", "viterbi"] = "posterior",
+        log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the most probable state for each sample; hmmlearn's `predict` uses Viterbi.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         algorithm : {"posterior", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
 
         Returns
         -------
         ndarray of int of shape (n_samples,)
             States.
         """
-        model = self._model
-        return _decoded(model, _check_sequences(model, X, lengths), algorithm)[1]
+        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[1]
 
     def decode(
         self,
-        X: Array,
+        X: Array | None = None,
         lengths: Array | None = None,
         algorithm: Literal["viterbi", "posterior"] | None = None,
+        *,
+        log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
         """Return a state for every sample, and the log probability of states and symbols.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
@@ -585,6 +613,8 @@ class KernelHMM(MaximumLikelihood):
             "viterbi" or None: the most probable path, which does not factor through features, so
             it is quadratic in the states, in blocks of rows. "posterior": the state with the
             largest posterior at every sample, linear in the states.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
 
         Returns
         -------
@@ -603,8 +633,7 @@ class KernelHMM(MaximumLikelihood):
         >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
         ((4,), True)
         """
-        model = self._model
-        sequences = _check_sequences(model, X, lengths)
+        model, sequences = self._sequences(X, lengths, log_likelihood)
         algorithm = "viterbi" if algorithm is None else algorithm
         logs, states = _decoded(model, sequences, algorithm)
         return logs - model.log_normaliser(sequences), states
@@ -668,6 +697,7 @@ class KernelHMM(MaximumLikelihood):
         """
         check_integer("n_samples", n_samples)
         model, rng = self._model, as_generator(random_state)
+        _check_known(model, "sample")
         with naming("n_samples"):
             symbols, states = model.sample(n_samples, rng)
         return symbols[:, None], states
@@ -694,7 +724,10 @@ class KernelHMM(MaximumLikelihood):
         rows = as_generator(random_state).permutation(len(model.start))
         rows = np.sort(rows[: check_integer("n_states", n_states)])
         errors = {}
-        for name, channel in (("transition", model.transition), ("emission", model.emission)):
+        channels = {"transition": model.transition, "emission": model.emission}
+        for name, channel in channels.items():
+            if channel is None:
+                continue
             left, right = (channel.maps.sigma * model.embeddings[role] for role in channel.roles)
             exact = softmax(left[rows] @ right.T, axis=1)
             shares = channel.spread(softmax(channel.log_R[rows], axis=1))
@@ -705,9 +738,10 @@ class KernelHMM(MaximumLikelihood):
 
     def fit(
         self,
-        X: Array,
+        X: Array | None = None,
         lengths: Array | None = None,
         *,
+        log_likelihood: Array | None = None,
         batch_size: int | None = None,
         validation: float | tuple | None = None,
         callback: Callable | None = None,
@@ -722,18 +756,22 @@ class KernelHMM(MaximumLikelihood):
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Transitions and starts learn; emissions stay, and steps for them come from
+            `predict_proba`.
         batch_size : int, default=None
             Number of sequences in a batch, in an order that is drawn for every pass: a step of
             Adam follows every batch, which takes far fewer passes over many sequences. None takes
             all of them at once, by L-BFGS.
         validation : float or tuple (X, lengths), default=None
-            Share of the sequences, drawn by `random_state`, or other sequences: they are not
-            learned from, and the iteration with the highest score of them is kept. `fit` ends if
-            that score has not risen for five iterations.
+            Share of the sequences, drawn by `random_state`, or other sequences of symbols: they
+            are not learned from, and the iteration with the highest score of them is kept. `fit`
+            ends if that score has not risen for five iterations.
         callback : callable, default=None
             Called with a fitted copy of this model after every iteration; `fit` ends if it returns
             True.
@@ -779,15 +817,17 @@ class KernelHMM(MaximumLikelihood):
         goes_on = self.warm_start and self._fitted is not None
         draft, first = draft_of(self), self._fitted if goes_on else draft_of(self)._model
         rng = as_generator(draw_seed(self.random_state))
-        sequences = _check_sequences(first, X, lengths)
         validation = _check_validation(first, validation)
+        if log_likelihood is not None and not isinstance(validation, float | None):
+            raise ValueError("validation must be a share or None with log_likelihood.")
+        first, sequences = _with_sequences(first, X, lengths, log_likelihood)
         if isinstance(validation, float):
             sequences, validation = _held_out(sequences, validation, rng)
 
         def call(model):
             if callback is None:
                 return False
-            return callback(draft_of(self)._take(model))
+            return callback(draft_of(self)._take(model.given(None)))
 
         learned, scores, *progress = learn(
             first, sequences, n_init, rng, settings, validation=validation, callback=call
@@ -795,7 +835,7 @@ class KernelHMM(MaximumLikelihood):
         if validation is not None:
             draft.validation_history_ = scores
         vars(draft).pop("_adam", None)
-        return self._commit(draft._take(learned), {}, *progress)
+        return self._commit(draft._take(learned.given(None)), {}, *progress)
 
     def partial_fit(self, X: Array, lengths: Array | None = None) -> Self:
         """Take one step of Adam on some sequences, from what was learned before.
@@ -853,6 +893,9 @@ class _Shape:
 
 def _check_symbols(model, symbols, name="X"):
     """Return symbols as integers of shape (n,), `ANY` where they are masked."""
+    _check_known(model, name)
+    if symbols is None:
+        raise ValueError(f"{name} must hold symbols, or log_likelihood a table; both are None.")
     is_missing = None
     if isinstance(symbols, np.ma.MaskedArray):
         is_missing = np.ma.getmaskarray(symbols)
@@ -888,7 +931,39 @@ def _check_symbols(model, symbols, name="X"):
 
 def _check_sequences(model, X, lengths=None):
     """Return sequences of symbols."""
-    X = _check_symbols(model, X)
+    return _split(_check_symbols(model, X), lengths)
+
+
+def _with_sequences(model, X, lengths, log_likelihood):
+    """Return a model for what was observed, and sequences of symbols, or of positions."""
+    if log_likelihood is None:
+        return model, _check_sequences(model, X, lengths)
+    if X is not None:
+        raise ValueError("X must be None if log_likelihood is given, which takes its place.")
+    if not model.is_local:
+        raise ValueError("log_likelihood needs normalization='local', got 'global'.")
+    table = as_array("log_likelihood", log_likelihood, np.float64)
+    n_states = len(model.start)
+    if table.ndim != 2 or table.shape[1] != n_states or len(table) == 0:
+        raise ValueError(
+            f"log_likelihood must have shape (n_samples, {n_states}), a number for every state, "
+            f"got {table.shape}."
+        )
+    if np.isnan(table).any() or (table == np.inf).any():
+        raise ValueError("log_likelihood must not hold NaN or +inf.")
+    if not np.isfinite(table).any(axis=1).all():
+        row = int(np.argmin(np.isfinite(table).any(axis=1)))
+        raise ValueError(f"log_likelihood forbids every state at sample {row}.")
+    return model.given(table), _split(np.arange(len(table)), lengths)
+
+
+def _check_known(model, what):
+    if model.emission is None:
+        raise ValueError(f"{what} needs symbols, which are None: pass log_likelihood instead.")
+
+
+def _split(X, lengths):
+    """Return sequences of given lengths."""
     if lengths is None:
         return [X]
     lengths = as_array("lengths", lengths)
