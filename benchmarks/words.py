@@ -59,7 +59,7 @@ def docstrings():
         for text in filter(None, texts):
             for sentence in re.split(r"(?<=[.!?:])\s+|\n\s*\n", text):
                 words = re.findall(r"\w+|[^\w\s]", sentence.lower())
-                if len(words) > 2:
+                if 2 < len(words) <= 80:  # longer ones are tables
                     found[tuple(words)] = None
     found = list(found)
     return [s for i, s in enumerate(found) if i % 10], found[::10]

@@ -1,7 +1,10 @@
 """Hidden Markov models that learn from batches of sequences."""
 
 import itertools
+import os
 import pickle
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +187,28 @@ def test_steps_that_are_not_finite_are_named(monkeypatch):
     assert not model.converged_
     with pytest.raises(FloatingPointError):
         model.partial_fit(X[:12])
+
+
+@pytest.mark.skipif("SKRF_EWT_DIR" not in os.environ, reason="SKRF_EWT_DIR is not set")
+def test_words_of_real_sentences_are_learned():
+    """Four passes over 3,000 sentences are better than the frequencies of words."""
+    sentences = {}
+    for part in ("train", "dev"):
+        text = (Path(os.environ["SKRF_EWT_DIR"]) / f"{part}.tsv").read_text(encoding="utf8")
+        blocks = [block.splitlines() for block in text.split("\n\n") if block.strip()]
+        lines = [[line.split("\t")[0].lower() for line in block] for block in blocks]
+        sentences[part] = lines[: 3000 if part == "train" else 300]
+    counts = Counter(word for sentence in sentences["train"] for word in sentence)
+    known = {word: i + 1 for i, word in enumerate(w for w, n in counts.items() if n > 4)}
+    coded = {
+        part: [np.array([known.get(word, 0) for word in sentence]) for sentence in of_part]
+        for part, of_part in sentences.items()
+    }
+    train, held = (np.concatenate(coded[part]) for part in ("train", "dev"))
+    lengths = {part: list(map(len, of_part)) for part, of_part in coded.items()}
+    model = KernelHMM.from_random(32, len(known) + 1, 16, scale=0.35, random_state=0)
+    model.set_params(max_iter=4, weight_decay=0.2, learning_rate=0.1)
+    model.fit(train, lengths["train"], batch_size=64)
+    shares = np.bincount(train, minlength=len(known) + 1) / len(train)
+    gain = model.score(held, lengths["dev"]) - np.log(shares[held]).sum()
+    assert gain / len(held) > 0.1

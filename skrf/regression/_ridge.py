@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace, rounding_of, to_host
 from .._estimator import SIGMAS
+from .._memory import check_fits
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
 from .._typing import Array, RandomState, Sigma, Transformer
@@ -191,7 +192,12 @@ class RidgeFit:
     @property
     def _of_features(self):
         """The moments of the features themselves."""
-        return self.moments if self.basis is None else self.moments.times(self.basis.T)
+        if self.basis is None:
+            return self.moments
+        n_columns, n_targets = len(self.basis), len(self.moments.together.unit)
+        n_bytes = max(self.n_classes, 1) * bytes_of_moments(n_columns, n_targets)
+        check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
+        return self.moments.times(self.basis.T)
 
 
 class _BaseRidge(KernelEstimator):
