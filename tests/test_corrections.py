@@ -139,5 +139,6 @@ def test_near_states_are_mutual_and_ties_are_told_apart():
     near = near_states(np.eye(200))
     assert np.abs(near - np.arange(200)[:, None]).max() <= 33
     assert_array_equal(near, near_states(3.0 * np.eye(200)))
+    assert_array_equal(near_states(np.zeros((20_001, 1))), np.arange(20_001)[:, None])
     for n in (1, 2, 5):
         assert near_states(np.zeros((n, 2))).shape == (n, n)

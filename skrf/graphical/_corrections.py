@@ -25,6 +25,7 @@ from .._threads import serial_openmp
 from ._potentials import LowRank, Potential, add_rows, draw_rows, pull_back
 
 _N_NEAR = 32  # near states of a state, at most
+_MOST_STATES = 20_000  # whose near states are sought, in quadratic time
 _APART = 1e-3  # of the extent of the states, by which equally near ones are told apart
 _N_SUMS, _N_HEAVY = 200, 100  # states whose sums are exact, and those of them that weigh most
 _ROUNDS, _WEIGHINGS, _STEPS = 9, 5, 2  # of the factor, of these with new weights by messages
@@ -77,8 +78,13 @@ class Correction:
 
 
 def near_states(embeddings):
-    """Return every state, and states that are among the nearest of each other, (n, k)."""
+    """Return every state, and states that are among the nearest of each other, (n, k).
+
+    Of very many states, whose distances would take too long, only every state itself.
+    """
     n = len(embeddings)
+    if n > _MOST_STATES:
+        return np.arange(n, dtype=np.int32)[:, None]
     size = np.abs(embeddings).max()
     scaled = embeddings / size if size > 0 else embeddings
     number = _APART * scaled.std() * np.linspace(0.0, 1.0, n)
