@@ -173,3 +173,16 @@ def assert_refused_by_memory(*calls):
         for call, name in calls:
             with pytest.raises((ValueError, MemoryError), match=rf"\b{name}\b"):
                 call(number)
+
+
+def corrected_table(pair):
+    """Return log psi of all pairs of corrected features by definition, and which are exact."""
+    left, right = (side.logs for side in pair.raw)
+    logs = logsumexp(left[:, None] + right[None], axis=2)
+    exact = pair.embeddings @ pair.embeddings.T
+    added = np.minimum(pair.correction.log_factor, np.diag(exact - logs) / 2)
+    logs = logs + added + added[:, None]
+    is_near = np.zeros(logs.shape, dtype=bool)
+    is_near[np.arange(len(logs))[:, None], pair.correction.near] = True
+    is_exact = is_near & (logs < exact - 1e-9)
+    return np.where(is_exact, exact, logs), is_exact

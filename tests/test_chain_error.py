@@ -240,3 +240,13 @@ def test_reports_after_a_fit_are_those_of_what_was_learned():
     report, gap = chain.report(20), variation(chain.marginals(20), exact.marginals(20))
     assert report.marginal_error < max(2 * gap, 0.02)
     assert report.log_partition == pytest.approx(exact.log_partition(20), abs=0.01)
+
+
+def test_the_error_of_marginals_adds_squares():
+    draws = [[np.array(shares)] for shares in ([0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4])]
+    report = reported(0.0, (0.0, 0.0, 0.0), draws[0], draws[1:])
+    assert report.marginal_error == pytest.approx(0.1 / np.sqrt(2), rel=1e-12)
+    far = [[np.array([0.7, 0.2, 0.1])], [np.array([0.7, 0.2, 0.1])]]  # that agree with each other
+    with pytest.warns(FeatureCollapseWarning, match="marginals are off by about 0.3 in total"):
+        assert reported(0.0, (0.0, 0.0, 0.0), draws[0], far).marginal_error == pytest.approx(0.3)
+    assert reported(0.0, (0.0, 0.0, 0.0), far[0], [draws[1], far[1]]).marginal_error < 1e-12

@@ -24,6 +24,7 @@ from fields import (
     assert_refused,
     assert_refused_by_memory,
     assert_same_logs,
+    corrected_table,
     dtypes,
     frozen,
     generated,
@@ -82,16 +83,7 @@ def log_of_all_pairs(pair):
     if isinstance(pair, LowRank):
         left, right = (side.logs for side in pair.sides)
         return logsumexp(left[:, None] + right[None], axis=2)
-    left, right = (side.logs for side in pair.raw)
-    logs, exact = (
-        logsumexp(left[:, None] + right[None], axis=2),
-        pair.embeddings @ pair.embeddings.T,
-    )
-    added = np.minimum(pair.correction.log_factor, np.diag(exact - logs) / 2)
-    logs = logs + added + added[:, None]
-    is_near = np.zeros(logs.shape, dtype=bool)
-    is_near[np.arange(len(logs))[:, None], pair.correction.near] = True
-    return np.where(is_near, np.maximum(logs, exact), logs)
+    return corrected_table(pair)[0]
 
 
 def dense(field):
@@ -503,9 +495,8 @@ def test_pickles_do_not_hold_what_is_made_anew():
     chain = ChainMRF(np.random.default_rng(0).normal(size=(600, 3)), random_state=0, tol=0.5)
     chain.decode(2)
     chain.marginals(2)
-    assert (
-        len(pickle.dumps(chain)) < 150_000
-    )  # embeddings twice and near states; all pairs would be 2.9 MB
+    # Embeddings twice, and near states; all pairs would be 2.9 MB.
+    assert len(pickle.dumps(chain)) < 150_000
     chain.fit([[0, 1, 2]])
     assert_allclose(pickle.loads(pickle.dumps(chain)).log_partition(5), chain.log_partition(5))
 

@@ -121,7 +121,7 @@ class Watch:
     ----------
     free : FreeArrays
         What is learned.
-    callback : callable
+    callback : callable or None
         Called with the model; True ends.
     validation : list of ndarray or None
         Sequences whose score chooses the iteration, and ends if it does not rise any more.
@@ -133,6 +133,8 @@ class Watch:
 
     def __call__(self, arrays):
         """Return whether to end."""
+        if self.callback is None and self.validation is None:
+            return False  # a model costs about as much as a gradient
         model, is_worse = self.free.model(arrays), False
         if self.validation is not None:
             score = model.log_prob(self.validation) / sum(map(len, self.validation))
@@ -140,7 +142,7 @@ class Watch:
                 self.best = arrays
             self.scores.append(score)
             is_worse = len(self.scores) - 1 - np.argmax(self.scores) >= _PATIENCE
-        return bool(self.callback(model)) or is_worse
+        return is_worse or (self.callback is not None and bool(self.callback(model)))
 
 
 class FreeArrays:

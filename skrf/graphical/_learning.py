@@ -31,7 +31,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback):
         Parameters of `climb` if there is a ``batch_size``, otherwise of `maximize`.
     validation : list of ndarray or None
         Sequences that choose among iterations and starts.
-    callback : callable
+    callback : callable or None
         Called with a model after every iteration; True ends.
 
     Returns

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.frozen import FrozenEstimator
 
 from .._memory import check_fits
 from .._sums import LogMatrix
 from .._validation import draft_of, naming
+from ..features import frozen_kernel
 from ._belief_propagation import BeliefPropagation
 from ._corrections import Corrected, Correction
 from ._maximum_likelihood import MaximumLikelihood, maximize
@@ -183,7 +183,7 @@ class FieldModel(MaximumLikelihood):
         """
         if not self._model.maps.sides:
             return (function(self),) * 2
-        if isinstance(self.feature_map, FrozenEstimator):
+        if self.feature_map is not None and frozen_kernel(self.feature_map) is not None:
             return None
         tables, results = shaped(self._model.tables), []
         for seed in _OTHER_SEEDS:

@@ -825,12 +825,16 @@ class KernelHMM(MaximumLikelihood):
             sequences, validation = _held_out(sequences, validation, rng)
 
         def call(model):
-            if callback is None:
-                return False
             return callback(draft_of(self)._take(model.given(None)))
 
         learned, scores, *progress = learn(
-            first, sequences, n_init, rng, settings, validation=validation, callback=call
+            first,
+            sequences,
+            n_init,
+            rng,
+            settings,
+            validation=validation,
+            callback=callback and call,
         )
         if validation is not None:
             draft.validation_history_ = scores
