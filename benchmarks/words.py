@@ -33,16 +33,21 @@ SETTINGS = {"learning_rate": 0.04, "weight_decay": 0.2, "max_iter": 12}
 N_STATES, WIDTH, SCALE, BATCH = 512, 64, 0.35, 128
 
 
-def treebank(part):
-    """Return the sentences of a part of the treebank as lists of words."""
+def tokens_of(part):
+    """Return the sentences of a part of the treebank as lists of rows, a word and its tags."""
     sentences = [[]]
     path = Path(os.environ["SKRF_EWT_DIR"]) / f"{part}.tsv"
     for line in path.read_text(encoding="utf8").splitlines():
         if line:
-            sentences[-1].append(line.split("\t")[0].lower())
+            sentences[-1].append(line.split("\t"))
         elif sentences[-1]:
             sentences.append([])
     return [sentence for sentence in sentences if sentence]
+
+
+def treebank(part):
+    """Return the sentences of a part of the treebank as lists of words."""
+    return [[row[0].lower() for row in sentence] for sentence in tokens_of(part)]
 
 
 def docstrings():

@@ -200,7 +200,7 @@ class LogMatrix:
         return LogMatrix(self.logs.T)
 
     def product(self, vector):
-        """Return log sum_j exp(logs_ij + vector_j) for every row i."""
+        """Return log sum_j exp(logs_ij + vector_j) for every row i, and for every vector."""
         return _log_matvec(self.values, vector, self.top, self.logs, vector)
 
     def turned_product(self, vector):
@@ -220,16 +220,20 @@ class LogMatrix:
 
 
 def _log_matvec(values, exponents, top, logs, vector):
-    """Return log(values @ exp(exponents)) + top, which is log sum_j exp(logs_ij + vector_j)."""
-    scale = exponents.max()
-    if scale == -np.inf:
-        return np.full(len(logs), -np.inf)
-    sums = values @ np.exp(exponents - scale)
-    lost = np.flatnonzero(sums < _SURE)
+    """Return log(values @ exp(exponents)) + top, which is log sum_j exp(logs_ij + vector_j).
+
+    Vectors of logarithms may be rows of a matrix.
+    """
+    scale = finite(exponents.max(axis=-1, keepdims=True))
+    sums = np.exp(exponents - scale) @ values.T
+    lost = sums < _SURE
     with np.errstate(divide="ignore"):
         result = np.log(sums) + (top + scale)
-    if len(lost):
-        result[lost] = log_columns(logs[lost].T, vector)
+    if lost.any():
+        rows = (array.reshape(-1, array.shape[-1]) for array in (lost, result, vector))
+        for places, row, one in zip(*rows, strict=True):
+            if places.any():
+                row[places] = log_columns(logs[places].T, one)
     return result
 
 

@@ -562,7 +562,7 @@ def test_gradients_of_large_embeddings_are_finite(name, scale, normalization):
         for sign in (1, -1):
             moved = {**first.embeddings, role: value + sign * step * direction}
             other = type(first)(moved, first.maps, first.given_start, first.is_local)
-            values.append(other.log_prob(sequences))
+            values.append(other.log_prob(sequences).sum())
         expected = (values[0] - values[1]) / (2 * step)
         size = np.abs(gradients[role]).max() + scale
         assert_allclose(np.sum(gradients[role] * direction), expected, atol=1e-4 * size + lost)
@@ -909,3 +909,34 @@ def test_what_hmmlearn_takes_is_answered_with_what_to_do(call, said):
     with pytest.raises((ValueError, TypeError), match=said):
         call()
     assert hmm().n_states_ == 5
+
+
+# ------------------------------------------------------------------ several sequences
+
+
+def test_every_sequence_has_its_log_probability():
+    model = KernelHMM.from_random(6, 4, scale=1.0, random_state=0)
+    X, lengths = model.sample(12, random_state=0)[0], [3, 7, 2]
+    parts = np.split(X, np.cumsum(lengths)[:-1])
+    for normalization in ("local", "global"):
+        model.set_params(normalization=normalization)
+        logs = model.log_prob(X, lengths)
+        assert_allclose(logs, [model.score(part) for part in parts])
+        assert_allclose(logs.sum(), model.score(X, lengths))
+
+
+@pytest.mark.parametrize("normalization", ["local", "global"])
+def test_sequences_drawn_together_have_the_lengths_and_the_law_of_the_model(normalization):
+    model = KernelHMM.from_random(
+        3, 2, width=2, scale=1.5, normalization=normalization, random_state=0
+    )
+    X, states = model.sample(lengths=[1, 2] * 2000, random_state=0)
+    X, states = X.reshape(-1, 3), states.reshape(-1, 3)
+    for columns in ([0], [1, 2]):
+        every = np.array(list(np.ndindex((2,) * len(columns))))
+        shares = np.exp(model.log_prob(every.ravel(), [len(columns)] * len(every)))
+        assert_drawn_from(X[:, columns], shares.reshape((2,) * len(columns)))
+    of_one = model.sample(7, random_state=3)
+    assert_array_equal(model.sample(lengths=[7], random_state=3)[0], of_one[0])
+    with pytest.raises(ValueError, match="lengths must be integers >= 1"):
+        model.sample(lengths=[2, 0])

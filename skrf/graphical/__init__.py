@@ -3,6 +3,7 @@
 from ._error import ErrorReport
 from .chain import ChainMRF
 from .hmm import FilterState, KernelHMM
+from .semi_markov import SemiMarkovChain
 from .tree import TreeMRF
 
-__all__ = ["ChainMRF", "ErrorReport", "FilterState", "KernelHMM", "TreeMRF"]
+__all__ = ["ChainMRF", "ErrorReport", "FilterState", "KernelHMM", "SemiMarkovChain", "TreeMRF"]

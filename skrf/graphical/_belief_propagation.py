@@ -1,7 +1,7 @@
-"""Trees of variables: sums, maxima, draws and expected counts for given potentials.
+"""Trees and forests of variables: sums, maxima, draws and expected counts for given potentials.
 
 A belief is the log potential of a variable's states plus the messages that have arrived. Messages
-go up to the root, variable 0, and down again. A variable sends each neighbour its belief without
+go up to the roots, one per tree, and down again. A variable sends each neighbour its belief without
 that neighbour's message, which is removed only once, so a hub costs no more than its edges.
 """
 
@@ -18,6 +18,7 @@ from .._validation import check_integer, naming
 from ._potentials import draw_rows, largest_log
 
 _BLOCK = 2**22  # entries of a temporary array
+ANY = -1  # the state or symbol that stands for all of them, whose potentials are summed
 
 
 class Upward(NamedTuple):
@@ -25,31 +26,33 @@ class Upward(NamedTuple):
 
     Parameters
     ----------
-    beliefs : list of ndarray of shape (n_i,)
+    beliefs : list of ndarray of shape (n_i,) or (n_samples, n_i)
         Belief of every variable, with the messages from below.
     messages : dict of int to ndarray
         By child, its message to its parent.
     details : dict of int to ndarray
         By child, what `Potential.sums` or `Potential.maxima` returns besides the message.
-    scale : float
+    scale : ndarray of shape () or (n_samples,)
         Total subtracted from all beliefs, so that no digits are lost along the way.
     """
 
     beliefs: list
     messages: dict
     details: dict
-    scale: float
+    scale: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class BeliefPropagation:
-    """A tree of variables with log unary potentials, and a potential on every edge.
+    """Trees of variables with log unary potentials, and a potential on every edge.
+
+    Sums may be taken for several samples at once, each with unary potentials of its own.
 
     Parameters
     ----------
     parents : dict of int to int
-        The parent of every variable except 0, ordered from the root.
-    unary : sequence of ndarray of shape (n_i,)
+        The parent of every variable except the roots, ordered from these.
+    unary : sequence of ndarray of shape (n_i,) or (n_samples, n_i)
         Log potentials of states.
     pairs : dict of int to Potential
         By child: its parent is on the left, the child on the right.
@@ -59,31 +62,36 @@ class BeliefPropagation:
     unary: list
     pairs: dict
 
+    @cached_property
+    def roots(self):
+        """A variable of every tree, which has no parent."""
+        return [i for i in range(len(self.unary)) if i not in self.parents]
+
     def upward(self, kind="sums"):
-        """Return the result of a sweep to the root, with sums or "maxima"."""
-        tops = [finite(values.max()) for values in self.unary]
+        """Return the result of a sweep to the roots, with sums or "maxima"."""
+        tops = [_tops(values) for values in self.unary]
         beliefs = [values - top for values, top in zip(self.unary, tops, strict=True)]
-        messages, details, scale = {}, {}, float(sum(tops))
-        for i in [*reversed(self.parents), 0]:
-            top = finite(beliefs[i].max())
+        messages, details, scale = {}, {}, sum(tops)
+        for i in [*reversed(self.parents), *self.roots]:
+            top = _tops(beliefs[i])
             beliefs[i] -= top
-            scale += float(top)
-            if i:
+            scale = scale + top
+            if i in self.parents:
                 messages[i], details[i] = getattr(self.pairs[i], kind)(beliefs[i])
                 beliefs[self.parents[i]] += messages[i]
-        return Upward(beliefs, messages, details, scale)
+        return Upward(beliefs, messages, details, scale[..., 0])
 
     @cached_property
     def _up(self):
-        """The sweep of sums to the root, which all results of a field build on."""
+        """The sweep of sums to the roots, which all results of a field build on."""
         return self.upward()
 
     def downward(self, up, kind="sums"):
-        """Return the result of a sweep from the root, given one to it.
+        """Return the result of a sweep from the roots, given one to them.
 
         Returns
         -------
-        beliefs : list of ndarray of shape (n_i,)
+        beliefs : list of ndarray of shape (n_i,) or (n_samples, n_i)
             Belief of every variable, with all messages.
         rests : dict of int to ndarray
             By child, the belief of its parent without the child's message.
@@ -93,7 +101,7 @@ class BeliefPropagation:
         beliefs, rests, details = list(up.beliefs), {}, {}
         for i, parent in self.parents.items():
             rest = differences(beliefs[parent], up.messages[i])
-            rests[i] = rest - finite(rest.max())
+            rests[i] = rest - _tops(rest)
             message, details[i] = getattr(self.pairs[i].turned, kind)(rests[i])
             beliefs[i] = beliefs[i] + message
         return beliefs, rests, details
@@ -108,12 +116,25 @@ class BeliefPropagation:
 
     @cached_property
     def log_partition(self):
-        """The log sum over all assignments."""
-        return float(log_sum_exp(self._up.beliefs[0])) + self._up.scale
+        """The log sum over all assignments, or one per sample."""
+        logs = sum(log_sum_exp(self._up.beliefs[i]) for i in self.roots) + self._up.scale
+        return logs if np.ndim(logs) else float(logs)
+
+    def held(self, states):
+        """Return a field of n samples in which states are given, except `ANY` ones."""
+        unary = []
+        for values, given in zip(self.unary, states.T, strict=True):
+            is_other = (given[:, None] != np.arange(values.shape[-1])) & (given != ANY)[:, None]
+            unary.append(np.where(is_other, -np.inf, values))
+        return BeliefPropagation(self.parents, unary, self.pairs)
 
     def log_weights(self, states):
-        """Return the sum of the log potentials of assignments, (n, n_variables)."""
-        total = sum(values[state] for values, state in zip(self.unary, states.T, strict=True))
+        """Return logs of the potentials of assignments, (n, n_variables), summed over `ANY`."""
+        if (states == ANY).any():
+            return self.held(states).log_partition
+        total = 0.0
+        for values, given in zip(self.unary, states.T, strict=True):
+            total = total + (values[given] if values.ndim == 1 else _taken(values, given))
         for i, parent in self.parents.items():
             total = total + self.pairs[i].values(states[:, parent], states[:, i])
         return total
@@ -126,7 +147,7 @@ class BeliefPropagation:
     def marginals(self):
         """Return the distribution of every variable."""
         beliefs, _, _ = self.downward(self._up)
-        return list(map(softmax, beliefs))
+        return [softmax(values, axis=-1) for values in beliefs]
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
@@ -135,17 +156,19 @@ class BeliefPropagation:
 
     def decode(self):
         """Return the log probability of the most probable assignment, and that assignment."""
-        up = self.upward("maxima")
+        up, total = self.upward("maxima"), 0.0
         states = np.empty(len(self.unary), dtype=int)
-        states[0], top = largest_log(up.beliefs[0])
+        for i in self.roots:
+            states[i], top = largest_log(up.beliefs[i])
+            total += top
         for i, parent in self.parents.items():
             states[i] = up.details[i][states[parent]]
-        return float(top) + up.scale - self.log_partition, states
+        return float(total + up.scale) - self.log_partition, states
 
     def max_marginals(self):
         """Return the largest log probability with every state of every variable."""
         up = self.upward("maxima")
-        top = up.beliefs[0].max() + up.scale - self.log_partition
+        top = sum(up.beliefs[i].max() for i in self.roots) + up.scale - self.log_partition
         beliefs, _, _ = self.downward(up, "maxima")
         return [values - values.max() + top for values in beliefs]
 
@@ -156,8 +179,10 @@ class BeliefPropagation:
         up = self._up
         widest = max(map(len, (*up.beliefs, *up.details.values())))
         for rows in gen_batches(n, max(1, _BLOCK // widest)):
-            drawn, root = states[rows], up.beliefs[0]
-            drawn[:, 0] = draw_rows(np.broadcast_to(root, (len(drawn), len(root))), rng)
+            drawn = states[rows]
+            for i in self.roots:
+                root = up.beliefs[i]
+                drawn[:, i] = draw_rows(np.broadcast_to(root, (len(drawn), len(root))), rng)
             for i, parent in self.parents.items():
                 given = drawn[:, parent], up.beliefs[i], up.details[i]
                 drawn[:, i] = self.pairs[i].draw(*given, rng)
@@ -168,36 +193,63 @@ class BeliefPropagation:
 
         Returns
         -------
-        of_states : list of ndarray of shape (n_i,)
+        of_states : list of ndarray of shape (n_i,) or (n_samples, n_i)
             Marginals.
         of_pairs : dict of Potential to list of ndarray
-            Expected counts of the edges that have it, as `pull_back` expects them.
+            Expected counts of the edges that have it, as `pull_back` expects them, summed over
+            samples.
         """
         up = self._up
         beliefs, rests, details = self.downward(up)
         of_pairs = {}
         for pair, edges in self._children.items():
             left, from_left, right, from_right, messages = (
-                np.array([of_nodes[i] for i in edges])
+                np.vstack([of_nodes[i] for i in edges])
                 for of_nodes in (rests, details, up.beliefs, up.details, up.messages)
             )
             total = log_sum_exp(left + messages)[:, None]
-            of_pairs[pair] = pair.expected(left - total, right, from_left - total, from_right)
-        return list(map(softmax, beliefs)), of_pairs
+            sides = left - total, right, from_left - total, from_right
+            of_pairs[pair] = pair.expected(*sides, len(left))
+        return [softmax(values, axis=-1) for values in beliefs], of_pairs
+
+    def _counts(self, states):
+        """Return the counts of assignments, as `expected_counts` does; `ANY` ones expected."""
+        is_apart = self.unary[0].ndim > 1  # samples have counts of their own
+        if (states == ANY).any():
+            of_states, of_pairs = self.held(states).expected_counts()
+            return [of if is_apart else of.sum(axis=0) for of in of_states], of_pairs
+        of_states, of_pairs = [], {}
+        for given, values in zip(states.T, self.unary, strict=True):
+            one_hot = np.arange(values.shape[-1]) == given[:, None] if is_apart else None
+            counts = np.bincount(given, minlength=len(values)) if one_hot is None else one_hot
+            of_states.append(counts.astype(np.float64))
+        for pair, edges in self._children.items():
+            left = states[:, [self.parents[i] for i in edges]]
+            of_pairs[pair] = pair.counts(*distinct_pairs(left, states[:, edges], pair.shape[1]))
+        return of_states, of_pairs
 
     def surplus(self, states):
-        """Return the counts of assignments, (n, n_variables), minus those expected of n."""
-        n, (expected, expected_pairs) = len(states), self.expected_counts()
-        of_states = [
-            np.bincount(values, minlength=len(shares)) - n * shares
-            for values, shares in zip(states.T, expected, strict=True)
-        ]
-        of_pairs = {}
-        for pair, edges in self._children.items():
-            m = pair.shape[1]
-            codes = states[:, [self.parents[i] for i in edges]] * m + states[:, edges]
-            codes, total = np.unique(codes, return_counts=True)
-            seen = pair.counts(codes // m, codes % m, total)
-            both = zip(seen, expected_pairs[pair], strict=True)
-            of_pairs[pair] = [counts - n * shares for counts, shares in both]
+        """Return the counts of assignments, (n, n_variables), minus those expected of them."""
+        n = 1 if self.unary[0].ndim > 1 else len(states)
+        of_states, of_pairs = self._counts(states)
+        expected, expected_pairs = self.expected_counts()
+        of_states = [a - n * b for a, b in zip(of_states, expected, strict=True)]
+        for pair, counts in of_pairs.items():
+            both = zip(counts, expected_pairs[pair], strict=True)
+            of_pairs[pair] = [a - n * b for a, b in both]
         return of_states, of_pairs
+
+
+def distinct_pairs(left, right, m):
+    """Return the different pairs of states, of which the right ones are below m, and counts."""
+    codes, total = np.unique(left * m + right, return_counts=True)
+    return codes // m, codes % m, total
+
+
+def _tops(logs):
+    return finite(logs.max(axis=-1, keepdims=True))
+
+
+def _taken(values, places):
+    """Return the value of every row at a place."""
+    return np.take_along_axis(values, places[:, None], axis=1)[:, 0]

@@ -251,13 +251,15 @@ class Corrected(Potential):
         features = self.raw[1].turned.product(logs + self.added)
         sums = self.raw[0].product(features) + self.added
         top, matrix, has_some = self._scaled_rests
-        scale = finite(logs.max())
-        of_rests = matrix @ np.exp(logs - scale)
+        scale = finite(logs.max(axis=-1, keepdims=True))
+        of_rests = (matrix @ np.exp(logs - scale).T).T
         with np.errstate(over="ignore", invalid="ignore"):
             both = sums + np.log1p(of_rests * np.exp(top + scale - sums))
-        lost = np.flatnonzero((of_rests < _SURE) & has_some | ~np.isfinite(both))
-        if len(lost):
-            rests = log_sum_exp(self.rests[lost] + logs[self.near[lost]])
+        lost = np.nonzero((of_rests < _SURE) & has_some | ~np.isfinite(both))
+        if len(lost[0]):
+            *samples, states = lost
+            at = *(sample[:, None] for sample in samples), self.near[states]
+            rests = log_sum_exp(self.rests[states] + logs[at])
             both[lost] = np.logaddexp(sums[lost], rests)
         return both, features
 
@@ -307,15 +309,17 @@ class Corrected(Potential):
             of_features = self.plain.counts(left[rest], right[rest], weights[rest])
         return [*of_features, of_pairs]
 
-    def expected(self, left, right, from_left, from_right):
+    def expected(self, left, right, from_left, from_right, total):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
 
         Parameters
         ----------
         left, right : ndarray of shape (n_edges, n)
-            Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
+            Logs that arrive at both sides.
         from_left, from_right : ndarray of shape (n_edges, D)
             Features of both, as returned by `sums`.
+        total : float
+            What the counts of all edges sum to.
         """
         (_, products, rests), near = self._pairs, self.near
         meeting = np.full(near.shape, -np.inf)
@@ -328,16 +332,16 @@ class Corrected(Potential):
             )
         ]
         of_rests = log_sum_exp((meeting + rests).ravel())
-        # All sum to the number of edges, so that rounding of large logs cancels.
+        # All sum to the total, so that rounding of large logs cancels.
         scales = [
-            np.log(len(left)) - np.logaddexp(log_sum_exp(side.ravel()), of_rests) for side in logs
+            np.log(total) - np.logaddexp(log_sum_exp(side.ravel()), of_rests) for side in logs
         ]
         by_left, by_right = map(np.exp, map(np.add, logs, scales))
         is_exact = rests > -np.inf
         through = np.exp(np.where(is_exact, meeting + products + scales[0], -np.inf))
         of_pairs = through + np.exp(meeting + rests + scales[0])
         # Pairs that are exact do not change with the features that they also go through.
-        states, places = np.nonzero(through > _NEGLIGIBLE * len(left))
+        states, places = np.nonzero(through > _NEGLIGIBLE * total)
         size = max(1, _BLOCK // by_left.shape[1])
         for start in range(0, len(states), size):
             u, k = (numbers[start : start + size] for numbers in (states, places))

@@ -204,7 +204,7 @@ def estimate_tree(parents, sides, unary, n_products=9):
     for child, parent in reversed(parents.items()):
         x, y = sides[child]
         logs[parent] = logs[parent] + _product(x[states[parent]], y[states[child]], logs[child])
-    value, lower = log_sum_exp(logs[0], axis=0)
+    value, lower = sum(log_sum_exp(logs[i], axis=0) for i in range(len(logs)) if i not in parents)
     if sum(map(len, states)) == sum(map(len, scores)):
         return value, lower, lower
     return value, lower, sum(map(log_sum_exp, scores))

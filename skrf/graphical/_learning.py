@@ -67,7 +67,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback):
     # Not by histories, which are empty if a start is already a maximum.
     judges = sequences if validation is None else validation
     ends = map(ended, starts, names)
-    arrays, *progress = max(ends, key=lambda end: free.model(end[0]).log_prob(judges))
+    arrays, *progress = max(ends, key=lambda end: free.model(end[0]).log_prob(judges).sum())
     return free.model(arrays, first.dtype), *progress
 
 

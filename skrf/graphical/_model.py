@@ -13,12 +13,12 @@ from .._validation import draft_of, naming
 from ..features import frozen_kernel
 from ._belief_propagation import BeliefPropagation
 from ._corrections import Corrected, Correction
+from ._evidence import check_unary
 from ._maximum_likelihood import MaximumLikelihood, maximize
 from ._potentials import (
     Dense,
     LowRank,
     Maps,
-    as_array,
     check_embeddings,
     default_map,
     fitted_maps,
@@ -143,11 +143,16 @@ def shaped(tables):
     return {side: of[0] if len(of) == 1 else stacked(list(of)) for side, of in tables.items()}
 
 
+def added(one, other):
+    """Return the sums of arrays by side."""
+    return {side: list(map(np.add, of, other[side])) for side, of in one.items()}
+
+
 class FieldModel(MaximumLikelihood):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
     A subclass has ``_n_variables``, the number of arrays in a sequence of embeddings, or None;
-    ``_edges(n)``, the edges of n tables; and ``_belief_propagation(n_variables)``.
+    ``_edges(n)``, the edges of n tables; and ``_belief_propagation(n_variables, unary)``.
     """
 
     def _make_model(self):
@@ -203,7 +208,7 @@ class FieldModel(MaximumLikelihood):
         return shaped(self._model.gradients(of_pairs)) | {"unary": stacked(of_states)}
 
     def _log_prob_gradient(self, states):
-        _, gradients, of_states = self._log_likelihood([np.atleast_2d(states)])
+        _, gradients, (of_states,) = self._log_likelihood([(np.atleast_2d(states), None)])
         return shaped(gradients) | {"unary": stacked(of_states)}
 
     def _log_likelihood(self, parts):
@@ -211,8 +216,9 @@ class FieldModel(MaximumLikelihood):
 
         Parameters
         ----------
-        parts : list of ndarray of shape (n, n_variables)
-            Assignments, by number of variables.
+        parts : list of tuple
+            Assignments, (n, n_variables), and their unary potentials, or None for those of the
+            model, by number of variables.
 
         Returns
         -------
@@ -220,22 +226,22 @@ class FieldModel(MaximumLikelihood):
             The log probability.
         by_tables : dict of str to list of ndarray
             Gradients with respect to embeddings.
-        by_unary : list of ndarray
-            Those with respect to the unaries of the last part.
+        by_unary : list of list of ndarray
+            Those with respect to the unaries of every part.
         """
-        log_prob, by_tables = 0.0, self._model.gradients({})
-        for states in parts:
-            at = self._belief_propagation(states.shape[1])
+        log_prob, by_tables, by_unary = 0.0, self._model.gradients({}), []
+        for states, unary in parts:
+            at = self._belief_propagation(states.shape[1], unary)
             weights = at.log_weights(states)
             if np.isneginf(weights).any():
                 raise ValueError(
                     "paths and assignments must not hold states that unary forbids; row "
                     f"{np.flatnonzero(np.isneginf(weights))[0]} does."
                 )
-            log_prob += weights.sum() - len(states) * at.log_partition
-            by_unary, by_pairs = at.surplus(states)
-            for side, of in self._model.gradients(by_pairs).items():
-                by_tables[side] = list(map(np.add, by_tables[side], of))
+            log_prob += (weights - at.log_partition).sum()
+            of_states, of_pairs = at.surplus(states)
+            by_unary.append(of_states)
+            by_tables = added(by_tables, self._model.gradients(of_pairs))
         return float(log_prob), by_tables, by_unary
 
     def _fit(self, parts, learn_unary):
@@ -245,7 +251,7 @@ class FieldModel(MaximumLikelihood):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = draft_of(self)
         first = draft._model
-        unary = draft._belief_propagation(parts[0].shape[1]).unary if learn_unary else []
+        unary = draft._belief_propagation(parts[0][0].shape[1]).unary if learn_unary else []
         # Forbidden states have no gradient: the value that is learned for them stays 0.
         forbidden = [np.where(np.isfinite(values), 0.0, -np.inf) for values in unary]
         allowed = [np.where(np.isfinite(values), values, 0.0) for values in unary]
@@ -259,10 +265,10 @@ class FieldModel(MaximumLikelihood):
         def objective(arrays):
             move(arrays)
             log_prob, by_tables, by_unary = draft._log_likelihood(parts)
-            return log_prob, sum(by_tables.values(), []) + (by_unary if learn_unary else [])
+            return log_prob, sum(by_tables.values(), []) + (by_unary[0] if learn_unary else [])
 
         start = [table for of in first.tables.values() for table in of]
-        n_samples = sum(states.size for states in parts)
+        n_samples = sum(states.size for states, _ in parts)
         arrays, *progress = maximize(objective, start + allowed, n_samples, **limits)
         move(arrays)
         return self._commit(draft, shaped(draft._fitted.tables), *progress, stacklevel=4)
@@ -314,54 +320,3 @@ def check_tables(name, given, n_variables=None, like=None):
             f"embeddings has {sizes[1]}."
         )
     return tables
-
-
-def check_unary(given, sizes):
-    """Return log potentials as a list of arrays, one value per state of every variable."""
-    given = as_array("unary", given) if hasattr(given, "__array__") else given
-    with naming("unary"):
-        given = list(given)
-    if len(given) != len(sizes):
-        raise ValueError(f"unary has {len(given)} entries; {len(sizes)} are needed.")
-    checked = []
-    for i, (values, n) in enumerate(zip(given, sizes, strict=True)):
-        values = as_array(f"unary[{i}]", values, np.float64)
-        if values.shape != (n,):
-            raise ValueError(
-                f"unary[{i}] must have shape {(int(n),)}, one value per state, got {values.shape}."
-            )
-        if np.isnan(values).any() or (values == np.inf).any():
-            raise ValueError(f"unary[{i}] must not hold NaN or +inf.")
-        if not np.isfinite(values).any():
-            raise ValueError(f"unary[{i}] forbids every state of variable {i}.")
-        checked.append(values)
-    return checked
-
-
-def check_states(name, states, sizes):
-    """Return assignments as integers of shape (n, n_variables), or (n_variables,).
-
-    Parameters
-    ----------
-    name : str
-        Name of the parameter.
-    states : array-like of int
-        The assignments.
-    sizes : callable
-        Returns the numbers of states, given the number of variables.
-    """
-    states = as_array(name, states)
-    if states.ndim not in (1, 2) or states.size == 0 or states.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} must be integers of shape (n_variables,) or (n, n_variables), got shape "
-            f"{states.shape} and dtype {states.dtype}."
-        )
-    limits = np.array(sizes(states.shape[-1]))
-    wrong = (states < 0) | (states >= limits)
-    if wrong.any():
-        at = np.argwhere(wrong)[0][-1]
-        raise ValueError(
-            f"{name} must hold states from 0 to {limits[at] - 1} of variable {at}, got "
-            f"{states[wrong][0]}."
-        )
-    return states.astype(np.intp, copy=False)

@@ -112,7 +112,10 @@ class Dense(Potential):
         return self.logs[block]
 
     def sums(self, logs):
-        """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
+        """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature.
+
+        The logs may be those of several samples, (n_samples, m).
+        """
         return self._kept.product(logs), logs
 
     def values(self, left, right):
@@ -127,15 +130,19 @@ class Dense(Potential):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         return (scipy.sparse.csr_array((weights, (left, right)), shape=self.shape).toarray(),)
 
-    def expected(self, left, right, *_):
+    def expected(self, left, right, from_left, from_right, total):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
 
         Parameters
         ----------
         left, right : ndarray of shape (n_edges, n) and (n_edges, m)
-            Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
+            Logs that arrive at both sides.
+        from_left, from_right : ndarray of shape (n_edges, m) and (n_edges, n)
+            Not used.
+        total : float
+            What the counts of all edges sum to.
         """
-        return (_of_total(self.logs + log_product(left.T, right), len(left)),)
+        return (_of_total(self.logs + log_product(left.T, right), total),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,20 +214,20 @@ class LowRank(Potential):
                 add_rows(total, states, shares)
         return totals
 
-    def expected(self, left, right, from_left, from_right):
+    def expected(self, left, right, from_left, from_right, total):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
 
         Parameters
         ----------
         left, right : ndarray of shape (n_edges, n) and (n_edges, m)
-            Logs that arrive at both sides; with the potential, they sum to 1 for every edge.
+            Logs that arrive at both sides.
         from_left, from_right : ndarray of shape (n_edges, D)
             Features of both, as returned by `sums`.
+        total : float
+            What the counts of all edges sum to.
         """
         sides = zip(self.sides, (left, right), (from_right, from_left), strict=True)
-        return [
-            _of_total(side.logs + log_product(at.T, other), len(left)) for side, at, other in sides
-        ]
+        return [_of_total(side.logs + log_product(at.T, other), total) for side, at, other in sides]
 
 
 def pull_back(maps, u, v, by_left, by_right=None):

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
-from ._belief_propagation import BeliefPropagation
+from ._belief_propagation import ANY, BeliefPropagation
 from ._potentials import (
     Dense,
     LowRank,
@@ -30,7 +30,6 @@ _BLOCK_ENTRIES = 2**22  # pairs of states held at once
 # Smaller sums are computed in log space, because what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
 _SHARE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-4}  # share of a sum that may be lost
-ANY = -1  # the symbol that stands for all, or a missing one: its emissions are sums over symbols
 
 
 class Channel:
@@ -284,22 +283,25 @@ class Model:
     # The log scales of channels cancel in all probabilities, so sums over paths leave them out.
 
     def log_prob(self, sequences):
-        """Return the log probability of the symbols, summed over sequences."""
-        sequences = sorted(sequences, key=len, reverse=True)
-        totals = np.zeros(len(sequences))
-        for _, _, log_norms in self.filtered_together(sequences):
-            totals[: len(log_norms)] += log_norms
+        """Return the log probability of the symbols of every sequence."""
+        order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
+        ordered, totals = [sequences[i] for i in order], np.zeros(len(sequences))
+        for _, _, log_norms in self.filtered_together(ordered):
+            totals[order[: len(log_norms)]] += log_norms
         for i in np.flatnonzero(np.isnan(totals)):
             totals[i] = sum(log_norm for _, log_norm in self._log_filtered(sequences[i]))
-        return float(totals.sum()) - self.log_normaliser(sequences)
+        return totals - self.log_normaliser(sequences)
 
     def log_normaliser(self, sequences):
-        """Return the log sums over all symbols and paths, 0 if channels are normalised."""
+        """Return the log sums over all symbols and paths of every sequence's length.
+
+        They are 0 if channels are normalised.
+        """
         if self.is_local:
-            return 0.0
+            return np.zeros(len(sequences))
         lengths = np.array([len(sequence) for sequence in sequences])
         log_norms = {t: log_norm for t, _, log_norm in self.past(np.full(lengths.max(), ANY))}
-        return float(np.cumsum(list(log_norms.values()))[lengths - 1].sum())
+        return np.cumsum(list(log_norms.values()))[lengths - 1]
 
     def filtered_together(self, sequences, posterior=None):
         """Yield symbols, posteriors given the past and log normalisers of every position.
@@ -431,13 +433,17 @@ class Model:
         logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
         return logs + self.transition.log_pairs(path[:-1], path[1:])
 
-    def sample(self, length, rng):
-        """Return symbols and states of one sequence."""
+    def sample(self, lengths, rng):
+        """Return symbols and states of sequences, one after the other."""
+        order = np.argsort(-lengths, kind="stable")
+        paths = np.empty((len(lengths), lengths.max()), dtype=int)
         if self.is_local:  # what follows a state does not matter
-            states = np.empty(length, dtype=int)
-            states[:1] = draw_rows(self.log_start[None], rng)
-            for t in range(1, length):
-                states[t : t + 1] = self.transition.draw(states[t - 1 : t], rng)
+            paths[:, 0] = draw_rows(np.tile(self.log_start, (len(lengths), 1)), rng)
+            for t in range(1, lengths.max()):
+                going = order[: np.count_nonzero(lengths > t)]
+                paths[going, t] = self.transition.draw(paths[going, t - 1], rng)
         else:
-            states = self.field(np.full(length, ANY)).sample(1, rng)[0]
+            for i, length in enumerate(lengths):
+                paths[i, :length] = self.field(np.full(length, ANY)).sample(1, rng)[0]
+        states = np.concatenate([path[:n] for path, n in zip(paths, lengths, strict=True)])
         return self.emission.draw(states, rng), states

@@ -6,10 +6,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draft_of, naming
+from ._belief_propagation import ANY, BeliefPropagation, distinct_pairs
 from ._error import ErrorReport, estimate, reported
-from ._model import FieldModel, check_states, stacked
+from ._evidence import Evidence, check_states, split, together, unary_of
+from ._model import FieldModel, added, shaped, stacked
 from ._potentials import as_array, as_generator
 
 _REPORTED = 50  # variables whose marginals a report compares, where the length is free
@@ -119,13 +122,19 @@ class ChainMRF(FieldModel):
     @property
     def _own_length(self):
         """The length that evidence or embeddings fix, or None."""
-        unary, of = getattr(self, "unary_", self.unary), self._model.tables["embeddings"]
+        unary = getattr(self, "unary_", self.unary)
         if unary is None:
-            return len(of) if len(of) > 1 else None
+            return self._table_length
         with naming("unary"):
             if len(unary) == 0:
                 raise ValueError("unary must hold the log potentials of at least one variable.")
             return len(unary)
+
+    @property
+    def _table_length(self):
+        """The length that embeddings per variable fix, or None."""
+        of = self._model.tables["embeddings"]
+        return len(of) if len(of) > 1 else None
 
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""
@@ -143,29 +152,99 @@ class ChainMRF(FieldModel):
             )
         return length
 
-    def _belief_propagation(self, length):
+    def _belief_propagation(self, length, unary=None):
         model = self._model
-        unary = self._unary_of(model.sizes(length))
+        unary = self._unary_of(model.sizes(length)) if unary is None else unary
         return model.field({t: t - 1 for t in range(1, length)}, unary)
 
-    def _check_paths(self, paths):
-        """Return an array of paths, or a list of paths of different lengths."""
-        if isinstance(paths, (list, tuple)) and len({np.shape(path) for path in paths}) > 1:
-            return [self._check_paths(path) for path in paths]
+    # ---------------------------------------------------------------- evidence and paths
+
+    def _evidence(self, length, unary, lengths, least=1):
+        """Return the evidence that was passed to a method, or that of the model."""
+        if unary is None:
+            if lengths is not None:
+                raise ValueError("lengths are those of chains in unary, which is None.")
+            sizes = self._model.sizes(self._length(length, least))
+            return Evidence([self._unary_of(sizes)], "one")
+        if length is not None:
+            raise ValueError(f"length must be None if unary is given, got {length!r}.")
+        fixed = self._table_length
 
         def sizes_of(length):
-            if self._own_length not in (None, length):
+            if fixed not in (None, length):
+                raise ValueError(f"unary must have {fixed} rows, as embeddings has, got {length}.")
+            return self._model.sizes(length)
+
+        return Evidence.of(unary, lengths).checked(sizes_of)
+
+    def _each(self, evidence, function):
+        """Return what a function returns for the field of every chain."""
+        fields = (self._belief_propagation(len(chain), chain) for chain in evidence.chains)
+        return [function(field) for field in fields]
+
+    def _together(self, evidence):
+        """Yield places of chains and a field that holds them all, as samples."""
+        for places in together(evidence.chains, len(evidence.chains[0][0])):
+            unary = unary_of([evidence.chains[i] for i in places])
+            yield places, self._belief_propagation(len(unary), unary)
+
+    def _check_path(self, paths, own_length):
+        def sizes_of(length):
+            if own_length not in (None, length):
                 raise ValueError(
-                    f"paths must have {self._own_length} states, as unary or embeddings have it, "
+                    f"paths must have {own_length} states, as unary or embeddings have it, "
                     f"got {length}."
                 )
             return self._model.sizes(length)
 
         return check_states("paths", paths, sizes_of)
 
+    def _parts(self, paths, unary=None, lengths=None):
+        """Return paths by length, and the shape of one value for each.
+
+        Returns
+        -------
+        parts : list of tuple
+            Places, states of shape (n_paths, length), and their unary potentials, or None for those
+            of the model.
+        shape : tuple of int
+            () for one path, otherwise (n_paths,).
+        """
+        if unary is not None:
+            evidence = self._evidence(None, unary, lengths)
+            if evidence.layout == "one":
+                (chain,) = evidence.chains
+                states = self._check_path(paths, len(chain))
+                rows = np.atleast_2d(states)
+                return [(np.arange(len(rows)), rows, chain)], states.shape[:-1]
+            chains = evidence.chains
+            paths = [self._check_path(path, None) for path in evidence.split_paths(paths)]
+        else:
+            chains = None
+            if lengths is not None:
+                paths = split(paths, lengths, "paths")
+            is_list = isinstance(paths, (list, tuple))
+            if not (is_list and (lengths is not None or len(set(map(np.shape, paths))) > 1)):
+                states = self._check_path(paths, self._own_length)
+                rows = np.atleast_2d(states)
+                return [(np.arange(len(rows)), rows, None)], states.shape[:-1]
+            checked = [np.atleast_2d(self._check_path(path, self._own_length)) for path in paths]
+            paths = [path for rows in checked for path in rows]
+        parts, n_states = [], 0 if chains is None else len(chains[0][0])
+        for places in together(paths, n_states):
+            own = None if chains is None else unary_of([chains[i] for i in places])
+            parts.append((places, np.stack([paths[i] for i in places]), own))
+        return parts, (len(paths),)
+
     # ---------------------------------------------------------------- sums over all paths
 
-    def log_partition(self, length: int | Array | None = None) -> float | np.ndarray:
+    def log_partition(
+        self,
+        length: int | Array | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> float | np.ndarray:
         """Return the logarithm of the sum of the products of potentials over all paths.
 
         Parameters
@@ -173,44 +252,86 @@ class ChainMRF(FieldModel):
         length : int or array-like of int, default=None
             Number of variables, or several of them at once. None means that of the evidence or of
             the embeddings.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
         float or ndarray
-            One value per length.
+            One value per length, or per chain of the evidence.
         """
-        lengths = as_array("length", self._length(None) if length is None else length)
-        if lengths.size == 0:
+        if unary is not None or lengths is not None:
+            evidence = self._evidence(length, unary, lengths)
+            values = np.empty(len(evidence.chains))
+            for places, field in self._together(evidence):
+                values[places] = field.log_partition
+            return float(values[0]) if evidence.layout == "one" else values
+        several = as_array("length", self._length(None) if length is None else length)
+        if several.size == 0:
             raise ValueError(f"length must hold integers >= 1, got {length!r}.")
-        wanted = [self._length(n) for n in lengths.ravel().tolist()]
+        wanted = [self._length(n) for n in several.ravel().tolist()]
         known = {n: self._log_partition(n) for n in set(wanted)}
-        values = np.array([known[n] for n in wanted], dtype=np.float64).reshape(lengths.shape)
-        return values if lengths.ndim else float(values)
+        values = np.array([known[n] for n in wanted], dtype=np.float64).reshape(several.shape)
+        return values if several.ndim else float(values)
 
     def _log_partition(self, length):
         if self._own_length is not None or length == 1:
             return self._belief_propagation(length).log_partition
         return self._model.pair(0, 1).log_paths(length)
 
-    def log_prob(self, paths: Array | Sequence[Array]) -> float | np.ndarray:
+    def log_prob(
+        self,
+        paths: Array | Sequence[Array],
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> float | np.ndarray:
         """Return the log probability of paths.
 
         Parameters
         ----------
         paths : array-like of int of shape (length,) or (n_paths, length), or list of paths
-            States; a list may hold paths of different lengths.
+            States; a list may hold paths of different lengths. Masked ones, of
+            `numpy.ma.MaskedArray`, are not known and summed out.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for all paths, or a list of such
+            arrays, one per path.
+        lengths : array-like of int, default=None
+            Lengths of paths, and of their evidence if it is given, which are then one after the
+            other in arrays of shape (n_samples,) and (n_samples, n).
 
         Returns
         -------
         float or ndarray of shape (n_paths,)
             Normalised log probabilities under the approximate potentials.
-        """
-        paths = self._check_paths(paths)
-        if isinstance(paths, list):
-            return np.array([self.log_prob(path) for path in paths])
-        return self._belief_propagation(paths.shape[-1]).log_prob(paths)
 
-    def report(self, length: int | None = None, *, n_products: int = 9) -> ErrorReport:
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf.graphical import ChainMRF
+        >>> rng = np.random.default_rng(0)
+        >>> chain = ChainMRF(rng.normal(size=(50, 4)) / 2)
+        >>> evidence, lengths = rng.normal(size=(9, 50)), [6, 3]
+        >>> logs, states = chain.decode(unary=evidence, lengths=lengths)
+        >>> bool(np.allclose(chain.log_prob(states, unary=evidence, lengths=lengths), logs))
+        True
+        """
+        parts, shape = self._parts(paths, unary, lengths)
+        logs = np.empty(shape or (1,))
+        for places, states, own in parts:
+            logs[places] = self._belief_propagation(states.shape[1], own).log_prob(states)
+        return logs if shape else float(logs[0])
+
+    def report(
+        self,
+        length: int | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        n_products: int = 9,
+    ) -> ErrorReport:
         """Estimate and bound the difference of log_partition from that of the exact kernel.
 
         A product with the exact matrix costs O(n^2 d) and is computed in blocks of rows. Each
@@ -225,6 +346,8 @@ class ChainMRF(FieldModel):
         ----------
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
+        unary : array-like of shape (length, n), default=None
+            Evidence in place of the constructor's, of one chain.
         n_products : int, default=9
             Number of products.
 
@@ -252,7 +375,16 @@ class ChainMRF(FieldModel):
         >>> abs(report.error) < 0.1 and report.lower <= report.log_partition <= report.upper
         True
         """
-        length, n_products = self._length(length), check_integer("n_products", n_products)
+        check_integer("n_products", n_products)
+        if unary is not None:
+            evidence = self._evidence(length, unary, None)
+            if evidence.layout != "one":
+                raise ValueError("unary must be the evidence of one chain in a report.")
+            held = draft_of(self, forget=False)
+            held.unary = evidence.chains[0]
+            vars(held).pop("unary_", None)
+            return held.report(n_products=n_products)
+        length = self._length(length)
         tables, sigma = self._model.tables, self._model.maps.sigma
         left = [sigma * X for X in tables["embeddings"]]
         right = [sigma * X for X in tables.get("later", tables["embeddings"])]
@@ -267,22 +399,45 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- marginals and samples
 
-    def marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
+    def marginals(
+        self,
+        length: int | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Return the distribution of every variable.
 
         Parameters
         ----------
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
-            Distributions, which sum to 1.
+            Distributions, which sum to 1, in the layout of the evidence.
         """
-        return stacked(self._belief_propagation(self._length(length)).marginals())
+        evidence = self._evidence(length, unary, lengths)
+        results = [None] * len(evidence.chains)
+        for places, field in self._together(evidence):
+            for place, *own in zip(places, *field.marginals(), strict=True):
+                results[place] = stacked(own)
+        return evidence.arranged(results)
 
-    def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray:
+    def edge_marginals(
+        self,
+        length: int | None = None,
+        position: int = 0,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Return the joint distribution of two neighbours; quadratic in the states.
 
         Parameters
@@ -291,18 +446,33 @@ class ChainMRF(FieldModel):
             Number of variables; None means that of the evidence or of the embeddings.
         position : int, default=0
             The earlier of the two variables, 0 to length - 2.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
-        ndarray of shape (n, n)
-            Joint distribution, which sums to 1.
+        ndarray of shape (n, n), or list of them
+            Joint distribution, which sums to 1; one per chain of the evidence.
         """
-        length = self._length(length, 2)
-        if check_integer("position", position, 0) > length - 2:
-            raise ValueError(f"position must lie in 0 to {length - 2}, got {position!r}.")
-        return self._belief_propagation(length).edge_marginals(position + 1)
+        evidence = self._evidence(length, unary, lengths, 2)
+        last = min(map(len, evidence.chains)) - 2
+        if last < 0:
+            raise ValueError("unary must have two variables or more for edge_marginals.")
+        if check_integer("position", position, 0) > last:
+            raise ValueError(f"position must lie in 0 to {last}, got {position!r}.")
+        joint = self._each(evidence, lambda field: field.edge_marginals(position + 1))
+        return joint[0] if evidence.layout == "one" else joint
 
-    def decode(self, length: int | None = None) -> tuple[float, np.ndarray]:
+    def decode(
+        self,
+        length: int | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> tuple[float | np.ndarray, np.ndarray | list[np.ndarray]]:
         """Return the most probable path.
 
         The maximum does not factor through features: this is quadratic in the states, in blocks of
@@ -312,17 +482,31 @@ class ChainMRF(FieldModel):
         ----------
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
-        log_prob : float
+        log_prob : float or ndarray of shape (n_chains,)
             Its log probability.
         path : ndarray of int of shape (length,)
-            States.
+            States, in the layout of the evidence.
         """
-        return self._belief_propagation(self._length(length)).decode()
+        evidence = self._evidence(length, unary, lengths)
+        logs, paths = zip(*self._each(evidence, BeliefPropagation.decode), strict=True)
+        value = logs[0] if evidence.layout == "one" else np.array(logs)
+        return value, evidence.arranged(list(paths))
 
-    def max_marginals(self, length: int | None = None) -> np.ndarray | list[np.ndarray]:
+    def max_marginals(
+        self,
+        length: int | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
 
         Quadratic in the states, like `decode`.
@@ -331,17 +515,30 @@ class ChainMRF(FieldModel):
         ----------
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
             The largest entry of every row is that of `decode`.
         """
-        return stacked(self._belief_propagation(self._length(length)).max_marginals())
+        evidence = self._evidence(length, unary, lengths)
+        results = self._each(evidence, lambda field: stacked(field.max_marginals()))
+        return evidence.arranged(results)
 
     def sample(
-        self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
-    ) -> np.ndarray:
+        self,
+        length: int | None = None,
+        n: int = 1,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+        random_state: RandomState = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Draw paths, exactly from the model of the approximate potentials.
 
         Parameters
@@ -349,20 +546,33 @@ class ChainMRF(FieldModel):
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
         n : int, default=1
-            Number of paths.
+            Number of paths, for every chain of the evidence.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
         Returns
         -------
         ndarray of int of shape (n, length)
-            States.
+            States, in the layout of the evidence.
         """
-        return self._belief_propagation(self._length(length)).sample(n, as_generator(random_state))
+        evidence, rng = self._evidence(length, unary, lengths), as_generator(random_state)
+        paths = self._each(evidence, lambda field: field.sample(n, rng))
+        return evidence.arranged(paths, axis=1)
 
     # ---------------------------------------------------------------- learning
 
-    def log_partition_gradient(self, length: int | None = None) -> dict[str, Any]:
+    def log_partition_gradient(
+        self,
+        length: int | None = None,
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> dict[str, Any]:
         """Return the gradient of `log_partition` with the feature map as fitted.
 
         Other embeddings in the parameter would have another map, if it learns from them. To
@@ -372,34 +582,76 @@ class ChainMRF(FieldModel):
         ----------
         length : int, default=None
             Number of variables; None means that of the evidence or of the embeddings.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
+            arrays; with `lengths`, chains one after the other.
+        lengths : array-like of int, default=None
+            Lengths of these chains.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
             With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
-            shapes.
+            shapes; summed over the chains of the evidence.
         """
-        return self._log_partition_gradient(self._belief_propagation(self._length(length)))
+        evidence = self._evidence(length, unary, lengths)
+        total, by_unary = self._model.gradients({}), [None] * len(evidence.chains)
+        for places, field in self._together(evidence):
+            of_states, of_pairs = field.expected_counts()
+            total = added(total, self._model.gradients(of_pairs))
+            for place, *own in zip(places, *of_states, strict=True):
+                by_unary[place] = stacked(own)
+        return shaped(total) | {"unary": evidence.arranged(by_unary)}
 
-    def log_prob_gradient(self, paths: Array | Sequence[Array]) -> dict[str, Any]:
+    def log_prob_gradient(
+        self,
+        paths: Array | Sequence[Array],
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+    ) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over paths, with the map as fitted.
 
         Parameters
         ----------
-        paths : array-like of int of shape (length,) or (n_paths, length)
-            States.
+        paths : array-like of int of shape (length,) or (n_paths, length), or list of paths
+            States, as in `log_prob`; of one length, unless each has its evidence.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's, as in `log_prob`.
+        lengths : array-like of int, default=None
+            Lengths of paths, as in `log_prob`.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
             As in `log_partition_gradient`.
         """
-        paths = self._check_paths(paths)
-        if isinstance(paths, list):
-            raise ValueError("paths must have one length: a gradient has the shape of the unaries.")
-        return self._log_prob_gradient(paths)
+        parts, _ = self._parts(paths, unary, lengths)
+        likelihoods = [(states, own) for _, states, own in parts]
+        _, gradients, of_parts = self._log_likelihood(likelihoods)
+        if parts[0][2] is None or parts[0][2][0].ndim == 1:
+            if len(parts) > 1:
+                raise ValueError(
+                    "paths must have one length, or unary for each of them: a gradient has the "
+                    "shape of the unaries."
+                )
+            return shaped(gradients) | {"unary": stacked(of_parts[0])}
+        by_unary = {}
+        for (places, _, _), of_states in zip(parts, of_parts, strict=True):
+            for place, *own in zip(places, *of_states, strict=True):
+                by_unary[place] = stacked(own)
+        ordered = [by_unary[place] for place in sorted(by_unary)]
+        layout = "list" if lengths is None else "stacked"
+        return shaped(gradients) | {"unary": Evidence(ordered, layout).arranged(ordered)}
 
-    def fit(self, paths: Array | Sequence[Array], *, learn_unary: bool = False) -> Self:
+    def fit(
+        self,
+        paths: Array | Sequence[Array],
+        *,
+        unary: Array | Sequence[Array] | None = None,
+        lengths: Array | None = None,
+        learn_unary: bool = False,
+    ) -> Self:
         """Learn the embeddings from paths by maximum likelihood, with the map as it is.
 
         L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings. A map
@@ -410,6 +662,12 @@ class ChainMRF(FieldModel):
         ----------
         paths : array-like of int of shape (n_paths, length), or list of paths
             States; a list may hold paths of different lengths if the chain's length is not fixed.
+            Masked ones, of `numpy.ma.MaskedArray`, are not known and summed out.
+        unary : array-like or list of array-like, default=None
+            Evidence in place of the constructor's, as in `log_prob`. It is only used here: pass
+            that of new chains to the other methods.
+        lengths : array-like of int, default=None
+            Lengths of paths, as in `log_prob`.
         learn_unary : bool, default=False
             Whether to learn unary potentials too, one per position; forbidden states stay
             forbidden.
@@ -430,10 +688,57 @@ class ChainMRF(FieldModel):
             If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        paths = draft_of(self)._check_paths(paths)
-        by_length = {}
-        for path in paths if isinstance(paths, list) else [paths]:
-            by_length.setdefault(path.shape[-1], []).append(np.atleast_2d(path))
-        if learn_unary and len(by_length) > 1:
-            raise ValueError(f"learn_unary needs paths of one length, got {sorted(by_length)}.")
-        return self._fit([np.vstack(parts) for parts in by_length.values()], learn_unary)
+        parts, _ = draft_of(self)._parts(paths, unary, lengths)
+        if learn_unary:
+            if unary is not None:
+                raise ValueError("learn_unary=True needs unary=None: evidence is not learned.")
+            if len(parts) > 1:
+                found = sorted(states.shape[1] for _, states, _ in parts)
+                raise ValueError(f"learn_unary needs paths of one length, got {found}.")
+        return self._fit([(states, own) for _, states, own in parts], learn_unary)
+
+    def _log_likelihood(self, parts):
+        is_free = self._own_length is None and all(unary is None for _, unary in parts)
+        if not is_free or len(parts) == 1 or any((states == ANY).any() for states, _ in parts):
+            return super()._log_likelihood(parts)
+        return self._log_likelihood_of_lengths([states for states, _ in parts])
+
+    def _log_likelihood_of_lengths(self, parts):
+        """Return the log probability of paths of several lengths, without evidence, and gradients.
+
+        A message that arrives from the left does not depend on the length, so one sweep serves
+        all. On the way back, paths join where they end, each with the weight of its length.
+        """
+        pair, n_paths = self._model.pair(0, 1), np.zeros(1 + max(s.shape[1] for s in parts))
+        for states in parts:
+            n_paths[states.shape[1]] += len(states)
+        n, last = pair.shape[0], len(n_paths) - 1
+        arriving, ahead = [None, np.zeros(n)], [None]
+        log_partitions = np.array([0.0, np.log(n), *np.zeros(last - 1)])
+        for t in range(2, last + 1):
+            message, features = pair.turned.sums(arriving[-1])
+            arriving.append(message)
+            ahead.append(features)
+            log_partitions[t] = log_sum_exp(message)
+        with np.errstate(divide="ignore"):
+            log_ends = np.log(n_paths) - log_partitions
+        edges, back = [], np.full(n, log_ends[last])
+        for t in range(last - 1, 0, -1):
+            message, features = pair.sums(back)
+            edges.append((arriving[t], back, ahead[t], features))
+            back = np.logaddexp(message, log_ends[t])
+        left, right = (
+            np.concatenate([s[:, at].ravel() for s in parts]) for at in (np.s_[:-1], np.s_[1:])
+        )
+        left, right, counts = distinct_pairs(left, right, n)
+        log_prob = counts @ pair.values(left, right) - n_paths @ log_partitions
+        of_pairs = pair.counts(left, right, counts)
+        if edges:
+            tops = np.array([edge[0].max() for edge in edges])[:, None]
+            sides = [
+                np.array(side) + sign * tops
+                for side, sign in zip(zip(*edges, strict=True), (-1, 1, -1, 1), strict=True)
+            ]
+            expected = pair.expected(*sides, counts.sum())
+            of_pairs = [seen - own for seen, own in zip(of_pairs, expected, strict=True)]
+        return float(log_prob), self._model.gradients({pair: of_pairs}), []

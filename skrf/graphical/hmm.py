@@ -24,6 +24,7 @@ from .._validation import (
     naming,
 )
 from ._batches import Adam, FreeArrays
+from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps, largest
@@ -411,6 +412,31 @@ class KernelHMM(MaximumLikelihood):
         float
             The log probability.
         """
+        return float(self.log_prob(X, lengths, log_likelihood=log_likelihood).sum())
+
+    def log_prob(
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        log_likelihood: Array | None = None,
+    ) -> np.ndarray:
+        """Return the log probability of the symbols of every sequence.
+
+        Parameters
+        ----------
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+            Symbols of all sequences, one after the other; masked entries are missing.
+        lengths : array-like of int, default=None
+            Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+
+        Returns
+        -------
+        ndarray of shape (n_sequences,)
+            Log probabilities, which add up to `score`.
+        """
         model, sequences = self._sequences(X, lengths, log_likelihood)
         return model.log_prob(sequences)
 
@@ -636,7 +662,7 @@ class KernelHMM(MaximumLikelihood):
         model, sequences = self._sequences(X, lengths, log_likelihood)
         algorithm = "viterbi" if algorithm is None else algorithm
         logs, states = _decoded(model, sequences, algorithm)
-        return logs - model.log_normaliser(sequences), states
+        return float(logs - model.log_normaliser(sequences).sum()), states
 
     def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
         """Process the next symbol of one or several streams, in memory that does not grow.
@@ -677,14 +703,16 @@ class KernelHMM(MaximumLikelihood):
         return FilterState(posterior, log_prob, upper)
 
     def sample(
-        self, n_samples: int = 1, *, random_state: RandomState = None
+        self, n_samples: int = 1, *, lengths: Array | None = None, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw one sequence.
+        """Draw one sequence, or several one after the other.
 
         Parameters
         ----------
         n_samples : int, default=1
             Length of the sequence.
+        lengths : array-like of int, default=None
+            Lengths of several sequences, in place of `n_samples`.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
@@ -695,11 +723,12 @@ class KernelHMM(MaximumLikelihood):
         states : ndarray of int of shape (n_samples,)
             States.
         """
-        check_integer("n_samples", n_samples)
         model, rng = self._model, as_generator(random_state)
         _check_known(model, "sample")
-        with naming("n_samples"):
-            symbols, states = model.sample(n_samples, rng)
+        given = check_integer("n_samples", n_samples) if lengths is None else lengths
+        with naming("n_samples" if lengths is None else "lengths"):
+            wanted = check_lengths(np.atleast_1d(given))
+            symbols, states = model.sample(wanted, rng)
         return symbols[:, None], states
 
     def report(
@@ -935,7 +964,7 @@ def _check_symbols(model, symbols, name="X"):
 
 def _check_sequences(model, X, lengths=None):
     """Return sequences of symbols."""
-    return _split(_check_symbols(model, X), lengths)
+    return split(_check_symbols(model, X), lengths)
 
 
 def _with_sequences(model, X, lengths, log_likelihood):
@@ -958,24 +987,12 @@ def _with_sequences(model, X, lengths, log_likelihood):
     if not np.isfinite(table).any(axis=1).all():
         row = int(np.argmin(np.isfinite(table).any(axis=1)))
         raise ValueError(f"log_likelihood forbids every state at sample {row}.")
-    return model.given(table), _split(np.arange(len(table)), lengths)
+    return model.given(table), split(np.arange(len(table)), lengths)
 
 
 def _check_known(model, what):
     if model.emission is None:
         raise ValueError(f"{what} needs symbols, which are None: pass log_likelihood instead.")
-
-
-def _split(X, lengths):
-    """Return sequences of given lengths."""
-    if lengths is None:
-        return [X]
-    lengths = as_array("lengths", lengths)
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
-        raise ValueError(f"lengths must be integers >= 1, got {lengths!r}.")
-    if lengths.sum() != len(X):
-        raise ValueError(f"lengths sum to {lengths.sum()}, but X has {len(X)} samples.")
-    return np.split(X, np.cumsum(lengths)[:-1])
 
 
 def _check_validation(model, validation):

@@ -1,4 +1,4 @@
-"""Trees of variables, each with its own embeddings, unary potentials and number of states."""
+"""Trees and forests of variables with their own embeddings, potentials and numbers of states."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -6,15 +6,17 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, draft_of
+from .._validation import check_integer, draft_of, naming
 from ._error import ErrorReport, estimate_tree, reported
-from ._model import FieldModel, check_states
+from ._evidence import check_states
+from ._model import FieldModel
 from ._potentials import as_array, as_generator
 
 
 class TreeMRF(FieldModel):
-    """A tree of variables with the potential exp(x_i . y_j) on every edge (i, j).
+    """A tree or forest of variables with the potential exp(x_i . y_j) on every edge (i, j).
 
     A message costs O(n D) for a variable with n states and D features, whereas the exact one costs
     O(n^2). With random features, all methods are exact for the model of the approximate
@@ -22,8 +24,9 @@ class TreeMRF(FieldModel):
 
     Parameters
     ----------
-    edges : array-like of int of shape (n_variables - 1, 2)
-        Pairs of variables, which must form one tree.
+    edges : array-like of int of shape (n_edges, 2)
+        Pairs of variables, without a cycle. Variables are 0 to the largest number here, or as many
+        as there are arrays in `embeddings` or `unary`; one without an edge is a tree of its own.
     embeddings : array-like of shape (n, d), or sequence of such arrays
         Embeddings x of the states: one array for all variables, or one per variable with the same
         width.
@@ -63,8 +66,7 @@ class TreeMRF(FieldModel):
     Raises
     ------
     ValueError
-        By every method, if the edges do not form a tree (cycles, disconnected parts, unknown
-        variables) or shapes do not fit.
+        By every method, if edges have a cycle or name unknown variables, or shapes do not fit.
 
     See Also
     --------
@@ -116,21 +118,32 @@ class TreeMRF(FieldModel):
 
     @property
     def _n_variables(self):
-        return len(_rooted(self.edges)) + 1
+        return None if len(_checked(self.edges)) else 1
 
-    def _edges(self, _):
-        return np.reshape(self.edges, (-1, 2)).tolist()
+    def _edges(self, n_tables):
+        return _checked(self.edges, n_tables if n_tables > 1 else None).tolist()
 
-    def _belief_propagation(self, _=None):
-        model, parents = self._model, _rooted(self.edges)
-        of = model.tables["embeddings"]
-        if len(of) not in (1, len(parents) + 1):
-            raise ValueError(
-                f"edges were changed after fit and name {len(parents) + 1} variables; embeddings_ "
-                f"has {len(of)} arrays. Call fit."
-            )
-        edges = set(map(tuple, self._edges(None)))
-        return model.field(parents, self._unary_of(model.sizes(len(parents) + 1)), edges)
+    @property
+    def _size(self):
+        """Number of variables."""
+        of, unary = self._model.tables["embeddings"], getattr(self, "unary_", self.unary)
+        if len(of) > 1:
+            return len(of)
+        if unary is not None:
+            with naming("unary"):
+                n_given = len(unary)
+            if n_given == 0:
+                raise ValueError("unary must hold the log potentials of at least one variable.")
+            return n_given
+        n_variables = int(_checked(self.edges).max(initial=0)) + 1
+        check_fits(100 * n_variables, f"edges of {n_variables} variables", "messages")
+        return n_variables
+
+    def _belief_propagation(self, _=None, unary=None):
+        model, n_variables = self._model, self._size
+        parents = _rooted(self.edges, n_variables)
+        unary = self._unary_of(model.sizes(n_variables)) if unary is None else unary
+        return model.field(parents, unary, set(map(tuple, self._edges(n_variables))))
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._belief_propagation().unary]
@@ -163,7 +176,8 @@ class TreeMRF(FieldModel):
         Parameters
         ----------
         assignments : array-like of int of shape (n_variables,) or (n, n_variables)
-            A state per variable.
+            A state per variable. Masked ones, of `numpy.ma.MaskedArray`, are not known and summed
+            out.
 
         Returns
         -------
@@ -284,8 +298,8 @@ class TreeMRF(FieldModel):
         True
         """
         check_integer("n_products", n_products)
-        model, parents, sides = self._model, _rooted(self.edges), {}
-        unary, edges = self._belief_propagation().unary, set(map(tuple, self._edges(None)))
+        model, field, sides = self._model, self._belief_propagation(), {}
+        unary, parents, edges = field.unary, field.parents, set(map(tuple, self._edges(self._size)))
         for child, parent in parents.items():
             is_up = (child, parent) in edges
             slots = model.slots(*((child, parent) if is_up else (parent, child)))
@@ -356,39 +370,46 @@ class TreeMRF(FieldModel):
             If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        return self._fit([np.atleast_2d(draft_of(self)._check_states(assignments))], learn_unary)
+        states = np.atleast_2d(draft_of(self)._check_states(assignments))
+        return self._fit([(states, None)], learn_unary)
 
 
-def _rooted(edges):
-    """Return the parent of every variable except 0, ordered from 0."""
+def _checked(edges, n_variables=None):
+    """Return edges as an array of pairs of known variables."""
     edges = as_array("edges", edges)
-    if edges.size == 0:
-        return {}
+    edges = edges.reshape(0, 2).astype(int) if edges.size == 0 else edges
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise ValueError(
             f"edges must be integers of shape (n_edges, 2), got shape {edges.shape} and dtype "
             f"{edges.dtype}."
         )
-    n_variables = len(edges) + 1
-    if edges.min() < 0 or edges.max() >= n_variables:
+    end = np.inf if n_variables is None else n_variables
+    if edges.size and (edges.min() < 0 or edges.max() >= end):
+        known = "0" if n_variables is None else f"0 to {n_variables - 1}, of embeddings or unary"
         raise ValueError(
-            f"{len(edges)} edges make a tree of the variables 0 to {n_variables - 1}; edges names "
-            f"variables from {edges.min()} to {edges.max()}. There is a cycle, or a variable "
-            "without an edge."
+            f"edges must name variables from {known}; got {edges.min()} to {edges.max()}."
         )
+    return edges
+
+
+def _rooted(edges, n_variables):
+    """Return the parent of every variable except the first of each tree, ordered from these."""
     neighbours = [[] for _ in range(n_variables)]
-    for i, j in edges.tolist():
+    for i, j in _checked(edges, n_variables).tolist():
         neighbours[i].append(j)
         neighbours[j].append(i)
-    order, parents = [0], {}
-    for i in order:
-        for j in neighbours[i]:
-            if j != parents.get(i, -1):
-                if j in parents or j == order[0]:
-                    raise ValueError(f"edges has a cycle through variables {i} and {j}.")
-                parents[j] = i
-                order.append(j)
-    if len(order) < n_variables:
-        apart = sorted(set(range(n_variables)) - set(order))
-        raise ValueError(f"edges is not connected: no path from variable 0 to {apart[:5]}.")
+    parents, reached = {}, set()
+    for root in range(n_variables):
+        if root in reached:
+            continue
+        order = [root]
+        reached.add(root)
+        for i in order:
+            for j in neighbours[i]:
+                if j != parents.get(i, -1):
+                    if j in reached:
+                        raise ValueError(f"edges has a cycle through variables {i} and {j}.")
+                    parents[j] = i
+                    reached.add(j)
+                    order.append(j)
     return parents

@@ -1,0 +1,177 @@
+"""Evidence: log potentials of the states of every variable, for one chain or for several."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._validation import naming
+from ._belief_propagation import ANY
+from ._potentials import as_array
+
+_BLOCK = 2**22  # entries of the unary potentials of chains whose sums are taken together
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Log potentials of chains, and how results for them are laid out.
+
+    Parameters
+    ----------
+    chains : list
+        For every chain a list of arrays (n_t,), or an array of shape (length, n).
+    layout : {"one", "stacked", "list"}
+        A single chain; chains one after the other, with lengths; or a list.
+    """
+
+    chains: list
+    layout: str
+
+    @classmethod
+    def of(cls, unary, lengths):
+        """Return what was passed to a method, unchecked but for its layout."""
+        with naming("unary"):
+            if len(unary) == 0:
+                raise ValueError("unary must hold the log potentials of at least one variable.")
+        if _depth(unary) > 2:
+            if lengths is not None:
+                raise ValueError("lengths must be None if unary is a list of chains.")
+            return cls(list(unary), "list")
+        if lengths is None:
+            return cls([unary], "one")
+        ends = np.cumsum(check_lengths(lengths, len(unary), "unary"))
+        return cls([unary[end - n : end] for n, end in zip(lengths, ends, strict=True)], "stacked")
+
+    def checked(self, sizes_of):
+        """Return the evidence with arrays whose shapes fit, given the states for a length."""
+        name = "unary" if self.layout == "one" else "unary[{}]"
+        chains = [
+            check_unary(chain, sizes_of(len(chain)), name.format(i))
+            for i, chain in enumerate(self.chains)
+        ]
+        return replace(self, chains=chains)
+
+    def arranged(self, results, axis=0):
+        """Return one result per chain in the layout of the evidence."""
+        if self.layout == "one":
+            return results[0]
+        if self.layout == "list":
+            return results
+        if isinstance(results[0], list):
+            return sum(results, [])
+        return np.concatenate(results, axis=axis)
+
+    def split_paths(self, paths):
+        """Return a path for every chain."""
+        if self.layout == "stacked":
+            paths = split(paths, list(map(len, self.chains)), "paths")
+        paths = list(paths)
+        if [np.shape(path) for path in paths] != [(len(chain),) for chain in self.chains]:
+            raise ValueError(
+                f"paths must be of the lengths of unary, {list(map(len, self.chains))[:10]}, got "
+                f"shapes {[np.shape(path) for path in paths][:10]}."
+            )
+        return paths
+
+
+def _depth(values):
+    """Return the number of axes, of which later ones may be ragged."""
+    if hasattr(values, "__array__"):
+        return np.ndim(values)
+    return 1 + _depth(values[0]) if isinstance(values, (list, tuple)) and values else 0
+
+
+def together(chains, n_states=0):
+    """Yield the places of chains of one length, with a few million states in all at most."""
+    by_length = {}
+    for i, chain in enumerate(chains):
+        by_length.setdefault(len(chain), []).append(i)
+    for length, places in sorted(by_length.items()):
+        size = max(1, _BLOCK // max(1, length * n_states))
+        for start in range(0, len(places), size):
+            yield places[start : start + size]
+
+
+def unary_of(chains):
+    """Return the log potentials of chains of one length by variable, (n_chains, n_t)."""
+    return list(map(np.stack, zip(*chains, strict=True)))
+
+
+def check_lengths(lengths, n_samples=None, name=None):
+    """Return lengths of sequences, one after the other in an array of n_samples if it is given."""
+    lengths = as_array("lengths", lengths)
+    is_wrong = lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu"
+    if is_wrong or (lengths < 1).any():
+        raise ValueError(f"lengths must be integers >= 1, got {lengths!r}.")
+    if n_samples is not None and lengths.sum() != n_samples:
+        raise ValueError(f"lengths sum to {lengths.sum()}, but {name} has {n_samples} samples.")
+    return lengths
+
+
+def split(X, lengths, name="X"):
+    """Return sequences of given lengths, which may be masked; None means one."""
+    if lengths is None:
+        return [X]
+    X = X if isinstance(X, np.ma.MaskedArray) else as_array(name, X)
+    return np.split(X, np.cumsum(check_lengths(lengths, len(X), name))[:-1])
+
+
+def check_unary(given, sizes, name="unary"):
+    """Return log potentials as a list of arrays, one value per state of every variable."""
+    given = as_array(name, given) if hasattr(given, "__array__") else given
+    with naming(name):
+        given = list(given)
+    if len(given) != len(sizes):
+        raise ValueError(f"{name} has {len(given)} entries; {len(sizes)} are needed.")
+    checked = []
+    for i, (values, n) in enumerate(zip(given, sizes, strict=True)):
+        values = as_array(f"{name}[{i}]", values, np.float64)
+        if values.shape != (n,):
+            raise ValueError(
+                f"{name}[{i}] must have shape {(int(n),)}, one value per state, got {values.shape}."
+            )
+        checked.append(values)
+    top = np.array([values.max() for values in checked])
+    if np.isnan(top).any() or (top == np.inf).any():
+        i = int(np.argmax(~(top < np.inf)))
+        raise ValueError(f"{name}[{i}] must not hold NaN or +inf.")
+    if (top == -np.inf).any():
+        i = int(np.argmin(top))
+        raise ValueError(f"{name}[{i}] forbids every state of variable {i}.")
+    return checked
+
+
+def check_states(name, states, sizes):
+    """Return assignments as integers of shape (n, n_variables), or (n_variables,).
+
+    States that are masked are `ANY`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the parameter.
+    states : array-like of int
+        The assignments.
+    sizes : callable
+        Returns the numbers of states, given the number of variables.
+    """
+    is_hidden: Any = False
+    if isinstance(states, np.ma.MaskedArray):
+        is_hidden = np.ma.getmaskarray(states)
+        # If all are masked the type is meaningless: numpy.ma.masked is a float.
+        states = np.zeros(states.shape, int) if is_hidden.all() else states.filled(0)
+    states = as_array(name, states)
+    if states.ndim not in (1, 2) or states.size == 0 or states.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must be integers of shape (n_variables,) or (n, n_variables), got shape "
+            f"{states.shape} and dtype {states.dtype}."
+        )
+    limits = np.array(sizes(states.shape[-1]))
+    wrong = (states < 0) | (states >= limits)
+    if wrong.any():
+        at = np.argwhere(wrong)[0][-1]
+        raise ValueError(
+            f"{name} must hold states from 0 to {limits[at] - 1} of variable {at}, got "
+            f"{states[wrong][0]}."
+        )
+    return np.where(is_hidden, ANY, states.astype(np.intp, copy=False))

@@ -1,0 +1,300 @@
+"""Chains of segments: a state lasts for some positions before another follows."""
+
+from operator import attrgetter
+from typing import Literal
+
+import numpy as np
+
+from .._estimator import EstimatorBase
+from .._sums import log_sum_exp
+from .._typing import Array, RandomState, Transformer
+from .._validation import check_integer, snapshot
+from ._evidence import Evidence
+from ._model import Model, check_tables
+from ._potentials import as_array, as_generator, draw_rows, fitted_maps, largest_log
+
+
+class SemiMarkovChain(EstimatorBase):
+    r"""A chain of segments with the potential exp(x . y) between the states of neighbours.
+
+    A segment has a state and a duration of 1 to K positions. Its weight is the exponential of the
+    log potential of its duration and of the evidence for its state at its positions. Sums over all
+    segmentations of T positions cost O(T n (D + K)) with n states and D features, and no n x n
+    matrix is formed.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (n, d)
+        Embeddings of the states as the earlier of a pair.
+    durations : array-like of shape (n, K) or (K,)
+        Log potentials of lasting 1 to K positions, by state or for all states; -inf forbids.
+    later : array-like of shape (n, d), default=None
+        Embeddings of the states as the later of a pair; None means `embeddings`.
+    feature_map : feature map, "exact" or None, default=None
+        As in `ChainMRF`.
+    random_state : int, RandomState instance or None, default=None
+        Source of the draw if the map has none.
+
+    See Also
+    --------
+    ChainMRF : Every position has a state of its own.
+
+    References
+    ----------
+    Random Fourier features for scaling Markov random fields (2020), section 2, for the features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.graphical import SemiMarkovChain
+    >>> rng = np.random.default_rng(0)
+    >>> chain = SemiMarkovChain(rng.normal(size=(20, 3)) / 2, durations=[-np.inf, 0.0, 0.0, -1.0])
+    >>> evidence = np.repeat(2 * rng.normal(size=(4, 20)), 3, axis=0)
+    >>> log_prob, segments = chain.decode(evidence)
+    >>> segments.shape, int(segments[:, 1].sum()), chain.marginals(evidence).shape
+    ((4, 2), 12, (12, 20))
+    """
+
+    def __init__(
+        self,
+        embeddings: Array,
+        durations: Array,
+        *,
+        later: Array | None = None,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.embeddings = embeddings
+        self.durations = durations
+        self.later = later
+        self.feature_map = feature_map
+        self.random_state = random_state
+
+    _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+
+    @property
+    def _pair(self):
+        given = snapshot(self._given)
+        if vars(self).get("_kept", (None, None))[0] != given:
+            tables = {"embeddings": check_tables("embeddings", self.embeddings, 1)}
+            if self.later is not None:
+                tables["later"] = check_tables("later", self.later, 1, like=tables["embeddings"])
+            sides = (tables["embeddings"][0], tables.get("later", tables["embeddings"])[0])
+            maps = fitted_maps(self.feature_map, *sides, self.random_state)
+            self._kept = given, Model(tables, maps).corrected.pair(0, 1)
+        return self._kept[1]
+
+    def _lattice(self, unary):
+        evidence = Evidence.of(unary, None)
+        n_states = self._pair.shape[0]
+        if evidence.layout != "one":
+            raise ValueError("unary must be that of one chain, of shape (length, n).")
+        (rows,) = evidence.checked(lambda length: [n_states] * length).chains
+        durations = np.atleast_2d(as_array("durations", self.durations, np.float64))
+        is_shaped = durations.ndim == 2 and len(durations) in (1, n_states) and durations.size
+        if not is_shaped or not (durations < np.inf).all():
+            raise ValueError(
+                f"durations must have shape ({n_states}, K) or (K,), without NaN or +inf, got "
+                f"shape {durations.shape}."
+            )
+        return _Lattice(self._pair, np.array(rows), np.ascontiguousarray(durations.T))
+
+    def log_partition(self, unary: Array) -> float:
+        """Return the logarithm of the sum over all segmentations.
+
+        Parameters
+        ----------
+        unary : array-like of shape (length, n)
+            Evidence: log potentials of the states of every position; -inf forbids a state.
+
+        Returns
+        -------
+        float
+            The log partition function.
+        """
+        lattice = self._lattice(unary)
+        return lattice.total(lattice.forward()[0]) + lattice.top
+
+    def log_prob(self, segments: Array, unary: Array) -> float:
+        """Return the log probability of a segmentation.
+
+        Parameters
+        ----------
+        segments : array-like of int of shape (n_segments, 2)
+            States and durations, which sum to the length.
+        unary : array-like of shape (length, n)
+            Evidence, as in `log_partition`.
+
+        Returns
+        -------
+        float
+            Its log probability.
+        """
+        lattice, segments = self._lattice(unary), as_array("segments", segments)
+        is_shaped = segments.ndim == 2 and segments.shape[1:] == (2,)
+        if not is_shaped or segments.dtype.kind not in "iu" or not len(segments):
+            raise ValueError("segments must hold integers in shape (n_segments, 2).")
+        states, lasting = segments.T
+        n_states, most = self._pair.shape[0], len(lattice.durations)
+        in_range = (states >= 0) & (states < n_states) & (lasting > 0) & (lasting <= most)
+        if not in_range.all() or lasting.sum() != lattice.length:
+            raise ValueError(
+                f"segments must have states 0 to {n_states - 1} and durations 1 to {most} that sum "
+                f"to {lattice.length}, got {segments.tolist()}."
+            )
+        ends, nothing = np.cumsum(lasting), np.zeros(lattice.weights.shape)
+        weight = self._pair.values(states[:-1], states[1:]).sum()
+        for state, n, end in zip(states, lasting, ends, strict=True):
+            weight += lattice.terms(nothing, end)[n - 1, state]
+        return float(weight - lattice.total(lattice.forward()[0]))
+
+    def marginals(self, unary: Array) -> np.ndarray:
+        """Return the distribution of the state at every position.
+
+        Parameters
+        ----------
+        unary : array-like of shape (length, n)
+            Evidence, as in `log_partition`.
+
+        Returns
+        -------
+        ndarray of shape (length, n)
+            Distributions, which sum to 1.
+        """
+        lattice = self._lattice(unary)
+        (ending, starts, _), (following, after) = lattice.forward(), lattice.backward()
+        total = lattice.total(ending)
+        begun, ended = np.exp(starts[:-1] + after[:-1] - total), np.exp(ending + following - total)
+        inside = np.cumsum(begun, axis=0)
+        inside[1:] -= np.cumsum(ended[1:-1], axis=0)
+        inside = np.maximum(inside, 0.0)  # of rounding
+        return inside / inside.sum(axis=1, keepdims=True)
+
+    def decode(self, unary: Array) -> tuple[float, np.ndarray]:
+        """Return the most probable segmentation; quadratic in the states, in blocks of rows.
+
+        Parameters
+        ----------
+        unary : array-like of shape (length, n)
+            Evidence, as in `log_partition`.
+
+        Returns
+        -------
+        log_prob : float
+            Its log probability.
+        segments : ndarray of int of shape (n_segments, 2)
+            States and durations; ``numpy.repeat(*segments.T)`` is the path.
+        """
+        lattice = self._lattice(unary)
+        total = lattice.total(lattice.forward()[0])
+        ending, starts, origins = lattice.forward("maxima")
+        state, best = largest_log(ending[-1])
+        end, segments = lattice.length, []
+        while end:
+            lasting = 1 + int(largest_log(lattice.terms(starts, end)[:, state])[0])
+            segments.append((int(state), lasting))
+            end -= lasting
+            state = origins[end][state] if end else None
+        return float(best - total), np.array(segments[::-1])
+
+    def sample(
+        self, unary: Array, n: int = 1, *, random_state: RandomState = None
+    ) -> list[np.ndarray]:
+        """Draw segmentations, exactly from the model of the approximate potentials.
+
+        Parameters
+        ----------
+        unary : array-like of shape (length, n)
+            Evidence, as in `log_partition`.
+        n : int, default=1
+            Number of segmentations.
+        random_state : int, RandomState instance or None, default=None
+            Source of the draws.
+
+        Returns
+        -------
+        list of ndarray of int of shape (n_segments, 2)
+            States and durations.
+        """
+        lattice, rng, turned = self._lattice(unary), as_generator(random_state), self._pair.turned
+        ending, starts, features = lattice.forward()
+        lattice.total(ending)
+        draws = []
+        for _ in range(check_integer("n", n)):
+            end, segments = lattice.length, []
+            state = int(draw_rows(ending[-1][None], rng)[0])
+            while end:
+                lasting = 1 + int(draw_rows(lattice.terms(starts, end)[None, :, state], rng)[0])
+                segments.append((state, lasting))
+                end -= lasting
+                if end:
+                    given = np.array([state]), ending[end], features[end]
+                    state = int(turned.draw(*given, rng)[0])
+            draws.append(np.array(segments[::-1]))
+        return draws
+
+
+class _Lattice:
+    """Sums over segments that end and begin at every position.
+
+    Parameters
+    ----------
+    pair : Potential
+        That of a segment's state on the left and the next one's on the right.
+    unary : ndarray of shape (length, n)
+        Log potentials.
+    durations : ndarray of shape (K, n) or (K, 1)
+        Log potentials of durations.
+    """
+
+    def __init__(self, pair, unary, durations):
+        self.pair, self.length = pair, len(unary)
+        self.durations = durations[: self.length]
+        tops = unary.max(axis=1, keepdims=True)
+        self.top = float(tops.sum())
+        before = np.zeros((1, unary.shape[1]))
+        allowed = np.where(unary > -np.inf, unary - tops, 0.0)
+        self.weights = np.concatenate([before, np.cumsum(allowed, axis=0)])
+        self.n_forbidden = np.concatenate([before, np.cumsum(unary == -np.inf, axis=0)])
+
+    def segments(self, starts, ends):
+        """Return the log weights of segments of 1, 2, ... positions, (n_durations, n)."""
+        weights = self.weights[ends] - self.weights[starts] + self.durations[: len(ends - starts)]
+        return np.where(self.n_forbidden[ends] > self.n_forbidden[starts], -np.inf, weights)
+
+    def terms(self, starts, end):
+        """Return the log weights of what ends at a position, by duration of the last segment."""
+        at = end - 1 - np.arange(min(end, len(self.durations)))
+        return starts[at] + self.segments(at, np.full(len(at), end))
+
+    def total(self, ending):
+        """Return the log sum over all segmentations but for `top`, of which there must be some."""
+        total = float(log_sum_exp(ending[-1]))
+        if total == -np.inf:
+            raise ValueError("unary and durations allow no segmentation.")
+        return total
+
+    def forward(self, kind="sums"):
+        """Return log weights, by position, of what ends in a state and leads to one, and details."""
+        shape = self.weights.shape
+        ending, starts = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        starts[0], details = 0.0, {}
+        for t in range(1, self.length + 1):
+            terms = self.terms(starts, t)
+            ending[t] = log_sum_exp(terms, axis=0) if kind == "sums" else terms.max(axis=0)
+            if t < self.length:
+                starts[t], details[t] = getattr(self.pair.turned, kind)(ending[t])
+        return ending, starts, details
+
+    def backward(self):
+        """Return log weights of what follows a state that ends, and of one that begins."""
+        shape = self.weights.shape
+        following, after = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        following[-1] = 0.0
+        for t in range(self.length - 1, -1, -1):
+            at = t + 1 + np.arange(min(self.length - t, len(self.durations)))
+            terms = self.segments(np.full(len(at), t), at) + following[at]
+            after[t] = log_sum_exp(terms, axis=0)
+            if t:
+                following[t], _ = self.pair.sums(after[t])
+        return following, after
