@@ -8,8 +8,9 @@ guide's embeddings over 20 draws, normal embeddings of several deviations and wi
 3 for 8,000 states), and 200 centres with ten copies of each, exact or moved a little. "as given"
 are the errors of the same features without the correction, which ``later=embeddings`` leaves out.
 
-Times: of the first log Z with its set-up, of marginals afterwards, of 100,000 variables, and of a
-message with and without the correction, beside the exact kernel's.
+Times: of the first log Z with its set-up, of marginals afterwards, of a step of training (the
+likelihood of 20 paths and its gradient, as after every move of the embeddings), of 100,000
+variables, and of a message with and without the correction, beside the exact kernel's.
 """
 
 import argparse
@@ -64,8 +65,21 @@ def seconds(call, repeats=1):
     return (time.process_time() - start) / repeats
 
 
+def step(chain, paths):
+    """Compute a likelihood and its gradient as `fit` does after every move."""
+    model = chain._model
+    chain._kept = (
+        chain._kept[0],
+        model.moved(iter([table for of in model.tables.values() for table in of])),
+    )
+    chain.log_prob_gradient(paths)
+    chain._kept = chain._kept[0], model
+
+
 def times():
-    print("states            first log Z   marginals   100,000   a message  (not corrected)")
+    print(
+        "states            first log Z   marginals    a step   100,000   a message  (not corrected)"
+    )
     for n in (300, 600, 1200, 2400, 4800):
         embeddings = np.random.default_rng(0).normal(size=(n, 8)) / 2
         for name in ("exact", "AdaptiveRF(256)"):
@@ -73,17 +87,18 @@ def times():
             chain = ChainMRF(embeddings, **given)
             row = [seconds(lambda chain=chain: chain.log_partition(LENGTH))]
             row.append(seconds(lambda chain=chain: chain.marginals(LENGTH), 3))
+            paths = chain.sample(LENGTH, 20, random_state=0)
+            row.append(seconds(lambda chain=chain, paths=paths: step(chain, paths), 3))
             row.append(seconds(lambda chain=chain: chain.log_partition(100_000)))
             for later in (None, embeddings):
                 pair = ChainMRF(embeddings, later, **given)._model.pair(0, 1)
                 logs = np.zeros(n)
                 pair.sums(logs)
                 row.append(seconds(lambda pair=pair, logs=logs: pair.sums(logs), 200))
-            first, marginals, long, message, plain = row
+            *calls, message, plain = row
+            columns = "".join(f"{value:9.3f} s" for value in calls)
             print(
-                f"{n:6} {name:17}{first:6.3f} s    {marginals:6.3f} s  {long:6.3f} s  "
-                f"{1e6 * message:7.0f} us   {1e6 * plain:7.0f} us",
-                flush=True,
+                f"{n:6} {name:15}{columns}{1e6 * message:9.0f} us{1e6 * plain:9.0f} us", flush=True
             )
 
 

@@ -397,8 +397,8 @@ class ComparisonDisplay:
         (axis,) = _axes(self, ax)
         places = np.arange(len(self.table))
         axis.plot([row.measured for row in self.table], places, "o", label="measured")
-        for is_exact, mark, label in ((True, "|", "predicted"), (False, "<", "bound")):
-            known = [i for i in places if self.table[i].is_exact == is_exact]
+        for source, mark, label in (("exact", "|", "predicted"), ("bound", "<", "bound")):
+            known = [i for i in places if self.table[i].source == source]
             values = np.array([self.table[i].predicted for i in known])
             if np.isfinite(values).any():
                 axis.plot(values, known, mark, color="black", markersize=10, label=label)

@@ -492,11 +492,11 @@ def test_copies_of_tables_change_nothing(name):
 
 
 def test_pickles_do_not_hold_what_is_made_anew():
-    chain = ChainMRF(np.random.default_rng(0).normal(size=(600, 3)), random_state=0, tol=0.5)
+    chain = ChainMRF(np.random.default_rng(0).normal(size=(1100, 3)), random_state=0, tol=0.5)
     chain.decode(2)
     chain.marginals(2)
-    # Embeddings twice, and near states; all pairs would be 2.9 MB.
-    assert len(pickle.dumps(chain)) < 150_000
+    # Embeddings twice, and near states; all pairs would be 9.7 MB.
+    assert len(pickle.dumps(chain)) < 250_000
     chain.fit([[0, 1, 2]])
     assert_allclose(pickle.loads(pickle.dumps(chain)).log_partition(5), chain.log_partition(5))
 

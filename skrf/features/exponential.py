@@ -326,7 +326,7 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
             what, couplings = self._known_errors
             raise NotImplementedError(
                 f"No {what} is known for {type(self).__name__} with coupling={self.coupling!r}. "
-                f"Known: {couplings}."
+                f"Known: {couplings}. theory.compare estimates the error from draws."
             )
         self._check_is_dense()
 

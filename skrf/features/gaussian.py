@@ -303,7 +303,8 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             known = [name for name, other in COUPLINGS.items() if is_known(other, 2, 2)]
             raise NotImplementedError(
                 f"No closed form is known for coupling={self.coupling!r}. "
-                f"Known: {', '.join(map(repr, known))}."
+                f"Known: {', '.join(map(repr, known))}. "
+                "theory.compare estimates the error from draws."
             )
 
     def _log_variance(self, fitted, X, Y):

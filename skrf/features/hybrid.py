@@ -623,7 +623,7 @@ class HybridRF(CenteredRandomFeatures):
         if self.coupling != "iid":
             raise NotImplementedError(
                 f"No closed form is known for HybridRF with coupling={self.coupling!r}. "
-                f"Known: 'iid'{hint}."
+                f"Known: 'iid'{hint}. theory.compare estimates the error from draws."
             )
 
     def _sharing(self, learned):

@@ -328,7 +328,7 @@ class CentersOfClusters(BaseRandomFeatures):
     def _check_variance(self, learned):
         raise NotImplementedError(
             f"{type(self).__name__} has no variance: given its centres nothing is random, and what "
-            "its estimate lacks is bias. Compare approximate_kernel with exact_kernel on some rows."
+            "its estimate lacks is bias, which theory.compare measures."
         )
 
     def _log_variance(self, fitted, X, Y):

@@ -137,7 +137,7 @@ class Watch:
             return False  # a model costs about as much as a gradient
         model, is_worse = self.free.model(arrays), False
         if self.validation is not None:
-            score = model.log_prob(self.validation).sum() / sum(map(len, self.validation))
+            score = float(model.log_prob(self.validation).sum()) / sum(map(len, self.validation))
             if score > max(self.scores, default=-np.inf):
                 self.best = arrays
             self.scores.append(score)

@@ -48,8 +48,8 @@ class SemiMarkovChain(EstimatorBase):
     >>> import numpy as np
     >>> from skrf.graphical import SemiMarkovChain
     >>> rng = np.random.default_rng(0)
-    >>> chain = SemiMarkovChain(rng.normal(size=(20, 3)) / 2, durations=[-np.inf, 0.0, 0.0, -1.0])
-    >>> evidence = np.repeat(2 * rng.normal(size=(4, 20)), 3, axis=0)
+    >>> chain = SemiMarkovChain(rng.normal(size=(20, 3)) / 2, [-np.inf, 0.0, 0.0, -1.0])
+    >>> evidence = np.repeat(4 * rng.normal(size=(4, 20)), 3, axis=0)
     >>> log_prob, segments = chain.decode(evidence)
     >>> segments.shape, int(segments[:, 1].sum()), chain.marginals(evidence).shape
     ((4, 2), 12, (12, 20))
@@ -275,7 +275,7 @@ class _Lattice:
         return total
 
     def forward(self, kind="sums"):
-        """Return log weights, by position, of what ends in a state and leads to one, and details."""
+        """Return log weights of what ends in a state and leads to one, and details, by position."""
         shape = self.weights.shape
         ending, starts = np.full(shape, -np.inf), np.full(shape, -np.inf)
         starts[0], details = 0.0, {}

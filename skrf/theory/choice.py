@@ -137,14 +137,19 @@ class Comparison:
     feature_map : feature map
         The unfitted feature map.
     predicted : float
-        Closed-form relative error of the kernel matrix; NaN if none is known.
-    is_exact : bool
-        Whether there is an exact prediction.
+        Root mean square over all draws of the relative error of the kernel matrix (Frobenius norm),
+        in closed form; NaN if none is known.
+    source : {"exact", "bound", "none"}
+        Whether `predicted` is exact, an upper bound, or not known: then `measured` estimates it.
     measured : float
-        Median over draws of the measured relative error of the kernel matrix (Frobenius norm).
+        The same root mean square over the draws that were made.
+    standard_error : float
+        Of `measured`.
+    typical : float
+        Median over these draws of the relative error.
     heavy_tail : bool
-        Whether `predicted`, the root of a mean over all draws, is more than three times `measured`:
-        it then rests on rare draws with very large errors, and most draws are far better.
+        Whether the root mean square is more than three times `typical`: it then rests on rare draws
+        with very large errors, and most draws are far better.
     log_error : float
         Median over pairs, then over draws, of ``abs(log estimate - log kernel)``; an estimate
         that is not positive counts as infinitely wrong.
@@ -165,8 +170,10 @@ class Comparison:
     name: str
     feature_map: BaseRandomFeatures = field(repr=False)
     predicted: float
-    is_exact: bool
+    source: str
     measured: float
+    standard_error: float
+    typical: float
     heavy_tail: bool
     log_error: float
     sum_error: float
@@ -194,8 +201,8 @@ class ComparisonTable(Table[Comparison]):
     >>> from skrf import RFFSampler, theory
     >>> X = np.zeros((3, 2))
     >>> theory.compare(X, feature_maps={"Fourier": RFFSampler(8)})
-    name     predicted  is_exact  measured  heavy_tail  log_error  sum_error  is_positive  cost
-    Fourier          0      True         0       False          0          0        False     8
+    name     predicted  source  measured  standard_error  typical  heavy_tail  log_error  ...
+    Fourier          0   exact         0               0        0       False          0  ...
     """
 
     row_type = Comparison
@@ -317,25 +324,40 @@ def _row(name, feature_map, X, Y, rows, keys, random_state):
         sum_errors.append(_log_error(*log_signed_sum(logs + others, sign), log_sums))
         parts = (side.part(chosen) for side, chosen in zip(sides, few, strict=True))
         log_errors.append(_log_error(*log_estimate(*parts), log_exact[few]))
-    predicted, is_exact = float("nan"), False
+    predicted, source = float("nan"), "none"
     # No closed form is no prediction, and an infinite error is one.
     with suppress(NotImplementedError), np.errstate(over="ignore"):
         log_variance = fitted.kernel_variance(rows, keys, log=True)
         predicted = float(np.exp(log_ratio(log_variance, log_exact) / 2))
-        is_exact = fitted.kernel_variance_is_exact_
-    measured = float(np.median(errors) / np.linalg.norm(exact))
+        source = "exact" if fitted.kernel_variance_is_exact_ else "bound"
+    errors = np.array(errors) / np.linalg.norm(exact)
+    measured, standard_error = _root_mean_square(errors)
+    typical = float(np.median(errors))
     return Comparison(
         name,
         clone(feature_map),
         predicted,
-        is_exact,
+        source,
         measured,
-        predicted > _HEAVY * measured,
+        standard_error,
+        typical,
+        (measured if source == "none" else predicted) > _HEAVY * typical,
         float(np.median(log_errors)),
         float(np.median(sum_errors)),
         bool(fitted.is_positive),
         fitted._n_projections * fitted.n_features_in_,
     )
+
+
+def _root_mean_square(errors):
+    """Return the root of the mean square of draws, and its standard error."""
+    top = errors.max()
+    if not 0 < top < np.inf:
+        return float(top), 0.0 if top == 0 else float("nan")
+    squares = (errors / top) ** 2
+    root = np.sqrt(squares.mean())
+    spread = squares.std(ddof=1) if len(squares) > 1 else np.nan
+    return float(top * root), float(top * spread / (2 * root * np.sqrt(len(squares))))
 
 
 def _log_error(logs, sign, exact):
