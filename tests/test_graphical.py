@@ -234,10 +234,10 @@ def test_a_hub_needs_no_products():
 
 
 def test_the_default_is_exact_where_that_is_no_dearer():
-    wide = 0.8 * np.random.default_rng(0).normal(size=(512, 16))
+    wide = 0.8 * np.random.default_rng(0).normal(size=(1024, 16))
     assert ChainMRF(wide).feature_map_ == "exact"
     assert isinstance(ChainMRF(np.vstack([wide, wide[:1]])).feature_map_, AdaptiveRF)
-    # Few states beside many are no dearer either: 10 x 2,000 < 256 x 2,010.
+    # Few states beside many are no dearer either: 10 x 4,096 < 512 x 4,106.
     many = np.vstack([wide] * 4)
     assert TreeMRF([(0, 1)], [wide[:10], many]).feature_map_ == "exact"
     assert isinstance(TreeMRF([(0, 1)], [many, many]).feature_map_, AdaptiveRF)
