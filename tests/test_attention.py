@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from attention_definitions import attention_of
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
+from scipy.special import ndtr
 from sklearn.base import clone
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
@@ -51,7 +52,9 @@ MAPS = {
     "functions": GeneralizedMap(**FUNCTIONS, epsilon=0.1),
 }
 both_modes = pytest.mark.parametrize("causal", [False, True])
-pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Random features have collapsed", "ignore:Outputs reach"
+)
 
 
 def inputs(scale=0.7, lead=(2, 4), key_lead=(2, 2), n=L, s=L, seed=0):
@@ -548,3 +551,29 @@ def test_states_of_beams():
     assert_array_equal(state.log_scale, kept.log_scale)
     result, _ = attention.step(*last, kept)
     assert_allclose(result, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("nonlinearity", "has_signs"),
+    [
+        ("sigmoid", False),
+        ("abs", False),
+        (lambda z: z * ndtr(z), False),  # gelu, whose negative values are small
+        (np.tanh, True),
+        (np.cos, True),
+        (lambda z: z, True),
+    ],
+    ids=["sigmoid", "abs", "gelu", "tanh", "cos", "identity"],
+)
+def test_weights_of_both_signs_that_cancel_are_named(nonlinearity, has_signs, causal):
+    q, k, v = np.random.default_rng(0).normal(size=(3, 4, 256, 32))
+    feature_map = GeneralizedMap(nonlinearity=nonlinearity, random_state=0)
+    attention = ApproxKernelAttention(feature_map, causal=causal)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outputs = attention(q, k, v)
+    assert (np.abs(outputs).max() > 1.5 * np.abs(v).max()) == has_signs
+    assert [w.category for w in caught] == [FeatureCollapseWarning] * has_signs
+    if has_signs:
+        assert "Outputs reach" in str(caught[0].message)

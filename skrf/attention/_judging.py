@@ -24,6 +24,7 @@ from ._groups import FEATURE_ROWS, blocks
 from .bidirectional import key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
+_MOST_OF_A_MEAN = 1.5  # outputs larger than this many times all values are no means
 _LOGITS = 2**16  # that are held at a time
 _FIRST = 4  # keys of a window: language models put much weight on them
 _LOOKED_AT = 16  # queries per head whose effective number of features is counted
@@ -82,6 +83,19 @@ def warn_of_lost(n_lost, n_queries):
             f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
             f"{n_queries} queries): the features of feature_map have signs or zeros. Use a "
             "positive map, such as OptimalPositiveRF, or more features.",
+            FeatureCollapseWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_cancelled(outputs, values):
+    """Warn where outputs exceed all values, which no mean does; to be called publicly."""
+    largest, most = largest_entry(outputs), largest_entry(values)
+    if largest > _MOST_OF_A_MEAN * most:
+        warnings.warn(
+            f"Outputs reach {largest:.3g}, values only {most:.3g}: the weights of a query have "
+            "both signs and nearly cancel. Use features that are never negative: a positive map, "
+            "such as OptimalPositiveRF, or a nonlinearity such as 'relu' or 'elu'.",
             FeatureCollapseWarning,
             stacklevel=3,
         )

@@ -92,8 +92,8 @@ class GeneralizedMap(EstimatorBase):
         Number of projections; unused with ``projection="identity"`` and with `functions`.
     nonlinearity : {"relu", "elu", "square", "sigmoid", "abs", "exp"} or callable, default="relu"
         max(z, 0); elu(z) + 1, which is always positive; z^2; 1 / (1 + exp(-z)); ``|z|``; exp(z),
-        which never overflows at any scale of the inputs; or a function of an array, whose values
-        should not be negative.
+        which never overflows at any scale of the inputs; or a function of an array. Where its
+        values are negative (tanh, cos), weights of a query may cancel, with a warning.
     functions : tuple of two callables, default=None
         g1 for queries and g2 for keys: functions of rows of shape (n, d), multiplied by `sigma`,
         that return features of shape (n, M). They get arrays in the library of the inputs; torch

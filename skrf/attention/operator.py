@@ -30,6 +30,7 @@ from ._judging import (
     effective_features,
     judged,
     spread,
+    warn_of_cancelled,
     warn_of_collapse,
     warn_of_lost,
 )
@@ -333,7 +334,8 @@ class ApproxKernelAttention(EstimatorBase):
         FeatureCollapseWarning
             If the mean of the values would be closer to softmax attention, checked at a few
             queries, but not under a mask. With maps that are not positive, also if the weights of
-            a query sum to 0, so that its output is 0.
+            a query sum to 0, so that its output is 0, and with a `GeneralizedMap` or a mask if
+            weights of both signs nearly cancel, so that outputs exceed all values.
         """
         inputs = self._checked(q, k, v, key_padding_mask)
         n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0]) if self._is_softmax else 0
@@ -341,6 +343,8 @@ class ApproxKernelAttention(EstimatorBase):
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
             warn_of_collapse(attended.distances[1])
+        if not self._is_softmax:
+            warn_of_cancelled(attended.out, inputs.v)
         return inputs.given_layout(attended.out)
 
     def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None):
