@@ -11,8 +11,8 @@ follows every sentence. Perplexity is that of all tokens of the development part
 included, and every sentence starts anew. The settings of the gate were chosen on that part, in
 about a dozen runs of five minutes; "docstrings" takes them as they are to another text, the
 different sentences of the documentation of Python's library, of which the last tenth is held out:
-modules that training does not see. With ``--mixed`` it is every tenth sentence. Those repeat phrases
-of their neighbours in training word by word, which n-grams know by heart and the model does not.
+modules that training does not see. With ``--mixed`` it is every tenth sentence: those repeat
+phrases of their neighbours in training word by word, which n-grams know by heart.
 
 Seconds are CPU seconds of one thread (OPENBLAS_NUM_THREADS=1). The gate takes 16 minutes, the curve
 about two hours.

@@ -18,6 +18,7 @@ _HOME = {
     "DiscreteRF": "features",
     "GeneralizedExponentialRF": "features",
     "KernelOperator": "operators",
+    "KernelSampler": "sampling",
     "KernelRegressionClassifier": "regression",
     "KernelRegressor": "regression",
     "KernelRegressionClassifierCV": "regression",
@@ -44,6 +45,7 @@ _SUBMODULES = (
     "plotting",
     "projections",
     "regression",
+    "sampling",
     "theory",
     "variances",
 )

@@ -10,6 +10,7 @@ from . import (
     plotting,
     projections,
     regression,
+    sampling,
     theory,
     variances,
 )
@@ -43,6 +44,7 @@ from .regression import (
     KernelRegressor,
     KernelRegressorCV,
 )
+from .sampling import KernelSampler
 
 __version__: str
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "KernelRegressionClassifierCV",
     "KernelRegressor",
     "KernelRegressorCV",
+    "KernelSampler",
     "OptimalPositiveRF",
     "PoissonRF",
     "PositiveRF",
@@ -82,6 +85,7 @@ __all__ = [
     "plotting",
     "projections",
     "regression",
+    "sampling",
     "theory",
     "variances",
 ]

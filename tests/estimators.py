@@ -50,6 +50,11 @@ def _local_attention():
     return model, {"__call__": (X, X, X[:, :2])}
 
 
+def _sampler():
+    model = skrf.KernelSampler(skrf.OptimalPositiveRF(8, random_state=0)).fit(X)
+    return model, {"log_partition": (Y,), "log_prob": (Y, np.zeros((len(Y), 2), dtype=int))}
+
+
 def _hmm(normalization):
     model = graphical.KernelHMM.from_random(
         3, 4, width=2, random_state=0, normalization=normalization, max_iter=2, tol=1.0
@@ -88,6 +93,7 @@ ESTIMATORS = {
     "KernelRegressor-exact": partial(_predictor, skrf.KernelRegressor, "exact"),
     "ApproxKernelAttention": _attention,
     "LocalAttention": _local_attention,
+    "KernelSampler": _sampler,
     "KernelHMM": partial(_hmm, "local"),
     "KernelHMM-global": partial(_hmm, "global"),
     "ChainMRF": partial(_field, graphical.ChainMRF),

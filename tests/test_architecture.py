@@ -39,7 +39,7 @@ SMALL = ("exceptions", "_estimator", "_progress", "_typing")
 FREE = (*SMALL, "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # What uses features sees feature maps, the way to get them, and those that it takes by default.
-CONSUMERS = ("regression", "attention", "graphical", "operators")
+CONSUMERS = ("regression", "attention", "graphical", "operators", "sampling")
 CONTRACT = set(
     """
     AdaptiveRF BatchSummary ClusterNystroem ClusterQuantizer DenseExponentialRF FeatureMap

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from instances import altered, features
 from numpy.testing import assert_allclose
+from scipy.special import roots_genlaguerre
 
 from skrf import (
     AdaptiveRF,
@@ -45,6 +46,7 @@ def test_tails_are_below_their_bounds(coupling):
     for bound, sign, given in (
         (theory.hoeffding_bound, 1, {"side": "upper"}),
         (theory.bernstein_bound, 1, {"side": "upper"}),
+        (theory.upper_tail_bound, 1, {}),
         (theory.left_tail_bound, -1, {}),
     ):
         just_below = 0
@@ -55,6 +57,51 @@ def test_tails_are_below_their_bounds(coupling):
             assert (share <= values + 4.4 * np.sqrt(values / n_draws))[counts].all(), error
             just_below += (values > 0.03)[counts].sum()
         assert just_below >= 5
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
+@pytest.mark.parametrize("name", POSITIVE)
+def test_upper_tails_are_those_of_exponential_moments_by_quadrature(name, kernel):
+    """Of one pair: over a normal coordinate along x + y and a chi of the others."""
+    d, m, error = 4, 40, 0.35
+    X = rows(d, 0.6)
+    fitted = POSITIVE[name](m, coupling="iid", kernel=kernel, sigma=1.0, random_state=0).fit(X)
+    x, y = (X - fitted.offset_)[:1], (X - fitted.offset_)[4:5]
+    v, norms2 = np.linalg.norm(x + y), np.sum(x**2 + y**2)
+    if name == "optimal":
+        along, weights = np.polynomial.hermite_e.hermegauss(120)
+        squares, others = roots_genlaguerre(120, (d - 3) / 2)
+        A, weights = fitted.A_, np.outer(weights / weights.sum(), others / others.sum())
+        norm2 = along[:, None] ** 2 + 2 * squares
+        logs = d / 2 * np.log(1 - 4 * A) + 2 * A * norm2
+        logs = logs + np.sqrt(1 - 4 * A) * v * along[:, None] - norms2
+    else:
+        cosine = np.cos((np.arange(20_000) + 0.5) * np.pi / 20_000)
+        weights = (1 - cosine**2) ** ((d - 2) / 2)
+        weights, logs = weights / weights.sum(), np.sqrt(d) * v * cosine - norms2
+    if kernel == "softmax":
+        logs = logs + (np.sum(X[0] ** 2) + np.sum(X[4] ** 2)) / 2
+    Z, rates = np.exp(logs), []
+    for t in np.geomspace(1e-3, 60, 2000):
+        with np.errstate(over="ignore"):
+            rates.append(
+                np.log(np.sum(weights * np.exp(t * Z))) - t * (np.sum(weights * Z) + error)
+            )
+    expected = np.exp(m * min(rates))
+    actual = theory.upper_tail_bound(fitted, X[:1], X[4:5], error=error)
+    assert 1e-12 < expected < 0.5
+    assert expected * (1 - 1e-4) <= actual <= expected**0.99
+
+
+def test_upper_tails_are_at_most_bernsteins():
+    for d in (1, 2, 9):
+        X = rows(d, 0.8)
+        for name, make in POSITIVE.items():
+            fitted = make(50, sigma=1.0, random_state=0).fit(X)
+            for error in (1e-300, 1e-6, 0.1, 1.0, 1e3, 1e300):
+                bound = theory.upper_tail_bound(fitted, X, error=error)
+                others = theory.bernstein_bound(fitted, X, error=error, side="upper")
+                assert (bound <= others).all() and (bound >= 0).all(), (name, error)
 
 
 # ------------------------------------------------------------------ formulas
@@ -207,6 +254,58 @@ def test_the_uniform_bound_is_the_least_of_the_stated_formula(d):
         assert_allclose(theory.uniform_bound(of_size, error=error, radius=R), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("d", [1, 3])
+def test_the_uniform_bound_of_sines_is_the_least_of_the_stated_formula(d):
+    R, error = 0.7, 0.3
+    fitted = RFFSampler(2, coupling="iid", random_state=0, sigma=1.0).fit(sphere(d, R))
+    for m in (10**3, 10**4):
+        c = np.geomspace(1e-30, 10, 100_001)
+        net = 2 * (1 + 4 * R / c) ** d * math.exp(-m * error**2 / 8)
+        slope = (2 * c / error) ** 2 * (math.sqrt(d) + math.exp(-0.5)) ** 2
+        of_size = altered(fitted, draw={}, n_projections=m)
+        actual = theory.uniform_bound(of_size, error=error, radius=R)
+        assert_allclose(actual, min((net + slope).min(), 1), rtol=1e-4)
+
+
+def test_no_draw_of_sines_exceeds_the_uniform_bound():
+    """All differences within a ball, on a grid, where the bound is below one in twenty."""
+    R, error, grid = 0.5, 0.5, np.linspace(-1, 1, 201)[:, None]
+    fitted = RFFSampler(2 * 1000, coupling="iid", random_state=0, sigma=1.0).fit(sphere(1, R))
+    bound = theory.uniform_bound(fitted, error=error, radius=R)
+    assert bound < 0.05
+    gaps = [
+        np.abs(
+            fitted.redraw(seed).approximate_kernel(grid, np.zeros((1, 1)))
+            - fitted.exact_kernel(grid, np.zeros((1, 1)))
+        ).max()
+        for seed in range(200)
+    ]
+    assert np.mean(np.array(gaps) >= error) <= bound
+    # The Lipschitz constant of the error is what the second term says it is.
+    slopes = []
+    for seed in range(200):
+        values = fitted.redraw(seed).approximate_kernel(grid, np.zeros((1, 1)))
+        errors = values - fitted.exact_kernel(grid, np.zeros((1, 1)))
+        slopes.append(np.abs(np.diff(errors[:, 0]) / np.diff(grid[:, 0])).max())
+    assert np.mean(np.square(slopes)) <= (1 + math.exp(-0.5)) ** 2
+
+
+@pytest.mark.parametrize(("make", "n_components"), [(RFFSampler, 3000), (OptimalPositiveRF, 4000)])
+def test_uniform_bounds_of_softmax_are_those_of_the_gaussian_kernel_at_a_smaller_error(
+    make, n_components
+):
+    R, X = 0.4, sphere(2, 0.4) + 0.1
+    soft, gaussian = (
+        make(n_components, coupling="iid", kernel=kernel, sigma=1.0, random_state=0).fit(X)
+        for kernel in ("softmax", "gaussian")
+    )
+    far = np.linalg.norm(getattr(soft, "offset_", 0.0))
+    error = 0.6
+    expected = theory.uniform_bound(gaussian, error=error * math.exp(-((R + far) ** 2)), radius=R)
+    assert_allclose(theory.uniform_bound(soft, error=error, radius=R), expected)
+    assert 0 < expected < 1
+
+
 # ------------------------------------------------------------------ what is refused
 
 
@@ -241,6 +340,8 @@ def test_left_tails_need_positive_features_of_a_known_coupling():
     for mechanism in (RFFSampler(8), AdaptiveRF(8), DiscreteRF(8), HybridRF(40)):
         with pytest.raises(ValueError, match="left_tail_bound needs features that are never neg"):
             theory.left_tail_bound(fit(mechanism), X, error=0.1)
+        with pytest.raises(ValueError, match="upper_tail_bound needs bounded positive terms"):
+            theory.upper_tail_bound(fit(mechanism), X, error=0.1)
     for coupling in ("sobol", "norm-coupled", "simplex+"):
         with pytest.raises(NotImplementedError, match="No closed form is known for coupling"):
             theory.left_tail_bound(fit(OptimalPositiveRF(8, coupling=coupling)), X, error=0.1)
@@ -273,13 +374,14 @@ def test_uniform_bounds_are_refused_where_they_do_not_hold(function):
     given = {"error": 0.1, "radius": 1.0}
     for mechanism in (
         PositiveRF(8, coupling="iid"),
-        RFFSampler(8, coupling="iid"),
-        OptimalPositiveRF(8, coupling="iid", kernel="softmax"),
+        RFFSampler(1, coupling="iid"),
+        DiscreteRF(8, positive=True),
     ):
         with pytest.raises(ValueError, match="uniform_bound needs a fitted OptimalPositiveRF"):
             function(fit(mechanism, sphere(2)), **given)
-    with pytest.raises(ValueError, match="need bounded, independent terms"):
-        function(fit(OptimalPositiveRF(8), sphere(2)), **given)
+    for mechanism in (OptimalPositiveRF(8), RFFSampler(8)):
+        with pytest.raises(ValueError, match="need bounded, independent terms"):
+            function(fit(mechanism, sphere(2)), **given)
     for name in given:
         for wrong in (0, math.nan):
             with pytest.raises(ValueError, match=f"{name} must be a finite number > 0"):

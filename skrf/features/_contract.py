@@ -111,6 +111,15 @@ class Contract(ABC):
         """Return the log variance of a term, if terms are independent."""
         return self._log_variance(fitted, X, Y) + np.log(fitted.learned.n_projections)
 
+    def _log_upper_tail(self, fitted, X, Y, error):
+        """Return the log of Chernoff's bound of an upper tail, or raise."""
+        raise ValueError(
+            "upper_tail_bound needs bounded positive terms whose moments are known, but "
+            f"{self!r} has none. These have them with projection='dense' and coupling='iid', "
+            "'orthogonal' or 'simplex': OptimalPositiveRF, where A_ is negative, and "
+            "PositiveRF(variant='regularized')."
+        )
+
     def _log_block_moment(self, fitted, X, Y):
         """Return the log of the summed second moments of the blocks' parts, or raise."""
         raise ValueError(

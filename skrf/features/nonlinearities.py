@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import _kernels
 from .._arrays import columns, like, namespace
+from ..variances import log_hyp0f1
 from ._map import Rows, signed_rows
 
 
@@ -62,6 +63,23 @@ class Nonlinearity:
         geometry : PairGeometry
             Of queries and keys.
         """
+
+    def log_largest(self, geometry):
+        """Return the log of the largest estimate of one positive projection, or None."""
+
+    def log_moments(self, n_features, sum2, k):
+        """Return the logs of the k-th moments of such an estimate over the largest.
+
+        Parameters
+        ----------
+        n_features : int
+            Dimension d.
+        sum2 : ndarray of shape (n_pairs,)
+            |x + y|^2.
+        k : ndarray of shape (n_k,)
+            Orders.
+        """
+        raise NotImplementedError
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):
         """Return gradients with respect to products and row of sum(by_values * values).
@@ -163,6 +181,14 @@ class Exponential(PositiveNonlinearity):
             log_D2 = geometry.n_features / 2 * math.log1p(-4 * self.A)
             return log_D2 - geometry.difference2 / 2 - geometry.sum2 / (8 * self.A)
 
+    log_largest = log_range  # from 0 on
+
+    def log_moments(self, n_features, sum2, k):
+        """Return those of D^2 exp(2 A |w|^2 + B w.(x + y)), A < 0, over its largest value."""
+        wider = 1 - 4 * self.A * k
+        per_square = k * (1 - 4 * self.A) / (8 * self.A * wider)
+        return sum2[:, None] * per_square - n_features / 2 * np.log(wider)
+
     def multiplier(self, projection):
         """Return the projection as it is and A |w|^2."""
         return projection, (self.A * projection.squared_norms if self.A else None)
@@ -181,6 +207,14 @@ class Regularized(PositiveNonlinearity):
         longest = np.sqrt(geometry.n_features * geometry.sum2)
         with np.errstate(divide="ignore"):
             return longest + np.log(-np.expm1(-2 * longest)) - geometry.norms2
+
+    def log_largest(self, geometry):
+        """Return sqrt(d) |x + y| - |x|^2 - |y|^2."""
+        return np.sqrt(geometry.n_features * geometry.sum2) - geometry.norms2
+
+    def log_moments(self, n_features, sum2, k):
+        """Return those of exp(w.(x + y)), |w| = sqrt(d), over its largest value."""
+        return log_hyp0f1(n_features / 2, n_features / 4 * sum2[:, None] * k**2)
 
     def multiplier(self, projection):
         """Return the projection with rows of one length."""

@@ -8,6 +8,7 @@ from .concentration import (
     left_tail_bound,
     n_components_uniform,
     uniform_bound,
+    upper_tail_bound,
 )
 from .conformity import expected_conformity, sample_conformity
 from .hybrid import hybrid_max_error
@@ -29,4 +30,5 @@ __all__ = [
     "n_components_uniform",
     "sample_conformity",
     "uniform_bound",
+    "upper_tail_bound",
 ]

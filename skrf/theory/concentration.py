@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from .._arrays import to_host
 from .._typing import Array
 from .._validation import check_positive
-from ..features import BaseRandomFeatures
+from ..features import BaseRandomFeatures, RFFSampler
 from ._sample import check_feature_map
 
 _SMALLEST_NET = 700.0  # nats by which the distance c of a net may be below its maximum
@@ -211,6 +211,61 @@ def _on_sides(feature_map, log_rate, side):
     return np.minimum((2 if side == "two" else 1) * np.exp(exponent), 1.0)
 
 
+def upper_tail_bound(
+    feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
+) -> np.ndarray:
+    """Return Chernoff's bound on P(estimate - mean >= error), from all moments of a projection.
+
+    It is the smallest of the bounds of upper tails, often by a factor of ten or more.
+
+    Parameters
+    ----------
+    feature_map : OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
+        Fitted, with ``projection="dense"`` and the coupling "iid", "orthogonal" or "simplex"; of
+        exponentials the fitted ``A_`` must be real and negative, and ``s_`` 1.
+    X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
+        Queries and keys; None for Y means X.
+    error : float
+        Absolute error > 0.
+
+    Returns
+    -------
+    ndarray of shape (n_x, n_y)
+        The minimum over t > 0 of exp(-m t (mean + error)) M(t)^m, where M(t) = E exp(t Z) is summed
+        as a series of the moments of Z, the estimate of one projection; at most Bernstein's bound.
+
+    Raises
+    ------
+    ValueError
+        If ``error`` is not a positive number, or the feature map is not one of these.
+
+    See Also
+    --------
+    bernstein_bound : From the variance and the range, also for maps with signs.
+    left_tail_bound : For estimates that are too small.
+
+    References
+    ----------
+    Chernoff (1952); that blocks are no worse than independent projections: as in `hoeffding_bound`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import OptimalPositiveRF
+    >>> from skrf.theory import bernstein_bound, upper_tail_bound
+    >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
+    >>> features = OptimalPositiveRF(100, sigma=1.0, random_state=0).fit(X)
+    >>> pair = {"X": X[:1], "Y": X[1:2], "error": 0.5}
+    >>> bound = upper_tail_bound(features, **pair)
+    >>> bool(bound < bernstein_bound(features, side="upper", **pair) / 10)
+    True
+    """
+    error = check_positive("error", error)
+    check_feature_map(feature_map)
+    bound = np.exp(to_host(feature_map._of_pairs(X, Y, "_log_upper_tail", error)))
+    return np.minimum(bound, bernstein_bound(feature_map, X, Y, error=error, side="upper"))
+
+
 def left_tail_bound(
     feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, error: float
 ) -> np.ndarray:
@@ -280,9 +335,10 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
 
     Parameters
     ----------
-    feature_map : OptimalPositiveRF or GeneralizedExponentialRF
-        Fitted with ``coupling="iid"``, ``projection="dense"`` and ``kernel="gaussian"``; positive
-        and bounded: ``A_`` real and negative, ``s_`` = 1.
+    feature_map : OptimalPositiveRF, RFFSampler or GeneralizedExponentialRF
+        Fitted with ``coupling="iid"`` and ``projection="dense"``; generalized features must be
+        positive and bounded: ``A_`` real and negative, ``s_`` = 1. Of the softmax kernel the bound
+        is that of the Gaussian one for ``error * exp(-(R + sigma |offset_|)^2)``.
     error : float
         Absolute error > 0.
     radius : float
@@ -293,7 +349,9 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
     float
         At most 1: the minimum over c > 0 of
         2 (1 + 2 sqrt(2) R / c)^(2d) exp(-m error^2 / (2 b^2))
-        + (2 c / error)^2 16 b^2 ((1 - 4A) d + 4 R^2), with b = (1 - 4A)^(d/2) exp(-R^2 / (2A)).
+        + (2 c / error)^2 16 b^2 ((1 - 4A) d + 4 R^2), with b = (1 - 4A)^(d/2) exp(-R^2 / (2A)). For
+        sines and cosines, whose estimate depends on x - y alone, of
+        2 (1 + 4 R / c)^d exp(-m error^2 / 8) + (2 c / error)^2 (sqrt(d) + exp(-1/2))^2.
 
     Raises
     ------
@@ -308,12 +366,13 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
     Notes
     -----
     The first term is Hoeffding's bound at the points of a net that has a point within c of every
-    pair; the second is Markov's inequality for the square of the Lipschitz constant.
+    pair; the second is Markov's inequality for the square of the Lipschitz constant. That of sines
+    and cosines is at most the mean length of the projections plus the largest slope of the kernel.
 
     References
     ----------
-    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, proves uniform convergence for
-    attention; the constants are ours.
+    Likhosherstov et al., Chefs' random tables (2022), theorem 4.3, and Rahimi and Recht (2007),
+    claim 1, prove uniform convergence; the constants are ours.
 
     Examples
     --------
@@ -409,23 +468,35 @@ def _uniform_terms(feature_map, error, radius):
     """Return the terms of the bound: its exponent per projection, and functions of log c."""
     error, radius = check_positive("error", error), check_positive("radius", radius)
     check_feature_map(feature_map)
+    log_error, d = math.log(error), getattr(feature_map, "n_features_in_", 0)
     A = getattr(feature_map, "A_", 0.0)
-    if not (feature_map.is_positive and A.real < 0 and feature_map.kernel == "gaussian"):
+    is_paired = isinstance(feature_map, RFFSampler) and feature_map._columns_per_projection == 2
+    is_bounded = feature_map.is_positive and A.real < 0
+    if not (is_paired or is_bounded) or feature_map.kernel not in ("gaussian", "softmax"):
         raise ValueError(
-            "uniform_bound needs a fitted OptimalPositiveRF, or GeneralizedExponentialRF with "
-            f"s_ = 1, kernel='gaussian' and a real A_ < 0, got {feature_map!r} with A_ = {A!r}."
+            "uniform_bound needs a fitted OptimalPositiveRF, RFFSampler of two components or more, "
+            f"or GeneralizedExponentialRF with s_ = 1 and a real A_ < 0, got {feature_map!r} with "
+            f"A_ = {A!r}."
         )
-    d, A = feature_map.n_features_in_, A.real
     # Raises unless projections are independent.
     feature_map._of_pairs(np.zeros((1, d)), None, "_log_term_range", False)
-    log_b = d / 2 * math.log1p(-4 * A) - radius**2 / (2 * A)
-    log_gradient = math.log(64) + 2 * log_b + math.log((1 - 4 * A) * d + 4 * radius**2)
+    if feature_map.kernel == "softmax":  # the Gaussian kernel times at most this
+        offset = getattr(feature_map, "offset_", np.zeros(d))
+        log_error -= (radius + feature_map.sigma_ * np.linalg.norm(offset)) ** 2
+    if is_paired:  # a function of x - y, in a ball of radius 2 R, with values from -1 to 1
+        log_range, n_dimensions, log_reach = math.log(2), d, math.log(4 * radius)
+        log_gradient = 2 * math.log(2 * (math.sqrt(d) + math.exp(-0.5)))
+    else:  # of x and y
+        A = A.real
+        log_range = d / 2 * math.log1p(-4 * A) - radius**2 / (2 * A)
+        n_dimensions, log_reach = 2 * d, math.log(math.sqrt(8) * radius)
+        log_gradient = math.log(64) + 2 * log_range + math.log((1 - 4 * A) * d + 4 * radius**2)
 
     def log_net(log_c):
-        return math.log(2) + 2 * d * np.logaddexp(0.0, math.log(math.sqrt(8) * radius) - log_c)
+        return math.log(2) + n_dimensions * np.logaddexp(0.0, log_reach - log_c)
 
     def log_slope(log_c):
-        return 2 * (log_c - math.log(error)) + log_gradient
+        return 2 * (log_c - log_error) + log_gradient
 
-    log_exponent = min(2 * (math.log(error) - log_b), _LARGEST_EXPONENT)
+    log_exponent = min(2 * (log_error - log_range), _LARGEST_EXPONENT)
     return math.exp(log_exponent) / 2, log_net, log_slope

@@ -4,6 +4,7 @@ Pure formulas of numbers. Feature maps name the law that describes them; `skrf.t
 feature maps. One file a family.
 """
 
+from ._hypergeometric import log_hyp0f1
 from .coupling import log_mean_squared_error
 from .discrete import Geometric, Poisson, Tabulated, log_relative_second_moment
 from .gaussian import (
@@ -20,6 +21,7 @@ from .gaussian import (
 )
 from .hybrid import hybrid_log_variance, is_covariance_known, shared_covariance
 from .spectral import matern_pair, matern_variance
+from .tails import log_upper_tail
 
 __all__ = [
     "AxisExponential",
@@ -36,9 +38,11 @@ __all__ = [
     "hybrid_log_variance",
     "is_covariance_known",
     "log_expm1",
+    "log_hyp0f1",
     "log_mean_squared_error",
     "log_relative_second_moment",
     "log_trigonometric_variance",
+    "log_upper_tail",
     "matern_pair",
     "matern_variance",
     "shared_covariance",
