@@ -177,10 +177,8 @@ def words(budget, seeds):
             model, n_steps = learned(way, data, n_symbols, n_negatives, budget, seed)
             values.append(model.perplexity(*test))
             steps.append(n_steps)
-        print(
-            f"{way:12}{n_negatives:4} negatives {np.mean(values):8.1f}  {np.mean(steps):6.0f} steps",
-            flush=True,
-        )
+        what = f"{way:12}{n_negatives:4} negatives"
+        print(f"{what}{np.mean(values):9.1f}{np.mean(steps):8.0f} steps", flush=True)
 
 
 def main():
