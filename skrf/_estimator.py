@@ -11,7 +11,8 @@ from sklearn.base import BaseEstimator
 # What stands for the gamma of scikit-learn's kernels, and for values of it.
 GAMMA = {"gamma": "Pass sigma = sqrt(2 gamma) instead."}
 SIGMAS = {"gamma": "Pass sigmas, each sqrt(2 gamma), instead."}
-_AT_THE_TOP = ("features", "regression")  # parts whose classes docs/api.rst lists without a prefix
+# Parts whose classes docs/api.rst lists without a prefix.
+_AT_THE_TOP = ("features", "regression", "sampling")
 
 
 @cache
