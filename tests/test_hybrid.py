@@ -40,6 +40,27 @@ def test_variance_of_clusters_is_that_of_optimal_features_about_their_centres():
     assert_allclose(hybrid.kernel_variance(X, Y), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("keys", [None, Y])
+@pytest.mark.parametrize("recenter", [True, False])
+def test_sides_may_have_different_numbers_of_clusters(recenter, keys):
+    """HRF-C(2, 3): unbiased, with the variance of the clusters that a pair of rows is in."""
+    params = {"coefficients": "clustered", "n_clusters": (2, 3), "recenter": recenter}
+    hybrid = HybridRF(120, **params, coupling="iid", sigma=0.5, random_state=0).fit(X, keys=keys)
+    assert len(hybrid.query_centers_) == 2 and len(hybrid.key_centers_) == 3
+    assert hybrid.n_components_ == 120 and hybrid.omega_.shape[0] == 120 // (6 if recenter else 12)
+    draws = np.array([hybrid.redraw(seed).approximate_kernel(X[:8], Y[:9]) for seed in range(400)])
+    exact, variance = hybrid.exact_kernel(X[:8], Y[:9]), hybrid.kernel_variance(X[:8], Y[:9])
+    assert (np.abs(draws.mean(axis=0) - exact) < 5 * np.sqrt(variance / 400)).all()
+    ratios = draws.var(axis=0) / variance
+    assert 0.8 < np.median(ratios) < 1.2
+    small = HybridRF(5, **params, random_state=0).fit(X, keys=keys)
+    assert small.n_components_ <= 5
+    with pytest.raises(ValueError, match="n_clusters must be a number or a pair"):
+        HybridRF(coefficients="clustered", n_clusters=(2, 3, 4)).fit(X)
+    with pytest.raises(ValueError, match="n_clusters must be an integer"):
+        HybridRF(coefficients="clustered", n_clusters=(2, 0)).fit(X)
+
+
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])
 def test_hybrid_components_are_counted_as_documented(name):
     for n_components in (7, 24, 100, 333):

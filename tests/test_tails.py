@@ -290,7 +290,9 @@ def test_no_draw_of_sines_exceeds_the_uniform_bound():
     assert np.mean(np.square(slopes)) <= (1 + math.exp(-0.5)) ** 2
 
 
-@pytest.mark.parametrize(("make", "n_components"), [(RFFSampler, 3000), (OptimalPositiveRF, 100_000)])
+@pytest.mark.parametrize(
+    ("make", "n_components"), [(RFFSampler, 3000), (OptimalPositiveRF, 100_000)]
+)
 def test_uniform_bounds_of_softmax_are_those_of_the_gaussian_kernel_at_a_smaller_error(
     make, n_components
 ):

@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist
 from .. import variances
 from .._arrays import Kept, arithmetic, like, namespace, squared_distances
 from .._sums import Rows
+from .._validation import check_integer
 from ..projections import DenseProjection, Projection
 from ._affine import Affine
 from ._clusters import cluster_centers, nearest, representatives
@@ -221,23 +222,40 @@ class StretchedMap(ClusteredMap):
 
 
 def sizes(spec):
-    """Return the numbers of projections and clusters."""
+    """Return the numbers of projections, and of clusters of both sides."""
     width = 1 if is_positive(spec) else 2
-    clusters = min(int(spec.n_clusters), math.isqrt(spec.n_components // width))
-    n_projections = int(spec.n_components) // (width * clusters**2)
-    return SimpleNamespace(n_projections=n_projections, clusters=clusters)
+    most = int(spec.n_components) // width
+    if isinstance(spec.n_clusters, tuple):
+        queries = min(spec.n_clusters[0], most)
+        clusters = queries, min(spec.n_clusters[1], most // queries)
+    else:
+        clusters = 2 * (min(int(spec.n_clusters), math.isqrt(most)),)
+    return SimpleNamespace(n_projections=most // math.prod(clusters), clusters=clusters)
+
+
+def check_clusters(spec):
+    """Raise unless the number of clusters is one, or one per side."""
+    given = spec.n_clusters
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise ValueError(f"n_clusters must be a number or a pair of them, got {given!r}.")
+        for value in given:
+            check_integer("n_clusters", value)
 
 
 def n_columns(spec, n_rows):
     """Return the number of columns after a fit to this many rows, of which clusters are made."""
     learned, per_pair = sizes(spec), 1 if is_positive(spec) else 2
-    return per_pair * learned.n_projections * min(learned.clusters, n_rows) ** 2
+    return per_pair * learned.n_projections * _n_pairs(learned, n_rows)
 
 
 def n_bytes(spec, learned, n_rows):
     """Return about how many bytes the parameters of all pairs of clusters hold."""
-    n_pairs = min(learned.clusters, n_rows) ** 2
-    return 8 * n_pairs * (1 if is_positive(spec) else 4 * learned.n_features)
+    return 8 * _n_pairs(learned, n_rows) * (1 if is_positive(spec) else 4 * learned.n_features)
+
+
+def _n_pairs(learned, n_rows):
+    return math.prod(min(count, n_rows) for count in learned.clusters)
 
 
 def is_positive(spec):
@@ -249,11 +267,13 @@ def is_positive(spec):
 def learn_from_rows(spec, learned, sample):
     """Add the centres of both sides, and what the features of every pair of clusters need."""
     queries = _chosen(spec, learned, sample.queries, sample.weights, sample.rng(QUERIES))
-    learned.query_centers_ = cluster_centers(*queries, learned.clusters, sample.rng(CENTERS, 0))
+    p, q = learned.clusters
+    learned.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
     others, learned.key_centers_ = queries, learned.query_centers_
     if sample.keys is not sample.queries:
         others = _chosen(spec, learned, sample.keys, sample.key_weights, sample.rng(KEYS))
-        learned.key_centers_ = cluster_centers(*others, learned.clusters, sample.rng(CENTERS, 1))
+    if others is not queries or p != q:
+        learned.key_centers_ = cluster_centers(*others, q, sample.rng(CENTERS, 1))
     centers = learned.query_centers_, learned.key_centers_
     if is_positive(spec):
         learned.rho_ = _roots(queries, others, *centers)

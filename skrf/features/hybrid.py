@@ -197,8 +197,8 @@ class HybridRF(CenteredRandomFeatures):
         Whether bases with Gaussian projections share them, drawn with `coupling`; other bases are
         independent. With False all bases are, instances keep their own coupling, and ``omega_`` is
         that of the first base.
-    n_clusters : int, default=2
-        Number of query clusters and of key clusters, reduced if n_components is too small.
+    n_clusters : int or tuple of two int, default=2
+        Number of query clusters and of key clusters, or both, reduced if n_components is too small.
     recenter : bool, default=True
         With clusters, shift every pair of them to its own origin and use optimal positive features.
         False uses the complex diagonal scaling of the paper.
@@ -217,9 +217,9 @@ class HybridRF(CenteredRandomFeatures):
         Number of coefficient features.
     tau_ : float or ndarray of shape (p,)
         Widths of the Gaussian coefficients; a float for two bases.
-    query_centers_, key_centers_ : ndarray of shape (n_clusters, n_features)
+    query_centers_, key_centers_ : ndarray of shape (p, n_features) and (q, n_features)
         Centres of the clusters, in scaled, shifted inputs.
-    rho_ : ndarray of shape (n_clusters, n_clusters)
+    rho_ : ndarray of shape (p, q)
         Root rho of the features of every pair of clusters, as in `OptimalPositiveRF`; only with
         recentred clusters.
 
@@ -272,7 +272,7 @@ class HybridRF(CenteredRandomFeatures):
         "n_coefficients": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), tuple, list],
         "shared": ["boolean"],
-        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "n_clusters": [Interval(Integral, 1, None, closed="left"), tuple],
         "recenter": ["boolean"],
     }
 
@@ -285,7 +285,7 @@ class HybridRF(CenteredRandomFeatures):
         n_coefficients: int | None = None,
         tau: float | Sequence[float] | Literal["median"] = "median",
         shared: bool = True,
-        n_clusters: int = 2,
+        n_clusters: int | tuple[int, int] = 2,
         recenter: bool = True,
         sigma: Sigma | None = None,
         kernel: Kernel = "gaussian",
@@ -449,6 +449,7 @@ class HybridRF(CenteredRandomFeatures):
     def _sizes(self):
         self._check_base()
         if self._is_clustered:
+            _clustered.check_clusters(self)
             return _clustered.sizes(self)
         if self.coefficients == "gaussian" and isinstance(self.tau, (tuple, list)):
             self._check_widths()
