@@ -133,7 +133,7 @@ def test_a_state_is_a_pytree_that_goes_through_files():
         state.to(torch.float16)
     with pytest.raises(ValueError, match="state must come from earlier positions"):
         attend.step(q, k, v, beams)
-    with pytest.raises(ValueError, match="States need is_causal=True and mask=None"):
+    with pytest.raises(ValueError, match="States need is_causal=True, and mask=None"):
         RandomFeatureAttention().init_state()
     masked = RandomFeatureAttention(is_causal=True, mask=ToeplitzMask(np.ones(3)))
     with pytest.raises(ValueError, match="got is_causal=True and mask=ToeplitzMask"):

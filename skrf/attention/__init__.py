@@ -6,7 +6,7 @@ from .compare import AttentionComparison, AttentionTable, compare_attention
 from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .local import LocalAttention, LocalState
-from .masks import ToeplitzMask
+from .masks import DecayMask, ToeplitzMask
 from .operator import ApproxKernelAttention
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "AttentionDiagnosis",
     "AttentionState",
     "AttentionTable",
+    "DecayMask",
     "GeneralizedMap",
     "LocalAttention",
     "LocalState",

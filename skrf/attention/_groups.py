@@ -11,13 +11,14 @@ import math
 import numpy as np
 
 from .. import _kernels
-from .._arrays import arithmetic, cast, like, namespace, rows_at_once, take
+from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, take
 from .._sums import Memory, Rows
 from .._threads import run_all
 from ..features import needs_double
 from ._inputs import check_finite
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
+_FAR = 64.0  # nats that float32 holds to 4e-6
 _USUAL = 1e6  # values between this and its inverse stay inside the range of float32
 _ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
 _THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
@@ -40,6 +41,8 @@ class KeyGroup:
         True where a key is padding.
     is_double : bool, default=False
         Whether to compute in float64 in any case.
+    log_gates : array of shape (S,), default=None
+        Logs of the share of the past that a position keeps.
 
     Attributes
     ----------
@@ -47,7 +50,8 @@ class KeyGroup:
         Whether sums of the values stay inside the range of float32.
     """
 
-    def __init__(self, maps, q, k, v, padding=None, is_double=False):
+    def __init__(self, maps, q, k, v, padding=None, is_double=False, log_gates=None):
+        self.log_gates = log_gates
         self.maps, self.q, self.k, self.v, self.padding = maps, q, k, v, padding
         self.is_numpy = isinstance(q, np.ndarray)
         largest = check_finite("v", v)
@@ -55,6 +59,7 @@ class KeyGroup:
         sides = (maps.queries, q, "q"), (maps.keys, k, "k")
         # Both sides are checked, and have the highest precision that one of them needs.
         needed = [is_double, not self.is_usual, *(needs_double(*side) for side in sides)]
+        needed.append(log_gates is not None and _falls_far(log_gates))
         self.dtype = namespace(q).float64 if any(needed) else q.dtype
         self._memory = Memory(), Memory()
         if self.is_numpy:
@@ -97,6 +102,17 @@ class KeyGroup:
         if self.padding is None:
             return values
         return xp.where(self.padding[..., rows, None], like(0.0, values), values)
+
+
+def _falls_far(log_gates):
+    """Return whether gates of a block add exponents of which float32 would lose digits."""
+    gates, xp = constant(log_gates), namespace(log_gates)
+    if gates.shape[-1] == 1:  # a step of a stream
+        return False
+    falls = (
+        xp.min(xp.sum(gates[..., rows], axis=-1)) for rows in blocks(gates.shape[-1], FEATURE_ROWS)
+    )
+    return min(map(float, falls)) < -_FAR
 
 
 class Output:
@@ -166,14 +182,15 @@ def sets_of_groups(inputs, maps, is_joint=None):
 
 def key_group(inputs, maps, sets, is_double=False):
     """Return the `KeyGroup` of one set, or of a list of sets that share their maps."""
-    parts = inputs.q, inputs.k, inputs.v, inputs.padding
+    parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates
     if not isinstance(sets, list):
         parts, maps = [None if array is None else array[sets] for array in parts], maps[sets]
     else:
         if len(sets) < len(maps):
             parts = [None if array is None else take(array, sets) for array in parts]
         maps = maps[sets[0]]
-    return KeyGroup(maps, *parts, is_double)
+    *parts, log_gates = parts
+    return KeyGroup(maps, *parts, is_double, log_gates)
 
 
 def for_each(function, groups, inputs):

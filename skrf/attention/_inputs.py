@@ -35,6 +35,8 @@ class Inputs:
         Leading axes of the given queries and keys.
     dtype : dtype
         Type of results: that of the inputs if they are short floats, which are computed in float32.
+    log_gates : ndarray of shape (U, S), default=None
+        Logs of the share of the past that a position keeps, float64.
     """
 
     q: np.ndarray
@@ -44,6 +46,7 @@ class Inputs:
     leading: tuple[int, ...]
     key_leading: tuple[int, ...]
     dtype: Any
+    log_gates: Any = None
 
     @property
     def n_key_heads(self):

@@ -11,8 +11,10 @@ import numpy as np
 from .._arrays import cast
 from .._sums import Sums, is_inside, rise_limit, scale_keys, scale_queries
 from . import _prefix_sums
+from ._gates import faded, gated
 from ._groups import blocks
 
+_RISE = 5.0  # nats that gates may add to exponents on a kept scale
 _LEVEL = 1e12  # weight of a feature on a kept scale: leaves room for sums of many blocks
 
 
@@ -42,22 +44,29 @@ def attend(group, out, sums=None, block_size=None, step=step):
     step : callable, default=step
         Computes the positions that share a scale: another library may have its own way.
     """
-    for block in blocks(group.k.shape[-2], group.rows_at_once(block_size)):
-        values = group.values(block)
-        result = _on_the_scale_so_far(group, block, sums, values)
-        if result is not None:
-            out.put_quotients(block, result.products)
-            sums = _after(sums, result)
-            continue
-        queries, keys = group.query_features(block), group.key_features(block)
-        sums = Sums.before(keys, values) if sums is None else sums
-        for rows, top in _safe_parts(sums, keys):
-            sums = Sums(sums.at(top), top)
-            result = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
-            out.put_quotients(
-                slice(block.start + rows.start, block.start + rows.stop), result.products
-            )
-            sums = _after(sums, result)
+    size = group.rows_at_once(block_size)
+    for block in blocks(group.k.shape[-2], size):
+        gates = None if group.log_gates is None else group.log_gates[..., block]
+        sums = _after_block(group, out, block, gates, sums, step)
+        sums = sums if gates is None else faded(sums, gates)
+    return sums
+
+
+def _after_block(group, out, block, gates, sums, step):
+    """Write the attention of a block to the output, and return the sums including its keys."""
+    values = group.values(block)
+    result = _on_the_scale_so_far(group, block, gates, sums, values)
+    if result is not None:
+        out.put_quotients(block, result.products)
+        return _after(sums, result)
+    queries, keys = group.query_features(block), group.key_features(block)
+    keys = keys if gates is None else gated(keys, gates)
+    sums = Sums.before(keys, values) if sums is None else sums
+    for rows, top in _safe_parts(sums, keys):
+        sums = Sums(sums.at(top), top)
+        result = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
+        out.put_quotients(slice(block.start + rows.start, block.start + rows.stop), result.products)
+        sums = _after(sums, result)
     return sums
 
 
@@ -66,16 +75,18 @@ def _after(sums, result):
     return Sums(sums.sums + cast(result.total, sums.sums.dtype), sums.top)
 
 
-def _on_the_scale_so_far(group, block, sums, values):
+def _on_the_scale_so_far(group, block, gates, sums, values):
     """Return the `Step` of a block on the scale of earlier keys, or None where it does not suit.
 
     It saves the passes that find the largest exponents of both sides.
     """
     is_usual = group.maps.is_positive and group.is_numpy and group.k.ndim == 2
+    is_usual = is_usual and (gates is None or gates.sum() > -_RISE)
     if sums is None or not is_usual or not np.isfinite(sums.top).all():
         return None
     queries = group.query_features(block, -sums.top).values
-    keys = group.key_features(block, sums.top).values
+    keys = group.key_features(block, sums.top)
+    keys = keys.values if gates is None else gated(keys, gates).values
     with np.errstate(over="ignore", invalid="ignore"):
         np.exp(queries, out=queries), np.exp(keys, out=keys)
         result = _prefix_sums.step(sums.sums, queries, keys, values)

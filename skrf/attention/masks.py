@@ -6,12 +6,67 @@ from typing import Self
 
 import numpy as np
 
-from .._arrays import is_array_api
+from .._arrays import is_array_api, to_host
 from .._typing import Array
 from .._validation import check_integer
 from ._masks import GridMask, as_doubles, checked_entries
 
-__all__ = ["ToeplitzMask"]
+__all__ = ["DecayMask", "ToeplitzMask"]
+
+
+class DecayMask:
+    """Weights exp(-rate * lag) of earlier keys, for causal attention of any length.
+
+    Unlike other masks it streams: it is a part of the state, which falls by a factor at every
+    position. `ToeplitzMask.decay` makes it.
+
+    Parameters
+    ----------
+    rate : float or array of shape (n_heads,)
+        Finite numbers >= 0, one for all key heads or one each; torch differentiates a tensor.
+
+    See Also
+    --------
+    ToeplitzMask.decay : Makes one.
+    ApproxKernelAttention : Accepts one as ``mask``, and gates of every position in a call.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import ToeplitzMask
+    >>> ToeplitzMask.decay(np.log(2)).toarray(3)
+    array([[1.  , 0.  , 0.  ],
+           [0.5 , 1.  , 0.  ],
+           [0.25, 0.5 , 1.  ]])
+    """
+
+    def __init__(self, rate: float | Array) -> None:
+        self.rate = rate if is_array_api(rate) else np.asarray(rate)
+        entries = checked_entries(rate, "rate")
+        if entries.ndim > 1:
+            raise ValueError(
+                f"rate must be a number or an array of shape (n_heads,), got {entries.shape}."
+            )
+
+    def toarray(self, length: int) -> np.ndarray:
+        """Return the mask of a number of positions as a matrix.
+
+        Parameters
+        ----------
+        length : int
+            Number of positions.
+
+        Returns
+        -------
+        ndarray of shape (length, length) or (n_heads, length, length)
+            Entry (i, j) is exp(-rate (i - j)) for j <= i, otherwise 0.
+        """
+        lags = np.subtract.outer(*2 * (np.arange(check_integer("length", length)),))
+        rates = to_host(self.rate).astype(np.float64)[..., None, None]
+        return np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
+
+    def __repr__(self):
+        return f"ToeplitzMask.decay({to_host(self.rate).tolist()})"
 
 
 class ToeplitzMask:
@@ -144,6 +199,35 @@ class ToeplitzMask:
         shape = _grid(shape)
         offsets = np.meshgrid(*(np.arange(1 - n, n) for n in shape), indexing="ij")
         return cls(np.broadcast_to(function(*offsets), offsets[0].shape), n_extra=n_extra)
+
+    @staticmethod
+    def decay(rate: float | Array) -> DecayMask:
+        """Return the mask with weights exp(-rate * lag), which streams.
+
+        Parameters
+        ----------
+        rate : float or array of shape (n_heads,)
+            Finite numbers >= 0, one for all key heads or one each. Slopes like ALiBi's are
+            ``2.0 ** -np.arange(1, 9)``.
+
+        Returns
+        -------
+        DecayMask
+            The mask, for causal attention of any length.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skrf.attention import ApproxKernelAttention, ToeplitzMask
+        >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 100, 8))  # two heads
+        >>> mask = ToeplitzMask.decay([0.1, 0.01])
+        >>> attention = ApproxKernelAttention(causal=True, mask=mask, random_state=0)
+        >>> first, state = attention.step(*(x[:, :60] for x in (q, k, v)), attention.init_state())
+        >>> rest, state = attention.step(*(x[:, 60:] for x in (q, k, v)), state)
+        >>> bool(np.allclose(np.concatenate([first, rest], axis=1), attention(q, k, v)))
+        True
+        """
+        return DecayMask(rate)
 
     def toarray(self) -> np.ndarray:
         """Return the mask as a matrix, for small grids.

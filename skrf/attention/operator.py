@@ -23,6 +23,7 @@ from ._feature_maps import (
     rows_of_head,
     rows_of_sets,
 )
+from ._gates import with_gates
 from ._groups import Output, for_each, in_order, key_group, sets_of_groups
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
@@ -37,6 +38,7 @@ from ._judging import (
 from ._masks import as_mask
 from ._state import AttentionState, state_of_sets, sums_of_sets
 from .generalized import GeneralizedMap
+from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
@@ -62,7 +64,8 @@ class ApproxKernelAttention(EstimatorBase):
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
         Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. For
         one mask per query head, pass an array of shape (heads, L, S), or a ToeplitzMask whose
-        weights have an axis for heads.
+        weights have an axis for heads. ``ToeplitzMask.decay(rate)`` is for causal attention of any
+        length, and streams.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
     block_size : int, default=None
@@ -297,7 +300,13 @@ class ApproxKernelAttention(EstimatorBase):
     # ---------------------------------------------------------------- calls
 
     def __call__(
-        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        key_padding_mask: Array | None = None,
+        log_gates: Array | None = None,
     ) -> Array:
         """Return the attention of queries to keys.
 
@@ -313,6 +322,10 @@ class ApproxKernelAttention(EstimatorBase):
             True where a key is padding and ignored, as in torch's MultiheadAttention (the boolean
             mask of torch's scaled_dot_product_attention means the opposite). Shape (S,), or with
             the leading axes of k, with or without its heads.
+        log_gates : array-like of shape (S,), (heads, S) or (..., S), default=None
+            For causal attention: logs, at most 0, of the share of the past that every position
+            keeps. Key j then has the weight exp(sum of the log gates of positions j + 1 to i) more
+            for query i.
 
         Returns
         -------
@@ -337,13 +350,14 @@ class ApproxKernelAttention(EstimatorBase):
             a query sum to 0, so that its output is 0, and with a `GeneralizedMap` or a mask if
             weights of both signs nearly cancel, so that outputs exceed all values.
         """
-        inputs = self._checked(q, k, v, key_padding_mask)
-        n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0]) if self._is_softmax else 0
+        inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
+        is_judged = self._is_softmax and inputs.log_gates is None
+        n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0]) if is_judged else 0
         attended = self._attend(inputs, self._maps(inputs), n_judged=n_judged)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
             warn_of_collapse(attended.distances[1])
-        if not self._is_softmax:
+        if not is_judged:
             warn_of_cancelled(attended.out, inputs.v)
         return inputs.given_layout(attended.out)
 
@@ -364,7 +378,7 @@ class ApproxKernelAttention(EstimatorBase):
             The state before the inputs; None if the sums after them are not wanted.
         """
         scale, mask = check_scale(self.scale, inputs.k.shape[-1]), None
-        if self.mask is not None:
+        if self.mask is not None and not isinstance(self.mask, DecayMask):
             lengths = inputs.q.shape[-2], inputs.k.shape[-2]
             mask = as_mask(self.mask, *lengths, inputs.n_query_heads, self.causal, inputs.q)
         is_joint = before = None
@@ -422,12 +436,13 @@ class ApproxKernelAttention(EstimatorBase):
         Raises
         ------
         ValueError
-            If the operator is not causal, or has a mask.
+            If the operator is not causal, or has a mask that is no decay.
         """
-        if not self.causal or self.mask is not None:
+        if not self.causal or not (self.mask is None or isinstance(self.mask, DecayMask)):
             raise ValueError(
-                f"Streaming needs causal=True and mask=None, got causal={self.causal!r} and "
-                f"mask={type(self.mask).__name__}."
+                "Streaming needs causal=True, and mask=None or ToeplitzMask.decay(rate), got "
+                f"causal={self.causal!r} and mask={type(self.mask).__name__}. Other masks need all "
+                "earlier keys: only exponentials of the lag can be part of a state."
             )
         return AttentionState()
 
@@ -439,6 +454,7 @@ class ApproxKernelAttention(EstimatorBase):
         state: AttentionState,
         *,
         key_padding_mask: Array | None = None,
+        log_gates: Array | None = None,
     ) -> tuple[Array, AttentionState]:
         """Return causal attention of the next positions, and the state after them.
 
@@ -452,6 +468,8 @@ class ApproxKernelAttention(EstimatorBase):
             From `init_state` or the previous step; it is not changed.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
+        log_gates : array-like of shape (n,), (heads, n) or (..., n), default=None
+            As in a call.
 
         Returns
         -------
@@ -468,7 +486,7 @@ class ApproxKernelAttention(EstimatorBase):
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
-        inputs = self._checked(q, k, v, key_padding_mask)
+        inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
         attended = self._attend(inputs, self._maps(inputs), state=state)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         return inputs.given_layout(attended.out), attended.state
@@ -494,7 +512,7 @@ class ApproxKernelAttention(EstimatorBase):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        inputs = self._checked(q, k, k, key_padding_mask)
+        inputs = self._gated(self._checked(q, k, k, key_padding_mask))
         # Attention to unit vectors: column j holds the factors of value j.
         n_keys = inputs.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*inputs.k.shape[:-1], n_keys))
@@ -522,7 +540,7 @@ class ApproxKernelAttention(EstimatorBase):
         AttentionDiagnosis
             ``relative_error``, ``effective_features``, ``sampled_errors`` and ``has_collapsed``.
         """
-        inputs = self._checked(q, k, v, key_padding_mask)
+        inputs = self._gated(self._checked(q, k, v, key_padding_mask))
         maps = self._maps(inputs)
         # A feature costs as much as an exact key, and once more for the heads that share keys.
         window = round(maps[0].n_features * (1 + 1 / inputs.q.shape[1]))
@@ -551,6 +569,10 @@ class ApproxKernelAttention(EstimatorBase):
     def _is_softmax(self):
         """Whether the output estimates softmax attention without a mask."""
         return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
+
+    def _gated(self, inputs, log_gates=None):
+        """Return inputs with the gates of a call, and of a mask that is a decay."""
+        return with_gates(inputs, log_gates, self.mask, self.causal)
 
     def _checked(self, q, k, v, key_padding_mask, causal=None):
         """Return the checked inputs of a call; contents are checked set by set, on threads."""

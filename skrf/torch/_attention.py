@@ -36,6 +36,7 @@ class Attention(nn.Module):
         scale: float | None = None,
         enable_gqa: bool = True,
         key_padding_mask: "torch.Tensor | None" = None,
+        log_gates: "torch.Tensor | None" = None,
     ) -> torch.Tensor:
         """Return the attention of queries to keys.
 
@@ -62,6 +63,9 @@ class Attention(nn.Module):
             Whether keys may have fewer heads than queries.
         key_padding_mask : Tensor of bool of shape (batch, S), default=None
             True where a key is padding and ignored.
+        log_gates : Tensor of shape (S,), (heads, S) or (batch, heads, S), default=None
+            For causal `RandomFeatureAttention`: logs of the share of the past that every position
+            keeps, at most 0, one per key head; they are trained.
 
         Returns
         -------
@@ -87,9 +91,9 @@ class Attention(nn.Module):
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            out = self._stream.attend(self, *parts, hidden)
+            out = self._stream.attend(self, *parts, hidden, log_gates)
         else:
-            out = self._attend(*parts, hidden, mask, is_causal)
+            out = self._attend(*parts, hidden, mask, is_causal, log_gates)
         return out[:, 0] if query.ndim == 3 else out
 
     def init_state(self) -> Any:
@@ -103,14 +107,19 @@ class Attention(nn.Module):
         Raises
         ------
         ValueError
-            If the module is not causal, or has a mask.
+            If the module is not causal, or has a mask that is no decay.
         """
-        if not self.is_causal or self.mask is not None:
+        if not self.is_causal or not self._mask_streams:
             raise ValueError(
-                f"States need is_causal=True and mask=None, got is_causal={self.is_causal!r} and "
-                f"mask={type(self.mask).__name__}."
+                "States need is_causal=True, and mask=None or ToeplitzMask.decay(rate), got "
+                f"is_causal={self.is_causal!r} and mask={type(self.mask).__name__}."
             )
         return self._state_type()
+
+    @property
+    def _mask_streams(self):
+        """Whether the mask is None, or can be part of a state."""
+        return self.mask is None
 
     def step(
         self,
@@ -120,6 +129,7 @@ class Attention(nn.Module):
         state: Any,
         *,
         key_padding_mask: "torch.Tensor | None" = None,
+        log_gates: "torch.Tensor | None" = None,
     ) -> tuple[torch.Tensor, Any]:
         """Return causal attention of the next positions, and the state after them.
 
@@ -134,6 +144,8 @@ class Attention(nn.Module):
             From `init_state` or the previous step; it is not changed.
         key_padding_mask : Tensor of bool of shape (batch, n), default=None
             True where a key is padding and ignored.
+        log_gates : Tensor of shape (n,), (heads, n) or (batch, heads, n), default=None
+            As in a call.
 
         Returns
         -------
@@ -151,14 +163,14 @@ class Attention(nn.Module):
         _, parts = self._checked(query, key, value, True)
         if self.training and self.dropout:
             parts[2] = nn.functional.dropout(parts[2], self.dropout)
-        out, state = self._step(*parts, key_padding_mask, state, self.seed)
+        out, state = self._step(*parts, key_padding_mask, log_gates, state, self.seed)
         return out[:, 0] if query.ndim == 3 else out, state
 
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
         """Return the attention of inputs with heads."""
         raise NotImplementedError
 
-    def _step(self, query, key, value, key_padding_mask, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
         """Return the attention of the next positions and the state after them."""
         raise NotImplementedError
 

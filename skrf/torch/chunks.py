@@ -112,10 +112,10 @@ def _attentions(modules):
     for attention in found:
         if not attention.is_causal:
             raise ValueError(f"modules hold {attention!r}: chunks need is_causal=True.")
-        if attention.mask is not None:
+        if not attention._mask_streams:
             raise ValueError(
                 f"modules hold attention with mask={type(attention.mask).__name__}: chunks need "
-                "mask=None, because a state knows no positions."
+                "mask=None or ToeplitzMask.decay(rate), because a state knows no positions."
             )
     return list(found)
 

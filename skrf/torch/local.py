@@ -161,7 +161,8 @@ class LocalAttention(Attention):
         return self
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
+        _check_no_gates(log_gates)
         if mask is not None:
             raise ValueError(
                 f"attn_mask of shape {tuple(mask.shape)}: local attention honours (batch, S) and "
@@ -171,7 +172,8 @@ class LocalAttention(Attention):
             return self._operator(is_causal)(query, key, value, key_padding_mask=key_padding_mask)
 
     @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
+        _check_no_gates(log_gates)
         parts, options = (query, key, value, state), {"key_padding_mask": key_padding_mask}
         if not torch.is_autocast_enabled(query.device.type):
             return self._operator(True).step(*parts, **options)
@@ -206,3 +208,8 @@ class LocalAttention(Attention):
         """
         names = "window", "n_heavy", "n_summaries", "block", "is_causal", "dropout"
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def _check_no_gates(log_gates):
+    if log_gates is not None:
+        raise ValueError("log_gates must be None: LocalAttention has no gates.")

@@ -11,7 +11,7 @@ from torch import nn
 from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
-from ..attention import ApproxKernelAttention, ToeplitzMask
+from ..attention import ApproxKernelAttention, DecayMask, ToeplitzMask
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
@@ -23,6 +23,7 @@ __all__ = ["RandomFeatureAttention"]
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
+_OF_MASKS = {ToeplitzMask: "weights", DecayMask: "rate"}  # what may be trained
 _OF_OPERATORS = "feature_map", "scale"
 _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
@@ -141,7 +142,7 @@ class RandomFeatureAttention(Attention):
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name == "mask":
-            weights = value.weights if isinstance(value, ToeplitzMask) else None
+            weights = getattr(value, _OF_MASKS.get(type(value), ""), None)
             self.mask_weights = weights if isinstance(weights, nn.Parameter) else None
         elif name in _OF_OPERATORS and "_operators" in vars(self):
             for operator in (
@@ -149,6 +150,15 @@ class RandomFeatureAttention(Attention):
                 *(operator for operator, _ in self._fitted.values()),
             ):
                 setattr(operator, name, value)
+
+    @property
+    def _mask_streams(self):
+        """Whether the mask is None, a decay, or a callable that returns one."""
+        mask = self.mask
+        if callable(mask) and not isinstance(mask, torch.Tensor):
+            with torch.no_grad():
+                mask = mask()
+        return mask is None or isinstance(mask, DecayMask)
 
     # ---------------------------------------------------------------- operators
 
@@ -185,11 +195,11 @@ class RandomFeatureAttention(Attention):
             if mask is not None:
                 raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
             mask = given
-        elif isinstance(mask, ToeplitzMask) and self.mask_weights is not None:
+        elif type(mask) in _OF_MASKS and self.mask_weights is not None:
             # torch replaces parameters in load_state_dict(assign=True) and functional_call.
             mask = copy.copy(mask)
-            mask.weights = self.mask_weights
-        elif callable(mask) and not isinstance(mask, (ToeplitzMask, torch.Tensor)):
+            setattr(mask, _OF_MASKS[type(mask)], self.mask_weights)
+        elif callable(mask) and not isinstance(mask, torch.Tensor):
             mask = mask()
         copied.mask = mask
         try:
@@ -266,7 +276,7 @@ class RandomFeatureAttention(Attention):
     # ---------------------------------------------------------------- calls
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
         operator = self._of_seed(is_causal, self._seed_of_call())
         n_queries, n_keys = query.shape[-2], key.shape[-2]
         if is_causal and n_queries < n_keys:  # whatever earlier queries are, they change nothing
@@ -276,7 +286,8 @@ class RandomFeatureAttention(Attention):
             torch.autocast(query.device.type, enabled=False),
             self._masked(operator, mask) as masked,
         ):
-            out = masked(query, key, value, key_padding_mask=key_padding_mask)
+            options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
+            out = masked(query, key, value, **options)
         return out[..., -n_queries:, :]
 
     def _of_seed(self, is_causal, seed):
@@ -288,10 +299,11 @@ class RandomFeatureAttention(Attention):
         return self._count() if self.training and self.redraw_every is not None else self.seed
 
     @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
         operator = self._of_seed(True, seed)
-        with torch.autocast(query.device.type, enabled=False):
-            out, state = operator.step(query, key, value, state, key_padding_mask=key_padding_mask)
+        options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
+        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
+            out, state = masked.step(query, key, value, state, **options)
         return out, StreamState(**vars(state))
 
     def _count(self):

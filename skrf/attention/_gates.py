@@ -1,0 +1,105 @@
+"""Gates: the share of the past that every position keeps, on a log scale.
+
+A position multiplies what earlier ones have left by its gate, so that key j has the weight
+exp(G_i - G_j) phi(q_i) . phi(k_j) for query i, G the running sum of log gates. The factor exp(G_i)
+cancels in the quotient, and exp(-G_j) is added to the exponents of the key's features. Counted from
+the start of every block, these shifts stay small; after a block all sums fall by its gates.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from .._arrays import (
+    arithmetic,
+    cast,
+    constant,
+    in_library_of,
+    is_array_api,
+    namespace,
+    to_host,
+)
+from .._sums import Rows, Sums
+from ._inputs import as_array, check_real
+from .masks import DecayMask
+
+
+def with_gates(inputs, log_gates, mask, is_causal):
+    """Return inputs with the log gates of a call and of a mask that is a decay, (U, S)."""
+    rate = mask.rate if isinstance(mask, DecayMask) else None
+    if log_gates is None and rate is None:
+        return inputs
+    if not is_causal:
+        raise ValueError("log_gates and ToeplitzMask.decay need causal=True, got causal=False.")
+    if mask is not None and rate is None:
+        raise ValueError(
+            f"log_gates need mask=None or ToeplitzMask.decay(rate), got mask={type(mask).__name__}."
+        )
+    shape, k = (*inputs.key_leading, inputs.k.shape[-2]), inputs.k
+    total = 0.0
+    if log_gates is not None:
+        total = total + _broadcast(_checked(log_gates, k), shape, "log_gates", "(..., heads, S)")
+    if rate is not None:
+        rates = _in_library(rate, k)
+        if rates.ndim:
+            rates = rates[:, None]
+        allowed = f"a number, or one for each of {inputs.n_key_heads} key heads"
+        total = total - _broadcast(rates, shape, "the rate of ToeplitzMask.decay", allowed)
+    return replace(inputs, log_gates=namespace(k).reshape(total, inputs.k.shape[:-1]))
+
+
+def _in_library(values, k):
+    values = values if is_array_api(values) else as_array("log_gates", values)
+    values = (
+        values if is_array_api(values) == is_array_api(k) else in_library_of(to_host(values), k)
+    )
+    return cast(values, namespace(k).float64)
+
+
+def _checked(log_gates, k):
+    log_gates = log_gates if is_array_api(log_gates) else as_array("log_gates", log_gates)
+    check_real("log_gates", log_gates)
+    log_gates, xp = _in_library(log_gates, k), namespace(k)
+    if not bool(xp.all(xp.isfinite(log_gates) & (log_gates <= 0))):
+        raise ValueError("log_gates must hold finite numbers <= 0: gates lie in (0, 1].")
+    return log_gates
+
+
+def _broadcast(values, shape, name, allowed):
+    try:
+        return namespace(values).broadcast_to(values, shape)
+    except (ValueError, RuntimeError):
+        raise ValueError(
+            f"{name} must be {allowed}, broadcastable to {shape}, got {tuple(values.shape)}."
+        ) from None
+
+
+def falls_within(log_gates):
+    """Return the sums of log gates up to and including every position of a block."""
+    if not is_array_api(log_gates):
+        return np.cumsum(log_gates, axis=-1)
+    return namespace(log_gates).cumulative_sum(log_gates, axis=-1)
+
+
+def gated(keys, log_gates):
+    """Return the features of the keys of a block, raised by the gates from its start on.
+
+    NumPy features are overwritten.
+    """
+    shift = -cast(falls_within(log_gates), keys.values.dtype)[..., None]
+    if keys.scale is None:
+        return Rows(arithmetic(keys.values).add(keys.values, shift))
+    fixed, values = constant(shift), keys.values
+    if is_array_api(values):  # no gradient flows through scales
+        values = values * namespace(values).exp(shift - fixed)
+    return Rows(values, keys.scale + fixed)
+
+
+def faded(sums, log_gates):
+    """Return `Sums` as they are after the gates of a block."""
+    xp, values = namespace(log_gates), sums.sums
+    fall = log_gates[..., 0] if log_gates.shape[-1] == 1 else xp.sum(log_gates, axis=-1)
+    fixed = constant(fall)
+    if is_array_api(values):  # no gradient flows through exponents
+        values = values * xp.exp(fall - fixed)[..., None, None]
+    return Sums(values, sums.top + fixed[..., None])

@@ -1,0 +1,210 @@
+"""Gates and decays of causal attention against the dense mask that they stand for."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
+from skrf.attention import ApproxKernelAttention, DecayMask, GeneralizedMap, ToeplitzMask
+
+L, D, E = 300, 6, 5
+RNG = np.random.default_rng(0)
+Q, K, V = RNG.normal(size=(2, 4, L, D)), *RNG.normal(size=(2, 2, 2, L, D))
+GATES = -(RNG.exponential(size=(2, 2, L)) ** 3)
+MAPS = {
+    "optimal": OptimalPositiveRF(24, random_state=0),
+    "asymmetric": AdaptiveRF(24, asymmetric=True, random_state=0),
+    "relu": GeneralizedMap(64, epsilon=0.1, random_state=0),
+}
+maps = pytest.mark.parametrize("name", MAPS)
+
+
+def dense(log_gates):
+    """Return exp(G_i - G_j) for j <= i, of shape (..., L, L)."""
+    sums = np.cumsum(log_gates, axis=-1)
+    logs = sums[..., :, None] - sums[..., None, :]
+    return np.where(np.tri(logs.shape[-1], dtype=bool), np.exp(np.minimum(logs, 0)), 0.0)
+
+
+def expected(feature_map, log_gates, mode=None):
+    """Return the attention of the dense mask, a batch entry and head at a time."""
+    out = np.empty((2, 4, L, V.shape[-1]))
+    for b, h in np.ndindex(2, 4):
+        operator = ApproxKernelAttention(feature_map, causal=True, mask=dense(log_gates[b, h // 2]))
+        out[b, h] = operator(Q[b, h], K[b, h // 2], V[b, h // 2])
+    return out
+
+
+@pytest.mark.parametrize("block_size", [None, 7, 64])
+@maps
+def test_gates_are_a_dense_mask_of_products(name, block_size):
+    operator = ApproxKernelAttention(MAPS[name], causal=True, block_size=block_size)
+    out = operator(Q, K, V, log_gates=GATES)
+    assert_allclose(out, expected(MAPS[name], GATES), atol=1e-10)
+    same = np.broadcast_to(GATES[:1], GATES.shape)
+    assert_array_equal(operator(Q, K, V, log_gates=GATES[0]), operator(Q, K, V, log_gates=same))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.01, 2.0, 50.0, [0.3, 0.0]])
+@maps
+def test_a_decay_is_a_toeplitz_mask(name, rate):
+    mask, rates = ToeplitzMask.decay(rate), np.broadcast_to(rate, (2,))
+    gates = np.broadcast_to(-rates[:, None], (2, 2, L))
+    operator = ApproxKernelAttention(MAPS[name], causal=True, mask=mask)
+    assert_allclose(operator(Q, K, V), expected(MAPS[name], gates), atol=1e-10)
+    assert_allclose(mask.toarray(9), dense(-np.multiply.outer(np.asarray(rate), np.ones(9))))
+    matrix = operator.attention_matrix(Q, K)
+    assert_allclose(matrix @ np.repeat(V, 2, axis=1), operator(Q, K, V), atol=1e-10)
+    both = operator(Q, K, V, log_gates=GATES)
+    assert_allclose(both, expected(MAPS[name], GATES + gates), atol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [[L], [1] * L, [100, 1, 150, 49]])
+@maps
+def test_gates_stream(name, sizes):
+    operator = ApproxKernelAttention(MAPS[name], causal=True, mask=ToeplitzMask.decay(0.05))
+    whole, state, parts = operator(Q, K, V, log_gates=GATES), operator.init_state(), []
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        rows = slice(end - size, end)
+        given = (array[..., rows, :] for array in (Q, K, V))
+        out, state = operator.step(*given, state, log_gates=GATES[..., rows])
+        parts.append(out)
+    assert_allclose(np.concatenate(parts, axis=-2), whole, atol=1e-10)
+
+
+def test_padding_and_float32():
+    padding = RNG.uniform(size=(2, L)) < 0.2
+    operator = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    out = operator(Q, K, V, log_gates=GATES, key_padding_mask=padding)
+    kept = ~padding[0]
+    sums = np.cumsum(GATES[0], axis=-1)[..., kept]
+    gates = np.diff(sums, axis=-1, prepend=0.0)
+    one = operator(Q[0][:, kept], K[0][:, kept], V[0][:, kept], log_gates=gates)
+    assert_allclose(out[0][:, kept], one, atol=1e-10)
+    single = operator(*(x.astype(np.float32) for x in (Q, K, V)), log_gates=GATES)
+    assert single.dtype == np.float32
+    assert_allclose(single, operator(Q, K, V, log_gates=GATES), atol=2e-4)
+
+
+def test_a_long_stream_of_decays_neither_overflows_nor_forgets_its_scale():
+    operator = ApproxKernelAttention(MAPS["optimal"], causal=True, mask=ToeplitzMask.decay(3.0))
+    q, k, v = RNG.normal(size=(3, 2000, D))
+    out = operator(q, k, v)
+    assert np.isfinite(out).all()
+    assert_allclose(out[-20:], operator(q[-40:], k[-40:], v[-40:])[-20:], atol=1e-10)
+
+
+def test_signed_features_are_gated_by_their_scales():
+    operator = ApproxKernelAttention(RFFSampler(4000, random_state=0), causal=True)
+    small = Q / 4, K / 4, V
+    gates = np.full(L, -0.1)
+    out = operator(*small, log_gates=gates)
+    masked = ApproxKernelAttention(
+        RFFSampler(4000, random_state=0), causal=True, mask=dense(gates)
+    )(*small)
+    assert_allclose(out, masked, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ApproxKernelAttention()(Q, K, V, log_gates=GATES), "need causal=True"),
+        (
+            lambda: ApproxKernelAttention(mask=ToeplitzMask.decay(0.1))(Q, K, V),
+            "need causal=True",
+        ),
+        (
+            lambda: ApproxKernelAttention(causal=True, mask=np.ones((L, L)))(
+                Q, K, V, log_gates=GATES
+            ),
+            "log_gates need mask=None or",
+        ),
+        (lambda: ApproxKernelAttention(causal=True)(Q, K, V, log_gates=-GATES), "numbers <= 0"),
+        (
+            lambda: ApproxKernelAttention(causal=True)(Q, K, V, log_gates=GATES[:, :, 1:]),
+            r"log_gates must be \(..., heads, S\)",
+        ),
+        (
+            lambda: ApproxKernelAttention(causal=True, mask=ToeplitzMask.decay([1, 2, 3]))(Q, K, V),
+            "a number, or one for each of 2 key heads",
+        ),
+        (lambda: ToeplitzMask.decay(-1.0), "rate must be finite and >= 0"),
+        (lambda: ToeplitzMask.decay(np.ones((2, 2))), "rate must be a number or an array"),
+        (
+            lambda: ApproxKernelAttention(causal=True, mask=ToeplitzMask([1, 1, 1])).init_state(),
+            "only exponentials of the lag",
+        ),
+    ],
+)
+def test_gates_that_do_not_fit_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+# ------------------------------------------------------------------ torch
+
+
+def test_torch_differentiates_gates_and_rates_in_calls_steps_and_chunks():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention, chunked_loss
+
+    q, k, v = (torch.tensor(x[:, :, :70]) for x in (Q, K, V))
+    gates = torch.tensor(GATES[..., :70] - 0.01, requires_grad=True)
+    rate = torch.nn.Parameter(torch.tensor([0.2, 0.1], dtype=torch.float64))
+    make = {"is_causal": True, "random_state": 0}
+    module = RandomFeatureAttention(MAPS["optimal"], mask=ToeplitzMask.decay(rate), **make)
+    assert [p is rate for p in module.parameters()] == [True]
+    target = torch.tensor(RNG.normal(size=(2, 4, 70, D)))
+
+    def gradients(out):
+        return torch.autograd.grad(((out - target) ** 2).sum(), (gates, rate), retain_graph=True)
+
+    # The dense mask, by the features of the same draw.
+    plain = RandomFeatureAttention(MAPS["optimal"], **make)
+    sums = torch.cumsum(gates - rate[:, None], -1)
+    logs = sums[..., :, None] - sums[..., None, :]
+    mask = torch.exp(torch.where(torch.ones(70, 70).tril().bool(), logs, -torch.inf))
+    rows = []
+    for b in range(2):
+        operator = plain._operator(True, plain.seed)
+        operator.mask = mask[b].repeat_interleave(2, dim=0)
+        rows.append(operator(q[b], k[b], v[b]))
+    reference = torch.stack(rows)
+    wanted = gradients(reference)
+    out = module(q, k, v, log_gates=gates)
+    assert_allclose(out.detach(), reference.detach(), atol=1e-10)
+    for actual, value in zip(gradients(out), wanted, strict=True):
+        assert_allclose(actual, value, rtol=1e-7, atol=1e-9)
+    state, parts = module.init_state(), []
+    for rows in (slice(0, 30), slice(30, 31), slice(31, 70)):
+        given = (x[:, :, rows] for x in (q, k, v))
+        step, state = module.step(*given, state, log_gates=gates[..., rows])
+        parts.append(step)
+    for actual, value in zip(gradients(torch.cat(parts, 2)), wanted, strict=True):
+        assert_allclose(actual, value, rtol=1e-7, atol=1e-9)
+    rate.grad = None
+
+    def loss_of(rows):
+        given = (x[:, :, rows] for x in (q, k, v))
+        out = module(*given, log_gates=gates.detach()[..., rows])
+        return ((out - target[:, :, rows]) ** 2).sum()
+
+    chunked_loss(loss_of, 70, chunk_size=16, modules=module).backward()
+    assert_allclose(rate.grad, wanted[1], rtol=1e-7)
+
+
+def test_a_mask_may_be_a_function_that_returns_a_decay():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import LocalAttention, RandomFeatureAttention
+
+    log_rate = torch.zeros(2, requires_grad=True)
+    module = RandomFeatureAttention(
+        MAPS["optimal"], is_causal=True, mask=lambda: ToeplitzMask.decay(log_rate.exp())
+    )
+    q, k, v = (torch.tensor(x[:, :, :20]) for x in (Q, K, V))
+    out, _ = module.step(q, k, v, module.init_state())
+    out.sum().backward()
+    assert log_rate.grad.abs().min() > 0
+    assert isinstance(module.mask(), DecayMask)
+    with pytest.raises(ValueError, match="LocalAttention has no gates"):
+        LocalAttention(is_causal=True)(q, k, v, log_gates=torch.zeros(20))
