@@ -6,8 +6,10 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from samples import X, Y, fitted
 from scipy.spatial.distance import cdist
+from sklearn.base import clone
 
 from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf.features import Coefficients
 
 
 def test_a_single_cluster_is_its_base_and_pairs_meet_in_one_block():
@@ -59,6 +61,63 @@ def test_sides_may_have_different_numbers_of_clusters(recenter, keys):
         HybridRF(coefficients="clustered", n_clusters=(2, 3, 4)).fit(X)
     with pytest.raises(ValueError, match="n_clusters must be an integer"):
         HybridRF(coefficients="clustered", n_clusters=(2, 0)).fit(X)
+
+
+def cosines(width):
+    """Return the coefficients of "gaussian" with one width as a user writes them."""
+
+    def sampler(n_rows, n_features, rng):
+        return rng.normal(size=(n_rows, n_features)) / width
+
+    return Coefficients(0.0, [(np.cos, np.cos), (np.sin, np.sin)], sampler)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (Coefficients(0.5, [(lambda z: np.sign(z) / 2, np.sign)]), {"coefficients": "angular"}),
+        (cosines(0.8), {"coefficients": "gaussian", "tau": 0.8}),
+        (Coefficients(1.3, [(lambda z: 0 * z, np.tanh)]), None),
+    ],
+    ids=["angular", "gaussian", "constant"],
+)
+def test_coefficients_of_a_user_are_unbiased_with_the_variance_of_those_they_are(given, named):
+    params = {"coupling": "iid", "sigma": 0.5, "n_coefficients": 3}
+    hybrid = HybridRF(120, coefficients=given, **params, random_state=0).fit(X)
+    draws = np.array([hybrid.redraw(seed).approximate_kernel(X[:7], Y[:8]) for seed in range(1500)])
+    exact, spread = hybrid.exact_kernel(X[:7], Y[:8]), draws.std(axis=0)
+    assert (np.abs(draws.mean(axis=0) - exact) < 5 * spread / np.sqrt(1500)).all()
+    with pytest.raises(NotImplementedError, match="Coefficients of a user. theory.compare"):
+        hybrid.kernel_variance(X)
+    if named is not None:
+        other = HybridRF(120, **named, **params, random_state=0).fit(X)
+        m = hybrid.omega_.shape[0]
+        # The same number of projections, whose columns differ.
+        sized = next(
+            sized
+            for n_components in range(20, 400)
+            if (sized := other.set_params(n_components=n_components).fit(X)).omega_.shape[0] == m
+        )
+        ratios = draws.var(axis=0) / sized.kernel_variance(X[:7], Y[:8])
+        assert 0.93 < np.median(ratios) < 1.07
+    assert_allclose(clone(hybrid).fit(X).transform(X), hybrid.redraw(0).transform(X))
+
+
+def test_coefficients_that_make_no_sense_are_refused():
+    for wrong, said in (
+        ((0.5, []), "functions must hold pairs"),
+        ((0.5, [(np.sin,)]), "functions must hold pairs"),
+        ((np.nan, [(np.sin, np.cos)]), "constant must be a finite number"),
+        ((0.5, [(np.sin, np.cos)], 3), "sampler must be a callable"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Coefficients(*wrong)
+    narrow = Coefficients(0.5, [(np.sin, np.sin)], lambda n, d, rng: rng.normal(size=(n, d + 1)))
+    with pytest.raises(ValueError, match="sampler must return finite rows of shape"):
+        HybridRF(coefficients=narrow).fit(X)
+    three = "positive", "hyperbolic", "trigonometric"
+    with pytest.raises(ValueError, match="coefficients of a user are for two bases"):
+        HybridRF(coefficients=cosines(1.0), base=three).fit(X)
 
 
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])

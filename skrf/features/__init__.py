@@ -13,6 +13,7 @@ from ._adapters import (
     suits_ratios,
 )
 from ._clusters import by_first, row_codes, spread_rows
+from ._coefficients import Coefficients
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF
@@ -32,6 +33,7 @@ __all__ = [
     "BaseRandomFeatures",
     "ClusterNystroem",
     "ClusterQuantizer",
+    "Coefficients",
     "DenseExponentialRF",
     "DiscreteRF",
     "FeatureMap",

@@ -6,12 +6,14 @@ the index of the base whose columns they multiply.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from numbers import Real
 
 import numpy as np
 
 from .. import variances
-from .._arrays import columns, like, namespace
+from .._arrays import cast, columns, like, namespace
 
 _FAR = 150.0  # standard deviations at which a Gaussian vanishes
 
@@ -121,6 +123,103 @@ class Gaussian:
             expected[[k, k + 1], [k, k + 1]] += spread
             expected[[k, k + 1], [k + 1, k]] -= spread
         return expected
+
+
+class Coefficients:
+    """Weights of two bases for `HybridRF`: lambda(x, y) of the second, 1 - lambda of the first.
+
+    lambda(x, y) = a + E sum_i f_i(tau . x) g_i(tau . y), the mean over rows tau.
+
+    Parameters
+    ----------
+    constant : float
+        a.
+    functions : sequence of tuple of two callables
+        (f_i, g_i): functions of arrays of products.
+    sampler : callable, default=None
+        Takes a number of rows, their width and a NumPy Generator, and returns rows tau. None means
+        normal ones.
+
+    See Also
+    --------
+    HybridRF : Takes one as ``coefficients``.
+
+    References
+    ----------
+    Choromanski et al., Hybrid random features (2022), definition 2.1.
+
+    Examples
+    --------
+    The weights of ``coefficients="angular"``, the angle over pi for the first base:
+
+    >>> import numpy as np
+    >>> from skrf import HybridRF
+    >>> from skrf.features import Coefficients
+    >>> angular = Coefficients(0.5, [(lambda z: np.sign(z) / 2, np.sign)])
+    >>> X = np.random.default_rng(0).normal(size=(50, 3)) / 2
+    >>> HybridRF(400, coefficients=angular, random_state=0).fit(X).transform(X).shape
+    (50, 378)
+    """
+
+    def __init__(
+        self,
+        constant: float,
+        functions: Sequence[tuple[Callable, Callable]],
+        sampler: Callable | None = None,
+    ) -> None:
+        functions = list(functions)
+        is_pair = [isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in functions]
+        if (
+            not functions
+            or not all(is_pair)
+            or not all(map(callable, sum(map(list, functions), [])))
+        ):
+            raise ValueError(f"functions must hold pairs of two callables, got {functions!r}.")
+        if (
+            isinstance(constant, bool)
+            or not isinstance(constant, Real)
+            or not math.isfinite(constant)
+        ):
+            raise ValueError(f"constant must be a finite number, got {constant!r}.")
+        if sampler is not None and not callable(sampler):
+            raise ValueError(f"sampler must be a callable or None, got {sampler!r}.")
+        self.constant, self.functions, self.sampler = float(constant), functions, sampler
+
+    def n_columns(self, n_coefficients, widths):
+        """Return the number of columns per projection, given those of each base."""
+        return sum(widths) + n_coefficients * self.growth(widths)
+
+    def growth(self, widths):
+        """Return how many columns a coefficient adds."""
+        return len(self.functions) * sum(widths)
+
+    def draw(self, n_rows, n_features, rng):
+        """Return rows tau."""
+        if self.sampler is None:
+            return rng.standard_normal((n_rows, n_features))
+        rows = np.asarray(self.sampler(n_rows, n_features, rng), dtype=np.float64)
+        if rows.shape != (n_rows, n_features) or not np.isfinite(rows).all():
+            raise ValueError(
+                f"sampler must return finite rows of shape {(n_rows, n_features)}, got "
+                f"{rows.shape}."
+            )
+        return rows
+
+    def blocks(self, products, one, n_bases, *, keys):
+        """Return the blocks of one side, given products with the tau rows and a column of 1."""
+        made = [(one * (1.0 if keys else weight), k) for k, weight in self._constants()]
+        root = math.sqrt(max(products.shape[1], 1))
+        for pair in self.functions:
+            values = cast(pair[keys](products), products.dtype) / root
+            made += [(-values if keys else values, 0), (values, 1)]
+        return made
+
+    def _constants(self):
+        return (0, 1 - self.constant), (1, self.constant)
+
+    def pull_back(self, products, by_multipliers, *, keys):
+        """Raise: derivatives of the functions are not known."""
+        raise NotImplementedError("No gradients are available for functions of Coefficients.")
 
 
 def _cosines(products, n_groups):

@@ -24,7 +24,7 @@ from .._validation import Interval, StrOptions, check_positive, draft_of
 from ..projections import Coupling, CouplingLike, DenseProjection, Projection
 from . import _clustered
 from ._affine import Affine
-from ._coefficients import Angular, Gaussian
+from ._coefficients import Angular, Coefficients, Gaussian
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from ._sigma import median_distance
@@ -63,7 +63,7 @@ class HybridMap(FeatureMap):
         Coordinates of the rows that coefficients see.
     taus : Projection
         Projections of the coefficients.
-    combination : Angular or Gaussian
+    combination : Angular, Gaussian or Coefficients
         Kind of coefficients.
     is_keys : bool, default=False
         Which side this is.
@@ -72,7 +72,7 @@ class HybridMap(FeatureMap):
     bases: tuple
     affine: Affine
     taus: Projection
-    combination: Angular | Gaussian
+    combination: Angular | Gaussian | Coefficients
     is_keys: bool = False
     is_positive = False
 
@@ -182,10 +182,11 @@ class HybridRF(CenteredRandomFeatures):
         "trigonometric" or an unfitted instance such as ``OptimalPositiveRF()``. Instances must be
         unbiased and symmetric, and do not see labels. Sigma, kernel, center, sizes and seeds are
         set here, and with ``shared=True`` so are coupling and projection. Unused with clusters.
-    coefficients : {"angular", "gaussian", "clustered"}, default="angular"
+    coefficients : {"angular", "gaussian", "clustered"} or Coefficients, default="angular"
         Weights of p + 1 bases. "angular": f, f (1 - f), ..., (1 - f)^p, where f is the angle
         between the inputs over pi; "gaussian": 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of
-        their distance; "clustered": membership in clusters.
+        their distance; "clustered": membership in clusters; or your own for two bases, a
+        `skrf.features.Coefficients`.
     n_coefficients : int, default=None
         Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0 to
         8, where c is the number of components per projection that one of them adds (for two bases,
@@ -268,7 +269,7 @@ class HybridRF(CenteredRandomFeatures):
 
     _parameter_constraints = {
         "base": [tuple, list],
-        "coefficients": [StrOptions({*_COEFFICIENTS, "clustered"})],
+        "coefficients": [StrOptions({*_COEFFICIENTS, "clustered"}), Coefficients],
         "n_coefficients": [Interval(Integral, 1, None, closed="left"), None],
         "tau": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), tuple, list],
         "shared": ["boolean"],
@@ -281,7 +282,7 @@ class HybridRF(CenteredRandomFeatures):
         n_components: int = 100,
         *,
         base: Sequence[str | BaseRandomFeatures] = ("positive", "trigonometric"),
-        coefficients: Literal["angular", "gaussian", "clustered"] = "angular",
+        coefficients: Literal["angular", "gaussian", "clustered"] | Coefficients = "angular",
         n_coefficients: int | None = None,
         tau: float | Sequence[float] | Literal["median"] = "median",
         shared: bool = True,
@@ -453,7 +454,9 @@ class HybridRF(CenteredRandomFeatures):
             return _clustered.sizes(self)
         if self.coefficients == "gaussian" and isinstance(self.tau, (tuple, list)):
             self._check_widths()
-        combination = _COEFFICIENTS[self.coefficients]
+        combination = self._kind
+        if isinstance(combination, Coefficients) and len(self.base) != 2:
+            raise ValueError(f"coefficients of a user are for two bases, got base={self.base!r}.")
         widths = [base._columns_per_projection for base in self._bases()]
         n, growth = self.n_coefficients, combination.growth(widths)
         if n is None:
@@ -493,7 +496,13 @@ class HybridRF(CenteredRandomFeatures):
 
     def _combination(self, learned):
         """Return the coefficients; signs without any tau give a single base the weight 1."""
-        return _COEFFICIENTS["angular" if learned.is_alone else self.coefficients]
+        return _COEFFICIENTS["angular"] if learned.is_alone else self._kind
+
+    @property
+    def _kind(self):
+        """The kind of coefficients, of those without clusters."""
+        given = self.coefficients
+        return given if isinstance(given, Coefficients) else _COEFFICIENTS[given]
 
     def _check_widths(self):
         widths = [check_positive("tau", width) for width in self.tau]
@@ -566,7 +575,9 @@ class HybridRF(CenteredRandomFeatures):
         draw.bases = tuple(made)
         # Projections of the coefficients for a width of 1; clusters have none.
         n_taus = getattr(learned, "n_coefficients_", 0) * (len(self.base) - 1)
-        draw.taus = rng_of(seed, COEFFICIENTS).standard_normal((n_taus, learned.n_features))
+        rng, shape = rng_of(seed, COEFFICIENTS), (n_taus, learned.n_features)
+        is_given = isinstance(self.coefficients, Coefficients) and n_taus
+        draw.taus = self.coefficients.draw(*shape, rng) if is_given else rng.standard_normal(shape)
         return draw
 
     def _assemble(self, learned, draw):
@@ -588,6 +599,11 @@ class HybridRF(CenteredRandomFeatures):
         if self._is_clustered:
             self._check_is_dense()
             self._check_is_iid()
+        if isinstance(self.coefficients, Coefficients) and not learned.is_alone:
+            raise NotImplementedError(
+                "No closed form is known for Coefficients of a user. theory.compare estimates the "
+                "error from draws."
+            )
         sharing = self._sharing(learned)
         if len(sharing) > 1:
             self._check_is_dense()
