@@ -26,6 +26,7 @@ __all__ = ["KernelSampler"]
 
 _BRANCHES = 64  # children of a node
 _DRAWS = 2**15  # that go down the tree together
+_LEAST = 1e-200  # sum of a feature over all keys below which scales are found anew
 _ROOM = 600.0  # nats by which a key's features may exceed those of `fit`
 
 
@@ -153,6 +154,7 @@ class KernelSampler(EstimatorBase):
         self._levels = [np.ascontiguousarray(np.exp(logs - self._top).T)]
         while self._levels[-1].shape[1] > 1:
             self._levels.append(_sums(self._levels[-1]))
+        self._has_some = self._levels[-1][:, 0] > 0
 
     def _checked(self, name, rows):
         return validate_rows(self, rows, reset=False, name=name)
@@ -257,15 +259,16 @@ class KernelSampler(EstimatorBase):
                 f"indices must lie in 0 to {self.n_keys_ - 1}, got {indices.min()} to "
                 f"{indices.max()}."
             )
-        chosen = np.atleast_2d(indices)
-        top = finite(logs.max(axis=1, keepdims=True))
-        weights, values = np.exp(logs - top), np.empty(chosen.shape)
-        for row, (weight, places) in enumerate(zip(weights, chosen, strict=True)):
-            values[row] = weight @ self._levels[0][:, places]
+        chosen, sums = np.atleast_2d(indices), self._levels[-1]
+        # Shares of a feature, and of keys in it, neither of which leaves the range of floats.
         with np.errstate(divide="ignore"):
-            values = np.log(values) + top
-            totals = log_sum_exp(logs + np.log(self._levels[-1][:, 0]))
-        return (values - totals[:, None]).reshape(indices.shape)
+            shares = exp_max_one(logs + np.log(sums[:, 0]))
+        shares /= shares.sum(axis=1, keepdims=True)
+        inverse, values = 1 / np.where(sums > 0, sums, 1.0), np.empty(chosen.shape)
+        for row, (share, places) in enumerate(zip(shares, chosen, strict=True)):
+            values[row] = share @ (self._levels[0][:, places] * inverse)
+        with np.errstate(divide="ignore"):
+            return np.log(values).reshape(indices.shape)
 
     def update(self, i: int, key: Array) -> Self:
         """Replace a key; O(M log n).
@@ -285,9 +288,10 @@ class KernelSampler(EstimatorBase):
         check_is_fitted(self, "n_keys_")
         if check_integer("i", i, 0) >= self.n_keys_:
             raise ValueError(f"i must lie in 0 to {self.n_keys_ - 1}, got {i!r}.")
-        row = self._checked("key", np.atleast_2d(key))
-        if len(row) != 1:
+        row = to_host(self._checked("key", key if np.ndim(key) == 2 or sp.issparse(key) else [key]))
+        if row.shape[0] != 1:
             raise ValueError(f"key must have shape ({self.n_features_in_},), got {np.shape(key)}.")
+        row = row.toarray() if sp.issparse(row) else row
         logs = self._logs(1, "key", row)[0] + self._log_weights[i]
         self._keys[i] = row[0]
         if (logs - self._top).max() > _ROOM:  # beyond the scale of the other keys
@@ -297,6 +301,9 @@ class KernelSampler(EstimatorBase):
         for below, above in zip(self._levels, self._levels[1:], strict=False):
             i //= _BRANCHES
             above[:, i] = below[:, _BRANCHES * i : _BRANCHES * (i + 1)].sum(axis=1)
+        totals = self._levels[-1][:, 0]
+        if totals.min(where=self._has_some, initial=1.0) < _LEAST:  # far below the scale of `fit`
+            self._build()
         return self
 
 

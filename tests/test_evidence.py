@@ -133,6 +133,22 @@ def test_a_hidden_state_is_summed_out(kind):
     assert_allclose(one[1], middle - chain.marginals(unary=unary)[1], atol=1e-12)
 
 
+def test_masks_count_in_lists_of_paths_of_one_length():
+    chain, tree = ChainMRF(LEFT, RIGHT), TreeMRF([(0, 1), (1, 2)], LEFT)
+    paths = [np.ma.array([0, 1, 2], mask=[0, 1, 0]), np.ma.array([3, 1, 0], mask=[0, 0, 1])]
+    for call in (
+        chain.log_prob,
+        tree.log_prob,
+        lambda paths: chain.log_prob(paths, unary=UNARIES[0]),
+        lambda paths: chain.log_prob_gradient(paths)["embeddings"],
+    ):
+        assert_allclose(call(paths), call(np.ma.stack(paths)))
+        assert_allclose(
+            call([paths[0], paths[1].data]), call(np.ma.stack([paths[0], paths[1].data]))
+        )
+    assert_allclose(chain.log_prob(paths[:1])[0], chain.log_prob(paths[0]))
+
+
 def test_trees_sum_out_hidden_states_too():
     tree = TreeMRF([(0, 1), (1, 2)], TABLES)
     every = np.array(list(np.ndindex(SIZES)))
@@ -197,6 +213,7 @@ def test_fit_learns_from_paths_with_hidden_states():
             r"unary\[1\]\[0\] must",
         ),
         (lambda chain: chain.sample(unary=[]), "unary must hold"),
+        (lambda chain: chain.decode(unary=[UNARIES[0], []]), r"unary\[1\]: a chain needs"),
         (lambda chain: chain.log_prob([[0, 1]], unary=UNARIES), "paths must be of the lengths of"),
         (lambda chain: chain.log_prob([0, 1], unary=UNARIES[0]), "paths must have 3 states"),
         (lambda chain: chain.edge_marginals(unary=UNARIES), "two variables or more"),
@@ -260,6 +277,8 @@ def test_the_log_partition_of_a_forest_adds_up():
     # One table for all: the variables are those that edges name, or as many as unaries.
     shared = TreeMRF([(0, 1), (2, 3)], LEFT, feature_map="exact")
     assert_allclose(shared.log_partition(), 2 * TreeMRF([(0, 1)], LEFT).log_partition())
+    apart = TreeMRF([], [LEFT, TABLES[0]])
+    assert_allclose(apart.log_partition(), np.log(4) + np.log(2))
     shared.set_params(unary=np.zeros((6, 4)))
     expected = 2 * TreeMRF([(0, 1)], LEFT).log_partition() + 2 * np.log(4)
     assert_allclose(shared.log_partition(), expected)

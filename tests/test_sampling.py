@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import chisquare
@@ -102,6 +103,37 @@ def test_weights_multiply_probabilities():
     for wrong in (-weights, 0 * weights, weights[:3]):
         with pytest.raises(ValueError, match="sample_weight"):
             KernelSampler().fit(keys, sample_weight=wrong)
+
+
+@pytest.mark.parametrize("move", [20.0, -30.0])
+def test_keys_may_move_far_from_where_they_were_fitted(move):
+    rng = np.random.default_rng(3)
+    keys, q = rng.normal(size=(300, 16)) / 4, rng.normal(size=(2, 16)) / 4
+    far = np.r_[move, np.zeros(15)]
+    for first, then in ((keys + far, keys - far), (100 * keys, 10 * keys), (keys, 10 * keys)):
+        sampler = KernelSampler(random_state=0).fit(first)
+        for i, key in enumerate(then):
+            sampler.update(i, key)
+        again = KernelSampler(FrozenEstimator(sampler.feature_map_)).fit(then)
+        every = np.tile(np.arange(300), (2, 1))
+        assert_allclose(sampler.log_partition(q), again.log_partition(q))
+        assert_allclose(np.exp(sampler.log_prob(q, every)).sum(axis=1), 1)
+        actual, expected = sampler.log_prob(q, every), again.log_prob(q, every)
+        is_there = expected > -400
+        assert_allclose(actual[is_there], expected[is_there], atol=1e-8)
+
+
+def test_a_new_key_may_come_as_a_table_or_sparse():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(RNG.normal(size=(9, 3)), columns=list("abc"))
+    sampler = KernelSampler(random_state=0).fit(table)
+    sampler.update(0, table.iloc[[1]])
+    assert_array_equal(sampler._keys[0], sampler._keys[1])
+    with pytest.raises(ValueError, match="feature names"):
+        sampler.update(0, table.iloc[[1]][list("cba")])
+    sparse = KernelSampler(random_state=0).fit(sp.csr_array(table.to_numpy()))
+    sparse.update(0, sp.csr_array(table.to_numpy()[[1]]))
+    assert_array_equal(sparse._keys[0], sparse._keys[1])
 
 
 def test_float32_agrees_and_keys_are_copied():

@@ -99,6 +99,16 @@ def test_large_evidence_and_long_chains_lose_nothing():
     assert_allclose(shifted, chain.log_partition(unary), rtol=1e-9)
 
 
+@pytest.mark.parametrize("lowest", [-1e9, -1e18, -1e300, np.finfo(float).min])
+def test_a_very_low_number_forbids_as_minus_infinity_does(lowest):
+    chain, unary = SemiMarkovChain(LEFT, [0.0, 0.0, 0.0], later=RIGHT), np.array(UNARY)
+    unary[0, 0] = unary[1, 0] = -np.inf
+    low = np.where(np.isneginf(unary), lowest, unary)
+    assert_allclose(chain.log_partition(low), chain.log_partition(unary))
+    assert_allclose(chain.marginals(low), chain.marginals(unary), atol=1e-14)
+    assert_allclose(chain.decode(low)[0], chain.decode(unary)[0])
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import variances
 from .._arrays import cast, columns, like, namespace
+from .._typing import Array
 
 _FAR = 150.0  # standard deviations at which a Gaussian vanishes
 
@@ -185,15 +186,15 @@ class Coefficients:
             raise ValueError(f"sampler must be a callable or None, got {sampler!r}.")
         self.constant, self.functions, self.sampler = float(constant), functions, sampler
 
-    def n_columns(self, n_coefficients, widths):
+    def n_columns(self, n_coefficients: int, widths: Sequence[int]) -> int:
         """Return the number of columns per projection, given those of each base."""
         return sum(widths) + n_coefficients * self.growth(widths)
 
-    def growth(self, widths):
+    def growth(self, widths: Sequence[int]) -> int:
         """Return how many columns a coefficient adds."""
         return len(self.functions) * sum(widths)
 
-    def draw(self, n_rows, n_features, rng):
+    def draw(self, n_rows: int, n_features: int, rng: np.random.Generator) -> np.ndarray:
         """Return rows tau."""
         if self.sampler is None:
             return rng.standard_normal((n_rows, n_features))
@@ -205,7 +206,7 @@ class Coefficients:
             )
         return rows
 
-    def blocks(self, products, one, n_bases, *, keys):
+    def blocks(self, products: Array, one: Array, n_bases: int, *, keys: bool) -> list:
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
         made = [(one * (1.0 if keys else weight), k) for k, weight in self._constants()]
         root = math.sqrt(max(products.shape[1], 1))
@@ -217,7 +218,7 @@ class Coefficients:
     def _constants(self):
         return (0, 1 - self.constant), (1, self.constant)
 
-    def pull_back(self, products, by_multipliers, *, keys):
+    def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Array:
         """Raise: derivatives of the functions are not known."""
         raise NotImplementedError("No gradients are available for functions of Coefficients.")
 

@@ -45,6 +45,10 @@ class Evidence:
     def checked(self, sizes_of):
         """Return the evidence with arrays whose shapes fit, given the states for a length."""
         name = "unary" if self.layout == "one" else "unary[{}]"
+        for i, chain in enumerate(self.chains):
+            with naming(name.format(i)):
+                if len(chain) == 0:
+                    raise ValueError("a chain needs one variable or more, got none.")
         chains = [
             check_unary(chain, sizes_of(len(chain)), name.format(i))
             for i, chain in enumerate(self.chains)
@@ -156,6 +160,9 @@ def check_states(name, states, sizes):
         Returns the numbers of states, given the number of variables.
     """
     is_hidden: Any = False
+    if isinstance(states, (list, tuple)) and any(map(np.ma.isMaskedArray, states)):
+        with naming(name):
+            states = np.ma.stack(states)
     if isinstance(states, np.ma.MaskedArray):
         is_hidden = np.ma.getmaskarray(states)
         # If all are masked the type is meaningless: numpy.ma.masked is a float.

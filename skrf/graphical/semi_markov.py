@@ -144,7 +144,7 @@ class SemiMarkovChain(EstimatorBase):
                 f"segments must have states 0 to {n_states - 1} and durations 1 to {most} that sum "
                 f"to {lattice.length}, got {segments.tolist()}."
             )
-        ends, nothing = np.cumsum(lasting), np.zeros(lattice.weights.shape)
+        ends, nothing = np.cumsum(lasting), np.zeros((lattice.length + 1, n_states))
         weight = self._pair.values(states[:-1], states[1:]).sum()
         for state, n, end in zip(states, lasting, ends, strict=True):
             weight += lattice.terms(nothing, end)[n - 1, state]
@@ -253,21 +253,21 @@ class _Lattice:
         self.pair, self.length = pair, len(unary)
         self.durations = durations[: self.length]
         tops = unary.max(axis=1, keepdims=True)
-        self.top = float(tops.sum())
-        before = np.zeros((1, unary.shape[1]))
-        allowed = np.where(unary > -np.inf, unary - tops, 0.0)
-        self.weights = np.concatenate([before, np.cumsum(allowed, axis=0)])
-        self.n_forbidden = np.concatenate([before, np.cumsum(unary == -np.inf, axis=0)])
-
-    def segments(self, starts, ends):
-        """Return the log weights of segments of 1, 2, ... positions, (n_durations, n)."""
-        weights = self.weights[ends] - self.weights[starts] + self.durations[: len(ends - starts)]
-        return np.where(self.n_forbidden[ends] > self.n_forbidden[starts], -np.inf, weights)
+        with np.errstate(over="ignore"):  # to -inf
+            self.top, self.unary = float(tops.sum()), unary - tops
 
     def terms(self, starts, end):
         """Return the log weights of what ends at a position, by duration of the last segment."""
-        at = end - 1 - np.arange(min(end, len(self.durations)))
-        return starts[at] + self.segments(at, np.full(len(at), end))
+        n = min(end, len(self.durations))
+        return starts[end - n : end][::-1] + _running(
+            self.unary[end - n : end][::-1], self.durations
+        )
+
+    def _terms_from(self, following, start):
+        """Return the log weights of what begins at a position, by duration of the first segment."""
+        n = min(self.length - start, len(self.durations))
+        sums = _running(self.unary[start : start + n], self.durations)
+        return following[start + 1 : start + n + 1] + sums
 
     def total(self, ending):
         """Return the log sum over all segmentations but for `top`, of which there must be some."""
@@ -278,7 +278,7 @@ class _Lattice:
 
     def forward(self, kind="sums"):
         """Return log weights of what ends in a state and leads to one, and details, by position."""
-        shape = self.weights.shape
+        shape = self.length + 1, self.unary.shape[1]
         ending, starts = np.full(shape, -np.inf), np.full(shape, -np.inf)
         starts[0], details = 0.0, {}
         for t in range(1, self.length + 1):
@@ -290,13 +290,20 @@ class _Lattice:
 
     def backward(self):
         """Return log weights of what follows a state that ends, and of one that begins."""
-        shape = self.weights.shape
+        shape = self.length + 1, self.unary.shape[1]
         following, after = np.full(shape, -np.inf), np.full(shape, -np.inf)
         following[-1] = 0.0
         for t in range(self.length - 1, -1, -1):
-            at = t + 1 + np.arange(min(self.length - t, len(self.durations)))
-            terms = self.segments(np.full(len(at), t), at) + following[at]
-            after[t] = log_sum_exp(terms, axis=0)
+            after[t] = log_sum_exp(self._terms_from(following, t), axis=0)
             if t:
                 following[t], _ = self.pair.sums(after[t])
         return following, after
+
+
+def _running(rows, durations):
+    """Return the sums of the first 1, 2, ... rows, and of their durations.
+
+    Each is summed anew: differences of sums over the whole chain would lose digits.
+    """
+    with np.errstate(over="ignore"):  # to -inf
+        return np.cumsum(rows, axis=0) + durations[: len(rows)]

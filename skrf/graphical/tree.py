@@ -119,7 +119,8 @@ class TreeMRF(FieldModel):
 
     @property
     def _n_variables(self):
-        return None if len(_checked(self.edges)) else 1
+        with naming("embeddings"):  # a single array may come in a list
+            return 1 if len(self.embeddings) == 1 and len(_checked(self.edges)) == 0 else None
 
     def _edges(self, n_tables):
         return _checked(self.edges, n_tables if n_tables > 1 else None).tolist()
