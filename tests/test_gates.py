@@ -94,6 +94,30 @@ def test_a_long_stream_of_decays_neither_overflows_nor_forgets_its_scale():
     assert_allclose(out[-20:], operator(q[-40:], k[-40:], v[-40:])[-20:], atol=1e-10)
 
 
+@pytest.mark.parametrize("gate", [-30.0, -1e4, -1e9, -1e20, -1e300, np.finfo(float).min])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gate_that_keeps_nothing_begins_anew(gate, dtype):
+    q, k, v = RNG.normal(size=(3, 60, D)).astype(dtype)
+    gates = np.full(60, -0.3)
+    gates[[20, 41]] = gate
+    operator = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    expected = np.concatenate(
+        [
+            operator(q[rows], k[rows], v[rows], log_gates=np.full(len(q[rows]), -0.3))
+            for rows in (slice(0, 20), slice(20, 41), slice(41, 60))
+        ]
+    )
+    room = {"rtol": 0, "atol": 2e-5 if dtype == "float32" or gate == -30 else 1e-10}
+    assert_allclose(operator(q, k, v, log_gates=gates), expected, **room)
+    for size in (1, 7):
+        state, parts = operator.init_state(), []
+        for start in range(0, 60, size):
+            rows = slice(start, start + size)
+            out, state = operator.step(q[rows], k[rows], v[rows], state, log_gates=gates[rows])
+            parts.append(out)
+        assert_allclose(np.concatenate(parts), expected, **room)
+
+
 def test_signed_features_are_gated_by_their_scales():
     operator = ApproxKernelAttention(RFFSampler(4000, random_state=0), causal=True)
     small = Q / 4, K / 4, V
@@ -206,5 +230,13 @@ def test_a_mask_may_be_a_function_that_returns_a_decay():
     out.sum().backward()
     assert log_rate.grad.abs().min() > 0
     assert isinstance(module.mask(), DecayMask)
+    trained = RandomFeatureAttention(
+        is_causal=True, mask=ToeplitzMask.decay(torch.nn.Parameter(torch.tensor(0.1)))
+    )
+    trained(q, k, v)
+    with torch.no_grad():
+        trained.mask_weights -= 1.0
+    with pytest.raises(ValueError, match="rate must be finite and >= 0"):
+        trained(q, k, v)
     with pytest.raises(ValueError, match="LocalAttention has no gates"):
         LocalAttention(is_causal=True)(q, k, v, log_gates=torch.zeros(20))

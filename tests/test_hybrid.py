@@ -55,8 +55,15 @@ def test_sides_may_have_different_numbers_of_clusters(recenter, keys):
     assert (np.abs(draws.mean(axis=0) - exact) < 5 * np.sqrt(variance / 400)).all()
     ratios = draws.var(axis=0) / variance
     assert 0.8 < np.median(ratios) < 1.2
-    small = HybridRF(5, **params, random_state=0).fit(X, keys=keys)
-    assert small.n_components_ <= 5
+    for n_components, asked, got in (
+        (64, (100, 3), (21, 3)),
+        (64, (60, 60), (8, 8)),
+        (5, (2, 3), (2, 2)),
+    ):
+        params = {"coefficients": "clustered", "n_clusters": asked, "random_state": 0}
+        small = HybridRF(n_components, **params).fit(X, keys=keys)
+        assert (len(small.query_centers_), len(small.key_centers_)) == got
+        assert small.n_components_ <= n_components
     with pytest.raises(ValueError, match="n_clusters must be a number or a pair"):
         HybridRF(coefficients="clustered", n_clusters=(2, 3, 4)).fit(X)
     with pytest.raises(ValueError, match="n_clusters must be an integer"):

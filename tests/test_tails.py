@@ -267,6 +267,15 @@ def test_the_uniform_bound_of_sines_is_the_least_of_the_stated_formula(d):
         assert_allclose(actual, min((net + slope).min(), 1), rtol=1e-4)
 
 
+def test_numbers_of_components_of_sines_are_enough():
+    for kernel in ("gaussian", "softmax"):
+        fitted = RFFSampler(8, coupling="iid", kernel=kernel, sigma=1.0, random_state=0)
+        given = {"error": 0.3, "radius": 0.5}
+        count = theory.n_components_uniform(fitted.fit(sphere(2)), **given)
+        enough = fitted.set_params(n_components=count).fit(sphere(2))
+        assert_allclose(theory.uniform_bound(enough, **given), 0.05, rtol=0.02)
+
+
 def test_no_draw_of_sines_exceeds_the_uniform_bound():
     """All differences within a ball, on a grid, where the bound is below one in twenty."""
     R, error, grid = 0.5, 0.5, np.linspace(-1, 1, 201)[:, None]

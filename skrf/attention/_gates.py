@@ -3,10 +3,12 @@
 A position multiplies what earlier ones have left by its gate, so that key j has the weight
 exp(G_i - G_j) phi(q_i) . phi(k_j) for query i, G the running sum of log gates. The factor exp(G_i)
 cancels in the quotient, and exp(-G_j) is added to the exponents of the key's features. Counted from
-the start of every block, these shifts stay small; after a block all sums fall by its gates.
+the first position of every block, these shifts stay small; all sums fall by the gate of that
+position before the block, and by the others after it. Gates that keep nearly nothing begin a block.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,7 +22,9 @@ from .._arrays import (
     to_host,
 )
 from .._sums import Rows, Sums
+from ._groups import RESET, blocks
 from ._inputs import as_array, check_real
+from ._masks import checked_entries
 from .masks import DecayMask
 
 
@@ -40,6 +44,8 @@ def with_gates(inputs, log_gates, mask, is_causal):
     if log_gates is not None:
         total = total + _broadcast(_checked(log_gates, k), shape, "log_gates", "(..., heads, S)")
     if rate is not None:
+        if is_array_api(rate):
+            checked_entries(rate, "rate")  # again, because training changes it
         rates = _in_library(rate, k)
         if rates.ndim:
             rates = rates[:, None]
@@ -74,19 +80,26 @@ def _broadcast(values, shape, name, allowed):
         ) from None
 
 
-def falls_within(log_gates):
-    """Return the sums of log gates up to and including every position of a block."""
-    if not is_array_api(log_gates):
-        return np.cumsum(log_gates, axis=-1)
-    return namespace(log_gates).cumulative_sum(log_gates, axis=-1)
+def blocks_of_gates(log_gates, size):
+    """Return slices of at most `size` positions, in which gates close at the first one only."""
+    is_reset = to_host(constant(log_gates)) < -RESET
+    resets = np.flatnonzero(is_reset.reshape(-1, is_reset.shape[-1]).any(axis=0))
+    edges = np.unique([0, *resets, is_reset.shape[-1]]).tolist()
+    return [
+        slice(start + block.start, start + block.stop)
+        for start, end in pairwise(edges)
+        for block in blocks(end - start, size)
+    ]
 
 
 def gated(keys, log_gates):
-    """Return the features of the keys of a block, raised by the gates from its start on.
+    """Return the features of the keys of a block, raised by its gates but the first.
 
     NumPy features are overwritten.
     """
-    shift = -cast(falls_within(log_gates), keys.values.dtype)[..., None]
+    xp, rest = namespace(log_gates), log_gates[..., 1:]
+    falls = xp.concat([xp.zeros_like(log_gates[..., :1]), _running(rest)], axis=-1)
+    shift = -cast(falls, keys.values.dtype)[..., None]
     if keys.scale is None:
         return Rows(arithmetic(keys.values).add(keys.values, shift))
     fixed, values = constant(shift), keys.values
@@ -95,11 +108,18 @@ def gated(keys, log_gates):
     return Rows(values, keys.scale + fixed)
 
 
+def _running(log_gates):
+    if not is_array_api(log_gates):
+        return np.cumsum(log_gates, axis=-1)
+    return namespace(log_gates).cumulative_sum(log_gates, axis=-1)
+
+
 def faded(sums, log_gates):
-    """Return `Sums` as they are after the gates of a block."""
+    """Return `Sums` as they are after some gates."""
     xp, values = namespace(log_gates), sums.sums
     fall = log_gates[..., 0] if log_gates.shape[-1] == 1 else xp.sum(log_gates, axis=-1)
     fixed = constant(fall)
     if is_array_api(values):  # no gradient flows through exponents
         values = values * xp.exp(fall - fixed)[..., None, None]
-    return Sums(values, sums.top + fixed[..., None])
+    with np.errstate(over="ignore"):  # to -inf: nothing is left
+        return Sums(values, sums.top + fixed[..., None])

@@ -18,6 +18,7 @@ from ..features import needs_double
 from ._inputs import check_finite
 
 FEATURE_ROWS = 1024  # rows whose features are held at a time
+RESET = 20.0  # nats by which a gate lets the past fall so far that a block begins there
 _FAR = 64.0  # nats that float32 holds to 4e-6
 _USUAL = 1e6  # values between this and its inverse stay inside the range of float32
 _ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
@@ -109,6 +110,7 @@ def _falls_far(log_gates):
     gates, xp = constant(log_gates), namespace(log_gates)
     if gates.shape[-1] == 1:  # a step of a stream
         return False
+    gates = xp.where(gates < -RESET, like(0.0, gates), gates)  # those begin a block
     falls = (
         xp.min(xp.sum(gates[..., rows], axis=-1)) for rows in blocks(gates.shape[-1], FEATURE_ROWS)
     )

@@ -11,9 +11,10 @@ import numpy as np
 from .._arrays import cast
 from .._sums import Sums, is_inside, rise_limit, scale_keys, scale_queries
 from . import _prefix_sums
-from ._gates import faded, gated
+from ._gates import blocks_of_gates, faded, gated
 from ._groups import blocks
 
+_LARGEST = 1e30  # exponent of a kept scale
 _RISE = 5.0  # nats that gates may add to exponents on a kept scale
 _LEVEL = 1e12  # weight of a feature on a kept scale: leaves room for sums of many blocks
 
@@ -45,10 +46,15 @@ def attend(group, out, sums=None, block_size=None, step=step):
         Computes the positions that share a scale: another library may have its own way.
     """
     size = group.rows_at_once(block_size)
-    for block in blocks(group.k.shape[-2], size):
-        gates = None if group.log_gates is None else group.log_gates[..., block]
-        sums = _after_block(group, out, block, gates, sums, step)
-        sums = sums if gates is None else faded(sums, gates)
+    if group.log_gates is None:
+        for block in blocks(group.k.shape[-2], size):
+            sums = _after_block(group, out, block, None, sums, step)
+        return sums
+    for block in blocks_of_gates(group.log_gates, size):
+        gates, is_one = group.log_gates[..., block], block.stop - block.start == 1
+        sums = None if sums is None else faded(sums, gates[..., :1])
+        sums = _after_block(group, out, block, None if is_one else gates, sums, step)
+        sums = sums if is_one else faded(sums, gates[..., 1:])
     return sums
 
 
@@ -81,8 +87,8 @@ def _on_the_scale_so_far(group, block, gates, sums, values):
     It saves the passes that find the largest exponents of both sides.
     """
     is_usual = group.maps.is_positive and group.is_numpy and group.k.ndim == 2
-    is_usual = is_usual and (gates is None or gates.sum() > -_RISE)
-    if sums is None or not is_usual or not np.isfinite(sums.top).all():
+    is_usual = is_usual and (gates is None or gates[1:].sum() > -_RISE)
+    if sums is None or not is_usual or not (np.abs(sums.top) < _LARGEST).all():
         return None
     queries = group.query_features(block, -sums.top).values
     keys = group.key_features(block, sums.top)

@@ -226,8 +226,10 @@ def sizes(spec):
     width = 1 if is_positive(spec) else 2
     most = int(spec.n_components) // width
     if isinstance(spec.n_clusters, tuple):
-        queries = min(spec.n_clusters[0], most)
-        clusters = queries, min(spec.n_clusters[1], most // queries)
+        few, many = sorted(spec.n_clusters)
+        few = min(few, math.isqrt(most))
+        clusters = few, min(many, most // few)
+        clusters = clusters if spec.n_clusters[0] <= spec.n_clusters[1] else clusters[::-1]
     else:
         clusters = 2 * (min(int(spec.n_clusters), math.isqrt(most)),)
     return SimpleNamespace(n_projections=most // math.prod(clusters), clusters=clusters)

@@ -405,7 +405,7 @@ def n_components_uniform(
 
     Parameters
     ----------
-    feature_map : OptimalPositiveRF or GeneralizedExponentialRF
+    feature_map : OptimalPositiveRF, RFFSampler or GeneralizedExponentialRF
         As in `uniform_bound`.
     error : float
         Absolute error > 0.
@@ -461,7 +461,7 @@ def n_components_uniform(
         return (log_net(top - step) - left) / per_projection
 
     optimum = minimize_scalar(count, bounds=(1e-6, _SMALLEST_NET), method="bounded")
-    return math.ceil(optimum.fun)
+    return feature_map._columns_per_projection * math.ceil(optimum.fun)
 
 
 def _uniform_terms(feature_map, error, radius):

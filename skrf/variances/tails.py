@@ -33,6 +33,7 @@ def log_upper_tail(log_moments, share, n_terms):
     for rows in gen_batches(len(share), max(1, _BLOCK // _N_MOMENTS)):
         moments = np.exp(log_moments(rows, k))
         series = np.log1p(moments @ weights.T)
-        rates = series - _MULTIPLIERS * (moments[:, :1] + share[rows, None])
-        logs[rows] = n_terms * rates.min(axis=1)
+        with np.errstate(over="ignore"):  # to a bound of 0
+            rates = series - _MULTIPLIERS * (moments[:, :1] + share[rows, None])
+            logs[rows] = n_terms * rates.min(axis=1)
     return np.minimum(logs, 0.0)
