@@ -500,9 +500,9 @@ class HybridRF(CenteredRandomFeatures):
 
     @property
     def _kind(self):
-        """The kind of coefficients, of those without clusters."""
+        """The kind of coefficients; None with clusters."""
         given = self.coefficients
-        return given if isinstance(given, Coefficients) else _COEFFICIENTS[given]
+        return given if isinstance(given, Coefficients) else _COEFFICIENTS.get(given)
 
     def _check_widths(self):
         widths = [check_positive("tau", width) for width in self.tau]
