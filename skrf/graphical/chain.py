@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 
@@ -431,6 +431,19 @@ class ChainMRF(FieldModel):
                 results[place] = stacked(own)
         return evidence.arranged(results)
 
+    @overload
+    def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray: ...
+
+    @overload
+    def edge_marginals(
+        self,
+        length: None = None,
+        position: int = 0,
+        *,
+        unary: Array | Sequence[Array],
+        lengths: Array | None = None,
+    ) -> np.ndarray | list[np.ndarray]: ...
+
     def edge_marginals(
         self,
         length: int | None = None,
@@ -466,6 +479,18 @@ class ChainMRF(FieldModel):
             raise ValueError(f"position must lie in 0 to {last}, got {position!r}.")
         joint = self._each(evidence, lambda field: field.edge_marginals(position + 1))
         return joint[0] if evidence.layout == "one" else joint
+
+    @overload
+    def decode(self, length: int | None = None) -> tuple[float, np.ndarray]: ...
+
+    @overload
+    def decode(
+        self,
+        length: None = None,
+        *,
+        unary: Array | Sequence[Array],
+        lengths: Array | None = None,
+    ) -> tuple[float | np.ndarray, np.ndarray | list[np.ndarray]]: ...
 
     def decode(
         self,
@@ -530,6 +555,22 @@ class ChainMRF(FieldModel):
         evidence = self._evidence(length, unary, lengths)
         results = self._each(evidence, lambda field: stacked(field.max_marginals()))
         return evidence.arranged(results)
+
+    @overload
+    def sample(
+        self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
+    ) -> np.ndarray: ...
+
+    @overload
+    def sample(
+        self,
+        length: None = None,
+        n: int = 1,
+        *,
+        unary: Array | Sequence[Array],
+        lengths: Array | None = None,
+        random_state: RandomState = None,
+    ) -> np.ndarray | list[np.ndarray]: ...
 
     def sample(
         self,
