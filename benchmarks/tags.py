@@ -134,7 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=1500)
     args = parser.parse_args()
-    warnings.simplefilter("ignore", ConvergenceWarning)
+    warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are limited for all
     train, test = tokens_of("train")[: args.sentences], tokens_of("dev")
     names = {tag: i for i, tag in enumerate(sorted({r[2] for s in train for r in s}))}
     tags, truth = (np.array([names.get(r[2], -1) for s in p for r in s]) for p in (train, test))

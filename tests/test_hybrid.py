@@ -59,6 +59,7 @@ def test_sides_may_have_different_numbers_of_clusters(recenter, keys):
         (64, (100, 3), (21, 3)),
         (64, (60, 60), (8, 8)),
         (5, (2, 3), (2, 2)),
+        (8, (60, 60), (2, 2)),
     ):
         params = {"coefficients": "clustered", "n_clusters": asked, "random_state": 0}
         small = HybridRF(n_components, **params).fit(X, keys=keys)

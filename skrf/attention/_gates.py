@@ -55,10 +55,8 @@ def with_gates(inputs, log_gates, mask, is_causal):
 
 
 def _in_library(values, k):
-    values = values if is_array_api(values) else as_array("log_gates", values)
-    values = (
-        values if is_array_api(values) == is_array_api(k) else in_library_of(to_host(values), k)
-    )
+    if not (is_array_api(values) and is_array_api(k)):
+        values = in_library_of(to_host(values), k)
     return cast(values, namespace(k).float64)
 
 

@@ -351,13 +351,14 @@ class ApproxKernelAttention(EstimatorBase):
             weights of both signs nearly cancel, so that outputs exceed all values.
         """
         inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
-        is_judged = self._is_softmax and inputs.log_gates is None
-        n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0]) if is_judged else 0
-        attended = self._attend(inputs, self._maps(inputs), n_judged=n_judged)
+        maps, n_judged = self._maps(inputs), 0
+        if self._is_softmax and inputs.log_gates is None:
+            n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0])
+        attended = self._attend(inputs, maps, n_judged=n_judged)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
             warn_of_collapse(attended.distances[1])
-        if not is_judged:
+        elif not maps[0].is_positive:
             warn_of_cancelled(attended.out, inputs.v)
         return inputs.given_layout(attended.out)
 

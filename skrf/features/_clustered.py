@@ -225,13 +225,11 @@ def sizes(spec):
     """Return the numbers of projections, and of clusters of both sides."""
     width = 1 if is_positive(spec) else 2
     most = int(spec.n_components) // width
-    if isinstance(spec.n_clusters, tuple):
-        few, many = sorted(spec.n_clusters)
-        few = min(few, math.isqrt(most))
-        clusters = few, min(many, most // few)
-        clusters = clusters if spec.n_clusters[0] <= spec.n_clusters[1] else clusters[::-1]
-    else:
-        clusters = 2 * (min(int(spec.n_clusters), math.isqrt(most)),)
+    given = spec.n_clusters
+    p, q = given if isinstance(given, tuple) else (int(given), int(given))
+    few = min(p, q, math.isqrt(most))
+    many = few if p == q else min(max(p, q), most // few)
+    clusters = (few, many) if p <= q else (many, few)
     return SimpleNamespace(n_projections=most // math.prod(clusters), clusters=clusters)
 
 

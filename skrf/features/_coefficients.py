@@ -147,7 +147,7 @@ class Coefficients:
 
     References
     ----------
-    Choromanski et al., Hybrid random features (2022), definition 2.1.
+    Choromanski et al., Hybrid random features (2022): the general form of the coefficients.
 
     Examples
     --------
@@ -168,19 +168,14 @@ class Coefficients:
         functions: Sequence[tuple[Callable, Callable]],
         sampler: Callable | None = None,
     ) -> None:
-        functions = list(functions)
-        is_pair = [isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in functions]
-        if (
-            not functions
-            or not all(is_pair)
-            or not all(map(callable, sum(map(list, functions), [])))
-        ):
+        functions = [tuple(pair) if isinstance(pair, list) else pair for pair in functions]
+        pairs = [
+            isinstance(pair, tuple) and [*map(callable, pair)] == [True] * 2 for pair in functions
+        ]
+        if not functions or not all(pairs):
             raise ValueError(f"functions must hold pairs of two callables, got {functions!r}.")
-        if (
-            isinstance(constant, bool)
-            or not isinstance(constant, Real)
-            or not math.isfinite(constant)
-        ):
+        is_number = isinstance(constant, Real) and not isinstance(constant, bool)
+        if not is_number or not math.isfinite(constant):
             raise ValueError(f"constant must be a finite number, got {constant!r}.")
         if sampler is not None and not callable(sampler):
             raise ValueError(f"sampler must be a callable or None, got {sampler!r}.")
@@ -208,15 +203,13 @@ class Coefficients:
 
     def blocks(self, products: Array, one: Array, n_bases: int, *, keys: bool) -> list:
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
-        made = [(one * (1.0 if keys else weight), k) for k, weight in self._constants()]
+        constants = (1.0, 1.0) if keys else (1 - self.constant, self.constant)
+        made = [(one * weight, k) for k, weight in enumerate(constants)]
         root = math.sqrt(max(products.shape[1], 1))
         for pair in self.functions:
             values = cast(pair[keys](products), products.dtype) / root
             made += [(-values if keys else values, 0), (values, 1)]
         return made
-
-    def _constants(self):
-        return (0, 1 - self.constant), (1, self.constant)
 
     def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Array:
         """Raise: derivatives of the functions are not known."""

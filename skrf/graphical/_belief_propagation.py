@@ -121,17 +121,25 @@ class BeliefPropagation:
         return logs if np.ndim(logs) else float(logs)
 
     def held(self, states):
-        """Return a field of n samples in which states are given, except `ANY` ones."""
+        """Return a field of n samples in which states are given, except `ANY` ones.
+
+        None if there are no such states: counts and potentials are then looked up.
+        """
+        if not (states == ANY).any():
+            return None
         unary = []
         for values, given in zip(self.unary, states.T, strict=True):
             is_other = (given[:, None] != np.arange(values.shape[-1])) & (given != ANY)[:, None]
             unary.append(np.where(is_other, -np.inf, values))
         return BeliefPropagation(self.parents, unary, self.pairs)
 
-    def log_weights(self, states):
-        """Return logs of the potentials of assignments, (n, n_variables), summed over `ANY`."""
-        if (states == ANY).any():
-            return self.held(states).log_partition
+    def log_weights(self, states, held):
+        """Return logs of the potentials of assignments, (n, n_variables), summed over `ANY`.
+
+        `held` is the field of the states.
+        """
+        if held is not None:
+            return held.log_partition
         total = 0.0
         for values, given in zip(self.unary, states.T, strict=True):
             total = total + (values[given] if values.ndim == 1 else _taken(values, given))
@@ -141,7 +149,8 @@ class BeliefPropagation:
 
     def log_prob(self, states):
         """Return the log probabilities of assignments, or a float for one, (n_variables,)."""
-        logs = self.log_weights(np.atleast_2d(states)) - self.log_partition
+        rows = np.atleast_2d(states)
+        logs = self.log_weights(rows, self.held(rows)) - self.log_partition
         return float(logs[0]) if states.ndim == 1 else logs
 
     def marginals(self):
@@ -212,26 +221,31 @@ class BeliefPropagation:
             of_pairs[pair] = pair.expected(*sides, len(left))
         return [softmax(values, axis=-1) for values in beliefs], of_pairs
 
-    def _counts(self, states):
+    def _counts(self, states, held):
         """Return the counts of assignments, as `expected_counts` does; `ANY` ones expected."""
         is_apart = self.unary[0].ndim > 1  # samples have counts of their own
-        if (states == ANY).any():
-            of_states, of_pairs = self.held(states).expected_counts()
+        if held is not None:
+            of_states, of_pairs = held.expected_counts()
             return [of if is_apart else of.sum(axis=0) for of in of_states], of_pairs
         of_states, of_pairs = [], {}
         for given, values in zip(states.T, self.unary, strict=True):
-            one_hot = np.arange(values.shape[-1]) == given[:, None] if is_apart else None
-            counts = np.bincount(given, minlength=len(values)) if one_hot is None else one_hot
+            if is_apart:
+                counts = np.arange(values.shape[-1]) == given[:, None]
+            else:
+                counts = np.bincount(given, minlength=len(values))
             of_states.append(counts.astype(np.float64))
         for pair, edges in self._children.items():
             left = states[:, [self.parents[i] for i in edges]]
             of_pairs[pair] = pair.counts(*distinct_pairs(left, states[:, edges], pair.shape[1]))
         return of_states, of_pairs
 
-    def surplus(self, states):
-        """Return the counts of assignments, (n, n_variables), minus those expected of them."""
+    def surplus(self, states, held):
+        """Return the counts of assignments, (n, n_variables), minus those expected of them.
+
+        `held` is the field of the states.
+        """
         n = 1 if self.unary[0].ndim > 1 else len(states)
-        of_states, of_pairs = self._counts(states)
+        of_states, of_pairs = self._counts(states, held)
         expected, expected_pairs = self.expected_counts()
         of_states = [a - n * b for a, b in zip(of_states, expected, strict=True)]
         for pair, counts in of_pairs.items():

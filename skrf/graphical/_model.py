@@ -232,14 +232,15 @@ class FieldModel(MaximumLikelihood):
         log_prob, by_tables, by_unary = 0.0, self._model.gradients({}), []
         for states, unary in parts:
             at = self._belief_propagation(states.shape[1], unary)
-            weights = at.log_weights(states)
+            held = at.held(states)
+            weights = at.log_weights(states, held)
             if np.isneginf(weights).any():
                 raise ValueError(
                     "paths and assignments must not hold states that unary forbids; row "
                     f"{np.flatnonzero(np.isneginf(weights))[0]} does."
                 )
             log_prob += (weights - at.log_partition).sum()
-            of_states, of_pairs = at.surplus(states)
+            of_states, of_pairs = at.surplus(states, held)
             by_unary.append(of_states)
             by_tables = added(by_tables, self._model.gradients(of_pairs))
         return float(log_prob), by_tables, by_unary

@@ -30,7 +30,7 @@ from ..features import (
 
 _LARGEST = 1e140  # entries of embeddings up to which products are finite
 _N_COMPONENTS = 256  # of the default features
-_N_EXACT = 1024  # states up to which the kernel itself is hardly slower
+_N_EXACT = 1024  # states up to which the kernel itself takes about twice as long at most
 _BLOCK = 2**22  # entries of a temporary array, or of a matrix of all pairs kept for maxima
 
 
@@ -333,7 +333,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     ----------
     feature_map : feature map, "exact" or None
         A FrozenEstimator stays as it was fitted, with its sigma. None means "exact" if products
-        with the matrices of all pairs cost about as much as those with features, otherwise
+        with the matrices of all pairs cost at most about twice those with features, otherwise
         ``AdaptiveRF(256)``.
     left, right : ndarray of shape (n, d)
         Embeddings of the two sides.

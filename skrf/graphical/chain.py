@@ -40,10 +40,10 @@ class ChainMRF(FieldModel):
         Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
     feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where features are hardly faster (up to 1,024 states), otherwise ``AdaptiveRF(256)``. A map
-        is fitted to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator
-        stays as it was fitted, with its sigma: potentials are then those of sigma times the
-        embeddings.
+        where features would save half of the time at best (up to 1,024 states), otherwise
+        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` keeps it while they
+        move. A FrozenEstimator stays as it was fitted, with its sigma: potentials are then those of
+        sigma times the embeddings.
     max_iter : int, default=100
         Iterations of `fit`.
     tol : float, default=1e-6

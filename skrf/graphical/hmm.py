@@ -97,10 +97,10 @@ class KernelHMM(MaximumLikelihood):
         Distribution of the first state, in place of `start_embedding`; uniform if both are None.
     feature_map : feature map, "exact" or None, default=None
         Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where features are hardly faster (up to 1,024 states), otherwise ``AdaptiveRF(256)``. A map
-        is fitted to the given embeddings, and `fit` keeps it while they move. A FrozenEstimator
-        stays as it was fitted, with its sigma: potentials are then those of sigma times the
-        embeddings.
+        where features would save half of the time at best (up to 1,024 states), otherwise
+        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` keeps it while they
+        move. A FrozenEstimator stays as it was fitted, with its sigma: potentials are then those of
+        sigma times the embeddings.
     normalization : {"local", "global"}, default="local"
         Whether every transition and emission is normalised, or only the product over a sequence of
         a given length: its symbols and states then have no conditional distributions of their own.

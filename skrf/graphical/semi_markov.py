@@ -5,16 +5,15 @@ from typing import Literal
 
 import numpy as np
 
-from .._estimator import EstimatorBase
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, snapshot
+from .._validation import check_integer
 from ._evidence import Evidence
-from ._model import Model, check_tables
-from ._potentials import as_array, as_generator, draw_rows, fitted_maps, largest_log
+from ._model import FieldModel
+from ._potentials import as_array, as_generator, draw_rows, largest_log
 
 
-class SemiMarkovChain(EstimatorBase):
+class SemiMarkovChain(FieldModel):
     r"""A chain of segments with the potential exp(x . y) between the states of neighbours.
 
     A segment has a state and a duration of 1 to K positions. Its weight is the exponential of the
@@ -34,6 +33,11 @@ class SemiMarkovChain(EstimatorBase):
         As in `ChainMRF`.
     random_state : int, RandomState instance or None, default=None
         Source of the draw if the map has none.
+
+    Attributes
+    ----------
+    feature_map_ : "exact" or feature map
+        The kernel or map behind the potentials.
 
     See Also
     --------
@@ -73,18 +77,11 @@ class SemiMarkovChain(EstimatorBase):
         self.random_state = random_state
 
     _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+    _n_variables = 1
+    _pair = property(lambda self: self._model.pair(0, 1))
 
-    @property
-    def _pair(self):
-        given = snapshot(self._given)
-        if vars(self).get("_kept", (None, None))[0] != given:
-            tables = {"embeddings": check_tables("embeddings", self.embeddings, 1)}
-            if self.later is not None:
-                tables["later"] = check_tables("later", self.later, 1, like=tables["embeddings"])
-            sides = (tables["embeddings"][0], tables.get("later", tables["embeddings"])[0])
-            maps = fitted_maps(self.feature_map, *sides, self.random_state)
-            self._kept = given, Model(tables, maps).corrected.pair(0, 1)
-        return self._kept[1]
+    def _edges(self, n_tables):
+        return []
 
     def _lattice(self, unary):
         evidence = Evidence.of(unary, None)

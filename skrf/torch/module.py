@@ -153,12 +153,10 @@ class RandomFeatureAttention(Attention):
 
     @property
     def _mask_streams(self):
-        """Whether the mask is None, a decay, or a callable that returns one."""
+        """Whether the mask is None or a decay; what a callable returns is checked at every step."""
         mask = self.mask
-        if callable(mask) and not isinstance(mask, torch.Tensor):
-            with torch.no_grad():
-                mask = mask()
-        return mask is None or isinstance(mask, DecayMask)
+        is_called = callable(mask) and not isinstance(mask, torch.Tensor)
+        return is_called or mask is None or isinstance(mask, DecayMask)
 
     # ---------------------------------------------------------------- operators
 

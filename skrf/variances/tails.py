@@ -7,7 +7,7 @@ from sklearn.utils import gen_batches
 # Multipliers of a term in units of its largest value, at each of which the bound holds; the least
 # is taken. Neighbours differ by 12 percent, which costs less than one percent of the exponent.
 _MULTIPLIERS = np.geomspace(1e-6, 64.0, 160)
-_N_MOMENTS = 560  # the rest of the series is below 1e-30
+_N_MOMENTS = 300  # the rest of the series is below 1e-60
 _BLOCK = 2**22  # entries of a temporary array
 
 
