@@ -2,6 +2,7 @@
 
     SKRF_EWT_DIR=... python benchmarks/words.py --part gate
     SKRF_EWT_DIR=... python benchmarks/words.py --part curve
+    SKRF_EWT_DIR=... python benchmarks/words.py --part curve --row 4096 256
     python benchmarks/words.py --part docstrings
     python benchmarks/words.py --part docstrings --mixed
 
@@ -15,7 +16,7 @@ modules that training does not see. With ``--mixed`` it is every tenth sentence:
 phrases of their neighbours in training word by word, which n-grams know by heart.
 
 Seconds are CPU seconds of one thread (OPENBLAS_NUM_THREADS=1). The gate takes 16 minutes, the curve
-about two hours.
+some hours; ``--row`` asks for one number of states and of features alone ("exact" for the kernel).
 """
 
 import argparse
@@ -171,10 +172,13 @@ def gate(train, held, n_symbols, seeds):
     return np.mean(values)
 
 
-def curve(train, held, n_symbols):
-    exact = [(n, "exact") for n in (64, 128, 256, 512, 1024)]
-    features = [(512, 64), (512, 256), (1024, 256), (2048, 256), (4096, 256), (1024, 1024)]
-    for n_states, columns in exact + features:
+CURVE = [(n, "exact") for n in (64, 128, 256, 512, 1024)] + [
+    *((512, 64), (512, 256), (1024, 256), (1024, 1024), (2048, 256), (4096, 256))
+]
+
+
+def curve(train, held, n_symbols, rows):
+    for n_states, columns in rows:
         feature_map = columns if columns == "exact" else AdaptiveRF(columns)
         model, seconds = trained(train, n_symbols, 0, n_states, feature_map, max_iter=6)
         what = "exact" if columns == "exact" else f"{columns} features"
@@ -206,6 +210,7 @@ def main():
     parser.add_argument("--part", choices=("gate", "curve", "docstrings"), default="gate")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--row", nargs=2, metavar=("STATES", "FEATURES"))
     args = parser.parse_args()
     is_other = args.part == "docstrings"
     texts = docstrings(args.mixed) if is_other else map(treebank, ("train", "dev"))
@@ -214,8 +219,12 @@ def main():
     print("{:,} sentences of {:,} tokens, held out {:,} of {:,}".format(*sizes), end="")
     print(f"; {n_symbols:,} symbols")
     best = show_ngrams(train, held, n_symbols)
-    if args.part == "curve":
-        curve(train, held, n_symbols)
+    if args.row:
+        states, columns = args.row
+        columns = columns if columns == "exact" else int(columns)
+        curve(train, held, n_symbols, [(int(states), columns)])
+    elif args.part == "curve":
+        curve(train, held, n_symbols, CURVE)
         peer(train, held, n_symbols)
     else:
         value = gate(train, held, n_symbols, args.seeds)

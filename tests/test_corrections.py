@@ -95,7 +95,7 @@ def test_gradients_hold_the_correction(name, sigma):
     with pytest.warns(UserWarning, match="max_iter"):
         chain.fit(paths)
     assert_allclose(chain.log_prob(paths).sum(), chain.history_[-1], rtol=1e-12)
-    assert chain._model.correction is first.correction
+    assert chain._model.maps.correction is first.maps.correction
 
 
 @pytest.mark.parametrize("make", [lambda k: OptimalPositiveRF(256), lambda k: AdaptiveRF(128)])

@@ -25,6 +25,7 @@ from fields import (
     assert_refused,
     assert_refused_by_memory,
     assert_same_logs,
+    corrected_table,
     dtypes,
     frozen,
     generated,
@@ -64,6 +65,8 @@ def hmm(name="optimal", start="uniform", **params):
 
 def log_table(channel):
     """Return the log potentials of all pairs, without their common scale."""
+    if isinstance(channel, _recursions.CorrectedChannel):
+        return corrected_table(channel.pair)[0]
     if channel.T is None:
         return channel.log_R
     return logsumexp(channel.log_R[:, :, None] + channel.log_T[None], axis=1)
@@ -82,7 +85,8 @@ class Reference:
                 self.start = np.log(inner.given_start)
         else:
             self.start = log_table(inner.start_channel)[0]
-        logs = [vars(channel)[name] for channel in channels for name in ("log_R", "log_T")]
+        names = "log_R", "log_T"
+        logs = [vars(channel).get(name, self.move) for channel in channels for name in names]
         self.size = largest_log(*(values for values in logs if values is not None), self.start)
 
     def log_weights(self, X):
@@ -250,8 +254,9 @@ def test_what_is_known_online_is_that_of_the_score(name, start):
 @pytest.mark.parametrize("scale", [1.0, 25.0])
 def test_long_sequences_equal_sums_in_log_space(scale, normalization):
     """Posteriors come from segments that are filtered twice, of 22 symbols each."""
-    tables = [scale * table for table in (STATES, SYMBOLS)]
-    model = KernelHMM(*tables, feature_map=MAPS["optimal"], normalization=normalization)
+    states, symbols, targets = (scale * table for table in (STATES, SYMBOLS, TARGETS))
+    given = {"feature_map": MAPS["optimal"], "normalization": normalization}
+    model = KernelHMM(states, symbols, targets=targets, **given)
     assert_agrees(model, np.random.default_rng(0).integers(4, size=500))
 
 
@@ -509,6 +514,57 @@ def test_gradients_are_those_of_models_with_the_map_that_was_fitted(name, start,
     assert all(feature_map is held for feature_map in model.feature_map_.values())
     for again in (clone(model), pickle.loads(pickle.dumps(model))):
         assert again.score(symbols, lengths) == model.score(symbols, lengths)
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("name", ["optimal", "adaptive"])
+def test_global_models_of_states_that_meet_themselves_are_corrected(name, start):
+    """Features of the same states on both sides are far too large for some of them."""
+    given = {"targets": None, "normalization": "global", "feature_map": SMOOTH[name]}
+    few = hmm(start=start, **given)
+    assert_agrees(few, MISSING)
+    truth = Reference(few.set_params(symbols=SYMBOLS[:1]))
+    drawn = few.sample(3 * 4000, lengths=[3] * 4000, random_state=0)[1].reshape(-1, 3)
+    assert_drawn_from(drawn, joint(truth.log_weights(np.zeros(3, int)))[0])
+    states = 0.7 * np.random.default_rng(0).normal(size=(60, 3))
+    states[40:] = states[:20] + 0.01  # near copies
+    starts = {**STARTS, "given": {"start_prob": np.arange(60) / 1770}}[start]
+    model = KernelHMM(states, SYMBOLS, **starts, **given)
+    truth, pair = assert_agrees(model, MISSING), model._model.transition.pair
+    assert 60 < corrected_table(pair)[1].sum() < 1800
+    errors = softmax(states @ states.T, axis=1) - softmax(truth.move, axis=1)
+    assert_allclose(model.report()["transition"], np.abs(errors).sum(axis=1) / 2, atol=1e-12)
+    # The factor and the near states stay; the cap and the rests follow the embeddings.
+    first, sequences = model._model, [np.ma.filled(MISSING, _recursions.ANY), X[:2], X[:1]]
+    log_prob, gradients = _learning.gradients(first, sequences)
+    assert_allclose(log_prob, first.log_prob(sequences).sum(), rtol=1e-12)
+    shared = gradients["states"] + gradients["targets"]
+
+    def score(vector):
+        moved = vector.reshape(60, 3)
+        embeddings = first.embeddings | {"states": moved, "targets": moved}
+        return first.moved(embeddings, np.float64).log_prob(sequences).sum()
+
+    assert_gradient(shared.ravel(), score, states.ravel(), step=1e-6)
+    model.set_params(max_iter=5, tol=0.0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    assert_allclose(model.score(X), model.history_[-1], rtol=1e-12)
+    assert model._model.transition.pair.correction is pair.correction
+    assert pickle.loads(pickle.dumps(model)).score(X) == model.score(X)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_global_models_are_near_the_exact_kernel_whatever_the_draw(seed):
+    """Without the correction the first draw is off by 5 nats and .5 of total variation."""
+    rng = np.random.default_rng(0)
+    states, symbols = rng.normal(size=(1100, 8)) / 2, rng.normal(size=(20, 8)) / 2
+    X, given = rng.integers(20, size=50), {"normalization": "global", "random_state": seed}
+    model = KernelHMM(states, symbols, **given)  # exact emissions: there are few symbols
+    exact = KernelHMM(states, symbols, feature_map="exact", **given)
+    assert abs(model.score(X) - exact.score(X)) < 1
+    gap = np.abs(model.predict_proba(X) - exact.predict_proba(X)).sum(axis=1).mean() / 2
+    assert gap < 0.15
 
 
 @pytest.mark.parametrize("normalization", NORMS)

@@ -22,7 +22,7 @@ from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, exp_max_one, finite, log_product, log_sum_exp
 from .._threads import serial_openmp
-from ._potentials import LowRank, Potential, add_rows, draw_rows, pull_back
+from ._potentials import LowRank, Potential, add_rows, draw_rows, log_features, pull_back
 
 _N_NEAR = 32  # near states of a state, at most
 _MOST_STATES = 20_000  # whose near states are sought, in quadratic time
@@ -75,6 +75,12 @@ class Correction:
             factor = float(factor - change / slope)
             potential = potential.at(cls(factor, near))
         return potential.correction
+
+
+def corrected(maps, embeddings):
+    """Return maps with the correction for states that are on both sides."""
+    sides = tuple(LogMatrix(log_features(side, embeddings)) for side in maps.sides)
+    return replace(maps, correction=Correction.of(sides, maps.sigma * embeddings))
 
 
 def near_states(embeddings):
@@ -156,6 +162,11 @@ class Corrected(Potential):
 
     shape = property(lambda self: 2 * (len(self.embeddings),))
 
+    @classmethod
+    def of(cls, maps, sides, embeddings):
+        """Return the potential for the features of embeddings under corrected maps."""
+        return cls(sides, maps.sigma * embeddings, maps.correction, maps.sigma)
+
     def at(self, correction):
         """Return the potential with another factor, and the same near states."""
         other = replace(self, correction=correction)
@@ -221,7 +232,10 @@ class Corrected(Potential):
 
     @cached_property
     def _scaled_rests(self):
-        """Logs of the largest rest of every state, rests divided by these, and who has some."""
+        """Logs of the largest rest of every state, rests divided by these, and the least sure sum.
+
+        States without rests have nothing to lose: for them any sum is sure.
+        """
         n, k = self.near.shape
         top = finite(self.rests.max(axis=1))
         values = np.exp(self.rests - top[:, None]).ravel()
@@ -230,7 +244,7 @@ class Corrected(Potential):
         places = self.near.ravel().copy()
         matrix = scipy.sparse.csr_array((values, places, ends), shape=shape)
         matrix.eliminate_zeros()
-        return top, matrix, self.rests.max(axis=1) > -np.inf
+        return top, matrix, np.where(self.rests.max(axis=1) > -np.inf, _SURE, 0.0)
 
     @cached_property
     def _kept_rows(self):
@@ -250,12 +264,15 @@ class Corrected(Potential):
         """Return log sum_v psi(u, v) exp(logs_v) for every u, and the same for every feature."""
         features = self.raw[1].turned.product(logs + self.added)
         sums = self.raw[0].product(features) + self.added
-        top, matrix, has_some = self._scaled_rests
+        top, matrix, least = self._scaled_rests
         scale = finite(logs.max(axis=-1, keepdims=True))
         of_rests = (matrix @ np.exp(logs - scale).T).T
         with np.errstate(over="ignore", invalid="ignore"):
-            both = sums + np.log1p(of_rests * np.exp(top + scale - sums))
-        lost = np.nonzero((of_rests < _SURE) & has_some | ~np.isfinite(both))
+            both = np.exp(top + scale - sums)
+            both *= of_rests
+            both = np.log1p(both, out=both)
+            both += sums
+        lost = np.nonzero((of_rests < least) | ~np.isfinite(both))
         if len(lost[0]):
             *samples, states = lost
             at = *(sample[:, None] for sample in samples), self.near[states]

@@ -7,7 +7,7 @@ import numpy as np
 from .._validation import naming
 from ._batches import FreeArrays, Watch, climb
 from ._maximum_likelihood import maximize, unpacked
-from ._potentials import add_rows, pull_back
+from ._potentials import add_rows
 from ._recursions import ANY, LEAST
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
@@ -80,22 +80,25 @@ def gradients(model, sequences):
         log_total, expected = _all_counts(model, every, repeats)
         log_prob, counts = log_prob - log_total, list(map(np.subtract, counts, expected))
     of_symbols, *counts = counts
-    channels = [model.transition, model.start_channel]
+    parts = [(model.start_channel, counts[:2]), (model.transition, counts[2:])]
     if model.table is None:  # otherwise nothing is learned about emissions
-        channels.append(model.emission)
-        counts += _emission_counts(model, of_symbols)
+        parts.append((model.emission, _emission_counts(model, of_symbols)))
     by_role = dict.fromkeys(model.embeddings, 0.0)
-    for channel, pair in zip(channels, zip(counts[::2], counts[1::2], strict=True), strict=True):
+    for channel, of in parts:
         if channel is not None:
-            _pull(model, by_role, channel, *pair)
+            tables = (model.embeddings[role] for role in channel.roles)
+            pulled = channel.pull_back(*tables, *of)
+            for role, gradient in zip(channel.roles, pulled, strict=True):
+                by_role[role] += gradient
     return float(log_prob), by_role
 
 
 # `gradients` adds up expected counts given all symbols: of a state with a symbol, the last of which
 # is `ANY`, of a state with the feature it leaves through, and of a feature with the state it leads
-# to; the latter two for transitions and for the start. They are bounded by the number of symbols,
-# however small the underlying probabilities are. With the exact kernel there is nothing to learn
-# about the way from a feature to a state, so its counts are 0.
+# to; the latter two for the start and for transitions, of which a corrected channel has counts of
+# its own. They are bounded by the number of symbols, however small the underlying probabilities
+# are. With the exact kernel there is nothing to learn about the way from a feature to a state, so
+# its counts are 0.
 
 
 def _all_counts(model, sequences, repeats):
@@ -110,13 +113,16 @@ def _all_counts(model, sequences, repeats):
 
 def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that add up to those of some sequences."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        log_prob, counts = _counts(model, batch, repeats)
-    length = np.dot(repeats, [len(sequence) for sequence in batch])
-    # Posteriors sum to 1, unless messages from the end have underflowed.
-    if all(np.isfinite(array).all() for array in counts) and np.isclose(counts[0].sum(), length):
-        yield log_prob, counts
-    elif len(batch) > 1:
+    if not model.in_logs:
+        with np.errstate(over="ignore", invalid="ignore"):
+            log_prob, counts = _counts(model, batch, repeats)
+        length = np.dot(repeats, [len(sequence) for sequence in batch])
+        # Posteriors sum to 1, unless messages from the end have underflowed.
+        is_known = np.isclose(counts[0].sum(), length)
+        if is_known and all(np.isfinite(array).all() for array in counts):
+            yield log_prob, counts
+            return
+    if len(batch) > 1:
         for i, sequence in enumerate(batch):
             yield from _counts_of(model, [sequence], repeats[i : i + 1])
     else:
@@ -125,18 +131,16 @@ def _counts_of(model, batch, repeats):
 
 
 def _no_counts(model):
-    """Return zeros for counts of symbols, transitions and starts."""
-    move = model.transition
-    shape = len(model.start), model.n_symbols + 1
-    by_T = np.zeros(() if move.T is None else move.T.shape)
-    first = np.zeros((1, move.R.shape[1]))
-    return [np.zeros(shape), np.zeros_like(move.R), by_T, first, by_T.copy()]
+    """Return zeros for counts of symbols, of starts (0-D if they are given) and of transitions."""
+    shape, first = (len(model.start), model.n_symbols + 1), model.start_channel
+    of_start = [np.zeros(()), np.zeros(())] if first is None else first.no_counts()
+    return [np.zeros(shape), *of_start, *model.transition.no_counts()]
 
 
 def _counts(model, batch, repeats):
     """Return the log probability and expected counts of sequences, from products of matrices."""
     move, first = model.transition, model.start_channel
-    counts, by_R, by_T, *of_start = _no_counts(model)
+    counts, *of_start, by_R, by_T = _no_counts(model)
     by_start = np.zeros(len(model.start))
     steps = list(model.filtered_together(batch))
     for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps, repeats):
@@ -153,22 +157,22 @@ def _counts(model, batch, repeats):
         if first.T is not None:
             of_start[1] = first.T * np.outer(first.R[0], by_start)
     log_prob = sum(np.dot(log_norms, repeats[: len(log_norms)]) for _, _, log_norms in steps)
-    return log_prob, [counts, *of_moves, *of_start]
+    return log_prob, [counts, *of_start, *of_moves]
 
 
 def _log_counts(model, sequence):
     """Do the same as `_counts` for one sequence in log space, which is slow."""
-    field, totals = model.field(sequence), _no_counts(model)
+    field, move, first = model.field(sequence), model.transition, model.start_channel
     posteriors, of_pairs = field.expected_counts()
-    add_rows(totals[0].T, sequence % totals[0].shape[1], np.array(posteriors))
-    parts = [of_pairs.get(model.transition.pair, ()), ()]
-    if model.start_channel is not None:
+    counts, *others = _no_counts(model)
+    of_start, of_moves = others[:2], others[2:]
+    add_rows(counts.T, sequence % counts.shape[1], np.array(posteriors))
+    if move.pair in of_pairs:  # not in a sequence of one symbol
+        of_moves = move.counts_of(of_pairs[move.pair])
+    if first is not None:
         states = np.arange(len(model.start))
-        parts[1] = model.start_channel.pair.counts(0 * states, states, posteriors[0])
-    for (by_R, by_T), pair in zip((totals[1:3], totals[3:]), parts, strict=True):
-        for total, counts in zip((by_R, by_T.T), pair, strict=False):
-            total += counts
-    return field.log_partition, totals
+        of_start = first.counts_of(first.pair.counts(0 * states, states, posteriors[0]))
+    return field.log_partition, [counts, *of_start, *of_moves]
 
 
 def _emission_counts(model, counts):
@@ -231,18 +235,3 @@ def _backward(model, steps, repeats):
             kept, size = [], 0
         if t:
             back = ahead @ move.R.T
-
-
-def _pull(model, by_role, channel, by_log_R, by_log_T):
-    """Add gradients for the logs of a channel's matrices, pulled back to the embeddings."""
-    by_left = by_log_R
-    if channel.is_normalised:
-        by_left = by_log_R - channel.R * by_log_R.sum(axis=1, keepdims=True)
-    by_right = None
-    if channel.T is not None:
-        by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
-        by_right = (by_log_T + channel.T * by_sums[:, None]).T
-    tables = (model.embeddings[role] for role in channel.roles)
-    parts = pull_back(channel.maps.sides, *tables, by_left, by_right)
-    for role, gradient in zip(channel.roles, parts, strict=True):
-        by_role[role] += gradient

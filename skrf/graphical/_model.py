@@ -12,7 +12,7 @@ from .._sums import LogMatrix
 from .._validation import draft_of, naming
 from ..features import frozen_kernel
 from ._belief_propagation import BeliefPropagation
-from ._corrections import Corrected, Correction
+from ._corrections import Corrected, corrected
 from ._evidence import check_unary
 from ._maximum_likelihood import MaximumLikelihood, maximize
 from ._potentials import (
@@ -38,29 +38,18 @@ class Model:
         By side, "embeddings" and "later" (left out if one serves both): one array for all
         variables, or one per variable.
     maps : Maps
-        Maps of the earlier and of the later side.
-    correction : Correction, default=None
-        That of features if all variables have the same states and both sides the same embeddings.
+        Maps of the earlier and of the later side. They have a correction if all variables have the
+        same states and both sides the same embeddings.
     """
 
     tables: dict
     maps: Maps | None = None
-    correction: Correction | None = None
 
     _pairs: dict = field(init=False, default_factory=dict)
     _features: dict = field(init=False, default_factory=dict)
 
     def __reduce__(self):
-        return Model, (self.tables, self.maps, self.correction)  # the rest can be recomputed
-
-    @property
-    def corrected(self):
-        """The model with what is learned about states that have too large potentials."""
-        if not self.maps.sides or len(self.tables) > 1 or len(self.tables["embeddings"]) > 1:
-            return self
-        sides = tuple(self._features_at(k, ("embeddings", 0)) for k in (0, 1))
-        embeddings = self.maps.sigma * self.tables["embeddings"][0]
-        return replace(self, correction=Correction.of(sides, embeddings))
+        return Model, (self.tables, self.maps)  # the rest can be recomputed
 
     def sizes(self, length):
         """Return the number of states of every variable."""
@@ -82,12 +71,10 @@ class Model:
         if slots not in self._pairs:
             if self.maps.sides:
                 sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
-                if self.correction is None:
+                if self.maps.correction is None:
                     pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
                 else:
-                    sigma = self.maps.sigma
-                    embeddings = sigma * self.tables["embeddings"][0]
-                    pair = Corrected(sides, embeddings, self.correction, sigma)
+                    pair = Corrected.of(self.maps, sides, self.tables["embeddings"][0])
             else:
                 u, v = self._tables_at(slots)
                 pair = Dense(u @ v.T)
@@ -169,7 +156,9 @@ class FieldModel(MaximumLikelihood):
         if earlier != later:
             right = np.vstack([tables[side][at] for side, at in later])
         maps = fitted_maps(self.feature_map, left, right, self.random_state, sizes)
-        return replace(model, maps=maps).corrected
+        if maps.sides and len(tables) == len(first) == 1:
+            maps = corrected(maps, first[0])
+        return replace(model, maps=maps)
 
     @property
     def feature_map_(self) -> Any:

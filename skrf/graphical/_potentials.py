@@ -9,6 +9,7 @@ sums, maxima and draws over the states of one side, and expected counts of pairs
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -314,11 +315,14 @@ class Maps:
         Maps of the left and of the right side; empty for "exact".
     sigma : float, default=1.0
         Features are those of exp(sigma^2 u.v).
+    correction : Correction, default=None
+        That of features if the states of both sides are the same.
     """
 
     feature_map: object
     sides: tuple
     sigma: float = 1.0
+    correction: Any = None
 
 
 def default_map():

@@ -11,10 +11,12 @@ import copy
 from functools import cached_property, partial
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
 from ._belief_propagation import ANY, BeliefPropagation
+from ._corrections import Corrected
 from ._potentials import (
     Dense,
     LowRank,
@@ -22,6 +24,7 @@ from ._potentials import (
     largest,
     largest_log,
     log_features,
+    pull_back,
     rounding_of_logs,
 )
 
@@ -122,6 +125,79 @@ class Channel:
         by_right = (self.log_R.min(axis=0)[:, None] + self.log_T).max(axis=0)
         return max(by_left.min(), by_right.min())
 
+    def distributions(self, left):
+        """Return distributions of right states given some left ones."""
+        return self.spread(softmax(self.log_R[left], axis=1))
+
+    # Counts are those of a left state with a feature, and of a feature with a right state.
+
+    def no_counts(self):
+        """Return zeros for counts."""
+        return [np.zeros(self.R.shape), np.zeros(() if self.T is None else self.T.shape)]
+
+    def counts_of(self, counts):
+        """Return the counts of a `Potential` as those of the channel."""
+        by_left, *by_right = counts
+        return [by_left, *(part.T for part in by_right or [np.zeros(())])]
+
+    def pull_back(self, left, right, by_log_R, by_log_T):
+        """Return gradients with respect to embeddings, given those for logs of the matrices."""
+        by_left, by_right = by_log_R, None
+        if self.is_normalised:
+            by_left = by_log_R - self.R * by_log_R.sum(axis=1, keepdims=True)
+        if self.T is not None:
+            by_sums = by_left.sum(axis=0) - by_log_T.sum(axis=1)
+            by_right = (by_log_T + self.T * by_sums[:, None]).T
+        return pull_back(self.maps.sides, left, right, by_left, by_right)
+
+
+class CorrectedChannel:
+    """Corrected potentials between the same states, not normalised.
+
+    No two matrices hold what is exact for near states: sums are in log space only.
+
+    Parameters
+    ----------
+    maps : Maps
+        With a correction.
+    embeddings : dict of str to ndarray
+        Embeddings by role.
+    roles : tuple of str
+        Roles of the left and of the right states, which have the same embeddings.
+    """
+
+    log_scale = 0.0
+
+    def __init__(self, maps, embeddings, roles):
+        self.maps, self.roles, states = maps, roles, embeddings[roles[0]]
+        sides = tuple(LogMatrix(log_features(side, states)) for side in maps.sides)
+        self.pair = Corrected.of(maps, sides, states)
+
+    def log_values(self):
+        """Return log psi of all pairs of states."""
+        return self.pair.log_rows(slice(None))
+
+    def log_pairs(self, left, right):
+        """Return the sum of log psi over paired states."""
+        return self.pair.values(left, right).sum()
+
+    def distributions(self, left):
+        """Return distributions of right states given some left ones."""
+        return softmax(self.pair.log_rows(left), axis=1)
+
+    def no_counts(self):
+        """Return zeros for the counts of the potential."""
+        features = [np.zeros(side.logs.shape) for side in self.pair.raw]
+        return [*features, np.zeros(self.pair.near.shape)]
+
+    def counts_of(self, counts):
+        """Return the counts of the potential."""
+        return counts
+
+    def pull_back(self, left, right, *counts):
+        """Return gradients with respect to embeddings."""
+        return self.pair.pull_back(self.maps.sides, left, right, *counts)
+
 
 class Model:
     """Channels of given embeddings and maps, and the recursions over sequences.
@@ -135,7 +211,8 @@ class Model:
     given_start : ndarray of shape (n_states,)
         Start distribution if there is no start embedding.
     is_local : bool
-        Whether channels are normalised.
+        Whether channels are normalised. If not, maps of transitions may have a correction, and
+        recursions are then those of the log space.
     dtype : numpy.dtype, default=float64
         Type of probabilities; sums over a sequence are float64.
     """
@@ -146,7 +223,11 @@ class Model:
         self.dtype = dtype = np.dtype(dtype)
         move, emit = maps
         shared = is_local, dtype
-        self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
+        self.in_logs = move.correction is not None
+        if self.in_logs:
+            self.transition = CorrectedChannel(move, embeddings, ("states", "targets"))
+        else:
+            self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
         self.emission = self.table = None
         if emit is not None:
             self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
@@ -177,6 +258,8 @@ class Model:
         # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
         # loses up to `floor`, and filters also track what there would be without this loss.
         self.floor = 0.0
+        if self.in_logs:
+            return
         if self.transition.least() + least_emission < np.log(LEAST[self.dtype]):
             self.floor = float(self.transition.R.size * np.finfo(self.dtype).tiny)
 
@@ -313,6 +396,9 @@ class Model:
         padded = np.zeros((lengths[0], len(sequences)), dtype=int)
         for row, sequence in enumerate(sequences):
             padded[: len(sequence), row] = sequence
+        if self.in_logs:  # as if all had underflowed at once
+            yield padded[0], None, np.full(len(sequences), np.nan)
+            return
         counts = np.count_nonzero(np.arange(lengths[0])[:, None] < lengths, axis=1)
         upper = None
         for symbols, count in zip(padded, counts, strict=True):
@@ -391,7 +477,9 @@ class Model:
         by block from factors that hold the best paths so far, without logs of matrices.
         """
         n, move = len(self.start), self.transition
-        if move.T is None or n**2 <= _BLOCK_ENTRIES:
+        if self.in_logs:
+            enter = move.pair.turned.maxima
+        elif move.T is None or n**2 <= _BLOCK_ENTRIES:
             enter = Dense(np.ascontiguousarray(move.log_values().T)).maxima
         else:
             enter = partial(self._entered, np.exp(move.log_T.T, order="C"))

@@ -24,6 +24,7 @@ from .._validation import (
     naming,
 )
 from ._batches import Adam, FreeArrays
+from ._corrections import corrected
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
@@ -337,11 +338,13 @@ class KernelHMM(MaximumLikelihood):
         if embeddings["start_embedding"] is not None:
             left = np.vstack([left, embeddings["start_embedding"]])
         seed = draw_seed(self.random_state)
-        maps = [fitted_maps(self.feature_map, left, embeddings["targets"], seed)]
+        move = fitted_maps(self.feature_map, left, embeddings["targets"], seed)
+        if move.sides and self.targets is None and self.normalization == "global":
+            move = corrected(move, embeddings["states"])
         if embeddings["symbols"] is None:
-            return *maps, None
+            return move, None
         sides = embeddings["emitters"], embeddings["symbols"]
-        return *maps, fitted_maps(self.feature_map, *sides, seed)
+        return move, fitted_maps(self.feature_map, *sides, seed)
 
     @property
     def feature_map_(self) -> dict[str, Any]:
@@ -760,8 +763,7 @@ class KernelHMM(MaximumLikelihood):
                 continue
             left, right = (channel.maps.sigma * model.embeddings[role] for role in channel.roles)
             exact = softmax(left[rows] @ right.T, axis=1)
-            shares = channel.spread(softmax(channel.log_R[rows], axis=1))
-            errors[name] = np.abs(exact - shares).sum(axis=1) / 2
+            errors[name] = np.abs(exact - channel.distributions(rows)).sum(axis=1) / 2
         return errors
 
     # ---------------------------------------------------------------- learning
