@@ -139,7 +139,7 @@ def measure_hadamard(rounds):
     import numpy as np
     from threadpoolctl import threadpool_limits
 
-    from skrf import OptimalPositiveRF
+    from skrf import OptimalPositiveRF, SimplexRF, SimplexRFPlus
     from skrf._kernels import cpu, plain
 
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
@@ -150,6 +150,12 @@ def measure_hadamard(rounds):
     few = max(rounds // 5, 3)
     times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
     judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 6)
+    improved = SimplexRFPlus(8192, projection="hadamard", random_state=0).fit(X)
+    plain_simplex = SimplexRF(8192, projection="hadamard", random_state=0).fit(X)
+    times = alternate(
+        {"+": lambda: improved.transform(X), "": lambda: plain_simplex.transform(X)}, few
+    )
+    judge("Hadamard: simplex+ / simplex", times["+"], times[""], 1.5, at_most=True)
     fast = fitted["hadamard"].feature_maps_[0].projection
     dense = fitted["dense"].omega_
     held = sum(part.nbytes for part in vars(fast).values() if isinstance(part, np.ndarray))

@@ -251,6 +251,121 @@ def _weights(diagonals, lengths, simplices):
     return weights
 
 
+# ---------------------------------------------------------------- sweeps of simplex+
+#
+# Every step of a sweep depends on the last, so vectors go across rows: a tile of rows is transposed
+# and four steps at a time go over all of its columns. `plain` has the formulas.
+
+_TILE = 64
+
+
+@njit(**_OPTIONS)
+def _to_columns(rows, columns, is_back):
+    """Transpose a tile, in the opposite order of its columns for the way back."""
+    n, m = rows.shape
+    first, step = (columns.shape[0] - 1, -1) if is_back else (0, 1)
+    for start in range(0, m - m % 8, 8):
+        for r in range(n):
+            for j in range(start, start + 8):
+                columns[first + step * j, r] = rows[r, j]
+    for j in range(m - m % 8, m):
+        for r in range(n):
+            columns[first + step * j, r] = rows[r, j]
+
+
+@njit(**_OPTIONS)
+def _to_rows(columns, rows, is_back):
+    n, m = rows.shape
+    first, step = (columns.shape[0] - 1, -1) if is_back else (0, 1)
+    for start in range(0, m - m % 8, 8):
+        for r in range(n):
+            for j in range(start, start + 8):
+                rows[r, j] = columns[first + step * j, r]
+    for j in range(m - m % 8, m):
+        for r in range(n):
+            rows[r, j] = columns[first + step * j, r]
+
+
+@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+def _sweep_tile(fours, total, shares):
+    for g in range(fours.shape[0]):
+        part = fours[g]
+        b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
+        for r in range(_TILE):
+            t = total[r] - part[r]
+            p0 = -b0 * t
+            t = t + p0 - part[_TILE + r]
+            p1 = -b1 * t
+            t = t + p1 - part[2 * _TILE + r]
+            p2 = -b2 * t
+            t = t + p2 - part[3 * _TILE + r]
+            p3 = -b3 * t
+            part[r], part[_TILE + r], part[2 * _TILE + r], part[3 * _TILE + r] = p0, p1, p2, p3
+            total[r] = t + p3
+
+
+@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
+def _sweep_tile_back(fours, total, shares):
+    last = shares.shape[0] - 1
+    for g in range(fours.shape[0]):
+        part, j = fours[g], last - 4 * g
+        b0, b1, b2, b3 = shares[j], shares[j - 1], shares[j - 2], shares[j - 3]
+        for r in range(_TILE):
+            t = total[r]
+            t0 = t - b0 * (part[r] + t)
+            t1 = t0 - b1 * (part[_TILE + r] + t0)
+            t2 = t1 - b2 * (part[2 * _TILE + r] + t1)
+            t3 = t2 - b3 * (part[3 * _TILE + r] + t2)
+            part[r], part[_TILE + r], part[2 * _TILE + r] = -t0, -t1, -t2
+            part[3 * _TILE + r] = -t3
+            total[r] = t3
+
+
+@_Kernel
+def _sweep_rows(rows, sweeps, is_back):
+    n_blocks, n_sweeps, order = sweeps.shape
+    n, m = rows.shape
+    fours = np.zeros((order // 4, 4 * _TILE), rows.dtype)
+    columns = fours.reshape(order, _TILE)
+    total = np.empty(_TILE, rows.dtype)
+    for k in range(n_blocks):
+        if m - k * order == 1:  # a lone row stays
+            break
+        fours[:] = 0
+        for start in range(0, n, _TILE):
+            tile = rows[start : start + _TILE, k * order : min((k + 1) * order, m)]
+            _to_columns(tile, columns, is_back)
+            total[:] = 0
+            if is_back:
+                for sweep in range(n_sweeps - 1, -1, -1):
+                    _sweep_tile_back(fours, total, sweeps[k, sweep])
+            else:
+                for j in range(order):
+                    column = columns[j]
+                    for r in range(_TILE):
+                        total[r] += column[r]
+                for sweep in range(n_sweeps):
+                    _sweep_tile(fours, total, sweeps[k, sweep])
+            if is_back:
+                for j in range(order):
+                    column = columns[j]
+                    for r in range(_TILE):
+                        column[r] += total[r]
+            _to_rows(columns, tile, is_back)
+
+
+def sweep(products, sweeps):
+    """Turn products with simplices into those with simplex+; see `plain.sweep`."""
+    _sweep_rows(products, sweeps, False)
+    return products
+
+
+def sweep_back(gradients, sweeps):
+    """Turn gradients of products after the sweeps into those before; see `plain.sweep_back`."""
+    _sweep_rows(gradients, sweeps, True)
+    return gradients
+
+
 # ---------------------------------------------------------------- sine and cosine
 #
 # The compiler does not vectorise calls of sin and cos. Written out they are: reduction by multiples

@@ -234,6 +234,77 @@ def pull_back(G, diagonals, lengths, simplices, out):
     return out
 
 
+# ---------------------------------------------------------------- sweeps of simplex+
+#
+# Products p_i with the rows w_i s_i of a block, and their sum t. A step of a sweep turns row i to
+# -r / |r|, where r.x = t - p_i: so p_i becomes -b (t - p_i) with the share b = w_i / |r|, and t
+# becomes (1 - b) (t - p_i).
+
+
+def sweep(products, sweeps):
+    """Return products with the rows of simplex+, given those with the rows of simplices.
+
+    Parameters
+    ----------
+    products : array of shape (n, m)
+        The products, block by block. NumPy arrays are overwritten.
+    sweeps : ndarray of shape (n_blocks, n_sweeps, order)
+        The shares b.
+
+    Returns
+    -------
+    array of shape (n, m)
+        The products.
+    """
+    return _swept(products, sweeps, is_back=False)
+
+
+def sweep_back(gradients, sweeps):
+    """Return the gradients of the products before the sweeps, given those after them.
+
+    Parameters
+    ----------
+    gradients : array of shape (n, m)
+        The gradients. NumPy arrays are overwritten.
+    sweeps : ndarray of shape (n_blocks, n_sweeps, order)
+        As in `sweep`.
+
+    Returns
+    -------
+    array of shape (n, m)
+        The gradients.
+    """
+    return _swept(gradients, sweeps, is_back=True)
+
+
+def _swept(rows, sweeps, is_back):
+    xp, order, parts = namespace(rows), sweeps.shape[2], []
+    for k, of_block in enumerate(sweeps):
+        block = rows[:, k * order : min((k + 1) * order, rows.shape[1])]
+        if block.shape[1] == 1:  # a lone row stays
+            parts.append(block)
+            continue
+        columns = [block[:, j] for j in range(block.shape[1])]
+        total = 0 * columns[0] if is_back else xp.sum(block, axis=1)
+        for shares in of_block[::-1] if is_back else of_block:
+            for j in reversed(range(len(columns))) if is_back else range(len(columns)):
+                share = float(shares[j])
+                if is_back:
+                    total = total - share * (columns[j] + total)
+                    columns[j] = -total
+                else:
+                    total = total - columns[j]
+                    columns[j] = -share * total
+                    total = total + columns[j]
+        swept = xp.stack(columns, axis=1)
+        parts.append(swept + total[:, None] if is_back else swept)
+    result = xp.concat(parts, axis=1)
+    if is_array_api(rows):
+        return result
+    rows[:] = result
+    return rows
+
+
 # ---------------------------------------------------------------- sine and cosine
 
 

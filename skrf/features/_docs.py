@@ -31,9 +31,9 @@ projection : {"dense", "hadamard"}, default="dense"
     a few numbers per projection instead of n_features. Choose it for about 256 features or more.
     Its rows are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of
     its variance is known. It supports the couplings "iid" (rows at random angles, not independent),
-    "orthogonal" and "simplex", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k columns, and
-    needs more than 12 features. Small and large calls may give results that differ by rounding,
-    because large ones use compiled code.
+    "orthogonal", "simplex" and "simplex+", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k
+    columns, and needs more than 12 features. Small and large calls may give results that differ by
+    rounding, because large ones use compiled code.
 
 [center]
 center : bool, default=True

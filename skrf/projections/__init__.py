@@ -4,7 +4,13 @@ from typing import Literal, TypeAlias
 
 from .base import Coupling, DenseProjection, Projection
 from .blocks import NormCoupled, Orthogonal, haar_rows
-from .hadamard import HadamardIndependent, HadamardOrthogonal, HadamardProjection, HadamardSimplex
+from .hadamard import (
+    HadamardIndependent,
+    HadamardOrthogonal,
+    HadamardProjection,
+    HadamardSimplex,
+    HadamardSimplexPlus,
+)
 from .independent import Independent, Sobol
 from .simplex import Simplex, SimplexPlus
 
@@ -28,6 +34,7 @@ PROJECTIONS = {
         "iid": HadamardIndependent(),
         "orthogonal": HadamardOrthogonal(),
         "simplex": HadamardSimplex(),
+        "simplex+": HadamardSimplexPlus(),
     },
 }
 

@@ -3,12 +3,14 @@
 A block is W = D S R of order d' >= d, the smallest with a fast transform. Inputs are padded with
 zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1 /
 d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'} norms,
-which makes a cut row nearly N(0, I_d). At small orders the matrix is stored as well, once something
-has been multiplied by it.
+which makes a cut row nearly N(0, I_d). The rows of simplex+, which depend on the norms, come from a
+few sweeps over the products with those of a simplex. At small orders the matrix is stored as well,
+once something has been multiplied by it.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +21,7 @@ from .._arrays import Kept, is_array_api, like, namespace
 from .._kernels.plain import next_order
 from .base import Coupling, Projection
 from .norms import chi_norms
+from .simplex import N_SWEEPS, swept
 
 SMALLEST_ORDER = 16
 _LARGEST_DENSE = 128  # order up to which a product with the whole matrix is as fast
@@ -28,6 +31,16 @@ _LAYERS = 3
 # which needs larger blocks.
 _BLOCK = 2**18
 _DEVICE_BLOCK = 2**22
+
+
+class _Parts(NamedTuple):
+    """What kernels need, in the dtype of the input; `factors` are in its library, None for 1."""
+
+    diagonals: np.ndarray
+    lengths: np.ndarray
+    simplices: bool
+    sweeps: np.ndarray | None = None
+    factors: Any = None
 
 
 @dataclass(eq=False, repr=False)
@@ -50,6 +63,10 @@ class HadamardProjection(Projection):
         Sizes that multiply D_3, with mean square 1 in every block; None means 1.
     simplices : bool, default=False
         Whether S is the simplex of the rows that a block keeps rather than the identity.
+    sweeps : ndarray of shape (n_blocks, n_sweeps, order), default=None
+        The shares of `swept` that turn simplices into those of simplex+, 0 for rows that are cut.
+    norms : ndarray of shape (n_projections,), default=None
+        The norms that the sweeps belong to.
     matrix : ndarray of shape (d, d), default=None
         Multiplies the inputs first; None means the identity.
 
@@ -65,6 +82,8 @@ class HadamardProjection(Projection):
     _: KW_ONLY
     radii: np.ndarray | None = None
     simplices: bool = False
+    sweeps: np.ndarray | None = None
+    norms: np.ndarray | None = None
     matrix: np.ndarray | None = None
 
     def __post_init__(self):
@@ -109,41 +128,58 @@ class HadamardProjection(Projection):
         if self.order <= _LARGEST_DENSE:
             return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
         G, xp = by_products, namespace(by_products)
-        kernel, size, diagonals, lengths = self._prepared(G)
+        kernel, size, parts = self._prepared(G)
         place = {"device": G.device} if is_array_api(G) else {}
-        parts = []
+        gradients = []
         for rows in gen_batches(G.shape[0], size):
             shape = rows.stop - rows.start, self.n_features
-            zeros = xp.zeros(shape, dtype=G.dtype, **place)
-            parts.append(kernel.pull_back(G[rows, :], diagonals, lengths, self.simplices, zeros))
-        gradient = xp.concat(parts, axis=0)
+            zeros, block = xp.zeros(shape, dtype=G.dtype, **place), G[rows, :]
+            if parts.sweeps is not None:
+                block = 1 * block if parts.factors is None else parts.factors * block  # a new array
+                block = kernel.sweep_back(block, parts.sweeps)
+            gradients.append(kernel.pull_back(block, *parts[:3], zeros))
+        gradient = xp.concat(gradients, axis=0)
         return gradient if self.matrix is None else gradient @ like(self.matrix, G)
 
     def _prepared(self, X):
-        """Return kernels, the number of rows in a block, diagonals and lengths for an input."""
+        """Return kernels, the number of rows in a block, and the `_Parts` for an input."""
         # In the precision of the input; kernels move the arrays to its library.
         dtype = np.float32 if "float32" in str(X.dtype) else np.float64
-        diagonals, lengths = self._diagonals().astype(dtype), self.lengths.astype(dtype)
-        kernel = _kernels.choose(X, X.shape[0] * diagonals.size)
+        parts = _Parts(self._diagonals().astype(dtype), self.lengths.astype(dtype), self.simplices)
+        if self.sweeps is not None:
+            factors = self.lengths / self.norms
+            parts = parts._replace(
+                lengths=self.norms.astype(dtype),
+                sweeps=self.sweeps.astype(dtype),
+                factors=None if (factors == 1).all() else like(factors, X),
+            )
+        kernel = _kernels.choose(X, X.shape[0] * parts.diagonals.size)
         size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
-        return kernel, size, diagonals, lengths
+        return kernel, size, parts
 
     def _transformed(self, X):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
         is_other = is_array_api(X)
-        kernel, size, diagonals, lengths = self._prepared(X)
+        kernel, size, parts = self._prepared(X)
         matrix = None if self.matrix is None else like(self.matrix, X)
         X = X.tocsr() if sp.issparse(X) else X
         out = None if is_other else np.empty((n, m), X.dtype)
-        parts = []
+        results = []
         for rows in gen_batches(n, size):
             block = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
             if matrix is not None:
                 block = block @ matrix.T
             target = None if is_other else out[rows]
-            parts.append(kernel.project(block, diagonals, lengths, self.simplices, target))
-        return namespace(X).concat(parts, axis=0) if is_other else out
+            products = kernel.project(block, *parts[:3], target)
+            if parts.sweeps is not None:
+                products = kernel.sweep(products, parts.sweeps)
+            if parts.factors is not None and is_other:
+                products = products * parts.factors
+            elif parts.factors is not None:
+                products *= parts.factors
+            results.append(products)
+        return namespace(X).concat(results, axis=0) if is_other else out
 
     def _diagonals(self):
         # H / sqrt(order) is orthogonal: put the root into every diagonal, so that no layer grows.
@@ -182,12 +218,14 @@ class Hadamard(Coupling):
             )
         n_blocks = -(-n_projections // order)
         signs = 2 * rng.integers(0, 2, size=(n_blocks, _LAYERS, order), dtype=np.int8) - 1
+        lengths = chi_norms(n_projections, order, rng)
         return HadamardProjection(
             signs,
-            chi_norms(n_projections, order, rng),
+            lengths,
             n_features,
             radii=self.radii(n_blocks, order, rng),
             simplices=self.simplices,
+            **self.turned(lengths, order),
         )
 
     def n_bytes(self, n_projections: int, n_features: int) -> int:
@@ -197,6 +235,10 @@ class Hadamard(Coupling):
     def radii(self, n_blocks, order, rng):
         """Return the sizes that multiply the last diagonal; None means 1."""
         return None
+
+    def turned(self, lengths, order):
+        """Return what a projection knows about directions that depend on the lengths."""
+        return {}
 
     def pair_cosine(self, block_rows):
         """Return None: rows follow the law only approximately."""
@@ -211,6 +253,28 @@ class HadamardSimplex(Hadamard):
     """Rows of a block are a simplex (in d' dimensions); a cut block is a smaller simplex."""
 
     simplices = True
+
+
+class HadamardSimplexPlus(HadamardSimplex):
+    """Rows of a block are a simplex that is improved for their norms (in d' dimensions)."""
+
+    def n_bytes(self, n_projections: int, n_features: int) -> int:
+        """Return about how many bytes a draw needs: sweeps, and the directions of a block."""
+        directions = 8 * min(n_projections, next_order(n_features)) ** 2
+        return super().n_bytes(n_projections, n_features) + 48 * n_projections + directions
+
+    def turned(self, lengths, order):
+        """Return the sweeps and the lengths that they belong to."""
+        whole, cut = divmod(len(lengths), order)
+        blocks = lengths[: whole * order].reshape(whole, order)
+        sweeps = np.zeros((whole + (cut > 0), N_SWEEPS, order))
+        size = max(1, _DEVICE_BLOCK // order**2)
+        for start in range(0, whole, size):
+            shares = swept(blocks[start : start + size])[1]
+            sweeps[start : start + len(shares)] = shares
+        if cut:
+            sweeps[whole, :, :cut] = swept(lengths[-cut:])[1]
+        return {"sweeps": sweeps, "norms": lengths}
 
 
 class HadamardIndependent(Hadamard):

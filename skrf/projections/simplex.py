@@ -8,6 +8,8 @@ import numpy as np
 from .._kernels import plain
 from .blocks import BlockCoupling
 
+N_SWEEPS = 5  # of simplex+, after which rows hardly turn any more
+
 
 def simplex_rows(n_rows):
     """Return n unit rows in R^n with pairwise cosine -1/(n - 1) and sum zero (one row: [[1]])."""
@@ -26,25 +28,47 @@ class Simplex(BlockCoupling):
         return 0.0 if block_rows == 1 else -1 / (block_rows - 1)
 
 
+def swept(norms):
+    """Return unit rows that each oppose the sum of the others, and how simplices turn into them.
+
+    A sweep turns one row s_i after the other: to -r_i / |r_i| with the sum r_i of the other rows
+    times their norms.
+
+    Parameters
+    ----------
+    norms : ndarray of shape (..., b)
+        Norms w of the rows.
+
+    Returns
+    -------
+    rows : ndarray of shape (..., b, b)
+        The directions after the sweeps.
+    shares : ndarray of shape (..., N_SWEEPS, b)
+        The w_i / |r_i| of every sweep; 0 for a lone row, which stays.
+    """
+    b = norms.shape[-1]
+    rows = np.broadcast_to(simplex_rows(b), (*norms.shape, b)).copy()
+    shares = np.zeros((*norms.shape[:-1], N_SWEEPS, b))
+    if b == 1:
+        return rows, shares
+    total = np.einsum("...i,...ij->...j", norms, rows)
+    for sweep in range(N_SWEEPS):
+        for i in range(b):
+            norm = norms[..., i, None]
+            rest = total - norm * rows[..., i, :]
+            size = np.linalg.norm(rest, axis=-1, keepdims=True)
+            rows[..., i, :] = -rest / size
+            shares[..., sweep, i] = (norm / size)[..., 0]
+            total = rest + norm * rows[..., i, :]
+    return rows, shares
+
+
 class SimplexPlus(BlockCoupling):
     """Simplex directions improved for the drawn norms: each row opposes the sum of the others."""
 
-    n_sweeps = 5
-
     def directions(self, norms):
         """Return the directions after the sweeps."""
-        b = norms.shape[-1]
-        rows = np.broadcast_to(simplex_rows(b), (*norms.shape, b)).copy()
-        if b == 1:
-            return rows
-        total = np.einsum("...i,...ij->...j", norms, rows)
-        for _ in range(self.n_sweeps):
-            for i in range(b):
-                norm = norms[..., i, None]
-                rest = total - norm * rows[..., i, :]
-                rows[..., i, :] = -rest / np.linalg.norm(rest, axis=-1, keepdims=True)
-                total = rest + norm * rows[..., i, :]
-        return rows
+        return swept(norms)[0]
 
     def pair_cosine(self, block_rows):
         """Return None: directions depend on the norms (a lone row has no pair)."""
