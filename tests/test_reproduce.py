@@ -72,3 +72,41 @@ def test_accuracy_is_read_off_at_the_published_share(script):
     # A few test rows alone give more: p (1 - p) / 30 less the part of the line.
     _, error = published.at_share(accuracies, shares, 60.0, 3.0, n_test=30)
     assert_allclose(error, np.sqrt(2500 / 30 * 9 / 25 + 9 / 50), rtol=0.05)
+
+
+def test_utilities_are_those_of_the_closed_form(script):
+    """The figure's: optimal positive features have e^61 times less variance at d = 64 and 100."""
+    study = script("variance_angles")
+    logs = study.utility(64)
+    assert study.SUMS[99] == 100.0
+    assert_allclose(logs[99], -61.2, atol=0.05)
+    assert (np.diff(logs) < 0).all() and (logs < 0).all()
+    # No variance of sines between equal points, none of positive features between opposite ones.
+    assert study.log_variances("trigonometric", 1.0)[0] < study.ROUNDING
+    assert study.log_variances("positive", 1.0)[-1] < study.ROUNDING
+    assert study.log_variances("trigonometric", 1.0)[90] > study.ROUNDING
+
+
+def test_many_features_estimate_the_softmax_of_words(script):
+    study = script("word_softmax")
+    rng = np.random.default_rng(0)
+    parts = [0.5 * rng.normal(size=(n, 4)) for n in (60, 20, 9)]
+    words, frequencies = rng.integers(9, size=20), np.full(9, 1 / 9)
+    data, references = study.shrunk(parts, words, frequencies, study.SCALE / 2)
+    assert references["exact"][1] == 0
+    assert_allclose(references["frequencies"][2], 9)
+    assert_allclose(data[3].sum(axis=1), 1)
+    negative, gap, perplexity = study.measured(study.MAPS["optimal positive"], 4096, 0, data)
+    assert negative == 0 and gap < 0.05
+    assert_allclose(perplexity, references["exact"][2], rtol=0.02)
+    assert study.measured(study.MAPS["trigonometric"], 8, 0, data)[1] > gap
+
+
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+def test_a_model_with_exact_attention_has_no_error(script, monkeypatch):
+    pytest.importorskip("torch")
+    study = script("transformer")
+    monkeypatch.setattr(study, "ERRORS", {"exact": study.METHODS["exact"], **study.ERRORS})
+    for errors in study.measure_errors(quick=True).values():
+        assert max(errors["exact"]) == 0
+        assert min(errors["positive, 256 components"]) > 0
