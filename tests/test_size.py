@@ -16,7 +16,15 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
-from skrf.theory import n_components_for
+from skrf.theory import (
+    bernstein_bound,
+    chebyshev_bound,
+    hoeffding_bound,
+    left_tail_bound,
+    n_components_for,
+    upper_tail_bound,
+)
+from skrf.theory.concentration import least_bound
 
 X = np.random.default_rng(0).normal(size=(60, 4)) / 2
 Y = np.random.default_rng(1).normal(size=(40, 4)) / 2 + 0.3
@@ -117,7 +125,58 @@ def test_errors_at_the_ends_of_the_range_are_measured():
             assert n_components_for(mechanism, alike, rel_error=0.1, quantile=quantile) <= 2
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        RFFSampler(sigma=0.5, coupling="iid"),
+        OptimalPositiveRF(sigma=0.5),
+        PositiveRF(sigma=0.3, variant="hyperbolic"),
+        DenseExponentialRF(sigma=0.5, coupling="iid"),
+    ],
+    ids=repr,
+)
+def test_errors_are_as_probable_as_asked_for(mechanism):
+    """The number is the least whose bound is small enough; draws are off less often than that."""
+    asked = {"rel_error": 0.3, "quantile": 0.8}
+    n = n_components_for(mechanism, X, Y, probability=0.9, **asked)
+    step = mechanism._columns_per_projection
+    assert n % step == 0 and n > n_components_for(mechanism, X, Y, **asked)
+    bounds = []
+    for count in (n, n - step):
+        fitted = clone(mechanism).set_params(n_components=count, random_state=0).fit(X, keys=Y)
+        errors = 0.3 * fitted.exact_kernel(X, Y)
+        bounds.append(np.quantile(least_bound(fitted, X, Y, errors), 0.8, method="higher"))
+    assert bounds[0] <= 0.1 < bounds[1]
+    sized, off = clone(mechanism).set_params(n_components=n), np.zeros(errors.shape)
+    for seed in range(60):
+        features = sized.set_params(random_state=seed).fit(X, keys=Y)
+        off += np.abs(features.approximate_kernel(X, Y) - features.exact_kernel(X, Y)) >= errors
+    assert np.quantile(off / 60, 0.8, method="higher") <= 0.1
+
+
+def test_the_least_bound_is_the_smallest_that_is_known():
+    fitted = OptimalPositiveRF(400, sigma=0.5, coupling="iid", random_state=0).fit(X, keys=Y)
+    given = {"X": X[:3], "Y": Y[:2], "error": 0.2}
+    found = least_bound(fitted, X[:3], Y[:2], np.full((3, 2), 0.2))
+    tails = upper_tail_bound(fitted, **given) + left_tail_bound(fitted, **given)
+    others = [bound(fitted, **given) for bound in (chebyshev_bound, hoeffding_bound)]
+    np.testing.assert_array_equal(
+        found, np.minimum.reduce([tails, bernstein_bound(fitted, **given), *others])
+    )
+    with pytest.raises(NotImplementedError, match="No bound of the tails of AdaptiveRF"):
+        n_components_for(AdaptiveRF(), X, rel_error=0.1, probability=0.9)
+    with pytest.raises(NotImplementedError, match="regularized.*probability must be None"):
+        n_components_for(PositiveRF(variant="regularized"), X, rel_error=0.1, probability=0.9)
+    with pytest.raises(ValueError, match="probability=0.9 takes more than 1048576 components"):
+        n_components_for(RFFSampler(), X, rel_error=1e-4, probability=0.9)
+
+
 def test_size_refuses_what_it_cannot_be_asked():
+    for wrong in (0, 1, -0.5, "high"):
+        with pytest.raises(ValueError, match=r"probability must be None or a number in \(0, 1\)"):
+            n_components_for(RFFSampler(), X, rel_error=0.1, probability=wrong)
+    with pytest.raises(ValueError, match="with quantile=None"):
+        n_components_for(RFFSampler(), X, rel_error=0.1, quantile=None, probability=0.9)
     for wrong in (0, -1.0, "small", math.inf, math.nan):
         with pytest.raises((ValueError, TypeError), match="rel_error must be a finite number > 0"):
             n_components_for(RFFSampler(), X, rel_error=wrong)

@@ -93,6 +93,18 @@ def test_upper_tails_are_those_of_exponential_moments_by_quadrature(name, kernel
     assert expected * (1 - 1e-4) <= actual <= expected**0.99
 
 
+def test_upper_tails_are_far_below_bernsteins():
+    """K = .64 between rows at right angles in four dimensions, 64 independent projections."""
+    rows_ = np.sqrt(-np.log(0.64)) * np.eye(4)[:2]
+    given = {"sigma": 1.0, "coupling": "iid", "center": False, "random_state": 0}
+    fitted = OptimalPositiveRF(64, **given).fit(rows_[:1], keys=rows_[1:])
+    assert_allclose(fitted.exact_kernel(rows_[:1], rows_[1:]), 0.64, rtol=1e-12)
+    for error, most, others in ((0.3, 2.5e-3, 2.7e-2), (0.4, 4e-5, 4.0e-3)):
+        pair = {"X": rows_[:1], "Y": rows_[1:], "error": error}
+        assert theory.upper_tail_bound(fitted, **pair) < most
+        assert theory.bernstein_bound(fitted, side="upper", **pair) > others
+
+
 def test_upper_tails_are_at_most_bernsteins():
     for d in (1, 2, 9):
         X = rows(d, 0.8)

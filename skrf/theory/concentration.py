@@ -1,5 +1,6 @@
 """Tail bounds: how likely an estimate is to be off by more than a given amount."""
 
+import contextlib
 import math
 from typing import Literal
 
@@ -61,6 +62,10 @@ def chebyshev_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
+    return _chebyshev(feature_map, X, Y, error)
+
+
+def _chebyshev(feature_map, X, Y, error):
     logs = to_host(feature_map.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
     return np.exp(np.minimum(logs, 0.0))
 
@@ -126,8 +131,13 @@ def hoeffding_bound(
     >>> bool(hoeffding_bound(features, X, error=0.2)[0, 0] < 1e-8)
     True
     """
-    error, log_range = _checked(feature_map, X, Y, error, side)
-    return _on_sides(feature_map, math.log(2) + 2 * (math.log(error) - log_range), side)
+    error = _checked(feature_map, error, side)
+    return _hoeffding(feature_map, X, Y, error, side)
+
+
+def _hoeffding(feature_map, X, Y, error, side):
+    log_range = _log_range(feature_map, X, Y, side)
+    return _on_sides(feature_map, math.log(2) + 2 * (np.log(error) - log_range), side)
 
 
 def bernstein_bound(
@@ -185,23 +195,33 @@ def bernstein_bound(
     >>> bool(bernstein_bound(features, **pair) < 1e-5 < 1e-4 < hoeffding_bound(features, **pair))
     True
     """
-    error, log_range = _checked(feature_map, X, Y, error, side)
+    error = _checked(feature_map, error, side)
+    return _bernstein(feature_map, X, Y, error, side)
+
+
+def _bernstein(feature_map, X, Y, error, side):
+    log_range = _log_range(feature_map, X, Y, side)
     log_variance = to_host(feature_map._of_pairs(X, Y, "_log_term_variance"))
     # Both in units of the error, so that neither square leaves the range of floats.
+    log_error = np.log(error)
     log_spread = np.logaddexp(
-        math.log(2) + log_variance - 2 * math.log(error),
-        math.log(2 / 3) + log_range - math.log(error),
+        math.log(2) + log_variance - 2 * log_error, math.log(2 / 3) + log_range - log_error
     )
     return _on_sides(feature_map, -log_spread, side)
 
 
-def _checked(feature_map, X, Y, error, side):
-    """Return the error and the log range of one term for the requested sides."""
+def _checked(feature_map, error, side):
+    """Return the error, and raise if it, the map or the side is not allowed."""
     error = check_positive("error", error)
     check_feature_map(feature_map)
     if side not in ("two", "upper"):
         raise ValueError(f"side must be 'two' or 'upper', got {side!r}.")
-    return error, to_host(feature_map._of_pairs(X, Y, "_log_term_range", side == "upper"))
+    return error
+
+
+def _log_range(feature_map, X, Y, side):
+    """Return the log range of one term for the requested sides."""
+    return to_host(feature_map._of_pairs(X, Y, "_log_term_range", side == "upper"))
 
 
 def _on_sides(feature_map, log_rate, side):
@@ -262,8 +282,12 @@ def upper_tail_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
+    return _upper_tail(feature_map, X, Y, error)
+
+
+def _upper_tail(feature_map, X, Y, error):
     bound = np.exp(to_host(feature_map._of_pairs(X, Y, "_log_upper_tail", error)))
-    return np.minimum(bound, bernstein_bound(feature_map, X, Y, error=error, side="upper"))
+    return np.minimum(bound, _bernstein(feature_map, X, Y, error, "upper"))
 
 
 def left_tail_bound(
@@ -322,9 +346,49 @@ def left_tail_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
+    return _left_tail(feature_map, X, Y, error)
+
+
+def _left_tail(feature_map, X, Y, error):
     logs = to_host(feature_map._of_pairs(X, Y, "_log_block_moment"))
     with np.errstate(over="ignore"):
-        return np.exp(-np.exp(2 * math.log(error) - logs) / 2)
+        return np.exp(-np.exp(2 * np.log(error) - logs) / 2)
+
+
+def least_bound(feature_map, X, Y, errors):
+    """Return the smallest bound on P(|estimate - mean| >= error) that is known, for every pair.
+
+    Parameters
+    ----------
+    feature_map : feature map
+        Fitted.
+    X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
+        Queries and keys.
+    errors : ndarray of shape (n_x, n_y)
+        Absolute errors > 0.
+
+    Raises
+    ------
+    NotImplementedError
+        If none is known.
+    """
+
+    def both_tails():
+        return _upper_tail(feature_map, X, Y, errors) + _left_tail(feature_map, X, Y, errors)
+
+    ways = (
+        lambda: _chebyshev(feature_map, X, Y, errors),
+        lambda: _hoeffding(feature_map, X, Y, errors, "two"),
+        lambda: _bernstein(feature_map, X, Y, errors, "two"),
+        both_tails,
+    )
+    known = []
+    for way in ways:
+        with contextlib.suppress(ValueError, NotImplementedError):  # not for this map
+            known.append(way())
+    if not known:
+        raise NotImplementedError(f"No bound of the tails of {feature_map!r} is known.")
+    return np.minimum.reduce([np.ones(errors.shape), *known])
 
 
 def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: float) -> float:

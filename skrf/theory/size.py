@@ -12,8 +12,10 @@ from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures, QuadratureFourierFeatures
 from ._sample import check_feature_map, check_sides, log_errors_of, log_ratio
+from .concentration import least_bound
 
 _MAX_ROWS, _MAX_PAIRS = 768, 2**14
+_BOUNDED_ROWS, _MOST_BOUNDED = 64, 2**20
 _MEASURED_ROWS, _MEASURED_COLUMNS, _N_DRAWS = 128, 128, 100
 _MOST_COMPONENTS = 2**17  # of a lattice
 _CONSTANT = 512  # feature maps do not change with their size from here on
@@ -28,6 +30,7 @@ def n_components_for(
     *,
     rel_error: float,
     quantile: float | None = 0.5,
+    probability: float | None = None,
 ) -> int:
     """Return the smallest number of components whose predicted error is small enough.
 
@@ -45,6 +48,10 @@ def n_components_for(
         Share of the pairs of queries and keys that should have at most this error. None uses the
         error of the whole kernel matrix, root mean squared error over root mean square, which a
         single pair can dominate.
+    probability : float, default=None
+        Share of the draws in which a pair should have at most this error, in (0, 1), in place of
+        the root mean square over draws. The number comes from the smallest bound that is known for
+        64 rows per side: of Chebyshev, Hoeffding, Bernstein, or Chernoff and `left_tail_bound`.
 
     Returns
     -------
@@ -58,9 +65,12 @@ def n_components_for(
     Raises
     ------
     NotImplementedError
-        For landmarks, whose error follows no known law.
+        For landmarks, whose error follows no known law; with a ``probability``, for biased feature
+        maps and those with neither a closed form nor a bound of the variance.
     ValueError
-        If ``rel_error`` is not a finite number > 0, or ``quantile`` is not from 0 to 1.
+        If ``rel_error`` is not a finite number > 0, or ``quantile`` is not from 0 to 1; with a
+        ``probability`` that is not in (0, 1), comes without a quantile, or takes more than
+        1,048,576 components.
 
     See Also
     --------
@@ -81,8 +91,16 @@ def n_components_for(
     rel_error = check_positive("rel_error", rel_error)
     if quantile is not None and not (isinstance(quantile, Real) and 0 <= quantile <= 1):
         raise ValueError(f"quantile must be None or a number from 0 to 1, got {quantile!r}.")
+    is_share = isinstance(probability, Real) and 0 < probability < 1
+    if probability is not None and not (is_share and quantile is not None):
+        raise ValueError(
+            "probability must be None or a number in (0, 1), with a quantile from 0 to 1; got "
+            f"{probability!r} with quantile={quantile!r}."
+        )
     check_feature_map(feature_map)
     X, Y = check_sides(X, Y)
+    if probability is not None:
+        return _components_of_bound(feature_map, X, Y, rel_error, float(quantile), probability)
     if isinstance(feature_map, QuadratureFourierFeatures):
         return _columns_of_bound(feature_map, X, Y, rel_error, quantile)
     block, log_kernel, log_errors = _source(feature_map, X, Y)
@@ -109,6 +127,36 @@ def n_components_for(
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
     return count * feature_map._columns_per_projection
+
+
+def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
+    """Return the smallest number of components whose errors are probably small enough."""
+    if not feature_map.is_unbiased:
+        raise NotImplementedError(
+            f"Bounds are those of distances from the mean, which is not the kernel for "
+            f"{feature_map!r}: probability must be None."
+        )
+    keys, step = X if Y is None else Y, feature_map._columns_per_projection
+    ((rows, others),) = _chosen(X.shape[0], keys.shape[0], _BOUNDED_ROWS)
+    queries, keys = X[rows], keys[others]
+
+    def is_enough(n_projections):
+        copied = clone(feature_map).set_params(n_components=n_projections * step, random_state=0)
+        fitted = copied.fit(X, keys=Y)
+        errors = rel_error * fitted.exact_kernel(queries, keys)
+        bounds = least_bound(fitted, queries, keys, errors)
+        return np.quantile(bounds, quantile, method="higher") <= 1 - probability
+
+    most = 1
+    while not is_enough(most):
+        most *= 2
+        if most * step > _MOST_BOUNDED:
+            raise ValueError(
+                f"rel_error={rel_error!r} with probability={probability!r} takes more than "
+                f"{_MOST_BOUNDED} components of {feature_map!r}, by the bounds that are known."
+            )
+    n = most // 2 + 1 + bisect_left(range(most // 2 + 1, most), True, key=is_enough)
+    return n * step
 
 
 def _columns_of_bound(feature_map, X, Y, rel_error, quantile):
