@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.utils import Bunch
 
-from skrf.datasets import REGIMES, load_uci, make_regime, uci
+from skrf.datasets import REGIMES, load_uci, make_cells, make_regime, uci
 
 # name: rows, columns with the label, classes, categorical columns, width after one-hot encoding.
 # The first three are from the list that comes with the files, the last from the papers' code.
@@ -171,3 +171,27 @@ def test_regimes_name_what_they_cannot_take(error, parameter, values):
         with pytest.raises(error, match=f"^{parameter} must be .*got ") as caught:
             make_regime(**given)
         assert repr(value) in str(caught.value)
+
+
+def test_cells_are_labelled_by_the_nearest_of_their_points():
+    X, y = make_cells(300, n_features=3, n_classes=4, n_cells=9, random_state=0)
+    more, labels = make_cells(500_000, n_features=3, n_classes=4, n_cells=9, random_state=0)
+    points = np.random.RandomState(0).normal(size=(9, 3))
+    gaps = np.linalg.norm(X[:, None] - points, axis=2)
+    assert_array_equal(y, gaps.argmin(axis=1) % 4)
+    assert X.shape == (300, 3) and y.dtype == np.int64
+    # Also in blocks, with the same cells.
+    gaps = np.linalg.norm(more[-50:, None] - points, axis=2)
+    assert_array_equal(labels[-50:], gaps.argmin(axis=1) % 4)
+    assert_array_equal(make_cells(5, random_state=np.random.RandomState(1))[0].shape, (5, 8))
+
+
+def test_cells_refuse_what_is_not_a_number_of_them():
+    for name in ("n_samples", "n_features", "n_classes", "n_cells"):
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises((ValueError, TypeError), match=f"^{name} must be an integer"):
+                make_cells(**{name: wrong})
+    with pytest.raises(ValueError, match="n_classes must be at most n_cells=3, got 4"):
+        make_cells(n_classes=4, n_cells=3)
+    with pytest.raises(ValueError, match="random_state"):
+        make_cells(random_state="seed")

@@ -1,7 +1,8 @@
-"""The data used in the papers: eight UCI classification sets and four regimes of pairs."""
+"""Data: eight UCI classification sets, four regimes of pairs, and cells of points."""
 
+from .cells import make_cells
 from .regimes import REGIMES as REGIMES
 from .regimes import make_regime
 from .uci import load_uci
 
-__all__ = ["load_uci", "make_regime"]
+__all__ = ["load_uci", "make_cells", "make_regime"]

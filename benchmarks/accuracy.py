@@ -1,0 +1,197 @@
+"""Accuracy against seconds of fit, for a thousand to a million rows: the picture of the README.
+
+    SKRF_UCI_DIR=... python benchmarks/accuracy.py
+    SKRF_UCI_DIR=... python benchmarks/accuracy.py --sizes 1000 10000 --seeds 3
+
+Two sets: cells of points in eight columns (skrf.datasets.make_cells; 10,000 other rows are
+predicted) and the end games of chess, of which up to 20,000 rows are learned and 8,000 others
+predicted (one-hot, and standardised by the training rows). Every method finds
+its parameters by three folds of at most 5,000 training rows, and is then fitted to all; both count.
+SVC, whose time grows with the square of the rows, is fitted to at most 20,000, and models on the
+features of scikit-learn to at most 100,000, whose features fill the memory beyond.
+
+Writes docs/benchmarks/accuracy.csv and .png, with the means over the seeds: three for sizes up to
+10,000, one beyond. Seconds are those of all processors. Takes about 40 minutes.
+"""
+
+import argparse
+import csv
+import time
+import warnings
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_approximation import Nystroem, RBFSampler
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from skrf import ApproxKernelRidgeClassifier, ApproxKernelRidgeClassifierCV, ClusterNystroem
+from skrf.datasets import load_uci, make_cells
+
+FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+N_TUNED, N_TEST, LARGEST_OF_CHESS = 5_000, {"cells": 10_000, "chess": 8_000}, 20_000
+STEPS = (0.3, 1.0, 3.0)  # of gamma, in units of SVC's "scale"
+
+
+class Tuned:
+    """A scikit-learn model whose grid is searched on some of the rows."""
+
+    def __init__(self, model, grid, most=np.inf):
+        self.model, self.grid, self.most = model, grid, most
+
+    def fit(self, X, y):
+        gamma = 1 / (X.shape[1] * X.var())
+        grid = {
+            name: [gamma * step for step in STEPS] if values == "gamma" else values
+            for name, values in self.grid.items()
+        }
+        search = GridSearchCV(clone(self.model), grid, cv=3, refit=False)
+        search.fit(X[:N_TUNED], y[:N_TUNED])
+        self.fitted = clone(self.model).set_params(**search.best_params_).fit(X, y)
+        return self
+
+    def score(self, X, y):
+        return self.fitted.score(X, y)
+
+
+class Ours:
+    """Ridge on landmarks: the search on some of the rows, and a fit to all with what it found."""
+
+    most = np.inf
+
+    def __init__(self, n_landmarks):
+        self.n_landmarks = n_landmarks
+
+    def fit(self, X, y):
+        search = ApproxKernelRidgeClassifierCV(random_state=0).fit(X[:N_TUNED], y[:N_TUNED])
+        landmarks = ClusterNystroem(self.n_landmarks, sigma=search.sigma_)
+        self.fitted = ApproxKernelRidgeClassifier(
+            landmarks, alpha=search.alpha_, decision=search.decisions_, random_state=0
+        ).fit(X, y)
+        return self
+
+    def score(self, X, y):
+        return self.fitted.score(X, y)
+
+
+class Plain:
+    """A model with its default parameters."""
+
+    def __init__(self, model, most=np.inf):
+        self.model, self.most = model, most
+
+    def fit(self, X, y):
+        self.fitted = clone(self.model).fit(X, y)
+        return self
+
+    def score(self, X, y):
+        return self.fitted.score(X, y)
+
+
+def of_features(kind):
+    """Return a tuned linear model on the features of scikit-learn."""
+    name = kind.__name__.lower()
+    model = make_pipeline(kind(n_components=512, random_state=0), LogisticRegression(max_iter=200))
+    return Tuned(model, {f"{name}__gamma": "gamma", "logisticregression__C": [1, 100]}, 100_000)
+
+
+METHODS = {
+    "skrf, 512 landmarks": lambda: Ours(512),
+    "skrf, 2,048 landmarks": lambda: Ours(2048),
+    "SVC": lambda: Tuned(SVC(), {"C": [1, 10, 100], "gamma": "gamma"}, 20_000),
+    "Nystroem, logistic": lambda: of_features(Nystroem),
+    "RBFSampler, logistic": lambda: of_features(RBFSampler),
+    "gradient boosting": lambda: Plain(HistGradientBoostingClassifier(random_state=0)),
+    "nearest neighbours": lambda: Plain(KNeighborsClassifier(), 100_000),
+    "logistic": lambda: Plain(LogisticRegression()),
+}
+COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#7F7F7F", "#000000")
+
+
+def rows_of(name, n, seed):
+    """Return training and test rows and labels."""
+    n_test = N_TEST[name]
+    if name == "cells":
+        X, y = make_cells(n + n_test, random_state=seed)
+        return X[n_test:], y[n_test:], X[:n_test], y[:n_test]
+    X, y = load_uci("chess", return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(y))
+    test, train = order[:n_test], order[n_test : n_test + n]
+    encoder = make_pipeline(OneHotEncoder(sparse_output=False), StandardScaler()).fit(X[train])
+    return encoder.transform(X[train]), y[train], encoder.transform(X[test]), y[test]
+
+
+def measured(make, rows):
+    """Return accuracy and seconds of fit and of prediction."""
+    X, y, X_test, y_test = rows
+    start = time.process_time()
+    model = make().fit(X, y)
+    fit, start = time.process_time() - start, time.process_time()
+    accuracy = model.score(X_test, y_test)
+    return accuracy, fit, time.process_time() - start
+
+
+def plot(table):
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
+    for axis, name in zip(axes, N_TEST, strict=True):
+        for method, colour in zip(METHODS, COLOURS, strict=True):
+            points = [row for row in table if row[0] == name and row[1] == method]
+            if not points:
+                continue
+            _, _, sizes, accuracies, seconds, *_ = zip(*points, strict=True)
+            axis.plot(seconds, accuracies, "o-", color=colour, ms=4, label=method)
+            axis.annotate(f"{sizes[-1]:,}", (seconds[-1], accuracies[-1]), fontsize=7)
+        axis.set(xscale="log", xlabel="CPU seconds of search and fit", title=name)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("accuracy")
+    axes[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
+    figure.savefig(FOLDER / "accuracy.png", dpi=90)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--sets", nargs="+", choices=tuple(N_TEST), default=tuple(N_TEST))
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    table = []
+    for name in options.sets:
+        sizes = options.sizes
+        if name == "chess":
+            sizes = sorted({min(n, LARGEST_OF_CHESS) for n in options.sizes})
+        for n in sizes:
+            seeds = range(options.seeds if n <= 10_000 else 1)
+            rows = [rows_of(name, n, seed) for seed in seeds]
+            for method, make in METHODS.items():
+                if n > make().most:
+                    continue
+                accuracy, fit, predict = np.mean([measured(make, of) for of in rows], axis=0)
+                table.append((name, method, n, accuracy, fit, predict))
+                print(
+                    f"{name:8}{n:10,}  {method:24}{accuracy:8.3f}{fit:10.2f} s{predict:9.2f} s",
+                    flush=True,
+                )
+    with open(FOLDER / "accuracy.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("set", "method", "rows", "accuracy", "fit, s", "prediction, s"))
+        writer.writerows(
+            (*row[:2], f"{row[2]:,}", *(f"{value:.3g}" for value in row[3:])) for row in table
+        )
+    plot(table)
+
+
+if __name__ == "__main__":
+    main()
