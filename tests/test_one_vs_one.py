@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris, make_hastie_10_2
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import StratifiedKFold
@@ -20,7 +20,14 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression import _probabilities
-from skrf.regression._decisions import Candidate, at_one_sigma, candidate_sigmas, grid_of, hits
+from skrf.regression._decisions import (
+    Candidate,
+    at_one_sigma,
+    candidate_sigmas,
+    grid_of,
+    hits,
+    of_two_classes,
+)
 from skrf.regression._moments import ClassMoments, moments_of_rows
 from skrf.regression._ridge import Targets
 from skrf.regression._ridge_solvers import pair_values, votes
@@ -443,9 +450,40 @@ def test_probabilities_of_batches_and_without_any():
     apart = clone(search).fit(np.vstack([X, X + 50]), np.repeat([0, 1], len(X)))
     assert apart.score(X, np.zeros(len(X))) == 1
     assert 1e-5 < apart.predict_proba(X)[:, 1].max() < 0.2
+    two = [(rows, labels > 1) for rows, labels in parts]
+    whole = clone(search).fit(X, y > 1).predict_proba(Q)
+    assert_allclose(clone(search).fit_batches(two).predict_proba(Q), whole, rtol=1e-6)
     for without in (
-        clone(search).fit_batches([(rows, labels > 1) for rows, labels in parts]),
+        clone(search).set_params(decision="argmax").fit_batches(parts),
         clone(search).set_params(sigmas=None, feature_map=MAP).fit(X, y),
     ):
         with pytest.raises(AttributeError, match="probabilities need"):
             without.predict_proba(Q)
+
+
+def test_two_classes_are_told_apart_by_accuracy_if_it_is_clear():
+    """Squared errors are least at a kernel that is too narrow for a sharp, smooth border."""
+    X, y = make_hastie_10_2(5000, random_state=0)
+    search = ApproxKernelRidgeClassifierCV(random_state=0).fit(X[:3000], y[:3000])
+    table = search.cv_results_
+    least = np.argmax(table["mean_test_score"])
+    sigma, alpha = table["param_sigma"][least], table["param_alpha"][least]
+    assert (search.sigma_, search.alpha_) != (sigma, alpha) and search.sigma_ <= sigma
+    assert search.decision_scores_ == {"argmax": pytest.approx(0.97, abs=0.01)}
+    assert search.best_score_ < table["mean_test_score"][least]
+    plain = ApproxKernelRidgeClassifier(
+        ClusterNystroem(512, sigma=sigma), alpha=alpha, random_state=0
+    )
+    before = plain.fit(X[:3000], y[:3000]).score(X[3000:], y[3000:])
+    assert search.score(X[3000:], y[3000:]) > before + 0.01
+
+
+def test_of_two_classes_the_least_error_stays_unless_another_is_better_by_a_standard_error():
+    def candidate(sigma, alpha, score):
+        return Candidate("argmax", sigma, alpha, score, np.zeros(1))
+
+    first, other = candidate(1.0, 0.1, 0.9), candidate(0.5, 1.0, 0.905)
+    chosen = of_two_classes
+    assert chosen([other, first], 1.0, 0.1, 1000) is first  # a standard error is .0093
+    assert chosen([other, first], 1.0, 0.1, 10_000) is other  # .0029
+    assert chosen([other], 1.0, 0.1, 10) is other  # the first has lost the race

@@ -21,6 +21,7 @@ from ._decisions import (
     candidate_sigmas,
     grid_of,
     n_scored_folds,
+    of_two_classes,
     raced,
     simplest,
 )
@@ -351,10 +352,10 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
-    mean squared error. Of three or more classes the two best values of sigma and two smaller
-    ones are then scored once more, by the accuracy of every decision on held-out rows, with the
-    same maps; a smaller one is taken if it is better by a standard error. Predictions are those of
-    `ApproxKernelRidgeClassifier`.
+    mean squared error. The two best values of sigma and two smaller ones are then scored once more,
+    by the accuracy of every decision on held-out rows, with the same maps. A smaller one, and of
+    two classes any that is not the one of least error, is taken if it is better by a standard
+    error. Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -477,8 +478,11 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _decisions_to_score(self):
         """Return the decisions among which held-out rows choose, or which they give an alpha."""
         decisions = DECISIONS if self.decision == "auto" else (self.decision,)
-        is_scored = len(self.classes_) > 2 and "one-vs-one" in decisions
-        return decisions if is_scored and not self.multilabel_ else ()
+        if self.multilabel_:
+            return ()
+        if len(self.classes_) == 2:
+            return ("argmax",) if self.scoring is None else ()
+        return decisions if "one-vs-one" in decisions else ()
 
     def _decision_grid(self, decisions):
         """Return the pairs (decision, alpha) to score."""
@@ -491,8 +495,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             return "y had several labels per row: calibrate one classifier per label."
         if self._fitted is not None and not hasattr(self, "probability_scale_"):
             return (
-                "probabilities need decisions on held-out rows. A search in batches has them only "
-                "for three or more classes, with decision='auto' or 'one-vs-one'."
+                "probabilities need decisions on held-out rows. A search in batches has them for "
+                "two classes, and with decision='auto' or 'one-vs-one'."
             )
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
@@ -565,7 +569,9 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         """Set the parameters of the best candidate, by the accuracy of so many rows."""
         ceiling = 1.0 if self.scoring is None else None
         good = candidates
-        if self.scoring is None:
+        if len(self.classes_) == 2:
+            good = [of_two_classes(candidates, self.sigma_, self.alpha_, n_rows)]
+        elif self.scoring is None:
             good = at_one_sigma(candidates, sigmas, n_rows)
         scores = np.array([one.score for one in good])
         chosen = simplest(good, nearly_best(scores, ceiling, SAME_ACCURACY))
