@@ -82,6 +82,7 @@ autosummary_context = {
 }
 
 _gallery = [
+    "sigma",
     "rbf_sampler",
     "svc",
     "error_in_advance",
@@ -120,7 +121,17 @@ html_title = "scikit-random-features"
 html_show_sourcelink = False
 # Pages without neighbours on their level need no list of them.
 html_sidebars = dict.fromkeys(
-    ("install", "quickstart", "choosing", "migrating", "faq", "changelog", "references"), []
+    (
+        "install",
+        "quickstart",
+        "choosing",
+        "migrating",
+        "faq",
+        "glossary",
+        "changelog",
+        "references",
+    ),
+    [],
 )
 # Pages with wide pictures or two columns have no list of their sections beside them.
 WIDE = ["index", "choosing", "migrating"]
