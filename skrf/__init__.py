@@ -46,9 +46,11 @@ _SUBMODULES = (
     "projections",
     "regression",
     "sampling",
+    "statistics",
     "theory",
     "variances",
 )
+_OPTIONAL = ("dask", "torch")  # submodules that need what may not be installed
 
 __all__ = sorted([*_HOME, *_SUBMODULES])
 
@@ -56,7 +58,7 @@ __all__ = sorted([*_HOME, *_SUBMODULES])
 def __getattr__(name):
     if name in _HOME:
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    elif name in _SUBMODULES:
+    elif name in _SUBMODULES or name in _OPTIONAL:
         value = import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

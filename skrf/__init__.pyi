@@ -11,9 +11,12 @@ from . import (
     projections,
     regression,
     sampling,
+    statistics,
     theory,
     variances,
 )
+from . import dask as dask
+from . import torch as torch
 from .attention import ApproxKernelAttention, exact_attention
 from .features import (
     AdaptiveRF,
@@ -86,6 +89,7 @@ __all__ = [
     "projections",
     "regression",
     "sampling",
+    "statistics",
     "theory",
     "variances",
 ]

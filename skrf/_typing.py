@@ -7,6 +7,8 @@ import numpy as np
 # Dense and sparse arrays of every library, tables and nested lists share no common type, and
 # scikit-learn defines none. These names are for readers.
 Array: TypeAlias = Any
+# What comes back is an array of the library of the input. Checkers are told the usual one.
+Result: TypeAlias = np.ndarray
 Estimator: TypeAlias = Any
 Transformer: TypeAlias = Any
 

@@ -58,7 +58,7 @@ def test_checkers_see_the_names_that_are_loaded_late():
     stub = ast.parse((Path(skrf.__file__).parent / "__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     imported = {alias.name: node.module for node in imports for alias in node.names}
-    assert imported == {**dict.fromkeys(skrf._SUBMODULES), **skrf._HOME}
+    assert imported == {**dict.fromkeys([*skrf._SUBMODULES, *skrf._OPTIONAL]), **skrf._HOME}
     (names,) = [
         ast.literal_eval(node.value)
         for node in stub.body
@@ -121,6 +121,8 @@ def test_hints_hold_for_mechanisms() -> None:
     X = np.random.default_rng(0).normal(size=(9, 2))
     mechanism = RFFSampler(8, sigma="median", kernel="softmax", random_state=0)
     assert_type(mechanism.fit(X), RFFSampler)
+    for features in (mechanism.transform(X), mechanism.fit_transform(X)):
+        assert isinstance(assert_type(features, np.ndarray), np.ndarray)
     assert_type(mechanism.redraw(1), RFFSampler)
     assert isinstance(assert_type(mechanism.sigma_, float), float)
     assert isinstance(assert_type(mechanism.n_components_, int), int)
@@ -144,6 +146,9 @@ def test_hints_hold_for_consumers() -> None:
     assert isinstance(assert_type(classifier.score(X, X[:, 0] > 0), float), float)
     ridge = ApproxKernelRidge(RFFSampler(8), sigma=None, alpha="evidence").fit(X, X[:, 0])
     assert_type(ridge, ApproxKernelRidge)
+    assert isinstance(assert_type(ridge.predict(X), np.ndarray), np.ndarray)
+    means, _ = assert_type(ridge.predict(X, return_std=True), tuple[np.ndarray, np.ndarray])
+    assert isinstance(means, np.ndarray)
     assert len(ridge.predict(X, return_std=True)) == 2
     attention = ApproxKernelAttention(RFFSampler(8), causal=True)
     assert_type(attention.fit(X, X), ApproxKernelAttention)

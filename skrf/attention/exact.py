@@ -8,7 +8,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import arithmetic, cast, largest_entry, like, namespace
 from .._sums import exp_max_one, transposed
-from .._typing import Array
+from .._typing import Array, Result
 from .._validation import check_integer
 from ._groups import blocks, side_by_side
 from ._inputs import check_inputs, check_logits, check_scale
@@ -28,7 +28,7 @@ def exact_attention(
     scale: float | None = None,
     key_padding_mask: Array | None = None,
     block_size: int = 1024,
-) -> Array:
+) -> Result:
     """Compute softmax attention exactly, in memory linear in the number of keys.
 
     Output i is the mean of the values with weights proportional to

@@ -10,7 +10,7 @@ import numpy as np
 from .._arrays import like, namespace, to_host
 from .._estimator import EstimatorBase
 from .._threads import serial_blas
-from .._typing import Array, RandomState, Transformer
+from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
 from . import bidirectional, causal, masked
@@ -307,7 +307,7 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
-    ) -> Array:
+    ) -> Result:
         """Return the attention of queries to keys.
 
         Parameters
@@ -456,7 +456,7 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
-    ) -> tuple[Array, AttentionState]:
+    ) -> tuple[Result, AttentionState]:
         """Return causal attention of the next positions, and the state after them.
 
         Chunks of any size give the one-shot result to rounding, in memory that does not grow.
@@ -496,7 +496,7 @@ class ApproxKernelAttention(EstimatorBase):
 
     def attention_matrix(
         self, q: Array, k: Array, *, key_padding_mask: Array | None = None
-    ) -> Array:
+    ) -> Result:
         """Return the matrix that multiplies the values; quadratic, so for small inputs only.
 
         Parameters

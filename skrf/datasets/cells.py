@@ -1,10 +1,11 @@
 """A generated classification set on which linear models fail and more rows keep helping."""
 
+from numbers import Integral
+
 import numpy as np
-from sklearn.utils import check_random_state
 
 from .._typing import RandomState
-from .._validation import check_integer, naming
+from ._checks import check, generator
 
 __all__ = ["make_cells"]
 
@@ -61,13 +62,12 @@ def make_cells(
     >>> X.shape, sorted(set(y.tolist()))
     ((1000, 8), [0, 1, 2, 3, 4])
     """
-    n_samples = check_integer("n_samples", n_samples)
-    n_features = check_integer("n_features", n_features)
-    n_classes, n_cells = check_integer("n_classes", n_classes), check_integer("n_cells", n_cells)
+    sizes = {"n_samples": n_samples, "n_features": n_features}
+    for name, size in (sizes | {"n_classes": n_classes, "n_cells": n_cells}).items():
+        check(name, size, Integral, "an integer >= 1")
     if n_classes > n_cells:
         raise ValueError(f"n_classes must be at most n_cells={n_cells}, got {n_classes}.")
-    with naming("random_state"):
-        rng = check_random_state(random_state)
+    rng = generator(random_state)
     points = rng.normal(size=(n_cells, n_features))
     X, y = rng.normal(size=(n_samples, n_features)), np.empty(n_samples, dtype=np.int64)
     size = max(1, _BLOCK // n_cells)

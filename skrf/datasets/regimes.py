@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 from sklearn.datasets import load_digits
-from sklearn.utils import check_random_state
 
 from .._typing import RandomState
+from ._checks import check, generator
 
 __all__ = ["REGIMES", "make_regime"]
 
@@ -66,15 +66,9 @@ def make_regime(
     """
     if not isinstance(regime, str) or regime not in REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
-    _check("n_samples", n_samples, Integral, "an integer >= 1")
-    _check("sigma", sigma, Real, "a finite number > 0")
-    try:
-        rng = check_random_state(random_state)
-    except ValueError as error:
-        raise ValueError(
-            "random_state must be an int from 0 to 2**32 - 1, a RandomState instance or None, got "
-            f"{random_state!r}"
-        ) from error
+    check("n_samples", n_samples, Integral, "an integer >= 1")
+    check("sigma", sigma, Real, "a finite number > 0")
+    rng = generator(random_state)
     if regime == "digits":
         images = load_digits().data / 16
         X, Y = (images[rng.randint(len(images), size=n_samples)] for _ in range(2))
@@ -85,15 +79,3 @@ def make_regime(
         elif regime == "shifted":
             Y = Y + 1
     return sigma * X, sigma * Y
-
-
-def _check(name, value, kind, allowed):
-    """Raise unless a parameter is a positive, finite number of a kind."""
-    wrong_type = isinstance(value, bool) or not isinstance(value, kind)
-    try:
-        is_allowed = not wrong_type and 0 < float(value) < np.inf
-    except OverflowError:  # an int beyond all floats
-        is_allowed = False
-    if not is_allowed:
-        error = TypeError if wrong_type else ValueError
-        raise error(f"{name} must be {allowed}, got {value!r}")

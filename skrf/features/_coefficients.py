@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import variances
 from .._arrays import cast, columns, like, namespace
-from .._typing import Array
+from .._typing import Array, Result
 
 _FAR = 150.0  # standard deviations at which a Gaussian vanishes
 
@@ -211,7 +211,7 @@ class Coefficients:
             made += [(-values if keys else values, 0), (values, 1)]
         return made
 
-    def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Array:
+    def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Result:
         """Raise: derivatives of the functions are not known."""
         raise NotImplementedError("No gradients are available for functions of Coefficients.")
 

@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, is_array_api, like, namespace
 from .._sums import log_estimate, signed_product
-from .._typing import Array
+from .._typing import Array, Result
 from .._validation import validate_rows
 from ._map import as_dtype, in_range, mapped, needs_double
 
@@ -17,7 +17,7 @@ _STANDARD = 1.01  # mean square of the entries of standardised inputs, with room
 class KernelMatrixMixin:
     """The public methods that return a matrix for all pairs of rows."""
 
-    def exact_kernel(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
+    def exact_kernel(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Result:
         """Return the kernel that the features estimate.
 
         Parameters
@@ -46,7 +46,7 @@ class KernelMatrixMixin:
             logs = cast(logs, X.dtype) if is_array_api(logs) else like(logs, X)
         return logs if log else self._flagged(_exp(logs), "Kernel values overflowed")
 
-    def approximate_kernel(self, X: Array, Y: Array | None = None) -> Array:
+    def approximate_kernel(self, X: Array, Y: Array | None = None) -> Result:
         """Return the estimate of the kernel from the features of X and Y.
 
         Parameters
@@ -83,7 +83,7 @@ class KernelMatrixMixin:
             values = sign * _exp(logs)
         return self._flagged(as_dtype(values, X.dtype), "Kernel estimates overflowed")
 
-    def kernel_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Array:
+    def kernel_variance(self, X: Array, Y: Array | None = None, *, log: bool = False) -> Result:
         """Return the closed-form variance of `approximate_kernel` at the fitted parameters.
 
         Parameters

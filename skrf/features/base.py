@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
@@ -15,7 +15,7 @@ from .._arrays import to_host
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
 from .._threads import serial_blas
-from .._typing import Array, RandomState
+from .._typing import Array, RandomState, Result
 from .._validation import (
     Interval,
     StrOptions,
@@ -429,7 +429,12 @@ class BaseRandomFeatures(
 
     # ---------------------------------------------------------------- maps
 
-    def transform(self, X: Array) -> Array:
+    if TYPE_CHECKING:  # scikit-learn's has no types
+
+        def fit_transform(self, X: Array, y: Any = None, **fit_params: Any) -> Result:
+            """Fit, and return the features."""
+
+    def transform(self, X: Array) -> Result:
         """Return the query-side features of X.
 
         ``transform(X) @ transform_keys(Y).T`` estimates the kernel of X and Y.
@@ -451,7 +456,7 @@ class BaseRandomFeatures(
         """
         return self._features(X, keys=False, name="X")
 
-    def transform_keys(self, Y: Array) -> Array:
+    def transform_keys(self, Y: Array) -> Result:
         """Return the key-side features of Y, equal to `transform` if `is_symmetric`.
 
         Parameters
@@ -472,7 +477,7 @@ class BaseRandomFeatures(
         return self._features(Y, keys=True, name="Y")
 
     @partial(Unless, _obstacle_to_logs)
-    def log_transform(self, X: Array) -> Array:
+    def log_transform(self, X: Array) -> Result:
         """Return the logarithms of the query-side features, finite at every sigma.
 
         Only for feature maps with positive features. Feature maps with clusters give -inf in blocks
@@ -491,7 +496,7 @@ class BaseRandomFeatures(
         return self._logs(X, keys=False, name="X")
 
     @partial(Unless, _obstacle_to_logs)
-    def log_transform_keys(self, Y: Array) -> Array:
+    def log_transform_keys(self, Y: Array) -> Result:
         """Return the logarithms of the key-side features, finite at every sigma.
 
         Only for feature maps with positive features. Feature maps with clusters give -inf in blocks

@@ -17,7 +17,7 @@ from .._batches import TakesBatches
 from .._estimator import EstimatorBase
 from .._sums import exp_max_one
 from .._threads import serial_blas
-from .._typing import Array, RandomState
+from .._typing import Array, RandomState, Result
 from .._validation import (
     Interval,
     StrOptions,
@@ -192,7 +192,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         self._validate_params()
         return passes_of_fit(self, scope)
 
-    def transform(self, X: Array) -> Array:
+    def transform(self, X: Array) -> Result:
         """Return X with every column multiplied.
 
         Parameters
@@ -208,7 +208,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         check_is_fitted(self)
         return self._multiplied(X, self.relevance_)
 
-    def inverse_transform(self, X: Array) -> Array:
+    def inverse_transform(self, X: Array) -> Result:
         """Return X with every column divided by its multiplier.
 
         Parameters

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,7 +16,7 @@ from .._estimator import SIGMAS
 from .._memory import check_fits
 from .._sums import Memory
 from .._threads import narrow_blas, run_all
-from .._typing import Array, RandomState, Sigma, Transformer
+from .._typing import Array, RandomState, Result, Sigma, Transformer
 from .._validation import (
     Interval,
     StrOptions,
@@ -531,6 +531,12 @@ class _Regression(Regression):
         """Return what stands for the regressor of a solution on test rows."""
         return KnownPredictions(ridge.means(features).reshape(test.y.shape))
 
+    @overload
+    def predict(self, X: Array) -> Result: ...
+    @overload
+    def predict(
+        self, X: Array, return_std: bool = ..., return_cov: bool = ...
+    ) -> tuple[Result, Result]: ...
     def predict(self, X: Array, return_std: bool = False, return_cov: bool = False) -> Any:
         """Return predictions, and on request the standard deviations or covariances of targets.
 
@@ -756,7 +762,7 @@ class _Classification(Classification):
             return PairRidges.solved(moments, ridge.alpha)
         return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
 
-    def decision_function(self, X: Array) -> Array:
+    def decision_function(self, X: Array) -> Result:
         """Return the ridge regressions on -1 and 1, or what is decided from them.
 
         Parameters
@@ -778,7 +784,7 @@ class _Classification(Classification):
         is_single = len(self.classes_) == 2 and not self.multilabel_
         return predictions[:, 0] if is_single else predictions
 
-    def predict(self, X: Array) -> Array:
+    def predict(self, X: Array) -> Result:
         """Return the class with the largest decision value; ties go to the first class.
 
         Where y had several labels per row, each is predicted where its value is positive.

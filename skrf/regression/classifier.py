@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
-from .._typing import Array
+from .._typing import Array, Result
 from ._kernel_regression import KernelRegression
 from ._mixins import Classification, in_dtype
 
@@ -114,7 +114,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
         return super()._hold(sums)
 
-    def predict(self, X: Array) -> Array:
+    def predict(self, X: Array) -> Result:
         """Return the most probable class; ties go to the first class.
 
         If no score is positive, which may happen with maps that are not positive, that is the
@@ -153,7 +153,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             best = xp.argmax(xp.astype(are_best, xp.int8), axis=1)
         return xp.where(top > 0, best, xp.full_like(best, most_frequent))
 
-    def predict_proba(self, X: Array) -> Array:
+    def predict_proba(self, X: Array) -> Result:
         """Return the shares of the positive parts of the scores, mixed with class frequencies.
 
         Parameters
@@ -192,7 +192,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         shares = like(self._fitted.shares, scores)
         return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
 
-    def predict_log_proba(self, X: Array) -> Array:
+    def predict_log_proba(self, X: Array) -> Result:
         """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
 
         Parameters
@@ -238,7 +238,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         logs[rows] = np.where(is_lost[rows], self._fitted.log_shares(block[rows]), logs[rows])
         return logs
 
-    def decision_function(self, X: Array) -> Array:
+    def decision_function(self, X: Array) -> Result:
         """Return log probabilities (for two classes their difference), always finite.
 
         Parameters

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace
-from .._typing import Array
+from .._typing import Array, Result
 from ._kernel_regression import KernelRegression
 from ._mixins import Regression, predictions_in
 
@@ -124,7 +124,7 @@ class KernelRegressor(Regression, KernelRegression):
         self.target_mean_ = sums.targets.mean
         return super()._hold(sums)
 
-    def predict(self, X: Array) -> Array:
+    def predict(self, X: Array) -> Result:
         """Return the weighted means of the training targets.
 
         Parameters

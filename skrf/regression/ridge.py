@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace
 from .._estimator import Unless
-from .._typing import Array, RandomState, Sigma, Transformer
+from .._typing import Array, RandomState, Result, Sigma, Transformer
 from .._validation import StrOptions
 from ..features import as_feature_map
 from ._base import SIGMA
@@ -500,7 +500,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             )
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
-    def predict_proba(self, X: Array) -> Array:
+    def predict_proba(self, X: Array) -> Result:
         """Return the probabilities of the classes.
 
         Decisions times ``probability_scale_`` are logarithms of odds. With one-vs-one they are
@@ -528,7 +528,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         )
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
-    def predict_log_proba(self, X: Array) -> Array:
+    def predict_log_proba(self, X: Array) -> Result:
         """Return the logarithms of `predict_proba`.
 
         Parameters

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from .._sums import log_estimate, log_signed_sum, log_sum_exp
 from .._tables import Table
-from .._typing import Array, Kernel, Sigma
+from .._typing import Array, Kernel, Result, Sigma
 from .._validation import check_integer
 from ..features import (
     AdaptiveRF,
@@ -33,7 +33,7 @@ _HEAVY = 3.0  # a prediction this many times the median error is not that of mos
 
 def kernel_variance(
     feature_map: BaseRandomFeatures, X: Array, Y: Array | None = None, *, log: bool = False
-) -> Array:
+) -> Result:
     """Return the closed-form variance of a fitted feature map's estimate of the kernel.
 
     Parameters

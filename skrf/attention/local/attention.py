@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
 from ..._estimator import EstimatorBase
-from ..._typing import Array
+from ..._typing import Array, Result
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
@@ -207,7 +207,7 @@ class LocalAttention(EstimatorBase):
 
     def __call__(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
-    ) -> Array:
+    ) -> Result:
         """Return the attention of queries to keys.
 
         Parameters
@@ -264,7 +264,7 @@ class LocalAttention(EstimatorBase):
         state: LocalState,
         *,
         key_padding_mask: Array | None = None,
-    ) -> tuple[Array, LocalState]:
+    ) -> tuple[Result, LocalState]:
         """Return causal attention of the next positions, and the state after them.
 
         Chunks of any size give the one-shot result to rounding, in memory that does not grow.
@@ -301,7 +301,7 @@ class LocalAttention(EstimatorBase):
 
     def attention_matrix(
         self, q: Array, k: Array, *, key_padding_mask: Array | None = None
-    ) -> Array:
+    ) -> Result:
         """Return the matrix that multiplies the values; quadratic, so for small inputs only.
 
         Parameters
