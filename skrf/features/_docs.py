@@ -3,8 +3,8 @@
 `document` inserts them where a class docstring says ``%(name)s``.
 
 [sigma]
-Multiplies the inputs: a LARGER sigma is a NARROWER kernel (the inverse of a bandwidth).
-sigma = 1/length_scale = sqrt(2 gamma). The kernel is K(x, y) = exp(-sigma^2 |x - y|^2 / 2).
+The kernel is by default exp(-sigma^2 |x - y|^2 / 2): sigma multiplies the inputs, so that a larger
+sigma is a narrower kernel. sigma = 1/length_scale = sqrt(2 gamma).
 
 [n_components]
 n_components : int, default=100

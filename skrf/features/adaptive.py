@@ -114,12 +114,12 @@ class Mixture:
 class AdaptiveRF(PrincipalAxesRandomFeatures):
     r"""Positive features drawn near the data: the most accurate positive map at small size.
 
-    %(sigma)s
-
     Choose it wherever positivity matters and the number of components is small: `fit` places
     projections near the data and reweights them exactly, so that given the centres the estimate
     stays unbiased for every pair, near the data or not. `transform` costs as much as for plain
     positive features; `fit` costs O(n_components * n_centers * d) and a k-means.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -230,11 +230,11 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 class PoissonRF(DiscreteRandomFeatures):
     r"""Poisson random features: powers of the inputs with Poisson counts (CRT-PoisRF).
 
-    %(sigma)s
-
     Choose it when inputs have few columns on a common scale; on wide inputs Gaussian projections
     are better. One rate per column, the default, is as exact as the papers' single one and far
     better if columns differ.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -306,9 +306,9 @@ class PoissonRF(DiscreteRandomFeatures):
 class GeometricRF(DiscreteRandomFeatures):
     r"""Geometric random features: powers of the inputs with geometric counts (CRT-GeomRF).
 
-    %(sigma)s
-
     Choose it over `PoissonRF` if inputs have heavy tails: so do its counts.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -427,13 +427,13 @@ def _optimal_p(products):
 class DiscreteRF(DiscreteRandomFeatures):
     r"""Powers of the inputs with counts drawn from the best possible law.
 
-    %(sigma)s
-
     Choose it over `PoissonRF` and `GeometricRF` whenever all rows are available: of all laws that
     the counts of a column may have, `fit` uses the one with the smallest mean second moment over
     the pairs of rows, in closed form. Every column gets its law from the sizes of its own entries,
     whether these are zeros, heavy tails or a few levels. `fit` costs 40 to 460 exponentials per
     entry of at most 2,048 rows (more for larger entries), and there is no ``partial_fit``.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -45,11 +45,11 @@ def optimal_rho(mean_squared_sum, n_features):
 class OptimalPositiveRF(CenteredRandomFeatures):
     """Optimal positive features (FAVOR++): bounded exponentials fitted to the data.
 
-    %(sigma)s
-
     Choose it by default wherever features must be positive: kernel regression, attention,
     graphical models. Its single parameter is set in closed form from the mean of |x + y|^2 over
     the data, and its variance grows far more slowly than that of plain positive features.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -196,12 +196,12 @@ def _polished(function, point):
 class GeneralizedExponentialRF(CenteredRandomFeatures):
     r"""Generalised exponential features with a complex parameter fitted to the data (CRT-GERF).
 
-    %(sigma)s
-
     Choose it for linear models when low variance matters most and features may be negative: the
     family contains trigonometric, positive and optimal positive features, and the fit picks the
     best of them all. Queries and keys are mapped differently unless the fitted map is real; if you
     need only one side (linear models on ``transform``), prefer a symmetric feature map.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -341,13 +341,13 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 class DenseExponentialRF(PrincipalAxesRandomFeatures):
     r"""Optimal positive features fitted along each principal axis of the data (FAVOR#).
 
-    %(sigma)s
-
     Choose it over `OptimalPositiveRF` when the data are stretched, so that a few directions hold
     most of the variance: the fit costs O(n d^2 + d^3) and the variance is never larger on
     average. With ``asymmetric=True`` (softmax kernel) queries and keys of different covariances
     are balanced first. The two sides are then mapped differently, so for linear models prefer a
     symmetric feature map.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -165,12 +165,12 @@ class _Drawn(Coupling):
 class HybridRF(CenteredRandomFeatures):
     r"""Hybrid random features: estimates of several feature maps combined pair by pair.
 
-    %(sigma)s
-
     Choose it if both close and distant pairs must be accurate and features may be negative. With
     ``coefficients="clustered"`` every pair of a query cluster and a key cluster has its own
     estimator, and features are positive, or 0 in the columns of other clusters. The two sides are
     mapped differently; for linear models on ``transform`` alone prefer a symmetric feature map.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -339,13 +339,13 @@ class CentersOfClusters(BaseRandomFeatures):
 class ClusterNystroem(CentersOfClusters):
     r"""Nystroem features on cluster centres, found within each class if labels are given.
 
-    %(sigma)s
-
     Choose it for kernel regression with few components if sums need not be positive: on rows like
     those of `fit` it is on average more accurate than any random map of this library. It is
     neither positive nor unbiased: it estimates the kernel of the parts of two rows that the
     landmarks see, and falls to 0 far from all landmarks. Denominators may then be 0 or negative;
     for such rows kernel regression returns the mean or the class shares of the training set.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -65,12 +65,12 @@ class CenteredRandomFeatures(GaussianRandomFeatures):
 class PositiveRF(CenteredRandomFeatures):
     """Positive random features: exponentials of Gaussian projections (FAVOR+).
 
-    %(sigma)s
-
     Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same, and its
     log second moment, averaged over the data, is never larger. The hyperbolic variant needs half
     as many projections for the same number of columns. The regularised variant has projections of
     bounded length and estimates a slightly smaller kernel.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -161,12 +161,12 @@ class PositiveRF(CenteredRandomFeatures):
 class SimplexRF(PositiveRF):
     """Positive features with simplex-coupled projections.
 
-    %(sigma)s
-
     Choose it for the smallest mean squared error among positive features of the plain form: inside
     a block the directions repel each other, which beats orthogonal blocks for every pair of
     points (except in the hyperbolic variant, whose mirrored columns attract).
     `OptimalPositiveRF(coupling="simplex")` combines the two ideas.
+
+    %(sigma)s
 
     Parameters
     ----------
@@ -237,11 +237,11 @@ class SimplexRF(PositiveRF):
 class SimplexRFPlus(SimplexRF):
     """Positive features with simplex+ projections: directions fitted to the drawn norms.
 
-    %(sigma)s
-
     Choose it for wide kernels: close to the centre of the data its error is below that of
     `SimplexRF`, especially with few input features. Farther out the two agree. It has no
     closed-form variance, and its draw costs a few sweeps over every block.
+
+    %(sigma)s
 
     Parameters
     ----------

@@ -192,8 +192,6 @@ class LatticeMap(FeatureMap):
 class QuadratureFourierFeatures(BaseRandomFeatures):
     r"""Cosines and sines of frequencies on a lattice, for at most three columns.
 
-    %(sigma)s
-
     Choose it for ridge regression on one to three columns, such as times and places: nothing is
     random, and the kernel is exact to many digits if rows extend over few length scales. With more
     columns a lattice has too few frequencies on every axis: use `RFFSampler`. Features have signs,
@@ -202,6 +200,8 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
     Features repeat after a period. Rows far outside of the box that `fit` has seen would be taken
     for others, so they are moved to its edge, with a margin at which the kernel to rows in the box
     is nearly 0: there predictions return to the mean, and standard deviations to the prior's.
+
+    %(sigma)s
 
     Parameters
     ----------

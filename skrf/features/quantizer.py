@@ -113,8 +113,6 @@ class IndicatorMap(FeatureMap):
 class ClusterQuantizer(CentersOfClusters):
     r"""A kernel with keys that are moved to the nearest of `n_components` centres.
 
-    %(sigma)s
-
     Features of a query are its kernel with every centre, features of a key are 1 at the nearest
     centre and 0 elsewhere, so sums over keys are counts. In kernel regression, whose default it is,
     the rows are replaced by the centres of their clusters: a Nadaraya-Watson estimate from
@@ -124,6 +122,8 @@ class ClusterQuantizer(CentersOfClusters):
     With labels, centres are found within every class, and kernel classification moves every
     training row to a centre of its class; `transform_keys`, which knows no labels, takes the
     nearest of all.
+
+    %(sigma)s
 
     Parameters
     ----------

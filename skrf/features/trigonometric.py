@@ -21,12 +21,12 @@ from .streams import PHASE, SPECTRUM, rng_of
 class RFFSampler(GaussianRandomFeatures):
     r"""Random Fourier features: the cosine and the sine of every projection.
 
-    %(sigma)s
-
     Choose it when features may be negative (linear models, kernel ridge) and the kernel is wide
     enough that most pairs of points are similar: its variance (1 - K^2)^2 / 2 per projection
     vanishes for close pairs and never exceeds 1/2, whereas that of positive features is unbounded.
     For kernel regression and attention, which divide by sums of features, use a positive map.
+
+    %(sigma)s
 
     Parameters
     ----------
