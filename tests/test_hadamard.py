@@ -188,6 +188,19 @@ def test_questions_about_rows(coupling, m, d):
         np.testing.assert_allclose(transformed.squared_norms, expected.squared_norms, rtol=1e-10)
 
 
+def test_rows_that_are_not_finite_stay_alone(use):
+    """Of a cut block of 140 rows, 200 inputs in four tiles."""
+    projection = draw("simplex+", 300, 150)
+    X = np.random.default_rng(0).normal(size=(200, 150))
+    X[3] = np.inf
+    for kernel in (cpu, plain):
+        use(kernel)
+        with np.errstate(invalid="ignore"):
+            products = projection.multiply(X), projection.pull_back(np.tile(X, 2))
+        for result in products:
+            np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(result).all(axis=1)), [3])
+
+
 def test_simplex_plus_follows_the_law_of_dense_blocks():
     """Blocks of 16 x 16: the mean square error of the kernel, over 400 draws of either kind.
 

@@ -484,6 +484,16 @@ def test_of_two_classes_the_least_error_stays_unless_another_is_better_by_a_stan
 
     first, other = candidate(1.0, 0.1, 0.9), candidate(0.5, 1.0, 0.905)
     chosen = of_two_classes
-    assert chosen([other, first], 1.0, 0.1, 1000) is first  # a standard error is .0093
-    assert chosen([other, first], 1.0, 0.1, 10_000) is other  # .0029
-    assert chosen([other], 1.0, 0.1, 10) is other  # the first has lost the race
+    assert chosen([other, first], 1.0, 0.1, 1000) == [first]  # a standard error is .0093
+    assert chosen([other, first], 1.0, 0.1, 10_000) == [other, first]  # .0029
+    assert chosen([other], 1.0, 0.1, 10) == [other]  # the first has lost the race
+
+
+def test_a_single_class_is_served_by_searches():
+    for decision in ("auto", "one-vs-one", "argmax"):
+        search = ApproxKernelRidgeClassifierCV(MAP, sigmas=2, decision=decision)
+        for fitted in (
+            search.fit(X, np.zeros(240, int)),
+            clone(search).fit_batches([(X[:100], np.zeros(100)), (X[100:], np.zeros(140))]),
+        ):
+            assert_array_equal(fitted.predict(Q), 0)

@@ -331,9 +331,10 @@ def _sweep_rows(rows, sweeps, is_back):
     for k in range(n_blocks):
         if m - k * order == 1:  # a lone row stays
             break
-        fours[:] = 0
         for start in range(0, n, _TILE):
             tile = rows[start : start + _TILE, k * order : min((k + 1) * order, m)]
+            if tile.shape[1] < order:  # else numbers that are not finite would stay in the rest
+                fours[:] = 0
             _to_columns(tile, columns, is_back)
             total[:] = 0
             if is_back:

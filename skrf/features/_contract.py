@@ -111,7 +111,7 @@ class Contract(ABC):
         """Return the log variance of a term, if terms are independent."""
         return self._log_variance(fitted, X, Y) + np.log(fitted.learned.n_projections)
 
-    def _log_upper_tail(self, fitted, X, Y, error):
+    def _log_upper_tail(self, fitted, X, Y, log_error):
         """Return the log of Chernoff's bound of an upper tail, or raise."""
         raise ValueError(
             "upper_tail_bound needs bounded positive terms whose moments are known, but "

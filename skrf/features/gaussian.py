@@ -327,14 +327,14 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 return logs + self._log_outer_factor(learned, X, Y) / 2
         return super()._log_term_range(fitted, X, Y, upper)
 
-    def _log_upper_tail(self, fitted, X, Y, error):
+    def _log_upper_tail(self, fitted, X, Y, log_error):
         learned, nonlinearity = fitted.learned, self._terms(fitted)
         geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
         log_largest = None
         if nonlinearity is not None and nonlinearity.is_positive and self._repels(fitted):
             log_largest = nonlinearity.log_largest(geometry)
         if log_largest is None:
-            return super()._log_upper_tail(fitted, X, Y, error)
+            return super()._log_upper_tail(fitted, X, Y, log_error)
         log_largest = log_largest + self._log_outer_factor(learned, X, Y) / 2
         sum2 = geometry.sum2.ravel()
 
@@ -342,7 +342,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             return nonlinearity.log_moments(learned.n_features, sum2[rows], k)
 
         with np.errstate(over="ignore"):
-            shares = np.exp(np.log(error) - log_largest).ravel()
+            shares = np.exp(log_error - log_largest).ravel()
         logs = variances.log_upper_tail(log_moments, shares, learned.n_projections)
         return logs.reshape(log_largest.shape)
 

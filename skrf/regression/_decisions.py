@@ -109,17 +109,15 @@ def at_one_sigma(candidates, sigmas, n_rows):
 
 
 def of_two_classes(candidates, sigma, alpha, n_rows):
-    """Return the candidate of the least squared error, or one that is clearly more accurate.
+    """Return the candidate of the least squared error, or all if one is clearly more accurate.
 
     That is by a standard error of its accuracy on so many rows. Where classes touch at a sharp
     border, squared errors are least at a kernel much narrower than is good for decisions.
     """
-    best = max(candidates, key=lambda one: one.score)
-    least = best.score - _standard_error(best.score, n_rows)
-    for one in candidates:  # without it, if it has lost the race
-        if (one.sigma, one.alpha) == (sigma, alpha) and one.score >= least:
-            return one
-    return best
+    best = max(one.score for one in candidates)
+    least = best - _standard_error(best, n_rows)
+    first = [one for one in candidates if (one.sigma, one.alpha) == (sigma, alpha)]
+    return first if first and first[0].score >= least else candidates
 
 
 def _standard_error(accuracy, n_rows):

@@ -478,7 +478,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def _decisions_to_score(self):
         """Return the decisions among which held-out rows choose, or which they give an alpha."""
         decisions = DECISIONS if self.decision == "auto" else (self.decision,)
-        if self.multilabel_:
+        if self.multilabel_ or len(self.classes_) < 2:
             return ()
         if len(self.classes_) == 2:
             return ("argmax",) if self.scoring is None else ()
@@ -570,7 +570,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         ceiling = 1.0 if self.scoring is None else None
         good = candidates
         if len(self.classes_) == 2:
-            good = [of_two_classes(candidates, self.sigma_, self.alpha_, n_rows)]
+            good = of_two_classes(candidates, self.sigma_, self.alpha_, n_rows)
         elif self.scoring is None:
             good = at_one_sigma(candidates, sigmas, n_rows)
         scores = np.array([one.score for one in good])

@@ -62,11 +62,11 @@ def chebyshev_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
-    return _chebyshev(feature_map, X, Y, error)
+    return _chebyshev(feature_map, X, Y, math.log(error))
 
 
-def _chebyshev(feature_map, X, Y, error):
-    logs = to_host(feature_map.kernel_variance(X, Y, log=True)) - 2 * np.log(error)
+def _chebyshev(feature_map, X, Y, log_error):
+    logs = to_host(feature_map.kernel_variance(X, Y, log=True)) - 2 * log_error
     return np.exp(np.minimum(logs, 0.0))
 
 
@@ -131,13 +131,12 @@ def hoeffding_bound(
     >>> bool(hoeffding_bound(features, X, error=0.2)[0, 0] < 1e-8)
     True
     """
-    error = _checked(feature_map, error, side)
-    return _hoeffding(feature_map, X, Y, error, side)
+    return _hoeffding(feature_map, X, Y, _checked(feature_map, error, side), side)
 
 
-def _hoeffding(feature_map, X, Y, error, side):
+def _hoeffding(feature_map, X, Y, log_error, side):
     log_range = _log_range(feature_map, X, Y, side)
-    return _on_sides(feature_map, math.log(2) + 2 * (np.log(error) - log_range), side)
+    return _on_sides(feature_map, math.log(2) + 2 * (log_error - log_range), side)
 
 
 def bernstein_bound(
@@ -195,15 +194,13 @@ def bernstein_bound(
     >>> bool(bernstein_bound(features, **pair) < 1e-5 < 1e-4 < hoeffding_bound(features, **pair))
     True
     """
-    error = _checked(feature_map, error, side)
-    return _bernstein(feature_map, X, Y, error, side)
+    return _bernstein(feature_map, X, Y, _checked(feature_map, error, side), side)
 
 
-def _bernstein(feature_map, X, Y, error, side):
+def _bernstein(feature_map, X, Y, log_error, side):
     log_range = _log_range(feature_map, X, Y, side)
     log_variance = to_host(feature_map._of_pairs(X, Y, "_log_term_variance"))
     # Both in units of the error, so that neither square leaves the range of floats.
-    log_error = np.log(error)
     log_spread = np.logaddexp(
         math.log(2) + log_variance - 2 * log_error, math.log(2 / 3) + log_range - log_error
     )
@@ -211,12 +208,12 @@ def _bernstein(feature_map, X, Y, error, side):
 
 
 def _checked(feature_map, error, side):
-    """Return the error, and raise if it, the map or the side is not allowed."""
+    """Return the log of the error, and raise if it, the map or the side is not allowed."""
     error = check_positive("error", error)
     check_feature_map(feature_map)
     if side not in ("two", "upper"):
         raise ValueError(f"side must be 'two' or 'upper', got {side!r}.")
-    return error
+    return math.log(error)
 
 
 def _log_range(feature_map, X, Y, side):
@@ -282,12 +279,12 @@ def upper_tail_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
-    return _upper_tail(feature_map, X, Y, error)
+    return _upper_tail(feature_map, X, Y, math.log(error))
 
 
-def _upper_tail(feature_map, X, Y, error):
-    bound = np.exp(to_host(feature_map._of_pairs(X, Y, "_log_upper_tail", error)))
-    return np.minimum(bound, _bernstein(feature_map, X, Y, error, "upper"))
+def _upper_tail(feature_map, X, Y, log_error):
+    bound = np.exp(to_host(feature_map._of_pairs(X, Y, "_log_upper_tail", log_error)))
+    return np.minimum(bound, _bernstein(feature_map, X, Y, log_error, "upper"))
 
 
 def left_tail_bound(
@@ -346,17 +343,17 @@ def left_tail_bound(
     """
     error = check_positive("error", error)
     check_feature_map(feature_map)
-    return _left_tail(feature_map, X, Y, error)
+    return _left_tail(feature_map, X, Y, math.log(error))
 
 
-def _left_tail(feature_map, X, Y, error):
+def _left_tail(feature_map, X, Y, log_error):
     logs = to_host(feature_map._of_pairs(X, Y, "_log_block_moment"))
     with np.errstate(over="ignore"):
-        return np.exp(-np.exp(2 * np.log(error) - logs) / 2)
+        return np.exp(-np.exp(2 * log_error - logs) / 2)
 
 
-def least_bound(feature_map, X, Y, errors):
-    """Return the smallest bound on P(|estimate - mean| >= error) that is known, for every pair.
+def least_bound(feature_map, X, Y, log_errors):
+    """Return the least known bound on P(|estimate - mean| >= error) of every pair, or None.
 
     Parameters
     ----------
@@ -364,31 +361,26 @@ def least_bound(feature_map, X, Y, errors):
         Fitted.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys.
-    errors : ndarray of shape (n_x, n_y)
-        Absolute errors > 0.
-
-    Raises
-    ------
-    NotImplementedError
-        If none is known.
+    log_errors : ndarray of shape (n_x, n_y)
+        Logarithms of absolute errors.
     """
 
     def both_tails():
-        return _upper_tail(feature_map, X, Y, errors) + _left_tail(feature_map, X, Y, errors)
+        return _upper_tail(feature_map, X, Y, log_errors) + _left_tail(
+            feature_map, X, Y, log_errors
+        )
 
     ways = (
-        lambda: _chebyshev(feature_map, X, Y, errors),
-        lambda: _hoeffding(feature_map, X, Y, errors, "two"),
-        lambda: _bernstein(feature_map, X, Y, errors, "two"),
+        lambda: _chebyshev(feature_map, X, Y, log_errors),
+        lambda: _hoeffding(feature_map, X, Y, log_errors, "two"),
+        lambda: _bernstein(feature_map, X, Y, log_errors, "two"),
         both_tails,
     )
     known = []
     for way in ways:
         with contextlib.suppress(ValueError, NotImplementedError):  # not for this map
             known.append(way())
-    if not known:
-        raise NotImplementedError(f"No bound of the tails of {feature_map!r} is known.")
-    return np.minimum.reduce([np.ones(errors.shape), *known])
+    return np.minimum.reduce([np.ones(log_errors.shape), *known]) if known else None
 
 
 def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: float) -> float:

@@ -8,6 +8,7 @@ from numbers import Real
 import numpy as np
 from sklearn.base import clone
 
+from .._arrays import to_host
 from .._typing import Array
 from .._validation import check_positive
 from ..features import BaseRandomFeatures, QuadratureFourierFeatures
@@ -143,8 +144,10 @@ def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
     def is_enough(n_projections):
         copied = clone(feature_map).set_params(n_components=n_projections * step, random_state=0)
         fitted = copied.fit(X, keys=Y)
-        errors = rel_error * fitted.exact_kernel(queries, keys)
-        bounds = least_bound(fitted, queries, keys, errors)
+        logs = math.log(rel_error) + fitted.exact_kernel(queries, keys, log=True)
+        bounds = least_bound(fitted, queries, keys, to_host(logs))
+        if bounds is None:
+            raise NotImplementedError(f"No bound of the tails of {feature_map!r} is known.")
         return np.quantile(bounds, quantile, method="higher") <= 1 - probability
 
     most = 1
