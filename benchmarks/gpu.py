@@ -22,7 +22,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.attention import ApproxKernelAttention
+from skrf.attention import ApproxKernelAttention, LocalAttention
 
 ROWS, WIDTH, COLUMNS = 2**20, 32, 512  # of transforms and regression
 HEADS, LENGTHS, HEAD_WIDTH, FEATURES = 8, (2**14, 2**16), 64, 256
@@ -181,13 +181,15 @@ def compare_attention(library, rounds, length, causal):
             "sdpa, bfloat16": partial(exact, *(part.to(xp.bfloat16) for part in (q, k, v))),
         }
     features = OptimalPositiveRF(FEATURES, random_state=0)
-    model = ApproxKernelAttention(features, causal=causal)
+    model, local = ApproxKernelAttention(features, causal=causal), LocalAttention(causal=causal)
     if isinstance(library, Torch):
-        from skrf.torch import RandomFeatureAttention
+        from skrf import torch as modules
 
-        model = RandomFeatureAttention(features, is_causal=causal)
+        model = modules.RandomFeatureAttention(features, is_causal=causal)
+        local = modules.LocalAttention(is_causal=causal)
         methods["features, both ways"] = partial(both_ways, model)
-    methods["features"] = partial(model, q, k, v)
+        methods["local, both ways"] = partial(both_ways, local)
+    methods["features"], methods["local"] = partial(model, q, k, v), partial(local, q, k, v)
     compare(f"{length} positions, causal={causal}", library, methods, rounds)
 
 

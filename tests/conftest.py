@@ -1,6 +1,7 @@
 """Fixtures that several files share."""
 
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 
 import array_api_compat
@@ -70,3 +71,9 @@ ON_GPU = ("torch-cuda", "cupy")
 def library(request):
     """Every array library that skrf serves beside NumPy."""
     return LIBRARIES[request.param]()
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Return what makes tensors count as on a GPU, where rows come in other blocks."""
+    return partial(monkeypatch.setattr, "skrf._arrays.is_on_gpu", array_api_compat.is_torch_array)

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from array_api_compat import is_torch_array
 from instances import KERNELS, MECHANISMS, accepts, make
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import FUNCTIONS
@@ -42,8 +41,8 @@ EVERY_MAP = [
 
 
 def mechanism(name, params):
-    knv_arrayariance = "iid" if accepts(name, "coupling") else None
-    return make(name, knv_arrayariance, n_components=32, sigma=0.4, random_state=0, **params)
+    coupling = "iid" if accepts(name, "coupling") else None
+    return make(name, coupling, n_components=32, sigma=0.4, random_state=0, **params)
 
 
 # ------------------------------------------------------------------ mechanisms
@@ -124,12 +123,6 @@ FEATURE_MAPS = {
 }
 ROWS = RNG.normal(size=(150, 5))
 WEIGHTS = RNG.integers(0, 3, size=150) / 2
-
-
-@pytest.fixture
-def as_on_gpu(monkeypatch):
-    """Return what makes tensors count as on a GPU, where rows come in other blocks."""
-    return partial(monkeypatch.setattr, "skrf._arrays.is_on_gpu", is_torch_array)
 
 
 def seeded(feature_map):

@@ -14,6 +14,7 @@ from torch.utils import _pytree  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from skrf.attention import LocalAttention as Operator  # noqa: E402
+from skrf.attention.local.blocks import together  # noqa: E402
 from skrf.torch import LocalAttention, chunked_loss  # noqa: E402
 
 SMALL = {True: (20, 6, 1), False: (30, 6, 3)}
@@ -53,6 +54,37 @@ def test_is_the_operator(is_causal):
     operator.fit(*(part.numpy() for part in inputs(seed=1)[:2]))
     module.fit(*inputs(seed=1))
     close(module(*parts), torch.from_numpy(operator(*arrays)))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("hidden", [None, hidden_keys()], ids=["all", "padded"])
+@pytest.mark.parametrize("most", [3, 100])
+def test_blocks_together(is_causal, hidden, most, as_on_gpu, monkeypatch):
+    """On a GPU blocks are computed together: outputs and gradients are those one at a time."""
+    module = small(is_causal)
+
+    def found():
+        parts = [part.requires_grad_() for part in inputs()]
+        out = module(*parts, key_padding_mask=hidden)
+        out.backward(torch.sin(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape))
+        return [out, *(part.grad for part in parts)]
+
+    expected, counts = found(), []
+
+    def noted(*given):
+        blocks = together(*given)
+        counts.extend(block.count for block in blocks)
+        return blocks
+
+    monkeypatch.setattr("skrf.torch._local.together", noted)
+    # Of 8 queries, at most 40 near keys and 8 heads.
+    monkeypatch.setattr("skrf._arrays._GPU_ENTRIES", most * 8 * 40 * 8)
+    as_on_gpu()
+    for one, other in zip(expected, found(), strict=True):
+        close(one, other)
+    assert max(counts) > 2
+    if hidden is None:  # otherwise texts are computed one at a time
+        assert (max(counts) < 5) == (most == 3)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])

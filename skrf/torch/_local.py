@@ -3,7 +3,7 @@
 import torch
 
 from ..attention.local import blocks as plain
-from ..attention.local.blocks import Far, read, terms_of
+from ..attention.local.blocks import Far, read, terms_of, together
 from ._causal import in_full_precision
 
 
@@ -24,12 +24,12 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, rows, pool, summaries, bias, is_key, blocks, numbers, is_causal):
         far = None if pool is None else Far(pool, numbers, summaries, bias)
-        outs, logs = [], []
+        outs, logs, blocks = [], [], together(q, blocks)
         for block in blocks:
             terms = terms_of(q, rows, is_key, block, far, is_causal)
             sums, total, top = read(terms, is_key is not None)
-            outs.append(sums / total)
-            logs.append(total.log() + top)
+            outs.append(block.joined(sums / total))
+            logs.append(block.joined(total.log() + top))
         out, logs = torch.cat(outs, dim=-2), torch.cat(logs, dim=-2)
         ctx.save_for_backward(q, rows, pool, summaries, bias, is_key, out, logs)
         ctx.blocks, ctx.numbers, ctx.is_causal = blocks, numbers, is_causal
@@ -56,31 +56,48 @@ class _Blocks(torch.autograd.Function):
         first = ctx.blocks[0].queries.start
         for block in ctx.blocks:
             here = slice(block.queries.start - first, block.queries.stop - first)
-            of_query = q[..., block.queries, :]
-            gradients = []
+            here = block._replace(queries=here)
+            by_own, own_shared, own_logs = map(here.split, (by_out, shared, logs))
+            of_query, gradients = block.split(q), []
             for part in terms_of(q, rows, is_key, block, far, ctx.is_causal):
-                weights = part.logs.sub_(logs[..., here, :]).exp_()
-                by_logs = plain.matmul(by_out[..., here, :], part.values.mT)
-                by_logs = by_logs.sub_(shared[..., here, :]).mul_(weights)
-                by_q[..., block.queries, :] += plain.matmul(by_logs, part.keys)
+                weights = part.logs.sub_(own_logs).exp_()
+                by_logs = plain.matmul(by_own, part.values.mT).sub_(own_shared).mul_(weights)
+                by_q[..., block.queries, :] += block.joined(plain.matmul(by_logs, part.keys))
                 keys, values = (
                     _transposed_product(left, right, part.keys.ndim)
-                    for left, right in ((by_logs, of_query), (weights, by_out[..., here, :]))
+                    for left, right in ((by_logs, of_query), (weights, by_own))
                 )
                 gradients.append((torch.cat([keys, values], dim=-1), by_logs))
-            by_rows[:, block.near] += gradients[0][0]
+            _add_windows(by_rows[:, block.near], block, gradients[0][0])
             if block.far is not None:
                 by_beyond, by_logs = gradients[1]
-                by_far[2][:, :, block.far] = by_logs.sum(dim=-2)
+                by_far[2][:, :, block.all_far] = block.apart(by_logs.sum(dim=-2))
+                by_beyond = block.apart(by_beyond)
                 if ctx.numbers is None:
-                    by_far[0][:, :, block.far] = by_beyond
+                    by_far[0][:, :, block.all_far] = by_beyond
                     continue
-                numbers = ctx.numbers[:, :, block.far]
+                numbers = ctx.numbers[:, :, block.all_far]
                 heavy, others = by_beyond.split([numbers.shape[-1], summaries.shape[3]], dim=-2)
                 numbers = torch.from_numpy(numbers.ravel()).to(q.device)
-                by_far[0].index_add_(0, numbers, heavy.flatten(0, 2))
-                by_far[1][:, :, block.far] = others
+                by_far[0].index_add_(0, numbers, heavy.flatten(0, 3))
+                by_far[1][:, :, block.all_far] = others
         return by_q, by_rows, *by_far, None, None, None, None
+
+
+def _add_windows(rows, block, parts):
+    """Add what belongs to the windows of blocks to rows (U, n, w), of which they are views.
+
+    Windows overlap, and their parts of the length of a block do not: the order is fixed.
+    """
+    if block.count == 1:
+        rows += parts
+        return
+    parts = parts.unflatten(0, (-1, block.count))
+    for start in range(0, block.n_near, block.length):
+        part = parts[:, :, start : start + block.length].mT
+        n = part.shape[-1]
+        stop = start + (block.count - 1) * block.length + n
+        rows[:, start:stop].unfold(1, n, block.length).add_(part)
 
 
 def _transposed_product(left, right, n_axes):

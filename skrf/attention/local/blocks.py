@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._arrays import Pure, arithmetic, in_library_of, like, namespace, take
+from ..._arrays import Pure, arithmetic, in_library_of, like, namespace, rows_at_once, take
 from ..._sums import finite, transposed
 
 
 class Block(NamedTuple):
-    """Positions that see the same keys exactly.
+    """Positions that see the same keys exactly, or several such blocks in a row.
 
     Parameters
     ----------
@@ -19,12 +19,83 @@ class Block(NamedTuple):
     near : slice
         The rows of keys and values near them; causal ones end with their own.
     far : int or None
-        Which of the sets of keys beyond is theirs.
+        Which of the sets of keys beyond is theirs; that of the first block.
+    count : int, default=1
+        Number of blocks, which are equally long and see windows that move on by this length.
     """
 
     queries: slice
     near: slice
     far: int | None
+    count: int = 1
+
+    @property
+    def length(self):
+        """Queries of every block."""
+        return (self.queries.stop - self.queries.start) // self.count
+
+    @property
+    def n_near(self):
+        """Rows that every block sees exactly."""
+        return self.near.stop - self.near.start - (self.count - 1) * self.length
+
+    def with_next(self, block):
+        """Return the `Block` of all of these and the next one, or None if it does not fit."""
+        count, length = self.count, self.length
+        expected = Block(
+            slice(self.queries.stop, self.queries.stop + length),
+            slice(self.near.start + count * length, self.near.stop + length),
+            None if self.far is None else self.far + count,
+        )
+        if block != expected:
+            return None
+        queries, near = (
+            slice(ours.start, theirs.stop) for ours, theirs in zip(self[:2], block[:2], strict=True)
+        )
+        return Block(queries, near, self.far, count + 1)
+
+    def windows(self, rows):
+        """Return what every block sees of rows (U, n, ...): (U * count, n_near, ...)."""
+        rows = rows[:, self.near, ...]
+        if self.count == 1:
+            return rows
+        starts = self.length * np.arange(self.count)
+        numbers = starts[:, None] + np.arange(self.n_near)
+        rows = take(rows, numbers.ravel(), axis=1)
+        return namespace(rows).reshape(rows, (-1, self.n_near, *rows.shape[2:]))
+
+    def split(self, rows):
+        """Return what belongs to every query of rows (U, G, n, w): (U * count, G, length, w)."""
+        rows = rows[..., self.queries, :]
+        if self.count == 1:
+            return rows
+        (*lead, _, width), size = rows.shape, (self.count, self.length)
+        return _with_sets(namespace(rows).reshape(rows, (*lead, *size, width)))
+
+    def joined(self, rows):
+        """Return rows (U * count, G, length, w) as (U, G, n, w), which undoes `split`."""
+        if self.count == 1:
+            return rows
+        n_heads, length, width = rows.shape[1:]
+        return namespace(rows).reshape(self.apart(rows), (-1, n_heads, self.count * length, width))
+
+    @property
+    def all_far(self):
+        """Which of the sets of keys beyond are theirs, as a slice."""
+        return slice(self.far, self.far + self.count)
+
+    def apart(self, array):
+        """Return an array (U * count, G, ...) as (U, G, count, ...)."""
+        xp, (_, *rest) = namespace(array), array.shape
+        return xp.moveaxis(xp.reshape(array, (-1, self.count, *rest)), 1, 2)
+
+
+def _with_sets(array):
+    """Return an array (U, G, m, ...) as (U * m, G, ...)."""
+    if array.shape[2] == 1:
+        return array[:, :, 0, ...]
+    xp, (_, n_heads, _, *rest) = namespace(array), array.shape
+    return xp.reshape(xp.moveaxis(array, 2, 1), (-1, n_heads, *rest))
 
 
 class Far(NamedTuple):
@@ -47,14 +118,14 @@ class Far(NamedTuple):
     summaries: Any
     bias: Any
 
-    def rows(self, i):
-        """Return the keys and values of a block, (U, G, h + s, d + e)."""
+    def rows(self, some):
+        """Return the keys and values of a slice of the blocks, (U, G, m, h + s, d + e)."""
         if self.numbers is None:
-            return self.pool[:, :, i, ...]
-        of_block = self.numbers[:, :, i]
-        heavy = take(self.pool, of_block.ravel())
-        heavy = namespace(heavy).reshape(heavy, (*of_block.shape, heavy.shape[-1]))
-        return namespace(heavy).concat([heavy, self.summaries[:, :, i, ...]], axis=-2)
+            return self.pool[:, :, some, ...]
+        numbers = self.numbers[:, :, some]
+        heavy = take(self.pool, numbers.ravel())
+        heavy = namespace(heavy).reshape(heavy, (*numbers.shape, heavy.shape[-1]))
+        return namespace(heavy).concat([heavy, self.summaries[:, :, some, ...]], axis=-2)
 
 
 class Terms(NamedTuple):
@@ -94,15 +165,34 @@ def attend(q, rows, is_key, blocks, far, is_causal):
         Whether queries do not see later rows.
     """
     xp, outs = namespace(q), []
-    for block in blocks:
+    for block in together(q, blocks):
         out, total, _ = read(terms_of(q, rows, is_key, block, far, is_causal), is_key is not None)
-        outs.append(out / total)
+        outs.append(block.joined(out / total))
     return outs[0] if len(outs) == 1 else xp.concat(outs, axis=-2)
 
 
+def together(q, blocks):
+    """Return blocks joined so far as this saves time: on a GPU, where an operation costs more."""
+    size = max(block.length * block.n_near for block in blocks)
+    most = rows_at_once(q, q.shape[0] * q.shape[1] * size, usual=1)
+    if most == 1:
+        return blocks
+    found = blocks[:1]
+    for block in blocks[1:]:
+        joined = found[-1].with_next(block) if found[-1].count < most else None
+        if joined is None:
+            found.append(block)
+        else:
+            found[-1] = joined
+    return found
+
+
 def terms_of(q, rows, is_key, block, far, is_causal):
-    """Return the `Terms` of a block near its queries, and of what it sees beyond."""
-    q, near = q[..., block.queries, :], rows[:, block.near, :]
+    """Return the `Terms` of a block near its queries, and of what it sees beyond.
+
+    Blocks in a row count as sets: what is (U, ...) here is then (U * count, ...).
+    """
+    q, near = block.split(q), block.windows(rows)
     (n, width), m = q.shape[-2:], near.shape[-2]
     logs = matmul(q, transposed(near[..., :width]))
     do = arithmetic(logs)
@@ -112,12 +202,13 @@ def terms_of(q, rows, is_key, block, far, is_causal):
         if do is Pure:
             logs = namespace(q).concat([logs[..., : m - n], own], axis=-1)
     if is_key is not None:
-        logs = do.fill(logs, ~is_key[:, None, None, block.near], -np.inf)
+        logs = do.fill(logs, ~block.windows(is_key)[:, None, None, :], -np.inf)
     terms = [Terms(logs, near[..., :width], near[..., width:])]
     if block.far is not None:
-        beyond = far.rows(block.far)
+        bias = _with_sets(far.bias[:, :, block.all_far, :])
+        beyond = _with_sets(far.rows(block.all_far))
         logs = matmul(q, transposed(beyond[..., :width]))
-        logs = arithmetic(logs).add(logs, far.bias[:, :, block.far, None, :])
+        logs = arithmetic(logs).add(logs, bias[..., None, :])
         terms.append(Terms(logs, beyond[..., :width], beyond[..., width:]))
     return terms
 

@@ -217,7 +217,7 @@ def _retired(sizes, held, edges, mean, position):
     bias = cast(xp.concat([bias, of_summary[..., None]], axis=-1), rows.dtype)
     far = Far(pool, numbers, summaries.mean[..., None, :], bias)
     held = held._replace(
-        far=far.rows(-1),
+        far=far.rows(slice(n_times - 1, n_times))[:, :, 0, ...],
         bias=_owned(bias[:, :, -1, :]),
         scores=in_library_of(scores[:, :, -1].copy(), logs),
         log_weight=_owned(summaries.log_weight[..., -1]),

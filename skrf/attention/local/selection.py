@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from ..._arrays import cast, constant, namespace, take, to_host
+from ..._arrays import cast, constant, namespace, rows_at_once, take, to_host
 from .._groups import blocks
 
 _TERMS = 2**17  # of scores that are added at once
@@ -20,7 +20,8 @@ def scores_of(mean, keys, is_key=None):
     its two vectors, however many keys are computed at once. Those of padding are -inf.
     """
     xp, mean, keys = namespace(keys), constant(mean), constant(keys)
-    at_once = max(1, _TERMS // math.prod(mean.shape))  # that stay in a processor's cache
+    size = math.prod(mean.shape)
+    at_once = rows_at_once(keys, size, usual=max(1, _TERMS // size))  # which stay in a cache
     parts = [keys[:, None, some, :] for some in blocks(keys.shape[1], at_once)]
     scores = [_added(cast(mean, xp.float64)[..., None, :] * part) for part in parts]
     scores = np.concatenate([to_host(part) for part in scores], axis=-1)
