@@ -59,6 +59,48 @@ def test_a_decay_is_a_toeplitz_mask(name, rate):
     assert_allclose(both, expected(MAPS[name], GATES + gates), atol=1e-10)
 
 
+SUMS = {
+    "one for all": ([0.0, 0.7, 0.02], [0.2, 1.0, 3.0]),
+    "for each head": ([[0.3, 0.01], [2.0, 0.1]], [[1.0, 2.0], [1e-3, 5.0]]),
+    "with a gate that closes": ([30.0, 0.1], [2.0, 1.0]),
+    "shared rates": ([0.3, 0.01], [[1.0, 2.0], [1e-3, 5.0]]),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+@maps
+def test_a_sum_of_exponentials_is_a_toeplitz_mask(name, case):
+    mask = ToeplitzMask.decay(*SUMS[case])
+    rates, weights = np.broadcast_arrays(*SUMS[case], np.zeros((2, 1)))[:2]
+    lags = np.arange(L)
+    values = np.einsum("hr,hrl->hl", weights, np.exp(-rates[:, :, None] * lags))
+    dense = np.tril(values[:, np.abs(np.subtract.outer(lags, lags))])
+    assert_allclose(np.broadcast_to(mask.toarray(L), dense.shape), dense)
+    operator = ApproxKernelAttention(MAPS[name], causal=True, mask=mask)
+    out = operator(Q, K, V)
+    plain = ApproxKernelAttention(MAPS[name], causal=True, mask=np.repeat(dense, 2, axis=0))
+    assert_allclose(out, plain(Q, K, V), atol=1e-10)
+    state, parts = operator.init_state(), []
+    for rows in (slice(0, 100), slice(100, 101), slice(101, 102), slice(102, L)):
+        part, state = operator.step(*(array[..., rows, :] for array in (Q, K, V)), state)
+        parts.append(part)
+    assert_allclose(np.concatenate(parts, axis=-2), out, atol=1e-10)
+    padding = RNG.uniform(size=(2, L)) < 0.2
+    kept = operator(Q, K, V, key_padding_mask=padding)
+    assert_allclose(kept, plain(Q, K, V, key_padding_mask=padding), atol=1e-10)
+
+
+def test_gates_multiply_every_exponential():
+    rates, weights = np.array([0.3, 0.01]), np.array([1.0, 4.0])
+    operator = ApproxKernelAttention(
+        MAPS["optimal"], causal=True, mask=ToeplitzMask.decay(rates, weights)
+    )
+    out = operator(Q[:1, :1], K[:1, :1], V[:1, :1], log_gates=GATES[:1, :1])
+    masks = [weights[i] * dense(GATES[0, 0] - rates[i]) for i in range(2)]
+    plain = ApproxKernelAttention(MAPS["optimal"], causal=True, mask=sum(masks))
+    assert_allclose(out, plain(Q[:1, :1], K[:1, :1], V[:1, :1]), atol=1e-10)
+
+
 @pytest.mark.parametrize("sizes", [[L], [1] * L, [100, 1, 150, 49]])
 @maps
 def test_gates_stream(name, sizes):
@@ -127,6 +169,12 @@ def test_signed_features_are_gated_by_their_scales():
         RFFSampler(4000, random_state=0), causal=True, mask=dense(gates)
     )(*small)
     assert_allclose(out, masked, atol=1e-10)
+    mask = ToeplitzMask.decay([0.1, 0.02], [1.0, 3.0])
+    out, masked = (
+        ApproxKernelAttention(RFFSampler(4000, random_state=0), causal=True, mask=one)(*small)
+        for one in (mask, mask.toarray(L))
+    )
+    assert_allclose(out, masked, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +202,15 @@ def test_signed_features_are_gated_by_their_scales():
         ),
         (lambda: ToeplitzMask.decay(-1.0), "rate must be finite and >= 0"),
         (lambda: ToeplitzMask.decay(np.ones((2, 2))), "rate must be a number or an array"),
+        (lambda: ToeplitzMask.decay([1.0, 2.0], [1.0, 0.0]), "weights must be > 0 everywhere"),
+        (lambda: ToeplitzMask.decay(1.0, 1.0), "rate and weights must have the shape"),
+        (lambda: ToeplitzMask.decay([1.0, 2.0], [1.0]), "rate and weights must have the shape"),
+        (
+            lambda: ApproxKernelAttention(
+                causal=True, mask=ToeplitzMask.decay(np.ones((3, 2)), np.ones(2))
+            )(Q, K, V),
+            "rate of ToeplitzMask.decay",
+        ),
         (
             lambda: ApproxKernelAttention(causal=True, mask=ToeplitzMask([1, 1, 1])).init_state(),
             "only exponentials of the lag",
@@ -217,6 +274,41 @@ def test_torch_differentiates_gates_and_rates_in_calls_steps_and_chunks():
     assert_allclose(rate.grad, wanted[1], rtol=1e-7)
 
 
+def test_torch_differentiates_sums_of_exponentials():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention
+
+    q, k, v = (torch.tensor(x[:1, :, :70]) for x in (Q, K, V))
+    rates, weights = (
+        torch.nn.Parameter(torch.tensor(x, dtype=torch.float64))
+        for x in ([[0.2, 0.01], [1.0, 0.1]], [1.0, 3.0])
+    )
+    lags = torch.arange(70.0, dtype=torch.float64)
+    lags = (lags[:, None] - lags).clamp(min=0)
+    dense = torch.einsum("r,hrij->hij", weights, torch.exp(-rates[:, :, None, None] * lags)).tril()
+    make = {"is_causal": True, "random_state": 0}
+    for name in ("optimal", "relu"):
+        module = RandomFeatureAttention(MAPS[name], mask=ToeplitzMask.decay(rates, weights), **make)
+        assert dict(module.named_parameters()).keys() == {"mask_rate", "mask_weights"}
+        operator = module._operator(True, module.seed)
+        operator.mask = dense.repeat_interleave(2, dim=0)
+        reference, (state, parts) = operator(q, k, v), (module.init_state(), [])
+        for rows in (slice(0, 30), slice(30, 31), slice(31, 70)):
+            step, state = module.step(*(x[:, :, rows] for x in (q, k, v)), state)
+            parts.append(step)
+        wanted = None
+        for out in (reference, module(q, k, v), torch.cat(parts, dim=2)):
+            gradients = torch.autograd.grad(
+                (out * v.sin().repeat_interleave(2, dim=1)).sum(),
+                (rates, weights),
+                retain_graph=True,
+            )
+            assert_allclose(out.detach(), reference.detach(), atol=1e-10)
+            wanted = wanted or gradients
+            for actual, value in zip(gradients, wanted, strict=True):
+                assert_allclose(actual, value, rtol=1e-7, atol=1e-9)
+
+
 def test_a_mask_may_be_a_function_that_returns_a_decay():
     torch = pytest.importorskip("torch")
     from skrf.torch import LocalAttention, RandomFeatureAttention
@@ -235,7 +327,7 @@ def test_a_mask_may_be_a_function_that_returns_a_decay():
     )
     trained(q, k, v)
     with torch.no_grad():
-        trained.mask_weights -= 1.0
+        trained.mask_rate -= 1.0
     with pytest.raises(ValueError, match="rate must be finite and >= 0"):
         trained(q, k, v)
     with pytest.raises(ValueError, match="LocalAttention has no gates"):

@@ -24,34 +24,50 @@ from .._arrays import (
 from .._sums import Rows, Sums
 from ._groups import RESET, blocks
 from ._inputs import as_array, check_real
-from ._masks import checked_entries
 from .masks import DecayMask
 
 
 def with_gates(inputs, log_gates, mask, is_causal):
-    """Return inputs with the log gates of a call and of a mask that is a decay, (U, S)."""
-    rate = mask.rate if isinstance(mask, DecayMask) else None
-    if log_gates is None and rate is None:
+    """Return inputs with the log gates of a call and of a mask that is a decay, (U, S, r)."""
+    is_decay = isinstance(mask, DecayMask)
+    if log_gates is None and not is_decay:
         return inputs
     if not is_causal:
         raise ValueError("log_gates and ToeplitzMask.decay need causal=True, got causal=False.")
-    if mask is not None and rate is None:
+    if mask is not None and not is_decay:
         raise ValueError(
             f"log_gates need mask=None or ToeplitzMask.decay(rate), got mask={type(mask).__name__}."
         )
-    shape, k = (*inputs.key_leading, inputs.k.shape[-2]), inputs.k
-    total = 0.0
+    leading, (n_sets, n, _), k = inputs.key_leading, inputs.k.shape, inputs.k
+    xp, total, log_weights = namespace(k), 0.0, None
     if log_gates is not None:
-        total = total + _broadcast(_checked(log_gates, k), shape, "log_gates", "(..., heads, S)")
-    if rate is not None:
-        if is_array_api(rate):
-            checked_entries(rate, "rate")  # again, because training changes it
-        rates = _in_library(rate, k)
-        if rates.ndim:
-            rates = rates[:, None]
-        allowed = f"a number, or one for each of {inputs.n_key_heads} key heads"
-        total = total - _broadcast(rates, shape, "the rate of ToeplitzMask.decay", allowed)
-    return replace(inputs, log_gates=namespace(k).reshape(total, inputs.k.shape[:-1]))
+        total = _broadcast(_checked(log_gates, k), (*leading, n), "log_gates", "(..., heads, S)")
+        total = xp.reshape(total, (n_sets, n, 1))
+    if is_decay:
+        rates, log_weights = exponentials_of(mask, inputs)
+        rates = xp.broadcast_to(rates[:, None, :], (n_sets, n, rates.shape[-1]))
+        total = total - rates
+    return replace(inputs, log_gates=total, log_weights=log_weights)
+
+
+def exponentials_of(mask, inputs):
+    """Return the rates of a decay, (U, r), and the logarithms of its weights or None."""
+    if is_array_api(mask.rate) or is_array_api(mask.weights):
+        mask.check()  # again, because training changes them
+    shape = (*inputs.key_leading, mask.n_exponentials)
+    allowed = f"a number, or one for each of {inputs.n_key_heads} key heads"
+
+    def of_sets(name, values):
+        values = _in_library(values, inputs.k)
+        values = values[..., None] if mask.weights is None else values
+        values = _broadcast(values, shape, f"the {name} of ToeplitzMask.decay", allowed)
+        return namespace(values).reshape(values, (-1, shape[-1]))
+
+    rates = of_sets("rate", mask.rate)
+    if mask.weights is None:
+        return rates, None
+    weights = of_sets("weights", mask.weights)
+    return rates, namespace(weights).log(weights)
 
 
 def _in_library(values, k):
@@ -81,8 +97,9 @@ def _broadcast(values, shape, name, allowed):
 def blocks_of_gates(log_gates, size):
     """Return slices of at most `size` positions, in which gates close at the first one only."""
     is_reset = to_host(constant(log_gates)) < -RESET
-    resets = np.flatnonzero(is_reset.reshape(-1, is_reset.shape[-1]).any(axis=0))
-    edges = np.unique([0, *resets, is_reset.shape[-1]]).tolist()
+    n = is_reset.shape[-2]
+    resets = np.flatnonzero(is_reset.reshape(-1, n, is_reset.shape[-1]).any(axis=(0, 2)))
+    edges = np.unique([0, *resets, n]).tolist()
     return [
         slice(start + block.start, start + block.stop)
         for start, end in pairwise(edges)
@@ -90,34 +107,49 @@ def blocks_of_gates(log_gates, size):
     ]
 
 
-def gated(keys, log_gates):
-    """Return the features of the keys of a block, raised by its gates but the first.
+def gated(queries, keys, log_gates):
+    """Return the features of the queries and keys of a block with its gates but the first.
 
-    NumPy features are overwritten.
+    Keys are raised by them. Queries fall by them where there are several exponentials: the factor
+    of a single one cancels in its quotient. NumPy features are overwritten.
     """
-    xp, rest = namespace(log_gates), log_gates[..., 1:]
-    falls = xp.concat([xp.zeros_like(log_gates[..., :1]), _running(rest)], axis=-1)
-    shift = -cast(falls, keys.values.dtype)[..., None]
-    if keys.scale is None:
-        return Rows(arithmetic(keys.values).add(keys.values, shift))
-    fixed, values = constant(shift), keys.values
+    xp, rest = namespace(log_gates), log_gates[..., 1:, :]
+    falls = xp.concat([xp.zeros_like(log_gates[..., :1, :]), _running(rest)], axis=-2)
+    falls = _of_features(cast(falls, keys.values.dtype), keys.values.shape[-1])
+    if log_gates.shape[-1] > 1:
+        queries = _shifted(queries, falls[..., None, :, :])
+    return queries, _shifted(keys, -falls)
+
+
+def _shifted(rows, shift):
+    """Return features with a shift of their logarithms."""
+    if rows.scale is None:
+        return Rows(arithmetic(rows.values).add(rows.values, shift))
+    fixed, values = constant(shift), rows.values
     if is_array_api(values):  # no gradient flows through scales
         values = values * namespace(values).exp(shift - fixed)
-    return Rows(values, keys.scale + fixed)
+    return Rows(values, rows.scale + fixed)
 
 
 def _running(log_gates):
     if not is_array_api(log_gates):
-        return np.cumsum(log_gates, axis=-1)
-    return namespace(log_gates).cumulative_sum(log_gates, axis=-1)
+        return np.cumsum(log_gates, axis=-2)
+    return namespace(log_gates).cumulative_sum(log_gates, axis=-2)
+
+
+def _of_features(values, n_features):
+    """Return what belongs to exponentials, (..., r), for each of their features; one serves all."""
+    n = values.shape[-1]
+    return values if n == 1 else namespace(values).repeat(values, n_features // n, axis=-1)
 
 
 def faded(sums, log_gates):
     """Return `Sums` as they are after some gates."""
     xp, values = namespace(log_gates), sums.sums
-    fall = log_gates[..., 0] if log_gates.shape[-1] == 1 else xp.sum(log_gates, axis=-1)
+    fall = log_gates[..., 0, :] if log_gates.shape[-2] == 1 else xp.sum(log_gates, axis=-2)
+    fall = _of_features(fall, values.shape[-2])
     fixed = constant(fall)
     if is_array_api(values):  # no gradient flows through exponents
-        values = values * xp.exp(fall - fixed)[..., None, None]
+        values = values * xp.exp(fall - fixed)[..., None]
     with np.errstate(over="ignore"):  # to -inf: nothing is left
-        return Sums(values, sums.top + fixed[..., None])
+        return Sums(values, sums.top + fixed)

@@ -42,8 +42,10 @@ class KeyGroup:
         True where a key is padding.
     is_double : bool, default=False
         Whether to compute in float64 in any case.
-    log_gates : array of shape (S,), default=None
-        Logs of the share of the past that a position keeps.
+    log_gates : array of shape (S, r), default=None
+        Logs of the share of the past that a position keeps, in each of r exponentials.
+    log_weights : array of shape (r,), default=None
+        Logs of what these are multiplied by.
 
     Attributes
     ----------
@@ -51,8 +53,10 @@ class KeyGroup:
         Whether sums of the values stay inside the range of float32.
     """
 
-    def __init__(self, maps, q, k, v, padding=None, is_double=False, log_gates=None):
-        self.log_gates = log_gates
+    def __init__(
+        self, maps, q, k, v, padding=None, log_gates=None, log_weights=None, is_double=False
+    ):
+        self.log_gates, self.log_weights = log_gates, log_weights
         self.maps, self.q, self.k, self.v, self.padding = maps, q, k, v, padding
         self.is_numpy = isinstance(q, np.ndarray)
         largest = check_finite("v", v)
@@ -76,12 +80,19 @@ class KeyGroup:
     def query_features(self, rows, lower=None):
         """Return the features of some queries (G, n, M), less `lower`."""
         queries = cast(self.q[..., rows, :], self.dtype)
-        return self._memory[0].rows(self.maps.queries, queries, lower)
+        if self.log_weights is None:
+            return self._memory[0].rows(self.maps.queries, queries, lower)
+        features = self._memory[0].rows(self.maps.queries, queries)
+        return features.repeated(self.log_weights[..., None, :], lower)
 
     def key_features(self, rows, lower=None):
         """Return the features of some keys (n, M), less `lower`; those of padding are zero."""
         keys = cast(self.k[..., rows, :], self.dtype)
-        features = self._memory[1].rows(self.maps.keys, keys, lower)
+        if self.log_weights is None:
+            features = self._memory[1].rows(self.maps.keys, keys, lower)
+        else:
+            features = self._memory[1].rows(self.maps.keys, keys)
+            features = features.repeated(namespace(keys).zeros_like(self.log_weights), lower)
         if self.padding is None:
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
@@ -108,11 +119,12 @@ class KeyGroup:
 def _falls_far(log_gates):
     """Return whether gates of a block add exponents of which float32 would lose digits."""
     gates, xp = constant(log_gates), namespace(log_gates)
-    if gates.shape[-1] == 1:  # a step of a stream
+    if gates.shape[-2] == 1:  # a step of a stream
         return False
     gates = xp.where(gates < -RESET, like(0.0, gates), gates)  # those begin a block
     falls = (
-        xp.min(xp.sum(gates[..., rows], axis=-1)) for rows in blocks(gates.shape[-1], FEATURE_ROWS)
+        xp.min(xp.sum(gates[..., rows, :], axis=-2))
+        for rows in blocks(gates.shape[-2], FEATURE_ROWS)
     )
     return min(map(float, falls)) < -_FAR
 
@@ -184,15 +196,14 @@ def sets_of_groups(inputs, maps, is_joint=None):
 
 def key_group(inputs, maps, sets, is_double=False):
     """Return the `KeyGroup` of one set, or of a list of sets that share their maps."""
-    parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates
+    parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates, inputs.log_weights
     if not isinstance(sets, list):
         parts, maps = [None if array is None else array[sets] for array in parts], maps[sets]
     else:
         if len(sets) < len(maps):
             parts = [None if array is None else take(array, sets) for array in parts]
         maps = maps[sets[0]]
-    *parts, log_gates = parts
-    return KeyGroup(maps, *parts, is_double, log_gates)
+    return KeyGroup(maps, *parts, is_double)
 
 
 def for_each(function, groups, inputs):

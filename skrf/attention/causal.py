@@ -51,10 +51,10 @@ def attend(group, out, sums=None, block_size=None, step=step):
             sums = _after_block(group, out, block, None, sums, step)
         return sums
     for block in blocks_of_gates(group.log_gates, size):
-        gates, is_one = group.log_gates[..., block], block.stop - block.start == 1
-        sums = None if sums is None else faded(sums, gates[..., :1])
+        gates, is_one = group.log_gates[..., block, :], block.stop - block.start == 1
+        sums = None if sums is None else faded(sums, gates[..., :1, :])
         sums = _after_block(group, out, block, None if is_one else gates, sums, step)
-        sums = sums if is_one else faded(sums, gates[..., 1:])
+        sums = sums if is_one else faded(sums, gates[..., 1:, :])
     return sums
 
 
@@ -66,7 +66,8 @@ def _after_block(group, out, block, gates, sums, step):
         out.put_quotients(block, result.products)
         return _after(sums, result)
     queries, keys = group.query_features(block), group.key_features(block)
-    keys = keys if gates is None else gated(keys, gates)
+    if gates is not None:
+        queries, keys = gated(queries, keys, gates)
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in _safe_parts(sums, keys):
         sums = Sums(sums.at(top), top)
@@ -87,12 +88,13 @@ def _on_the_scale_so_far(group, block, gates, sums, values):
     It saves the passes that find the largest exponents of both sides.
     """
     is_usual = group.maps.is_positive and group.is_numpy and group.k.ndim == 2
-    is_usual = is_usual and (gates is None or gates[1:].sum() > -_RISE)
+    is_usual = is_usual and (gates is None or gates[1:].sum(axis=0).min() > -_RISE)
     if sums is None or not is_usual or not (np.abs(sums.top) < _LARGEST).all():
         return None
-    queries = group.query_features(block, -sums.top).values
-    keys = group.key_features(block, sums.top)
-    keys = keys.values if gates is None else gated(keys, gates).values
+    queries, keys = group.query_features(block, -sums.top), group.key_features(block, sums.top)
+    if gates is not None:
+        queries, keys = gated(queries, keys, gates)
+    queries, keys = queries.values, keys.values
     with np.errstate(over="ignore", invalid="ignore"):
         np.exp(queries, out=queries), np.exp(keys, out=keys)
         result = _prefix_sums.step(sums.sums, queries, keys, values)

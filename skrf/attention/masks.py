@@ -22,8 +22,11 @@ class DecayMask:
 
     Parameters
     ----------
-    rate : float or array of shape (n_heads,)
-        Finite numbers >= 0, one for all key heads or one each; torch differentiates a tensor.
+    rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
+        Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them. torch
+        differentiates a tensor.
+    weights : array of shape (r,) or (n_heads, r), default=None
+        Finite numbers > 0, which r exponentials are multiplied by before they are added up.
 
     See Also
     --------
@@ -40,13 +43,37 @@ class DecayMask:
            [0.25, 0.5 , 1.  ]])
     """
 
-    def __init__(self, rate: float | Array) -> None:
-        self.rate = rate if is_array_api(rate) else np.asarray(rate)
-        entries = checked_entries(rate, "rate")
-        if entries.ndim > 1:
+    def __init__(self, rate: float | Array, weights: Array | None = None) -> None:
+        self.rate, self.weights = (
+            array if array is None or is_array_api(array) else np.asarray(array)
+            for array in (rate, weights)
+        )
+        self.check()
+
+    def check(self) -> None:
+        """Raise a ValueError unless the parameters are allowed, which training may change."""
+        rates = checked_entries(self.rate, "rate")
+        if self.weights is None:
+            if rates.ndim > 1:
+                raise ValueError(
+                    f"rate must be a number or an array of shape (n_heads,), got {rates.shape}; "
+                    "sums of exponentials need weights."
+                )
+            return
+        weights = checked_entries(self.weights, "weights")
+        if not (weights > 0).all():
+            raise ValueError(f"weights must be > 0 everywhere, got {weights.min()}.")
+        shapes = [array.shape for array in (rates, weights)]
+        if not (1 <= rates.ndim <= 2 and 1 <= weights.ndim <= 2 and shapes[0][-1] == shapes[1][-1]):
             raise ValueError(
-                f"rate must be a number or an array of shape (n_heads,), got {entries.shape}."
+                "rate and weights must have the shape (r,) or (n_heads, r) with one r, got "
+                f"{shapes[0]} and {shapes[1]}."
             )
+
+    @property
+    def n_exponentials(self) -> int:
+        """The number r of exponentials."""
+        return 1 if self.weights is None else self.weights.shape[-1]
 
     def toarray(self, length: int) -> np.ndarray:
         """Return the mask of a number of positions as a matrix.
@@ -59,14 +86,18 @@ class DecayMask:
         Returns
         -------
         ndarray of shape (length, length) or (n_heads, length, length)
-            Entry (i, j) is exp(-rate (i - j)) for j <= i, otherwise 0.
+            Entry (i, j) is exp(-rate (i - j)), or the sum of them, for j <= i, otherwise 0.
         """
         lags = np.subtract.outer(*2 * (np.arange(check_integer("length", length)),))
         rates = to_host(self.rate).astype(np.float64)[..., None, None]
-        return np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
+        masks = np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
+        if self.weights is None:
+            return masks
+        return np.sum(to_host(self.weights).astype(np.float64)[..., None, None] * masks, axis=-3)
 
     def __repr__(self):
-        return f"ToeplitzMask.decay({to_host(self.rate).tolist()})"
+        weights = "" if self.weights is None else f", {to_host(self.weights).tolist()}"
+        return f"ToeplitzMask.decay({to_host(self.rate).tolist()}{weights})"
 
 
 class ToeplitzMask:
@@ -201,14 +232,17 @@ class ToeplitzMask:
         return cls(np.broadcast_to(function(*offsets), offsets[0].shape), n_extra=n_extra)
 
     @staticmethod
-    def decay(rate: float | Array) -> DecayMask:
-        """Return the mask with weights exp(-rate * lag), which streams.
+    def decay(rate: float | Array, weights: Array | None = None) -> DecayMask:
+        """Return the mask with weights exp(-rate * lag), or a sum of some of them, which streams.
 
         Parameters
         ----------
-        rate : float or array of shape (n_heads,)
-            Finite numbers >= 0, one for all key heads or one each. Slopes like ALiBi's are
-            ``2.0 ** -np.arange(1, 9)``.
+        rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
+            Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them.
+            Slopes like ALiBi's are ``2.0 ** -np.arange(1, 9)``.
+        weights : array of shape (r,) or (n_heads, r), default=None
+            Finite numbers > 0: the mask is the sum of ``weights * exp(-rate * lag)`` over r
+            exponentials, which takes up to r times as long. Only their ratios count.
 
         Returns
         -------
@@ -227,7 +261,7 @@ class ToeplitzMask:
         >>> bool(np.allclose(np.concatenate([first, rest], axis=1), attention(q, k, v)))
         True
         """
-        return DecayMask(rate)
+        return DecayMask(rate, weights)
 
     def toarray(self) -> np.ndarray:
         """Return the mask as a matrix, for small grids.

@@ -384,7 +384,8 @@ class ApproxKernelAttention(EstimatorBase):
             mask = as_mask(self.mask, *lengths, inputs.n_query_heads, self.causal, inputs.q)
         is_joint = before = None
         if state is not None:
-            before = sums_of_sets(state, inputs, maps[0].n_features)
+            n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
+            before = sums_of_sets(state, inputs, n_times * maps[0].n_features)
             is_small = inputs.q.shape[-2] * maps[0].n_features <= _JOINT_ENTRIES
             is_shared = len(maps) > 1 and all(head is maps[0] for head in maps)
             is_joint = True if is_small and is_shared else None

@@ -23,7 +23,7 @@ __all__ = ["RandomFeatureAttention"]
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
-_OF_MASKS = {ToeplitzMask: "weights", DecayMask: "rate"}  # what may be trained
+_OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
 _OF_OPERATORS = "feature_map", "scale"
 _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
@@ -142,8 +142,10 @@ class RandomFeatureAttention(Attention):
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name == "mask":
-            weights = getattr(value, _OF_MASKS.get(type(value), ""), None)
-            self.mask_weights = weights if isinstance(weights, nn.Parameter) else None
+            for part in ("rate", "weights"):
+                given = getattr(value, part, None) if type(value) in _OF_MASKS else None
+                is_trained = isinstance(given, nn.Parameter)
+                setattr(self, f"mask_{part}", given if is_trained else None)
         elif name in _OF_OPERATORS and "_operators" in vars(self):
             for operator in (
                 *self._operators.values(),
@@ -193,10 +195,12 @@ class RandomFeatureAttention(Attention):
             if mask is not None:
                 raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
             mask = given
-        elif type(mask) in _OF_MASKS and self.mask_weights is not None:
+        elif type(mask) in _OF_MASKS:
             # torch replaces parameters in load_state_dict(assign=True) and functional_call.
             mask = copy.copy(mask)
-            setattr(mask, _OF_MASKS[type(mask)], self.mask_weights)
+            for part in _OF_MASKS[type(mask)]:
+                if (trained := getattr(self, f"mask_{part}")) is not None:
+                    setattr(mask, part, trained)
         elif callable(mask) and not isinstance(mask, torch.Tensor):
             mask = mask()
         copied.mask = mask
