@@ -21,7 +21,13 @@ from sklearn.preprocessing import StandardScaler
 
 import skrf
 from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF, RFFSampler
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, LocalAttention, exact_attention
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    LocalAttention,
+    ToeplitzMask,
+    exact_attention,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 
@@ -309,6 +315,8 @@ def test_local_attention(library, causal, dtype):
     compare(library, attention.fit(*arrays[:2]), parts, padding, dtype)
     if not causal:
         return
+    decayed = LocalAttention(*sizes, block=8, causal=True, mask=ToeplitzMask.decay(0.1))
+    compare(library, decayed, parts, padding, dtype)
     expected, state = attention(*parts), attention.init_state()
     for some in (slice(0, 60), slice(60, 61), slice(61, 62), slice(62, 150)):
         out, state = attention.step(*(array[..., some, :] for array in arrays), state)

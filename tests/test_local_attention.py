@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp, softmax
 
-from skrf.attention import LocalAttention, compare_attention, exact_attention
+from skrf.attention import LocalAttention, ToeplitzMask, compare_attention, exact_attention
 from skrf.attention.local.layout import sizes_of
 
 SMALL = {True: (20, 6, 1), False: (30, 6, 3)}  # window, heavy keys and summaries
@@ -36,15 +36,15 @@ def clusters(keys, n):
     return ((keys[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
 
 
-def by_definition(q, k, v, operator, mean=None):
-    """Attention of one head: what each query sees, one key at a time."""
+def by_definition(q, k, v, operator, mean=None, rate=0.0):
+    """Attention of one head: what each query sees, one key at a time, and its decay."""
     sizes, n = operator._sizes(), len(q)
     q = q / np.sqrt(q.shape[1])
     causal = sizes.causal
     if mean is None:
         n_first = max(-(-sizes.units // sizes.block), 1) * sizes.block
         mean = q[: n_first if causal else n].mean(axis=0)
-    scores = k @ mean
+    scores = k @ mean + rate * np.arange(n)
     order = np.where(causal & (np.arange(n) < 4), np.inf, scores)
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
     out = np.empty((n, v.shape[1]))
@@ -62,13 +62,14 @@ def by_definition(q, k, v, operator, mean=None):
                 low, high, beyond = 0, n, np.arange(0)
         heavy = sorted(beyond, key=lambda j: (-order[j], j))[: sizes.n_heavy]
         exact = [*range(low, high), *heavy]
-        logs, values = [q[i] @ k[j] for j in exact], [v[j] for j in exact]
+        logs, values = [q[i] @ k[j] - rate * (i - j) for j in exact], [v[j] for j in exact]
         rest = np.setdiff1d(beyond, heavy)
         for c in range(sizes.n_summaries):
             own = rest[labels[rest] == c]
             if len(own):
                 weights = softmax(scores[own])
-                logs.append(logsumexp(scores[own]) + (q[i] - mean) @ (weights @ k[own]))
+                tangent = logsumexp(scores[own]) + (q[i] - mean) @ (weights @ k[own])
+                logs.append(tangent - rate * i)
                 values.append(weights @ v[own])
         out[i] = softmax(logs) @ np.array(values)
     return out
@@ -83,6 +84,55 @@ def test_is_its_definition(causal, n):
     for b, h in np.ndindex(2, 2):
         expected = by_definition(q[b, h], k[b, h], v[b, h], operator)
         assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.02, 30.0, [0.3, 0.001]])
+def test_a_decay_multiplies_all_weights(rate):
+    q, k, v = inputs(heads=4, key_heads=2)
+    operator = small(True, mask=ToeplitzMask.decay(rate))
+    out, rates = operator(q, k, v), np.repeat(np.broadcast_to(rate, 2), 2)
+    for b, h in np.ndindex(2, 4):
+        given = q[b, h], k[b, h // 2], v[b, h // 2]
+        expected = by_definition(*given, operator, rate=rates[h])
+        assert_allclose(out[b, h], expected, rtol=0, atol=1e-10)
+    state, parts = operator.init_state(), []
+    for part in cut((q, k, v), [60, 1, 1, 30, 58]):
+        one, state = operator.step(*part, state)
+        parts.append(one)
+    assert_allclose(np.concatenate(parts, axis=2), out, rtol=0, atol=1e-12)
+    # Padding before a text moves its positions; after a fit queries may be missing.
+    padded = [np.concatenate([array[:, :, :9], array], axis=2) for array in (q, k, v)]
+    shifted = operator(*padded, key_padding_mask=np.arange(159) < 9)
+    assert_allclose(shifted[:, :, 9:], out, rtol=0, atol=1e-10)
+    operator.fit(q, k)
+    assert_allclose(operator(q[:, :, 100:], k, v), operator(q, k, v)[:, :, 100:], atol=1e-10)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.5, 20.0])
+def test_a_decay_in_float32_is_near_float64_at_any_position(rate):
+    arrays = inputs(5000, heads=1, size=0.7)
+    operator = LocalAttention(100, 20, 1, causal=True, mask=ToeplitzMask.decay(rate))
+    single = operator(*(array.astype(np.float32) for array in arrays))
+    assert single.dtype == np.float32
+    assert_allclose(single, operator(*arrays), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": ToeplitzMask.decay(0.1)},
+        {"mask": ToeplitzMask.decay([0.1, 0.2], [1.0, 1.0]), "causal": True},
+        {"mask": np.ones((150, 150)), "causal": True},
+    ],
+)
+def test_other_masks_are_refused(options):
+    with pytest.raises(ValueError, match=r"mask must be None or ToeplitzMask.decay\(rate\)"):
+        LocalAttention(**options)(*inputs())
+    decayed = LocalAttention(causal=True, mask=ToeplitzMask.decay(0.1))
+    with pytest.raises(ValueError, match="diagnose compares with attention without a mask"):
+        decayed.diagnose(*inputs())
+    with pytest.raises(ValueError, match="operators must have no mask"):
+        compare_attention(*inputs(), {"decayed": decayed}, causal=True)
 
 
 @pytest.mark.parametrize("causal", [True, False])

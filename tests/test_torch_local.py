@@ -14,6 +14,7 @@ from torch.utils import _pytree  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from skrf.attention import LocalAttention as Operator  # noqa: E402
+from skrf.attention import ToeplitzMask  # noqa: E402
 from skrf.attention.local.blocks import together  # noqa: E402
 from skrf.torch import LocalAttention, chunked_loss  # noqa: E402
 
@@ -160,6 +161,30 @@ def test_losses_in_chunks(chunk, n_states):
     close(loss.detach(), loss_of(slice(None)).detach(), atol=1e-10)
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         close(parameter.grad, gradient, atol=1e-10)
+
+
+def test_rates_of_decays_train():
+    rate = nn.Parameter(torch.tensor([0.2, 0.01], dtype=torch.float64))
+    module = small(True, mask=ToeplitzMask.decay(rate))
+    assert dict(module.named_parameters()).keys() == {"mask_rate"}
+    parts = inputs(64, heads=4, key_heads=2, width=2)
+    weights = torch.randn(2, 4, 64, 2, generator=torch.Generator().manual_seed(1)).double()
+
+    def loss(rate):
+        tried = small(True, mask=lambda: ToeplitzMask.decay(rate))
+        return (tried(*parts) * weights).sum()
+
+    assert torch.autograd.gradcheck(loss, rate, fast_mode=True)
+    gradients = []
+    for out in (module(*parts), steps(module, parts, [5, 40, 1, 18])[0]):
+        gradients.append(torch.autograd.grad((out * weights).sum(), rate)[0])
+
+    def loss_of(rows):
+        return (module(*(part[:, :, rows] for part in parts)) * weights[:, :, rows]).sum()
+
+    chunked_loss(loss_of, 64, chunk_size=16, modules=module).backward()
+    for gradient in (gradients[1], rate.grad):
+        close(gradient, gradients[0], atol=1e-10)
 
 
 def test_states_are_pytrees():

@@ -92,6 +92,8 @@ def compare_attention(
     ------
     TypeError
         If `operators` is not a dict of callables.
+    ValueError
+        If one of them has a mask.
 
     See Also
     --------
@@ -115,6 +117,12 @@ def compare_attention(
     """
     if not (isinstance(operators, Mapping) and all(map(callable, operators.values()))):
         raise TypeError(f"operators must be a dict of str to callable, got {operators!r:.200}.")
+    for name, operator in operators.items():
+        if getattr(operator, "mask", None) is not None:
+            raise ValueError(
+                f"operators must have no mask, because exact attention here has none, got "
+                f"mask={operator.mask!r:.200} in {name!r}."
+            )
     q, k, v = (array if is_array_api(array) else np.asarray(array) for array in (q, k, v))
     options = {} if key_padding_mask is None else {"key_padding_mask": key_padding_mask}
 

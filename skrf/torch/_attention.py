@@ -1,13 +1,17 @@
 """Calls of attention modules, with the arguments of torch's own attention."""
 
+import copy
 import math
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..attention import DecayMask, ToeplitzMask
 from ..attention._inputs import check_scale
 from ._arguments import check_share, padding_and_mask, with_heads
+
+_OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
 
 
 class Attention(nn.Module):
@@ -23,6 +27,14 @@ class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self._stream = None  # the states of `chunked_loss`, while it runs
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name != "mask":
+            return
+        for part in ("rate", "weights"):
+            given = getattr(value, part, None) if type(value) in _OF_MASKS else None
+            super().__setattr__(f"mask_{part}", given if isinstance(given, nn.Parameter) else None)
 
     def forward(
         self,
@@ -118,8 +130,23 @@ class Attention(nn.Module):
 
     @property
     def _mask_streams(self):
-        """Whether the mask is None, or can be part of a state."""
-        return self.mask is None
+        """Whether the mask is None or a decay; what a callable returns is checked at every step."""
+        mask = self.mask
+        is_called = callable(mask) and not isinstance(mask, torch.Tensor)
+        return is_called or mask is None or isinstance(mask, DecayMask)
+
+    def _mask_of_call(self):
+        """Return the mask with what is trained of it as it is now."""
+        mask = self.mask
+        if type(mask) in _OF_MASKS:
+            # torch replaces parameters in load_state_dict(assign=True) and functional_call.
+            mask = copy.copy(mask)
+            for part in _OF_MASKS[type(mask)]:
+                if (trained := getattr(self, f"mask_{part}")) is not None:
+                    setattr(mask, part, trained)
+        elif callable(mask) and not isinstance(mask, torch.Tensor):
+            mask = mask()
+        return mask
 
     def step(
         self,

@@ -45,6 +45,9 @@ class LocalAttention(Attention):
         Factor of the products of queries and keys; None is 1/sqrt(width).
     dropout : float, default=0.0
         Share of the entries of values that are dropped during training.
+    mask : DecayMask or callable, default=None
+        ``ToeplitzMask.decay(rate)``, with `is_causal` only. A rate that is a parameter is trained;
+        a callable returns the mask of each call.
 
     See Also
     --------
@@ -54,7 +57,7 @@ class LocalAttention(Attention):
     Notes
     -----
     Mean queries of a fit are part of ``state_dict``, in float64. Gradients take the choice of keys
-    as constant. Masks other than padding are not available. Compiled graphs do not include calls.
+    as constant. Compiled graphs do not include calls.
 
     Examples
     --------
@@ -81,6 +84,7 @@ class LocalAttention(Attention):
         is_causal: bool = False,
         scale: float | None = None,
         dropout: float = 0.0,
+        mask: Any = None,
     ) -> None:
         super().__init__()
         if not isinstance(is_causal, bool):
@@ -88,7 +92,7 @@ class LocalAttention(Attention):
         check_share("dropout", dropout)
         self.window, self.n_heavy, self.n_summaries = window, n_heavy, n_summaries
         self.block, self.is_causal, self.scale, self.dropout = block, is_causal, scale, dropout
-        self.mask = None
+        self.mask = mask
         for name in _RECORD:
             self.register_buffer(name, None)
         sizes_of(window, n_heavy, n_summaries, block, is_causal)  # which checks them
@@ -96,7 +100,8 @@ class LocalAttention(Attention):
     def _operator(self, is_causal):
         """Return the operator of a direction."""
         sizes = self.window, self.n_heavy, self.n_summaries
-        operator = _Operator(*sizes, block=self.block, causal=is_causal, scale=self.scale)
+        options = {"scale": self.scale, "mask": self._mask_of_call()}
+        operator = _Operator(*sizes, block=self.block, causal=is_causal, **options)
         if self.mean_queries is not None:
             operator.mean_queries_ = self.mean_queries.numpy(force=True)
             operator.n_queries_ = self.n_queries.numpy(force=True)

@@ -11,7 +11,7 @@ from torch import nn
 from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
-from ..attention import ApproxKernelAttention, DecayMask, ToeplitzMask
+from ..attention import ApproxKernelAttention
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
@@ -23,7 +23,6 @@ __all__ = ["RandomFeatureAttention"]
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
-_OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
 _OF_OPERATORS = "feature_map", "scale"
 _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
@@ -141,24 +140,12 @@ class RandomFeatureAttention(Attention):
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name == "mask":
-            for part in ("rate", "weights"):
-                given = getattr(value, part, None) if type(value) in _OF_MASKS else None
-                is_trained = isinstance(given, nn.Parameter)
-                setattr(self, f"mask_{part}", given if is_trained else None)
-        elif name in _OF_OPERATORS and "_operators" in vars(self):
+        if name in _OF_OPERATORS and "_operators" in vars(self):
             for operator in (
                 *self._operators.values(),
                 *(operator for operator, _ in self._fitted.values()),
             ):
                 setattr(operator, name, value)
-
-    @property
-    def _mask_streams(self):
-        """Whether the mask is None or a decay; what a callable returns is checked at every step."""
-        mask = self.mask
-        is_called = callable(mask) and not isinstance(mask, torch.Tensor)
-        return is_called or mask is None or isinstance(mask, DecayMask)
 
     # ---------------------------------------------------------------- operators
 
@@ -190,19 +177,11 @@ class RandomFeatureAttention(Attention):
     @contextmanager
     def _masked(self, operator, given=None):
         """Yield an operator with the mask of a call: a copy, as other threads may have another."""
-        mask, copied = self.mask, copy.copy(operator)
+        mask, copied = self._mask_of_call(), copy.copy(operator)
         if given is not None:
-            if mask is not None:
+            if self.mask is not None:
                 raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
             mask = given
-        elif type(mask) in _OF_MASKS:
-            # torch replaces parameters in load_state_dict(assign=True) and functional_call.
-            mask = copy.copy(mask)
-            for part in _OF_MASKS[type(mask)]:
-                if (trained := getattr(self, f"mask_{part}")) is not None:
-                    setattr(mask, part, trained)
-        elif callable(mask) and not isinstance(mask, torch.Tensor):
-            mask = mask()
         copied.mask = mask
         try:
             yield copied

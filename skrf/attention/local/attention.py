@@ -7,13 +7,24 @@ from typing import Self
 
 import numpy as np
 
-from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
+from ..._arrays import (
+    cast,
+    filled,
+    in_library_of,
+    largest_entry,
+    like,
+    namespace,
+    take,
+    to_host,
+)
 from ..._estimator import EstimatorBase
 from ..._typing import Array, Result
+from .._gates import exponentials_of
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
 from ..exact import dtype_of_logits
+from ..masks import DecayMask
 from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
@@ -22,6 +33,7 @@ from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
+_FAR = 512.0  # nats that float32 holds to 3e-5
 
 
 class LocalAttention(EstimatorBase):
@@ -47,6 +59,9 @@ class LocalAttention(EstimatorBase):
         Whether position i attends only to positions up to i.
     scale : float, default=None
         Factor of the products of queries and keys; None is 1/sqrt(d).
+    mask : DecayMask, default=None
+        ``ToeplitzMask.decay(rate)``, which multiplies all weights by exp(-rate * lag), as ALiBi
+        does; with `causal` only.
 
     Attributes
     ----------
@@ -109,6 +124,7 @@ class LocalAttention(EstimatorBase):
         block: int = 32,
         causal: bool = False,
         scale: float | None = None,
+        mask: DecayMask | None = None,
     ) -> None:
         self.window = window
         self.n_heavy = n_heavy
@@ -116,6 +132,7 @@ class LocalAttention(EstimatorBase):
         self.block = block
         self.causal = causal
         self.scale = scale
+        self.mask = mask
 
     @property
     def units(self) -> int:
@@ -346,6 +363,10 @@ class LocalAttention(EstimatorBase):
             ``relative_error`` and ``sampled_errors``; of the latter, "window" is smaller than
             "attention" where a window of equal cost is better.
         """
+        if self.mask is not None:
+            raise ValueError(
+                f"diagnose compares with attention without a mask, got mask={self.mask!r}."
+            )
         inputs = check_inputs(q, k, v, key_padding_mask, causal=True)
         scale = check_scale(self.scale, inputs.k.shape[-1])
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)
@@ -368,14 +389,21 @@ class LocalAttention(EstimatorBase):
         self._check_lengths(sizes, mean, n_queries, n_keys)
         check_finite("v", inputs.v)
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
-        q = _with_zeros(inputs.q, n_missing, 0)
-        rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
-        before, counts = None, np.zeros(n_sets, int)
-        key = (*sizes, inputs.k.shape[-1], mean is not None)  # of states
+        before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
+        width = inputs.k.shape[-1] + (rates is not None)
+        key = (*sizes, width, mean is not None)  # of states
         if state is not None and state.recent is not None:
             counts = checked_counts(state, key, inputs)
+        if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
+            dtype = xp.float64
+        q = _with_zeros(inputs.q, n_missing, 0)
+        rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
+        if state is not None and state.recent is not None:
             if inputs.padding is None and goes_on(state, sizes, counts, rows):
-                return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, int(counts[0]))
+                count = int(counts[0])
+                if rates is not None:
+                    q, rows, _ = _decaying(q, rows, None, rates, count, scale)
+                return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, count)
             before = flat(state, inputs)
         padding, is_key = to_host(inputs.padding), None
         if padding is not None:
@@ -384,8 +412,11 @@ class LocalAttention(EstimatorBase):
         for part in parts:
             of_part = [
                 None if array is None else _of(array, part.sets)
-                for array in (q[..., part.rows, :], rows[:, part.rows, :], mean)
+                for array in (q[..., part.rows, :], rows[:, part.rows, :], mean, rates)
             ]
+            of_rates = of_part.pop()
+            if of_rates is not None:
+                of_part = _decaying(*of_part, of_rates, part.count, scale)
             own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
             first = max(n_missing - part.rows.start, 0)
             out, held = self._attend_part(sizes, before, part, *of_part, own, scale, first)
@@ -441,6 +472,19 @@ class LocalAttention(EstimatorBase):
         recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
         return out, replace(state, recent=recent, counts=state.counts + 1)
 
+    def _rates(self, inputs):
+        """Return the rate of the decay of every set, (U,), or None."""
+        if self.mask is None:
+            return None
+        is_plain = isinstance(self.mask, DecayMask) and self.mask.weights is None
+        if not (is_plain and self.causal):
+            raise ValueError(
+                "mask must be None or ToeplitzMask.decay(rate), and needs causal=True, got "
+                f"mask={self.mask!r} and causal={self.causal!r}. Only one exponential of the lag "
+                "multiplies summaries of keys, too."
+            )
+        return exponentials_of(self.mask, inputs)[0][:, 0]
+
     def _check_lengths(self, sizes, mean, n_queries, n_keys):
         if n_queries == n_keys:
             return
@@ -460,6 +504,25 @@ class LocalAttention(EstimatorBase):
 def _of(array, sets):
     """Return the entries of some sets."""
     return array if isinstance(sets, slice) else take(array, sets)
+
+
+def _decaying(q, rows, mean, rates, count, scale):
+    """Return queries, keys with values, and mean queries with one more number for a decay.
+
+    The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share: rate
+    times j is the number of a key, and what makes 1 of the scale that of a query.
+    """
+    xp, n, width = namespace(rows), rows.shape[-2], q.shape[-1]
+    places = in_library_of(count + np.arange(n), rates)
+    shifts = cast(rates[:, None] * cast(places, rates.dtype), rows.dtype)
+    rows = xp.concat([rows[..., :width], shifts[..., None], rows[..., width:]], axis=-1)
+    q, mean = (
+        None
+        if array is None
+        else xp.concat([array, xp.full_like(array[..., :1], 1 / scale)], axis=-1)
+        for array in (q, mean)
+    )
+    return q, rows, mean
 
 
 def _mean_of_queries(q, is_query):

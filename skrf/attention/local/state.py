@@ -123,7 +123,7 @@ def checked_counts(state, sizes, inputs):
     inputs : Inputs
         The positions that continue it.
     """
-    xp, width = namespace(inputs.q), inputs.k.shape[-1] + inputs.v.shape[-1]
+    xp, width = namespace(inputs.q), sizes[-2] + inputs.v.shape[-1]
     heads = tuple(state.recent.shape[:-2]), tuple(state.far.shape[:-2])
     given = *heads, state.far.shape[-1], namespace(state.far).__name__, state.sizes
     needed = tuple(inputs.key_leading), tuple(inputs.leading), width, xp.__name__, sizes
