@@ -11,7 +11,9 @@ features (2023), on a far smaller model and text:
   (4.6.1 and 6.6.3);
 - couplings: optimal positive features with independent, orthogonal and simplex projections, redrawn
   (section 5.4 of the paper);
-- generalised: the eight nonlinearities of generalised attention (3.8.5).
+- generalised: the eight nonlinearities of generalised attention (3.8.5);
+- decays: attention whose weights fall exponentially with the distance, at rates as in ALiBi, exact
+  and with optimal positive features, for which the decay is a part of the state.
 
 Prints the mean and the range of losses of held-out text, and how many runs ended with a loss above
 that of letters without their order; saves the curves to examples/output. Each experiment takes some
@@ -28,11 +30,12 @@ from torch import nn
 from train_torch import OUTPUT, Exact, Nothing, train
 
 from skrf import OptimalPositiveRF, PositiveRF, RFFSampler
-from skrf.attention import GeneralizedMap
+from skrf.attention import GeneralizedMap, ToeplitzMask
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.torch import RandomFeatureAttention
 
 N_FEATURES, FIT_EVERY = 64, 25
+RATES = [2.0 ** -(2 * i) for i in range(1, 5)]  # of the decays of four heads
 UNORDERED = 3.0  # nats per letter of the frequencies of letters, rounded up
 KINDS = {"trigonometric": RFFSampler, "positive": PositiveRF, "optimal positive": OptimalPositiveRF}
 NONLINEARITIES = {
@@ -64,9 +67,20 @@ class Refitted(nn.Module):
         return self.attend(query, key, value)
 
 
-def of_map(feature_map, redraw_every=None):
+class ExactDecay(nn.Module):
+    """Torch's attention, whose weights fall at a rate for every head."""
+
+    def forward(self, query, key, value):
+        """Return exact causal attention with decays."""
+        places = torch.arange(query.shape[-2], dtype=query.dtype)
+        lags = places[:, None] - places
+        bias = torch.where(lags >= 0, -torch.tensor(RATES)[:, None, None] * lags, -torch.inf)
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+
+
+def of_map(feature_map, redraw_every=None, mask=None):
     """Return what makes attention with a feature map."""
-    return lambda: Refitted(feature_map, is_causal=True, redraw_every=redraw_every)
+    return lambda: Refitted(feature_map, is_causal=True, redraw_every=redraw_every, mask=mask)
 
 
 EXPERIMENTS = {
@@ -83,6 +97,17 @@ EXPERIMENTS = {
         name: of_map(GeneralizedMap(N_FEATURES, nonlinearity=function))
         for name, function in NONLINEARITIES.items()
     },
+    "decays": {
+        "exact, decays": ExactDecay,
+        "optimal positive": of_map(OptimalPositiveRF(N_FEATURES)),
+        **{
+            f"{name}, decays": of_map(feature_map, mask=ToeplitzMask.decay(RATES))
+            for name, feature_map in (
+                ("optimal positive", OptimalPositiveRF(N_FEATURES)),
+                ("relu", GeneralizedMap(N_FEATURES)),
+            )
+        },
+    },
 }
 BASELINES = {"exact attention": Exact, "no attention": Nothing}
 
@@ -96,7 +121,7 @@ def plot(curves, path):
         kind, _, draw = name.partition(", ")
         colour = {"exact attention": "k", "no attention": "0.6"}.get(kind)
         colour = colour or f"C{kinds.setdefault(kind, len(kinds))}"
-        style = "--" if draw == "redrawn" else "-"
+        style = "--" if draw in {"redrawn", "decays"} else "-"
         axes.plot(steps, losses.mean(axis=0), style, color=colour, label=name)
         axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=colour, alpha=0.15)
     axes.set(xlabel="steps", ylabel="loss of held-out text (nats per letter)")

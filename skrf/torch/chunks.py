@@ -53,7 +53,8 @@ def chunked_loss(
     TypeError
         If `loss_of` is no function, or returns no scalar, or `modules` are none.
     ValueError
-        If `modules` hold no causal attention, or attention with a mask or of both directions.
+        If `modules` hold no causal attention, or attention of both directions or with a mask
+        that is no decay.
 
     See Also
     --------
