@@ -108,6 +108,13 @@ def test_a_decay_multiplies_all_weights(rate):
     assert_allclose(operator(q[:, :, 100:], k, v), operator(q, k, v)[:, :, 100:], atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_after_the_fastest_decay_nothing_is_left(dtype):
+    q, k, v = (array.astype(dtype) for array in inputs(150))
+    out = small(True, mask=ToeplitzMask.decay(1e308))(q, k, v)
+    assert_allclose(out, v, rtol=1e-6)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.5, 20.0])
 def test_a_decay_in_float32_is_near_float64_at_any_position(rate):
     arrays = inputs(5000, heads=1, size=0.7)

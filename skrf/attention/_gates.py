@@ -24,6 +24,7 @@ from .._arrays import (
 from .._sums import Rows, Sums
 from ._groups import RESET, blocks
 from ._inputs import as_array, check_real
+from ._masks import check_decay
 from .masks import DecayMask
 
 
@@ -53,15 +54,16 @@ def with_gates(inputs, log_gates, mask, is_causal):
 def exponentials_of(mask, inputs):
     """Return the rates of a decay, (U, r), and the logarithms of its weights or None."""
     if is_array_api(mask.rate) or is_array_api(mask.weights):
-        mask.check()  # again, because training changes them
-    shape = (*inputs.key_leading, mask.n_exponentials)
+        check_decay(mask.rate, mask.weights)  # again, because training changes them
+    n = 1 if mask.weights is None else mask.weights.shape[-1]
+    shape = (*inputs.key_leading, n)
     allowed = f"a number, or one for each of {inputs.n_key_heads} key heads"
 
     def of_sets(name, values):
         values = _in_library(values, inputs.k)
         values = values[..., None] if mask.weights is None else values
         values = _broadcast(values, shape, f"the {name} of ToeplitzMask.decay", allowed)
-        return namespace(values).reshape(values, (-1, shape[-1]))
+        return namespace(values).reshape(values, (-1, n))
 
     rates = of_sets("rate", mask.rate)
     if mask.weights is None:

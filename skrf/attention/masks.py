@@ -9,7 +9,7 @@ import numpy as np
 from .._arrays import is_array_api, to_host
 from .._typing import Array
 from .._validation import check_integer
-from ._masks import GridMask, as_doubles, checked_entries
+from ._masks import GridMask, as_doubles, check_decay, checked_entries
 
 __all__ = ["DecayMask", "ToeplitzMask"]
 
@@ -48,32 +48,7 @@ class DecayMask:
             array if array is None or is_array_api(array) else np.asarray(array)
             for array in (rate, weights)
         )
-        self.check()
-
-    def check(self) -> None:
-        """Raise a ValueError unless the parameters are allowed, which training may change."""
-        rates = checked_entries(self.rate, "rate")
-        if self.weights is None:
-            if rates.ndim > 1:
-                raise ValueError(
-                    f"rate must be a number or an array of shape (n_heads,), got {rates.shape}; "
-                    "sums of exponentials need weights."
-                )
-            return
-        weights = checked_entries(self.weights, "weights")
-        if not (weights > 0).all():
-            raise ValueError(f"weights must be > 0 everywhere, got {weights.min()}.")
-        shapes = [array.shape for array in (rates, weights)]
-        if not (1 <= rates.ndim <= 2 and 1 <= weights.ndim <= 2 and shapes[0][-1] == shapes[1][-1]):
-            raise ValueError(
-                "rate and weights must have the shape (r,) or (n_heads, r) with one r, got "
-                f"{shapes[0]} and {shapes[1]}."
-            )
-
-    @property
-    def n_exponentials(self) -> int:
-        """The number r of exponentials."""
-        return 1 if self.weights is None else self.weights.shape[-1]
+        check_decay(rate, weights)
 
     def toarray(self, length: int) -> np.ndarray:
         """Return the mask of a number of positions as a matrix.
@@ -242,7 +217,7 @@ class ToeplitzMask:
             Slopes like ALiBi's are ``2.0 ** -np.arange(1, 9)``.
         weights : array of shape (r,) or (n_heads, r), default=None
             Finite numbers > 0: the mask is the sum of ``weights * exp(-rate * lag)`` over r
-            exponentials, which takes up to r times as long. Only their ratios count.
+            exponentials, which takes about r times as long. Only their ratios count.
 
         Returns
         -------

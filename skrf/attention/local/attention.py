@@ -34,6 +34,7 @@ from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 _DIAGNOSED_QUERIES = 64
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
 _FAR = 512.0  # nats that float32 holds to 3e-5
+_FASTEST = 1e6  # rate of a decay after which nothing is left of a key at the next position
 
 
 class LocalAttention(EstimatorBase):
@@ -483,7 +484,8 @@ class LocalAttention(EstimatorBase):
                 f"mask={self.mask!r} and causal={self.causal!r}. Only one exponential of the lag "
                 "multiplies summaries of keys, too."
             )
-        return exponentials_of(self.mask, inputs)[0][:, 0]
+        rates = exponentials_of(self.mask, inputs)[0][:, 0]
+        return namespace(rates).minimum(rates, like(_FASTEST, rates))
 
     def _check_lengths(self, sizes, mean, n_queries, n_keys):
         if n_queries == n_keys:
