@@ -1,8 +1,9 @@
 """Fits to Dask collections on any Dask scheduler, and lazy predictions.
 
 Dask only decides where work is done; chunks are processed and sums merged as in `fit_batches`.
-Chunks become sums of fixed size where they are, and these are merged in a tree whose shape depends
-only on the number of chunks, so the same chunks give the same bits, whichever workers come and go.
+Chunks are reduced to sums of fixed size on their workers, and these sums are merged in a tree whose
+shape depends only on the number of chunks, so the same chunks give bit-identical results, whichever
+workers come and go.
 """
 
 import copy
@@ -52,10 +53,11 @@ def fit(
 ) -> Own:
     """Fit an estimator to Dask collections; the result is a plain estimator that needs no Dask.
 
-    Like `fit_batches`, equals `fit` on all rows, to rounding, with the same passes: statistics,
-    sums, and for searches of kernel regression, scores. A lazy collection is computed in every
-    pass: ``persist`` it if that takes long and memory suffices. The scheduler is the one that Dask
-    finds: a `distributed.Client` if there is one, otherwise threads. Each task uses one thread.
+    Like `fit_batches`, this equals `fit` on all rows, up to rounding. The passes are the same: one
+    for statistics, one for sums and, in searches of kernel regression, one for scores. Every pass
+    recomputes a lazy collection: ``persist`` it if that is slow and there is enough memory. The
+    scheduler is Dask's: a `distributed.Client` if there is one, otherwise threads. Each task uses
+    one thread.
 
     Parameters
     ----------
@@ -66,14 +68,14 @@ def fit(
         Rows, in chunks of at most about 100,000: dense or sparse matrices, or tables. Without `y`,
         each Delayed in a list may be a tuple (X, y) or (X, y, sample_weight).
     y : dask array, dask Series or DataFrame, list of Delayed, or array-like, default=None
-        Labels or targets, in the chunks of X. An array is split like X if X is a dask array with
-        known chunks.
+        Labels or targets, in the same chunks as X. A plain array is split like X if X is a dask
+        array with known chunks.
     sample_weight : as y, default=None
         Weights, at least 0; rows of weight 0 are dropped.
     classes : array-like of shape (n_classes,), default=None
         All labels that a classifier will see; None finds them.
     sample_rows : int, default=100_000
-        Number of rows, drawn at random, for what cannot be learned from statistics.
+        Number of randomly drawn rows from which to learn what statistics do not provide.
 
     Returns
     -------
@@ -89,7 +91,7 @@ def fit(
 
     See Also
     --------
-    apply : Predictions for collections.
+    apply : Predict for collections.
     skrf.KernelRegressionClassifier.fit_batches : The same passes over batches on one machine.
 
     References
@@ -125,12 +127,12 @@ def fit(
 
 
 def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
-    """Return a method's result for the rows of a collection, lazily.
+    """Apply a method to the rows of a collection, lazily.
 
     Parameters
     ----------
     estimator : estimator
-        Fitted, with or without `fit` of this module.
+        A fitted estimator, whether or not `fit` of this module has fitted it.
     X : dask array, dask DataFrame or list of Delayed
         Rows, as in `fit`.
     method : str, default="predict"
@@ -140,7 +142,7 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
     Returns
     -------
     dask array
-        The result in the chunks of X, with unknown lengths where those of X are unknown.
+        The result, in the chunks of X; chunk lengths that are unknown in X are unknown here, too.
 
     Raises
     ------
@@ -151,16 +153,16 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
 
     See Also
     --------
-    fit : Fits to collections.
-    skrf.KernelRegressionClassifier.fit_batches : Fits to batches, without Dask.
+    fit : Fit to collections.
+    skrf.KernelRegressionClassifier.fit_batches : Fit to batches, without Dask.
 
     References
     ----------
-    Ours, as ``map_blocks`` of https://www.dask.org with the rows of a chunk.
+    Ours; like ``map_blocks`` of https://www.dask.org on the rows of a chunk.
     """
     if not (method.startswith(_METHODS) and callable(getattr(estimator, method, None))):
         raise ValueError(
-            f"method must name a method of {estimator!r:.60} that makes a row of every row of X, "
+            f"method must name a method of {estimator!r:.60} that returns a row per row of X, "
             f"such as predict or transform; got {method!r}."
         )
     check_is_fitted(estimator)
@@ -257,8 +259,8 @@ def _chunks(name, array):
     if not _is_of_delayed(array):
         raise TypeError(
             f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, or, "
-            f"with a dask array X of known chunks, an array; got {array!r:.60}. Without Dask: fit "
-            "and fit_batches of the estimator."
+            f"with a dask array X of known chunks, an array; got {array!r:.60}. Without Dask, use "
+            "fit or fit_batches of the estimator."
         )
     return [delayed.key for delayed in array], array
 

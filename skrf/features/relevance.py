@@ -60,20 +60,20 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     ----------
     n_samples : int, default=500
         Number of distinct rows to use, drawn in proportion to the classes or evenly over the
-        targets; the cost grows with its square, with "evidence" in proportion.
+        targets. The cost is quadratic in this number.
     criterion : {"leave-one-out", "evidence"}, default="leave-one-out"
         What the multipliers maximise: the accuracy with which kernel regression predicts each row
         from the others, or, for regression targets, the marginal likelihood of ridge regression,
         that is, of a Gaussian process with a length scale for every column. "evidence" is usually
         better before `ApproxKernelRidge`, and often worse before kernel regression.
     random_state : int, RandomState instance or None, default=None
-        Source of the seed of that draw; it has no effect if all rows are used.
+        Source of the seed for drawing these rows; it has no effect if all rows are used.
 
     Attributes
     ----------
     relevance_ : ndarray of shape (n_features,)
-        The multipliers; a column that is constant in the sample gets that of a column of average
-        relevance.
+        The multipliers; a column that is constant in the sample gets the multiplier of a column of
+        average relevance.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -94,14 +94,15 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     -----
     "leave-one-out" maximises the mean log probability that exact kernel regression on all distinct
     other rows assigns to the class of a row (in a regression, to its target, under normal errors),
-    minus a small penalty on differences between multipliers. For labels it stops after as many
-    steps as suit three left-out parts of the rows best, which may be none. Weights count as
-    repetitions. Floats, and several columns of numbers, are regression targets; everything else is
+    minus a small penalty on differences between multipliers. For labels, the number of steps is the
+    one that works best on three held-out folds, and may be zero. Weights count as repetitions.
+    Floats, and several columns of numbers, are regression targets; everything else counts as
     labels.
 
-    "evidence" follows the gradient of the marginal likelihood of 256 random Fourier projections,
-    with their noise, through the features. If the multipliers of "leave-one-out" have a larger one
-    for other projections, it takes those.
+    "evidence" maximises the marginal likelihood of a Bayesian regression on 256 random Fourier
+    projections over the multipliers and the noise, with gradients through the features. If the
+    "leave-one-out" multipliers have a larger marginal likelihood under another draw of the
+    projections, they are used instead.
 
     On eight UCI sets with 128 components, kernel regression gains on average 2.5 points of
     accuracy with `AdaptiveRF` and 2.0 with `ClusterNystroem`. If there are dozens of columns and

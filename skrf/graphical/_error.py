@@ -35,19 +35,19 @@ class ErrorReport:
     log_partition : float
         Estimate of the exact kernel's log partition function.
     lower, upper : float
-        Bounds on the exact kernel's log partition function, certain up to rounding.
+        Guaranteed bounds, up to rounding, on the exact kernel's log partition function.
     marginal_error : float
-        Estimate of the total variation between marginals and those of the exact kernel, in the
-        mean over variables, from its values between three draws of the features. NaN for a frozen
-        map, which has no other draws.
+        Estimate of the total variation distance between the marginals and those of the exact
+        kernel, averaged over variables and obtained from the distances between three draws of the
+        features. NaN for a frozen map, which cannot be drawn again.
     trapped : tuple of (int, int)
-        Variables and states that have more than a tenth of a marginal, and with two other draws
-        not a tenth of that; for every state one variable.
+        Pairs (variable, state) whose marginal is above a tenth, but with two other draws less than
+        a tenth of that value; one variable per state.
 
     See Also
     --------
-    ChainMRF.report, TreeMRF.report : Return it.
-    skrf.exceptions.FeatureCollapseWarning : Warns if the bounds exclude the approximate value.
+    ChainMRF.report, TreeMRF.report : Return this report.
+    skrf.exceptions.FeatureCollapseWarning : Issued if the bounds exclude the approximate value.
     """
 
     error: float

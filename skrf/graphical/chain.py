@@ -21,51 +21,52 @@ _REPORTED = 50  # variables whose marginals a report compares, where the length 
 class ChainMRF(FieldModel):
     r"""A chain of variables with the potential exp(x_t . y_{t+1}) between neighbours.
 
-    Every state has an embedding x as the earlier and y as the later of a pair. Without evidence and
-    with one set of states for all variables, the chain has whatever length is passed to a method;
-    otherwise its length is that of `unary` or of the sequence of embeddings. A message costs O(n D)
-    with D features, and no n x n matrix is formed. With random features, all methods are exact for
-    the model of the approximate potentials, so they agree with each other.
+    Every state has two embeddings: x as the earlier of a pair and y as the later. Without evidence,
+    and with one set of states for all variables, the chain has whatever length is passed to a
+    method; otherwise its length is that of `unary` or of the sequence of embeddings. A message
+    costs O(n D) with D features, and no n x n matrix is formed. With random features, all methods
+    are exact for the model with the approximate potentials, so they agree with each other.
 
     Parameters
     ----------
     embeddings : array-like of shape (n, d) or (length, n, d), or sequence of arrays (n_t, d)
-        Embeddings of the states, for all variables or one array per variable; the potential of a
-        pair is the exponential of their product.
+        Embeddings of the states: one array for all variables, or one per variable. The potential of
+        a pair is the exponential of the inner product of its embeddings.
     later : array-like of shape (n, d) or (length, n, d), or sequence, default=None
-        Embeddings of the states as the later of a pair; None means `embeddings`. Without them, and
-        with one array for all variables, features are corrected so that no state's potential with
-        itself is too large.
+        Embeddings of the states as the later of a pair; None means `embeddings`. With None and one
+        array for all variables, features are corrected so that no state's potential with itself is
+        too large.
     unary : array-like of shape (length, n), or sequence of arrays (n_t,), default=None
-        Evidence: log potentials of the states of every variable; -inf forbids a state. None is 0.
+        Evidence: log potentials of the states of every variable; -inf forbids a state. None means 0
+        for all states.
     feature_map : feature map, "exact" or None, default=None
-        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where features would save half of the time at best (up to 1,024 states), otherwise
-        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` keeps it while they
-        move. A FrozenEstimator stays as it was fitted, with its sigma: potentials are then those of
-        sigma times the embeddings.
+        A positive feature map for the softmax kernel, or "exact" for the kernel itself. None is
+        "exact" where features would save at most half of the time (up to 1,024 states), otherwise
+        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` holds it fixed while
+        the embeddings move. A FrozenEstimator stays as it was fitted, including its sigma:
+        potentials are then those of sigma times the embeddings.
     max_iter : int, default=100
-        Iterations of `fit`.
+        Maximum number of iterations of `fit`.
     tol : float, default=1e-6
-        `fit` stops when the log likelihood gains less than this share of itself.
+        `fit` stops when the relative gain of the log likelihood falls below this value.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood of every iteration.
     random_state : int, RandomState instance or None, default=None
-        Source of the draw if the map has none.
+        Source of the draw of the features, if the map has no random_state.
 
     Attributes
     ----------
     feature_map_ : "exact" or feature map
-        The kernel or map behind the potentials; available before `fit`.
+        What the potentials are computed with; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
         After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
         them, with the current `unary`.
     unary_ : list of ndarray
-        After ``fit(..., learn_unary=True)``, learned values that replace `unary`.
+        After ``fit(..., learn_unary=True)``, the learned values, which replace `unary`.
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
+        Whether `fit` stopped because of `tol`; otherwise a warning gave the reason.
 
     See Also
     --------
@@ -142,13 +143,13 @@ class ChainMRF(FieldModel):
         fitted_length = self._own_length
         if fitted_length is None and length is None:
             raise ValueError(
-                f"length must be an integer >= {least}, because neither unary=None nor one array "
-                "of embeddings for all variables says how many there are; got length=None."
+                f"length must be an integer >= {least}, because unary=None and one array of "
+                "embeddings for all variables leave the number of variables open; got length=None."
             )
         length = check_integer("length", fitted_length if length is None else length, least)
         if fitted_length not in (None, length):
             raise ValueError(
-                f"length must be {fitted_length}, as unary or embeddings have it, or None; "
+                f"length must be {fitted_length}, the length of unary or embeddings, or None; "
                 f"got {length!r}."
             )
         return length
@@ -193,7 +194,7 @@ class ChainMRF(FieldModel):
         def sizes_of(length):
             if own_length not in (None, length):
                 raise ValueError(
-                    f"paths must have {own_length} states, as unary or embeddings have it, "
+                    f"paths must have {own_length} states, the length of unary or embeddings, "
                     f"got {length}."
                 )
             return self._model.sizes(length)
@@ -251,13 +252,13 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int or array-like of int, default=None
-            Number of variables, or several of them at once. None means that of the evidence or of
-            the embeddings.
+            Number of variables, or an array of such numbers. None takes it from the evidence or the
+            embeddings.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
@@ -295,14 +296,14 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         paths : array-like of int of shape (length,) or (n_paths, length), or list of paths
-            States; a list may hold paths of different lengths. Masked ones, of
-            `numpy.ma.MaskedArray`, are not known and summed out.
+            States; a list may hold paths of different lengths. Masked entries of a
+            `numpy.ma.MaskedArray` are unknown and are summed out.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for all paths, or a list of such
-            arrays, one per path.
+            Evidence that replaces the constructor's: an array (length, n) for all paths, or a list
+            of such arrays, one per path.
         lengths : array-like of int, default=None
-            Lengths of paths, and of their evidence if it is given, which are then one after the
-            other in arrays of shape (n_samples,) and (n_samples, n).
+            Lengths of the paths. These are then concatenated in an array of shape (n_samples,), and
+            their evidence, if given, in one of shape (n_samples, n).
 
         Returns
         -------
@@ -333,22 +334,22 @@ class ChainMRF(FieldModel):
         unary: Array | Sequence[Array] | None = None,
         n_products: int = 9,
     ) -> ErrorReport:
-        """Estimate and bound the difference of log_partition from that of the exact kernel.
+        """Estimate and bound the error of `log_partition` relative to the exact kernel.
 
         A product with the exact matrix costs O(n^2 d) and is computed in blocks of rows. Each
         product lengthens the windows of positions over which sums are exact; the rest is
-        extrapolated. With length - 1 products or more everything is exact, and the bounds meet.
-        With evidence a product has one column per position. With embeddings per position, exact
-        sums over some of the states of each position replace it, and the upper bound is crude. The
-        error of marginals is estimated from two other draws, for at most 50 variables where the
-        length is free.
+        extrapolated. With length - 1 products or more, everything is exact and the bounds meet.
+        With evidence, a product has one column per position. With separate embeddings per position,
+        exact sums over some of the states of each position replace the products, and the upper
+        bound is crude. The error of marginals is estimated from two other draws of the features,
+        for at most 50 variables if the chain has no fixed length.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like of shape (length, n), default=None
-            Evidence in place of the constructor's, of one chain.
+            Evidence of one chain, which replaces the constructor's.
         n_products : int, default=9
             Number of products.
 
@@ -363,7 +364,7 @@ class ChainMRF(FieldModel):
         -----
         FeatureCollapseWarning
             If the bounds exclude the approximate log partition function by more than 0.1, or the
-            error of marginals is above .15.
+            error of marginals is above 0.15.
 
         Examples
         --------
@@ -412,12 +413,12 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
@@ -452,19 +453,19 @@ class ChainMRF(FieldModel):
         unary: Array | Sequence[Array] | None = None,
         lengths: Array | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Return the joint distribution of two neighbours; quadratic in the states.
+        """Return the joint distribution of two neighbours, in time quadratic in the states.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         position : int, default=0
             The earlier of the two variables, 0 to length - 2.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
@@ -501,18 +502,18 @@ class ChainMRF(FieldModel):
     ) -> tuple[float | np.ndarray, np.ndarray | list[np.ndarray]]:
         """Return the most probable path.
 
-        The maximum does not factor through features: this is quadratic in the states, in blocks of
-        rows.
+        The maximum does not factor through features, so this takes time quadratic in the number of
+        states; it works in blocks of rows.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
@@ -535,22 +536,22 @@ class ChainMRF(FieldModel):
     ) -> np.ndarray | list[np.ndarray]:
         """Return, for every state, the log probability of the best path through it.
 
-        Quadratic in the states, like `decode`.
+        Like `decode`, this takes time quadratic in the number of states.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
         ndarray of shape (length, n), or list of ndarray of shape (n_t,)
-            The largest entry of every row is that of `decode`.
+            The largest entry of every row is the log probability that `decode` returns.
         """
         evidence = self._evidence(length, unary, lengths)
         results = self._each(evidence, lambda field: stacked(field.max_marginals()))
@@ -581,19 +582,19 @@ class ChainMRF(FieldModel):
         lengths: Array | None = None,
         random_state: RandomState = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Draw paths, exactly from the model of the approximate potentials.
+        """Draw paths exactly from the model with the approximate potentials.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         n : int, default=1
-            Number of paths, for every chain of the evidence.
+            Number of paths per chain of the evidence.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
@@ -617,24 +618,25 @@ class ChainMRF(FieldModel):
     ) -> dict[str, Any]:
         """Return the gradient of `log_partition` with the feature map as fitted.
 
-        Other embeddings in the parameter would have another map, if it learns from them. To
-        compare, hold it: ``feature_map=FrozenEstimator(model.feature_map_)``.
+        If the map learns from the embeddings, a model with other embeddings has another map. To
+        compare the two, hold the map fixed: ``feature_map=FrozenEstimator(model.feature_map_)``.
 
         Parameters
         ----------
         length : int, default=None
-            Number of variables; None means that of the evidence or of the embeddings.
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's: (length, n) for one chain, or a list of such
-            arrays; with `lengths`, chains one after the other.
+            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
+            of such arrays; with `lengths`, an array of concatenated chains.
         lengths : array-like of int, default=None
-            Lengths of these chains.
+            Lengths of the concatenated chains.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
-            shapes; summed over the chains of the evidence.
+            Gradients with respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in
+            the shapes of these parameters; those of embeddings are summed over the chains of the
+            evidence.
         """
         evidence = self._evidence(length, unary, lengths)
         total, by_unary = self._model.gradients({}), [None] * len(evidence.chains)
@@ -657,11 +659,12 @@ class ChainMRF(FieldModel):
         Parameters
         ----------
         paths : array-like of int of shape (length,) or (n_paths, length), or list of paths
-            States, as in `log_prob`; of one length, unless each has its evidence.
+            States, as in `log_prob`. All paths must have the same length, unless each has its own
+            evidence.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's, as in `log_prob`.
+            Evidence that replaces the constructor's, as in `log_prob`.
         lengths : array-like of int, default=None
-            Lengths of paths, as in `log_prob`.
+            Lengths of the paths, as in `log_prob`.
 
         Returns
         -------
@@ -694,22 +697,23 @@ class ChainMRF(FieldModel):
         lengths: Array | None = None,
         learn_unary: bool = False,
     ) -> Self:
-        """Learn the embeddings from paths by maximum likelihood, with the map as it is.
+        """Learn the embeddings from paths by maximum likelihood, with the map held fixed.
 
-        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings. A map
-        that learns from them is fitted once, before the first step, so the objective does not
-        change on the way: `log_prob` afterwards adds up to its last value, ``history_[-1]``.
+        L-BFGS maximises the exact likelihood of the low-rank model, starting from the given
+        embeddings. A map that learns from them is fitted once, before the first step, so the
+        objective does not change during the fit: afterwards, `log_prob` sums to its last value,
+        ``history_[-1]``.
 
         Parameters
         ----------
         paths : array-like of int of shape (n_paths, length), or list of paths
             States; a list may hold paths of different lengths if the chain's length is not fixed.
-            Masked ones, of `numpy.ma.MaskedArray`, are not known and summed out.
+            Masked entries of a `numpy.ma.MaskedArray` are unknown and are summed out.
         unary : array-like or list of array-like, default=None
-            Evidence in place of the constructor's, as in `log_prob`. It is only used here: pass
-            that of new chains to the other methods.
+            Evidence that replaces the constructor's, as in `log_prob`. It is used in this call
+            only: pass the evidence of new chains to the other methods.
         lengths : array-like of int, default=None
-            Lengths of paths, as in `log_prob`.
+            Lengths of the paths, as in `log_prob`.
         learn_unary : bool, default=False
             Whether to learn unary potentials too, one per position; forbidden states stay
             forbidden.

@@ -49,8 +49,8 @@ class FilterState:
     log_prob : float or ndarray of shape (n_sequences,)
         Log probability of the symbols so far.
     upper : ndarray of shape (n_sequences, n_states), default=None
-        The posterior including everything that may have underflowed so far, if embeddings are so
-        large that it may matter.
+        Upper bound on the posterior that includes everything that may have underflowed so far; None
+        unless embeddings are so large that this may matter.
 
     See Also
     --------
@@ -70,26 +70,26 @@ class FilterState:
 class KernelHMM(MaximumLikelihood):
     r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
 
-    The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), that of
-    symbol x in state z to exp(e_z . o_x). With random features a filter step costs O(n_states *
-    n_components), and no matrix of states by states is formed. The model with features is an exact
-    probability model of its own: its likelihood, samples and posteriors agree.
+    The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), and that
+    of symbol x in state z to exp(e_z . o_x). With random features a filter step costs O(n_states *
+    n_components), and no n_states x n_states matrix is formed. The model with features is a valid
+    probability model in its own right: its likelihood, samples and posteriors agree.
 
-    If all embeddings are float32, so are probabilities, in half the memory and nearly half the
-    time; logarithms of probabilities and `fit` always use float64.
+    If all embeddings are float32, so are probabilities, which halves the memory and nearly halves
+    the time; log probabilities and `fit` always use float64.
 
     Symbols may be missing: masked entries of a ``numpy.ma.MaskedArray`` of integers are summed out.
 
     Parameters
     ----------
     states : array-like of shape (n_states, d)
-        Embeddings of the states as the earlier of two.
+        Embeddings of the states as the earlier state of a transition.
     symbols : array-like of shape (n_symbols, d), default=None
         Embeddings of the symbols. None means that there are none: methods then take
-        ``log_likelihood``, a table of other emissions.
+        ``log_likelihood``, a table for other emissions.
     targets : array-like of shape (n_states, d), default=None
-        Embeddings of the states as the later of two; None means `states`, and `fit` then learns
-        one array for both.
+        Embeddings of the states as the later state of a transition; None means `states`, and `fit`
+        then learns one array for both.
     emitters : array-like of shape (n_states, d), default=None
         Embeddings of the states for emissions; None means `states`, also in `fit`.
     start_embedding : array-like of shape (d,), default=None
@@ -97,32 +97,35 @@ class KernelHMM(MaximumLikelihood):
     start_prob : array-like of shape (n_states,), default=None
         Distribution of the first state, in place of `start_embedding`; uniform if both are None.
     feature_map : feature map, "exact" or None, default=None
-        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where features would save half of the time at best (up to 1,024 states), otherwise
-        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` keeps it while they
-        move. A FrozenEstimator stays as it was fitted, with its sigma: potentials are then those of
-        sigma times the embeddings.
+        A positive feature map for the softmax kernel, or "exact" for the kernel itself. None is
+        "exact" where features would save at most half of the time (up to 1,024 states), otherwise
+        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` holds it fixed while
+        the embeddings move. A FrozenEstimator stays as it was fitted, including its sigma:
+        potentials are then those of sigma times the embeddings.
     normalization : {"local", "global"}, default="local"
-        Whether every transition and emission is normalised, or only the product over a sequence of
-        a given length: its symbols and states then have no conditional distributions of their own.
+        "local" normalises every transition and emission. "global" normalises only the product over
+        a sequence of a given length; symbols and states then have no conditional distributions of
+        their own.
     max_iter : int, default=100
-        Iterations of `fit`, or passes over the sequences if they come in batches.
+        Maximum number of iterations of `fit`, or of passes over the sequences if it uses batches.
     tol : float, default=1e-6
-        `fit` stops when the log likelihood gains less than this share of itself; not in batches.
+        `fit` stops when the relative gain of the log likelihood falls below this value; it has no
+        effect with batches.
     learning_rate : float, default=0.04
-        Length of a step on a batch, in units of the usual size of its gradients. In `fit` it falls
-        to 0 in equal steps; in `partial_fit` it stays.
+        Length of a step on a batch, relative to the usual size of the gradients. In `fit` it falls
+        linearly to 0; in `partial_fit` it stays constant.
     weight_decay : float, default=0.0
-        Share of the embeddings, times the learning rate, that every step on a batch takes away. It
-        keeps a model with many parameters from learning its sequences by heart: .2 is good for
-        some hundred states and 200,000 words.
+        Every step on a batch shrinks the embeddings by this share times the learning rate. It keeps
+        a model with many parameters from memorising its sequences: 0.2 is good for several hundred
+        states and 200,000 words.
     warm_start : bool, default=False
-        Whether `fit` goes on from what it learned before instead of the given embeddings.
+        Whether `fit` continues from the embeddings learned before instead of the given ones.
     n_init : int, default=1
-        Number of starts of `fit`, the best of which is kept: the first from the given embeddings,
-        the others from normal ones with the same root mean square.
+        Number of starts of `fit`, of which the best is kept. The first starts from the given
+        embeddings, the others from normal draws with the same root mean square.
     random_state : int, RandomState instance or None, default=None
-        Source of the features' draw, if the map has none, and of the other starts.
+        Source of the draw of the features, if the map has no random_state, and of the random
+        choices of `fit`: other starts, batches and the validation share.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood after every iteration.
 
@@ -132,15 +135,16 @@ class KernelHMM(MaximumLikelihood):
         After `fit`, the learned embeddings (`start_embedding_` is None if none was given); all
         methods then use them.
     history_ : list of float
-        Log likelihood after every iteration of `fit`; of a pass over batches the sum of theirs,
-        each before its step.
+        Log likelihood after every iteration of `fit`; for a pass over batches, the sum of the log
+        likelihoods of the batches, each taken before its step.
     validation_history_ : list of float
-        Mean log probability of a symbol of the validation sequences after every iteration.
+        Mean log probability per symbol of the validation sequences after every iteration.
     converged_ : bool
-        Whether `fit` ended as planned: by `tol`, after all passes over batches, or by a validation
-        score or callback; otherwise it warned about the reason.
+        Whether `fit` ended as planned: because of `tol`, after all passes over batches, or because
+        of a validation score or callback. Otherwise a warning gave the reason.
     startprob_, transmat_, emissionprob_ : ndarray
-        The tables of a hidden Markov model, computed on access; at most 16,777,216 entries.
+        The tables of a hidden Markov model, computed on access; each may have at most 16,777,216
+        entries.
     feature_map_ : dict
         The map used for ``"transition"`` and for ``"emission"``.
 
@@ -237,7 +241,7 @@ class KernelHMM(MaximumLikelihood):
         random_state: RandomState = None,
         **params: Any,
     ) -> Self:
-        """Return a model with separate normal embeddings for every role, as a start for `fit`.
+        """Return a model with separate random embeddings for every role, as a start for `fit`.
 
         Parameters
         ----------
@@ -246,11 +250,11 @@ class KernelHMM(MaximumLikelihood):
         width : int, default=16
             Width of the embeddings.
         scale : float, default=0.5
-            Standard deviation of their entries. That of the log potentials is ``scale**2 *
-            sqrt(width)``: values of 0.5 to 1 are a good start for `fit`, which ends in worse
-            maxima from larger ones.
+            Standard deviation of their entries, which are normal. That of the log potentials is
+            ``scale**2 * sqrt(width)``; 0.5 to 1 for the latter is a good start for `fit`, while
+            larger values lead to worse maxima.
         random_state : int, RandomState instance or None, default=None
-            Source of the embeddings and of the features' draw.
+            Source of the embeddings and of the draw of the features.
         **params : dict
             Further parameters of the class.
 
@@ -379,8 +383,8 @@ class KernelHMM(MaximumLikelihood):
         shape = [len(given[role]) for role in roles]
         if math.prod(shape) > _TABLE_ENTRIES:
             raise AttributeError(
-                f"{name} would have {shape[0]} x {shape[1]} entries; tables are made up to "
-                f"{_TABLE_ENTRIES} of them. No other method needs it."
+                f"{name} would have {shape[0]} x {shape[1]} entries; tables may have at most "
+                f"{_TABLE_ENTRIES}. No other method needs it."
             )
 
     def _check_local(self, name, kind=ValueError):
@@ -405,11 +409,12 @@ class KernelHMM(MaximumLikelihood):
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
-            Symbols of all sequences, one after the other; masked entries are missing.
+            Symbols of all sequences, concatenated; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind.
 
         Returns
         -------
@@ -430,11 +435,12 @@ class KernelHMM(MaximumLikelihood):
         Parameters
         ----------
         X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
-            Symbols of all sequences, one after the other; masked entries are missing.
+            Symbols of all sequences, concatenated; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind.
 
         Returns
         -------
@@ -480,10 +486,11 @@ class KernelHMM(MaximumLikelihood):
         Returns
         -------
         float
-            -2 `score` + 2 p. The p parameters are the entries of the embeddings, without those of
+            -2 `score` + 2 p. The p parameters are the entries of the embeddings, excluding those of
             `targets` and `emitters` if these are None; the start distribution is given, so it is
-            not a parameter. If embeddings are wide, they have many more entries than the model has
-            free probabilities: then choose numbers of states by the `score` of other sequences.
+            not a parameter. Wide embeddings have many more entries than the model has free
+            probabilities: in this case, choose the number of states by the `score` of held-out
+            sequences.
         """
         return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
 
@@ -527,12 +534,12 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-
         filtered : bool, default=False
             Whether to condition only on the symbols up to the sample, like an online filter, rather
             than on the whole sequence.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind.
 
         Returns
         -------
@@ -558,7 +565,7 @@ class KernelHMM(MaximumLikelihood):
             The symbols of one sequence so far. If both parameters are None, predict the first
             symbol.
         state : FilterState, default=None
-            The result of `filter_step` after the symbols so far, in place of them.
+            The result of `filter_step` after the symbols so far; replaces X.
 
         Returns
         -------
@@ -614,7 +621,8 @@ class KernelHMM(MaximumLikelihood):
         algorithm : {"posterior", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind.
 
         Returns
         -------
@@ -631,7 +639,7 @@ class KernelHMM(MaximumLikelihood):
         *,
         log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
-        """Return a state for every sample, and the log probability of states and symbols.
+        """Return a state for every sample, and the joint log probability of states and symbols.
 
         Parameters
         ----------
@@ -640,11 +648,12 @@ class KernelHMM(MaximumLikelihood):
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         algorithm : {"viterbi", "posterior"} or None, default=None
-            "viterbi" or None: the most probable path, which does not factor through features, so
-            it is quadratic in the states, in blocks of rows. "posterior": the state with the
-            largest posterior at every sample, linear in the states.
+            "viterbi" or None: the most probable path. It does not factor through features, so this
+            takes time quadratic in the number of states, in blocks of rows. "posterior": the state
+            with the largest posterior at every sample, in linear time.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind.
 
         Returns
         -------
@@ -669,7 +678,7 @@ class KernelHMM(MaximumLikelihood):
         return float(logs - model.log_normaliser(sequences).sum()), states
 
     def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
-        """Process the next symbol of one or several streams, in memory that does not grow.
+        """Process the next symbol of one or several streams, in constant memory.
 
         Parameters
         ----------
@@ -709,7 +718,7 @@ class KernelHMM(MaximumLikelihood):
     def sample(
         self, n_samples: int = 1, *, lengths: Array | None = None, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw one sequence, or several one after the other.
+        """Draw one sequence, or several concatenated ones.
 
         Parameters
         ----------
@@ -743,7 +752,7 @@ class KernelHMM(MaximumLikelihood):
         Parameters
         ----------
         n_states : int, default=200
-            Number of states to look at.
+            Number of states to compare.
         random_state : int, RandomState instance or None, default=None
             Source of the choice of states.
 
@@ -780,11 +789,12 @@ class KernelHMM(MaximumLikelihood):
     ) -> Self:
         """Learn the embeddings by gradient ascent on the exact likelihood of the low-rank model.
 
-        The features are drawn and fitted once, at the given embeddings, and kept while the
-        embeddings move, so the objective does not change on the way. Without batches L-BFGS climbs
-        it: `score` afterwards is its last value, ``history_[-1]``. Missing symbols are summed out,
-        and with ``normalization="global"`` the normalisers of the sequences' lengths are part of
-        the likelihood.
+        The features are drawn and fitted once, at the given embeddings, and held fixed while the
+        embeddings move, so the objective does not change during the fit. Without batches, L-BFGS
+        maximises it: afterwards, `score` is its last value, ``history_[-1]``, unless `validation`
+        kept an earlier model. Missing symbols are
+        summed out, and with ``normalization="global"`` the likelihood includes the normaliser for
+        each sequence's length.
 
         Parameters
         ----------
@@ -793,17 +803,17 @@ class KernelHMM(MaximumLikelihood):
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
-            In place of X: log likelihoods of all states at all samples, of emissions of any kind.
-            Transitions and starts learn; emissions stay, and steps for them come from
-            `predict_proba`.
+            Replaces X: the log likelihood of every state at every sample, for emissions of any
+            kind. Only transitions and the start are learned; update your own emission model with
+            the posteriors from `predict_proba`.
         batch_size : int, default=None
-            Number of sequences in a batch, in an order that is drawn for every pass: a step of
-            Adam follows every batch, which takes far fewer passes over many sequences. None takes
-            all of them at once, by L-BFGS.
+            Number of sequences per batch. Sequences are shuffled for every pass, and every batch
+            makes one step of Adam; with many sequences, this takes far fewer passes. None uses all
+            sequences at once, with L-BFGS.
         validation : float or tuple (X, lengths), default=None
-            Share of the sequences, drawn by `random_state`, or other sequences of symbols: they
-            are not learned from, and the iteration with the highest score of them is kept. `fit`
-            ends if that score has not risen for five iterations.
+            Share of the sequences, drawn with `random_state`, or other sequences of symbols. They
+            are not trained on; the iteration with the highest score on them is kept, and `fit` ends
+            if that score has not risen for five iterations.
         callback : callable, default=None
             Called with a fitted copy of this model after every iteration; `fit` ends if it returns
             True.
@@ -874,7 +884,7 @@ class KernelHMM(MaximumLikelihood):
         return self._commit(draft._take(learned.given(None)), {}, *progress)
 
     def partial_fit(self, X: Array, lengths: Array | None = None) -> Self:
-        """Take one step of Adam on some sequences, from what was learned before.
+        """Take one step of Adam on some sequences, starting from what was learned before.
 
         Unlike `fit` it does not lower the learning rate.
 
@@ -951,8 +961,8 @@ def _check_symbols(model, symbols, name="X"):
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got shape {shape} "
-            f"of dtype {symbols.dtype}. OrdinalEncoder(dtype=int) numbers other symbols, and a "
-            "mask of numpy.ma marks missing ones."
+            f"of dtype {symbols.dtype}. Encode other symbols with OrdinalEncoder(dtype=int), and "
+            "mark missing ones with a mask of numpy.ma."
         )
     n_symbols = len(model.embeddings["symbols"])
     if symbols.min() < 0 or symbols.max() >= n_symbols:

@@ -14,34 +14,35 @@ from ._potentials import as_array, as_generator, draw_rows, largest_log
 
 
 class SemiMarkovChain(FieldModel):
-    r"""A chain of segments with the potential exp(x . y) between the states of neighbours.
+    r"""A chain of segments with the potential exp(x . y) between states of neighbouring segments.
 
-    A segment has a state and a duration of 1 to K positions. Its weight is the exponential of the
-    log potential of its duration and of the evidence for its state at its positions. Sums over all
-    segmentations of T positions cost O(T n (D + K)) with n states and D features, and no n x n
-    matrix is formed.
+    A segment has a state and a duration of 1 to K positions. Its weight is the exponential of a
+    sum: the log potential of its duration, and the evidence for its state at each of its positions.
+    Sums over all segmentations of T positions cost O(T n (D + K)) with n states and D features, and
+    no n x n matrix is formed.
 
     Parameters
     ----------
     embeddings : array-like of shape (n, d)
         Embeddings of the states as the earlier of a pair.
     durations : array-like of shape (n, K) or (K,)
-        Log potentials of lasting 1 to K positions, by state or for all states; -inf forbids.
+        Log potentials of lasting 1 to K positions, per state or shared by all; -inf forbids a
+        duration.
     later : array-like of shape (n, d), default=None
         Embeddings of the states as the later of a pair; None means `embeddings`.
     feature_map : feature map, "exact" or None, default=None
         As in `ChainMRF`.
     random_state : int, RandomState instance or None, default=None
-        Source of the draw if the map has none.
+        Source of the draw of the features, if the map has no random_state.
 
     Attributes
     ----------
     feature_map_ : "exact" or feature map
-        The kernel or map behind the potentials.
+        What the potentials are computed with.
 
     See Also
     --------
-    ChainMRF : Every position has a state of its own.
+    ChainMRF : Chains in which every position has its own state.
 
     References
     ----------
@@ -120,7 +121,7 @@ class SemiMarkovChain(FieldModel):
         Parameters
         ----------
         segments : array-like of int of shape (n_segments, 2)
-            States and durations, which sum to the length.
+            States and durations; the durations sum to the length.
         unary : array-like of shape (length, n)
             Evidence, as in `log_partition`.
 
@@ -170,7 +171,7 @@ class SemiMarkovChain(FieldModel):
         return inside / inside.sum(axis=1, keepdims=True)
 
     def decode(self, unary: Array) -> tuple[float, np.ndarray]:
-        """Return the most probable segmentation; quadratic in the states, in blocks of rows.
+        """Return the most probable segmentation, in time quadratic in the states.
 
         Parameters
         ----------
@@ -182,7 +183,7 @@ class SemiMarkovChain(FieldModel):
         log_prob : float
             Its log probability.
         segments : ndarray of int of shape (n_segments, 2)
-            States and durations; ``numpy.repeat(*segments.T)`` is the path.
+            States and durations; ``numpy.repeat(*segments.T)`` gives the path of states.
         """
         lattice = self._lattice(unary)
         total = lattice.total(lattice.forward()[0])
@@ -199,7 +200,7 @@ class SemiMarkovChain(FieldModel):
     def sample(
         self, unary: Array, n: int = 1, *, random_state: RandomState = None
     ) -> list[np.ndarray]:
-        """Draw segmentations, exactly from the model of the approximate potentials.
+        """Draw segmentations exactly from the model with the approximate potentials.
 
         Parameters
         ----------

@@ -18,56 +18,58 @@ from ._potentials import as_array, as_generator
 class TreeMRF(FieldModel):
     """A tree or forest of variables with the potential exp(x_i . y_j) on every edge (i, j).
 
-    A message costs O(n D) for a variable with n states and D features, whereas the exact one costs
-    O(n^2). With random features, all methods are exact for the model of the approximate
+    A message costs O(n D) for a variable with n states and D features; with the exact kernel it
+    costs O(n^2). With random features, all methods are exact for the model with the approximate
     potentials, so they agree with each other.
 
     Parameters
     ----------
     edges : array-like of int of shape (n_edges, 2)
-        Pairs of variables, without a cycle. Variables are 0 to the largest number here, or as many
-        as there are arrays in `embeddings` or `unary`; one without an edge is a tree of its own.
+        Pairs of variables, without a cycle. Variables are numbered from 0 to the largest number
+        here, or there are as many as arrays in `embeddings` or `unary`. A variable without an edge
+        is a tree of its own.
     embeddings : array-like of shape (n, d), or sequence of such arrays
         Embeddings x of the states: one array for all variables, or one per variable with the same
         width.
     unary : sequence of array-like of shape (n_i,), default=None
-        Log potentials of the states of every variable; -inf forbids a state. None is 0.
+        Log potentials of the states of every variable; -inf forbids a state. None means 0 for all
+        states.
     later : array-like of shape (n, d), or sequence of such arrays, default=None
-        Embeddings y of the states of the second variable of an edge; None means `embeddings`.
-        Without them, and with one array for all variables, features are corrected as in `ChainMRF`.
+        Embeddings y of the states of the second variable of an edge; None means `embeddings`. With
+        None and one array for all variables, features are corrected as in `ChainMRF`.
     feature_map : feature map, "exact" or None, default=None
-        Positive features for the softmax kernel, or "exact", the kernel itself. None takes "exact"
-        where features would save half of the time at best (up to 1,024 states), otherwise
-        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` keeps it while they
-        move. A FrozenEstimator stays as it was fitted, with its sigma: potentials are then those of
-        sigma times the embeddings.
+        A positive feature map for the softmax kernel, or "exact" for the kernel itself. None is
+        "exact" where features would save at most half of the time (up to 1,024 states), otherwise
+        ``AdaptiveRF(256)``. A map is fitted to the given embeddings, and `fit` holds it fixed while
+        the embeddings move. A FrozenEstimator stays as it was fitted, including its sigma:
+        potentials are then those of sigma times the embeddings.
     max_iter : int, default=100
-        Iterations of `fit`.
+        Maximum number of iterations of `fit`.
     tol : float, default=1e-6
-        `fit` stops when the log likelihood gains less than this share of itself.
+        `fit` stops when the relative gain of the log likelihood falls below this value.
     verbose : int or bool, default=False
         Whether `fit` prints the log likelihood of every iteration.
     random_state : int, RandomState instance or None, default=None
-        Source of the draw if the map has none.
+        Source of the draw of the features, if the map has no random_state.
 
     Attributes
     ----------
     feature_map_ : "exact" or feature map
-        The kernel or map behind the potentials; available before `fit`.
+        What the potentials are computed with; available before `fit`.
     embeddings_, later_ : ndarray or list of ndarray
         After `fit`, the learned embeddings (`later_` if `later` was given); all methods then use
         them.
     unary_ : list of ndarray
-        After ``fit(..., learn_unary=True)``, learned values that replace `unary`.
+        After ``fit(..., learn_unary=True)``, the learned values, which replace `unary`.
     history_ : list of float
         Log likelihood after every iteration of `fit`.
     converged_ : bool
-        Whether `fit` stopped by `tol`; otherwise it warned about the reason.
+        Whether `fit` stopped because of `tol`; otherwise a warning gave the reason.
 
     Raises
     ------
     ValueError
-        By every method, if edges have a cycle or name unknown variables, or shapes do not fit.
+        By every method, if edges have a cycle or name unknown variables, or if shapes do not match.
 
     See Also
     --------
@@ -178,8 +180,8 @@ class TreeMRF(FieldModel):
         Parameters
         ----------
         assignments : array-like of int of shape (n_variables,) or (n, n_variables)
-            A state per variable. Masked ones, of `numpy.ma.MaskedArray`, are not known and summed
-            out.
+            A state per variable. Masked entries of a `numpy.ma.MaskedArray` are unknown and are
+            summed out.
 
         Returns
         -------
@@ -199,7 +201,7 @@ class TreeMRF(FieldModel):
         return self._belief_propagation().marginals()
 
     def edge_marginals(self, i: int, j: int) -> np.ndarray:
-        """Return the joint distribution of two neighbours; quadratic in the states.
+        """Return the joint distribution of two neighbours, in time quadratic in the states.
 
         Parameters
         ----------
@@ -224,8 +226,8 @@ class TreeMRF(FieldModel):
     def decode(self) -> tuple[float, np.ndarray]:
         """Return the most probable assignment.
 
-        The maximum does not factor through features: this is quadratic in the states, in blocks of
-        rows.
+        The maximum does not factor through features, so this takes time quadratic in the number of
+        states; it works in blocks of rows.
 
         Returns
         -------
@@ -239,17 +241,17 @@ class TreeMRF(FieldModel):
     def max_marginals(self) -> list[np.ndarray]:
         """Return, for every state, the log probability of the best assignment that has it.
 
-        Quadratic in the states, like `decode`.
+        Like `decode`, this takes time quadratic in the number of states.
 
         Returns
         -------
         list of ndarray of shape (n_i,)
-            One array per variable; the largest entry of each is that of `decode`.
+            One array per variable; its largest entry is the log probability that `decode` returns.
         """
         return self._belief_propagation().max_marginals()
 
     def sample(self, n: int = 1, *, random_state: RandomState = None) -> np.ndarray:
-        """Draw assignments, exactly from the model of the approximate potentials.
+        """Draw assignments exactly from the model with the approximate potentials.
 
         Parameters
         ----------
@@ -266,26 +268,27 @@ class TreeMRF(FieldModel):
         return self._belief_propagation().sample(n, as_generator(random_state))
 
     def report(self, *, n_products: int = 9) -> ErrorReport:
-        """Estimate and bound the difference of log_partition from that of the exact kernel.
+        """Estimate and bound the error of `log_partition` relative to the exact kernel.
 
-        It is found from exact sums over some of the states of every variable, in time quadratic in
-        their number, and the error of marginals from two other draws of the features.
+        The error is estimated from exact sums over some of the states of every variable, in time
+        quadratic in their number; that of marginals is estimated from two other draws of the
+        features.
 
         Parameters
         ----------
         n_products : int, default=9
-            Number of edges whose pairs of states all together are as many as those that are used.
+            Sets how many pairs of states are used: as many as this number of edges have in total.
 
         Returns
         -------
         ErrorReport
-            As by `ChainMRF.report`; the upper bound is crude where not all states are used.
+            As returned by `ChainMRF.report`; the upper bound is crude unless all states are used.
 
         Warns
         -----
         FeatureCollapseWarning
             If the bounds exclude the approximate log partition function by more than 0.1, or the
-            error of marginals is above .15.
+            error of marginals is above 0.15.
 
         Examples
         --------
@@ -316,14 +319,14 @@ class TreeMRF(FieldModel):
     def log_partition_gradient(self) -> dict[str, Any]:
         """Return the gradient of `log_partition` with the feature map as fitted.
 
-        Other embeddings in the parameter would have another map, if it learns from them. To
-        compare, hold it: ``feature_map=FrozenEstimator(model.feature_map_)``.
+        If the map learns from the embeddings, a model with other embeddings has another map. To
+        compare the two, hold the map fixed: ``feature_map=FrozenEstimator(model.feature_map_)``.
 
         Returns
         -------
         dict of str to ndarray or list of ndarray
-            With respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in their
-            shapes.
+            Gradients with respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in
+            the shapes of these parameters.
         """
         return self._log_partition_gradient(self._belief_propagation())
 
@@ -343,11 +346,12 @@ class TreeMRF(FieldModel):
         return self._log_prob_gradient(self._check_states(assignments))
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
-        """Learn the embeddings from assignments by maximum likelihood, with the map as it is.
+        """Learn the embeddings from assignments by maximum likelihood, with the map held fixed.
 
-        L-BFGS climbs the exact likelihood of the low-rank model from the given embeddings. A map
-        that learns from them is fitted once, before the first step, so the objective does not
-        change on the way: `log_prob` afterwards adds up to its last value, ``history_[-1]``.
+        L-BFGS maximises the exact likelihood of the low-rank model, starting from the given
+        embeddings. A map that learns from them is fitted once, before the first step, so the
+        objective does not change during the fit: afterwards, `log_prob` sums to its last value,
+        ``history_[-1]``.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """Kernel regression (Nadaraya-Watson) in time linear in the number of rows.
 
-The estimate at x is a mean of the training targets with weights K(x, x_i). With features it needs
-nothing of the training set but one sum of key features for each class (or target): fitting is one
-pass, exact under `partial_fit` and independent of order.
+The estimate at x is a mean of the training targets with weights K(x, x_i). With features, all that
+it needs from the training set is one sum of key features per class (or target), so fitting takes
+one pass, `partial_fit` is exact, and the order of the rows does not matter.
 """
 
 from .classifier import KernelRegressionClassifier

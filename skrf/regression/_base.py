@@ -57,7 +57,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
             return f"feature_map={self.feature_map!r} keeps all rows and has no sums: call fit."
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Fit the feature map, and sum over the rows in one pass.
+        """Fit the feature map, and sum its features over the rows in one pass.
 
         Parameters
         ----------
@@ -148,16 +148,16 @@ class KernelEstimator(TakesBatches, EstimatorBase):
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def merge(self, other: Self) -> Self:
-        """Return a model of the rows of both estimators, which must be fitted with the same map.
+        """Return a model of the rows of both estimators, which must share the same fitted map.
 
         Fit a map once, to some rows or with `fit_statistics`, and pass it to both in a
-        ``FrozenEstimator``. The order of merges does not matter, except for rounding. If parts may
-        lack a class, fit them with ``partial_fit(X, y, classes=...)``.
+        ``FrozenEstimator``. The order of merges does not matter, up to rounding. If parts may lack
+        a class, fit them with ``partial_fit(X, y, classes=...)``.
 
         Parameters
         ----------
         other : estimator
-            Fitted, of the same class.
+            A fitted estimator of the same class.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         Raises
         ------
         TypeError
-            If `other` has another class.
+            If `other` is of another class.
         ValueError
             If parameters, columns, classes, targets or maps differ; the message says which.
         """

@@ -195,8 +195,8 @@ def splitter_of(model):
     if type(cv) is StratifiedKFold and not cv.shuffle and is_classifier(model):
         return cv
     raise ValueError(
-        "cv must be an integer, KFold, with an integer as random_state where it shuffles, or, of "
-        "classifiers, StratifiedKFold(shuffle=False), for rows that come in batches; got "
+        "cv must be an integer, KFold (with an integer random_state if it shuffles) or, for "
+        "classifiers, StratifiedKFold(shuffle=False), if rows come in batches; got "
         f"{model.cv!r}."
     )
 

@@ -23,7 +23,7 @@ def sorted_classes(classes):
     """Return given classes in order, or raise if there are none."""
     labels = check_labels("classes", classes)
     if len(labels) == 0:
-        raise ValueError(f"classes must hold all labels that will ever come, got {classes!r}.")
+        raise ValueError(f"classes must hold all labels that will ever occur, got {classes!r}.")
     with naming("classes"):
         return np.unique(labels)
 
@@ -60,7 +60,7 @@ def predictions_in(values, dtype):
 
 
 def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:
-    """Return the coefficient of determination, or a classifier's accuracy, of `predict`.
+    """Return the coefficient of determination of `predict`, or its accuracy for a classifier.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ class Classification(ClassifierMixin):
         Raises
         ------
         ValueError
-            If the first call lacks ``classes``, a later one gives others, a label is not one of
-            them, or a parameter has changed.
+            If the first call lacks ``classes``, a later call passes different ones, a label is not
+            one of them, or a parameter has changed.
         """
         classes = self._classes_of_batch(classes)
         return self._add(X, y, sample_weight, forget=False, classes=classes)

@@ -104,8 +104,8 @@ class Moments:
             total = self.weight + np.trace(self.products)
         if not np.isfinite(total):
             raise ValueError(
-                "sample_weight, times squares of features, adds up to more than the largest float, "
-                f"{np.finfo(float).max:.2g}: divide it, and alpha, by a number."
+                "Squares of features, times sample_weight, add up to more than the largest float, "
+                f"{np.finfo(float).max:.2g}: divide sample_weight and alpha by the same number."
             )
 
     @property

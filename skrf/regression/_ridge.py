@@ -380,7 +380,7 @@ class _Search(_BaseRidge):
         sample_weight: Array | None = None,
         groups: Array | None = None,
     ) -> Self:
-        """Score every sigma on every fold, and fit the best to all rows.
+        """Score every sigma on every fold, and refit with the best one on all rows.
 
         Parameters
         ----------
@@ -389,7 +389,7 @@ class _Search(_BaseRidge):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
         groups : array-like of shape (n_samples,), default=None
             Groups of rows for a splitter that keeps them together, such as GroupKFold.
 
@@ -401,8 +401,8 @@ class _Search(_BaseRidge):
         Warns
         -----
         UserWarning
-            If there are fewer rows, or rows of the largest class, than folds: there are then as
-            many folds as these allow, of two rows or more.
+            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
+            uses as many folds of two or more rows as possible.
         """
         if self.sigmas is None:
             return self._fit_one_sigma(X, y, sample_weight)
@@ -538,7 +538,7 @@ class _Regression(Regression):
         self, X: Array, return_std: bool = ..., return_cov: bool = ...
     ) -> tuple[Result, Result]: ...
     def predict(self, X: Array, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Return predictions, and on request the standard deviations or covariances of targets.
+        """Return predictions and, on request, standard deviations or covariances of the targets.
 
         Parameters
         ----------
@@ -547,8 +547,9 @@ class _Regression(Regression):
         return_std : bool, default=False
             Whether to return posterior standard deviations, which include the noise.
         return_cov : bool, default=False
-            Whether to return posterior covariances, whose diagonal holds the squares of these. What
-            landmarks do not see of the kernel counts on the diagonal alone.
+            Whether to return posterior covariances; the diagonal holds the squares of these
+            deviations. The part of the kernel that landmarks do not span counts on the diagonal
+            only.
 
         Returns
         -------
@@ -562,12 +563,13 @@ class _Regression(Regression):
         Raises
         ------
         ValueError
-            If there were too few rows to estimate the noise, or both are requested.
+            If there were too few rows to estimate the noise, or if both `return_std` and
+            `return_cov` are True.
 
         Warns
         -----
         RuntimeWarning
-            If predictions overflow or vanish in float32, for rows of float32.
+            If X is in float32 and predictions overflow or underflow there.
         """
         check_is_fitted(self)
         ridge, shape = self._fitted.ridge, self._fitted.shape
@@ -598,10 +600,10 @@ class _Regression(Regression):
         return tuple(parts) if return_std else parts[0]
 
     def sample_y(self, X: Array, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
-        """Return functions drawn from the posterior, at rows; the targets' noise is not in them.
+        """Return functions drawn from the posterior, at given rows and without the targets' noise.
 
-        The same seed is the same functions, whatever the rows. What landmarks do not see of the
-        kernel is not in them either.
+        The same seed gives the same functions, whatever the rows. They also leave out the part of
+        the kernel that landmarks do not span.
 
         Parameters
         ----------
@@ -763,7 +765,7 @@ class _Classification(Classification):
         return ridge if self.decisions_ == "argmax" else discriminants(ridge, moments.together)
 
     def decision_function(self, X: Array) -> Result:
-        """Return the ridge regressions on -1 and 1, or what is decided from them.
+        """Return the ridge regressions on -1 and 1, or the decision values derived from them.
 
         Parameters
         ----------
@@ -773,9 +775,9 @@ class _Classification(Classification):
         Returns
         -------
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
-            For two classes the regression, positive for ``classes_[1]``. For more, by
-            ``decisions_``: the regressions ("argmax"); logarithms of the classes' probabilities,
-            if the features of every class were normal with the same covariance
+            For two classes the regression, positive for ``classes_[1]``. For more, depending on
+            ``decisions_``: the regressions ("argmax"); the log probabilities of the classes under
+            the assumption that the features of every class are normal with a common covariance
             ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
         """
         check_is_fitted(self)
@@ -787,7 +789,7 @@ class _Classification(Classification):
     def predict(self, X: Array) -> Result:
         """Return the class with the largest decision value; ties go to the first class.
 
-        Where y had several labels per row, each is predicted where its value is positive.
+        If y was multilabel, every label with a positive value is predicted.
 
         Parameters
         ----------

@@ -16,8 +16,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     """Nadaraya-Watson classifier on random features, linear in the number of rows.
 
     The score of a class is the sum of the kernel between the query and the rows of the class,
-    which features estimate; the model stores n_components x n_classes numbers. With a positive map
-    everything is computed in log space, so no row is 0/0 at any sigma.
+    estimated from features; the model stores n_components x n_classes numbers. With a positive map,
+    everything is computed in log space, so no row becomes 0/0 at any sigma.
 
     The classifier applies its feature map itself, so
     ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` would map the data
@@ -27,14 +27,14 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     ----------
     feature_map : transformer or "exact", default=None
         Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
-        fitted one as FrozenEstimator. A transformer without ``transform_keys`` is symmetric. None
-        is ``ClusterQuantizer(256)``. "exact" uses the Gaussian kernel that features approximate, in
-        time quadratic in the rows and without `partial_fit`.
+        fitted transformer in a FrozenEstimator. A transformer without ``transform_keys`` is treated
+        as symmetric. None is ``ClusterQuantizer(256)``. "exact" uses the Gaussian kernel itself, in
+        time quadratic in the number of rows and without `partial_fit`.
     sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps a sigma that
-        the map has been given, and otherwise chooses the one that best predicts every row from the
-        others, by the logarithms of the probabilities of their labels: at most 2,000 rows, or all
-        with "exact". A map in a Pipeline, and the softmax kernel, keep their defaults.
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps the map's
+        sigma if it was set; otherwise `fit` chooses the sigma that best predicts each row from the
+        others, by the mean log probability of the labels, on at most 2,000 rows (all rows with
+        "exact"). A map in a Pipeline, and one with the softmax kernel, keep their defaults.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -50,11 +50,10 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     sigma_ : float
         The sigma in use, if the map has one.
     prior_share_ : float
-        Share of the class frequencies in all probabilities, chosen together with sigma; 0 if sigma
-        is given.
+        Weight with which the class frequencies are mixed into all probabilities; chosen together
+        with sigma, and 0 if sigma is given.
     best_score_ : float
-        Mean logarithm of the probabilities of the labels of rows that are left out, if sigma has
-        been chosen by it.
+        Mean leave-one-out log probability of the labels; only set if `fit` has chosen sigma.
     n_features_in_ : int
         Number of input features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -68,16 +67,16 @@ class KernelRegressionClassifier(Classification, KernelRegression):
 
     See Also
     --------
-    KernelRegressionClassifierCV : The same with sigma chosen by the accuracy of folds.
+    KernelRegressionClassifierCV : The same, with sigma chosen by cross-validated accuracy.
     ApproxKernelRidgeClassifier : Ridge classification on the same features.
-    KernelRegressor : The same for numbers.
+    KernelRegressor : The same for numeric targets.
 
     Notes
     -----
-    X may be a CuPy or torch array: products with features stay in its library and on its device,
-    and so do results, except labels that are not numbers. Statistics of the rows are computed on
-    the host, where the fitted attributes live, so the model can predict for any library. Feature
-    maps of other packages, and Pipelines, run on the host.
+    X may be a CuPy or torch array: products with features are computed in its library and on its
+    device, and results stay there, except labels that are not numbers. Statistics of the rows are
+    computed on the host, where the fitted attributes live, so a fitted model can predict for arrays
+    of any library. Feature maps from other packages, and Pipelines, run on the host.
 
     References
     ----------
@@ -117,8 +116,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     def predict(self, X: Array) -> Result:
         """Return the most probable class; ties go to the first class.
 
-        If no score is positive, which may happen with maps that are not positive, that is the
-        class with the largest share of the training set, as in `predict_proba`.
+        If no score is positive, which may happen with maps that are not positive, this is the class
+        with the largest weighted share of the training set.
 
         Parameters
         ----------
@@ -154,7 +153,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         return xp.where(top > 0, best, xp.full_like(best, most_frequent))
 
     def predict_proba(self, X: Array) -> Result:
-        """Return the shares of the positive parts of the scores, mixed with class frequencies.
+        """Return the normalised positive parts of the scores, mixed with class frequencies.
 
         Parameters
         ----------
@@ -203,7 +202,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Log probabilities; with a map that is not positive, -inf where a score is not.
+            Log probabilities; with a map that is not positive, -inf where a score is not positive.
 
         Warns
         -----
@@ -239,7 +238,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         return logs
 
     def decision_function(self, X: Array) -> Result:
-        """Return log probabilities (for two classes their difference), always finite.
+        """Return log probabilities (for two classes, their difference), which are always finite.
 
         Parameters
         ----------

@@ -17,20 +17,20 @@ _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 class KernelRegressor(Regression, KernelRegression):
     """Nadaraya-Watson regression on random features, linear in the number of rows.
 
-    The prediction is the mean of the training targets weighted by the kernel, which features
-    estimate. With a positive map it is a true weighted mean, computed in log space. With other
-    maps it is clipped to the range of the training targets, which contains every weighted mean,
-    and falls back to the plain mean if the estimated weights do not have a positive sum.
+    The prediction is the mean of the training targets, weighted by the kernel as estimated from
+    features. With a positive map it is a true weighted mean, computed in log space. With other maps
+    it is clipped to the range of the training targets, which contains every weighted mean, and
+    falls back to the plain mean if the estimated weights do not have a positive sum.
 
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        As in `KernelRegressionClassifier`; None is ``ClusterQuantizer(256)``, "exact" the kernel
-        itself.
+        As in `KernelRegressionClassifier`: None is ``ClusterQuantizer(256)``, and "exact" uses the
+        kernel itself.
     sigma : float, "scale", "median" or None, default=None
-        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps a sigma that
-        the map has been given, and otherwise chooses the one that best predicts every row from the
-        others, by squared errors, as in `KernelRegressionClassifier`.
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps the map's
+        sigma if it was set; otherwise `fit` chooses the sigma that best predicts each row from the
+        others, by squared error, as in `KernelRegressionClassifier`.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -41,8 +41,8 @@ class KernelRegressor(Regression, KernelRegression):
     sigma_ : float
         The sigma in use, if the map has one.
     best_score_ : float
-        R2 of the targets of rows that are left out, in the mean of several targets, if sigma has
-        been chosen by it.
+        Leave-one-out R2, averaged over targets if there are several; only set if `fit` has chosen
+        sigma.
     target_mean_ : ndarray of shape (n_outputs,)
         Weighted mean of the training targets.
     n_features_in_ : int
@@ -58,16 +58,16 @@ class KernelRegressor(Regression, KernelRegression):
 
     See Also
     --------
-    KernelRegressorCV : The same with sigma chosen by cross-validation.
+    KernelRegressorCV : The same, with sigma chosen by cross-validation.
     ApproxKernelRidge : Ridge regression on the same features.
     KernelRegressionClassifier : The same for labels.
 
     Notes
     -----
-    X may be a CuPy or torch array: products with features stay in its library and on its device,
-    and so do results. Statistics of the rows are computed on the host, where the fitted attributes
-    live, so the model can predict for any library. Feature maps of other packages, and Pipelines,
-    run on the host.
+    X may be a CuPy or torch array: products with features are computed in its library and on its
+    device, and results stay there. Statistics of the rows are computed on the host, where the
+    fitted attributes live, so a fitted model can predict for arrays of any library. Feature maps
+    from other packages, and Pipelines, run on the host.
 
     References
     ----------
@@ -144,7 +144,7 @@ class KernelRegressor(Regression, KernelRegression):
             If all weights of a row are 0, because its features are 0, or because another
             package's features for it are infinite or NaN.
         RuntimeWarning
-            If predictions overflow or vanish in float32, for rows of float32.
+            If X is in float32 and predictions overflow or underflow there.
         """
         check_is_fitted(self)
         means, shape = predictions_in(*self._query(X, self._means_of())), self._outputs

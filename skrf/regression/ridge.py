@@ -37,32 +37,33 @@ from ._sigma_search import nearly_best, positive_array
 class ApproxKernelRidge(_Regression, _Plain):
     """Ridge regression on random features, in one pass over the rows.
 
-    Least squares on the features of any transformer, with an intercept and a penalty `alpha` on
-    the squares of the coefficients. This is kernel ridge regression, and the mean of a Gaussian
-    process, with the kernel of the features. Only sums of products of centred features are kept,
-    so memory grows with the square of the number of features, not with the number of rows, and
-    ``partial_fit`` is exact.
+    Least squares on the features of any transformer, with an intercept and a penalty `alpha` on the
+    squares of the coefficients. This is kernel ridge regression with the kernel of the features;
+    the prediction is the posterior mean of the Gaussian process with that kernel. Only sums of
+    products of centred features are kept, so memory grows with the square of the number of
+    features, not with the number of rows, and ``partial_fit`` is exact.
 
-    Feature rows of a positive map are divided by their norms, on a log scale, so its kernel here is
-    K(x, y) / sqrt(K(x, x) K(y, y)), where K is the kernel of the features.
+    Feature rows of a positive map are divided by their norms, on a log scale. The kernel is then
+    K(x, y) / sqrt(K(x, x) K(y, y)), where K is the kernel of the original features.
 
     Parameters
     ----------
-    feature_map : transformer, default=None
+    feature_map : transformer or "exact", default=None
         Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
-        fitted one as FrozenEstimator. Of asymmetric maps the query side is used. None is
-        ``ClusterNystroem(512)``, the exact kernel of no more than 512 distinct rows; of sparse rows
-        and in ``partial_fit``, whose first batch may differ from the others, it is
+        fitted transformer in a FrozenEstimator. Of an asymmetric map, only the query side is used.
+        "exact" takes all distinct rows as landmarks, which gives the exact Gaussian kernel.
+        None is ``ClusterNystroem(512)``, which gives the exact kernel for up to 512 distinct rows;
+        for sparse rows, and in ``partial_fit``, whose first batch may differ from the others, it is
         ``RFFSampler(512)``.
     sigma : float, "scale", "median", "evidence" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel. "evidence"
-        maximises the marginal likelihood together with alpha, which must be "evidence", too, on at
-        most 2,000 rows.
+        maximises the marginal likelihood over sigma and alpha, on at most 2,000 rows; alpha must
+        then be "evidence" as well.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
     noise_variance : float, default=None
-        Variance of the noise of the targets, if it is known. It replaces `alpha`, and the model is
-        the Gaussian process with the kernel of the features. None estimates it.
+        Noise variance of the targets, if known. It replaces `alpha`, and the model is then the
+        Gaussian process with the kernel of the features. None estimates it.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -77,7 +78,7 @@ class ApproxKernelRidge(_Regression, _Plain):
     sigma_ : float
         The sigma in use, if the map has one.
     noise_variance_ : ndarray of shape (n_outputs,)
-        Variance of the noise of the targets; NaN if there are too few rows to estimate it.
+        Noise variance of the targets; NaN if there are too few rows to estimate it.
     feature_map_ : transformer
         The fitted clone of the feature map.
     n_features_in_ : int
@@ -88,20 +89,20 @@ class ApproxKernelRidge(_Regression, _Plain):
     Raises
     ------
     ValueError
-        By `fit`, if a parameter or the data are invalid, or features with signs leave the range of
-        floats.
+        By `fit`, if a parameter or the data are invalid, or if features of a map that is not
+        positive exceed the range of floats.
 
     See Also
     --------
-    ApproxKernelRidgeCV : The same with sigma and alpha chosen by cross-validation.
+    ApproxKernelRidgeCV : The same, with sigma and alpha chosen by cross-validation.
     KernelRegressor : Weighted means of targets, with positive maps.
-    sklearn.kernel_ridge.KernelRidge : The exact kernel, in time cubic in the rows.
+    sklearn.kernel_ridge.KernelRidge : The exact kernel, in time cubic in the number of rows.
 
     Notes
     -----
-    Rows of float32 are mapped and multiplied in float32, and summed in float64. If alpha is so
-    small that this could matter (below 1e-7 of the mean eigenvalue), and for "evidence", products
-    are computed in float64.
+    Rows in float32 are mapped and multiplied in float32, and accumulated in float64. If alpha is so
+    small that rounding could matter (below 1e-7 times the mean eigenvalue), and for "evidence",
+    products are computed in float64.
 
     References
     ----------
@@ -163,12 +164,12 @@ class ApproxKernelRidge(_Regression, _Plain):
 class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """Ridge classification on random features, in one pass over the rows.
 
-    Targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier, and two classes are
-    told apart by the sign of the regression. The largest of three or more regressions often misses
-    a class that lies between others, so they are turned into linear discriminants, which follow
-    from the same sums, or every pair of classes has a regression of its own, as in scikit-learn's
-    OneVsOneClassifier but from a single pass over the rows. See `ApproxKernelRidge` for the
-    regression.
+    The targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier, and two classes
+    are separated by the sign of the regression. With three or more classes, the largest regression
+    often misses a class that lies between others. The regressions are therefore turned into linear
+    discriminants, which follow from the same sums, or replaced by one regression per pair of
+    classes, as in scikit-learn's OneVsOneClassifier but in a single pass over the rows. See
+    `ApproxKernelRidge` for the regression.
 
     Parameters
     ----------
@@ -179,32 +180,32 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
     decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
-        How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
-        the linear discriminants that follow from them, or by the votes of a regression for every
-        pair of classes, which is usually the most accurate with some thousands of rows and costs
-        K (K - 1) / 2 solutions and the moments of every class in memory, K n_components^2
-        numbers. "auto" is "one-vs-one", or "discriminants" where the solutions would take more
-        than a minute or so (K^2 n_components^3 / 6 > 2e12).
+        Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
+        discriminants that follow from them, or the votes of one regression per pair of classes.
+        Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
+        solves, and the moments of every class in memory, K n_components^2 numbers. "auto" is
+        "one-vs-one", or "discriminants" if the solves would take more than a minute or so (K^2
+        n_components^3 / 6 > 2e12).
     class_weight : dict, "balanced" or None, default=None
-        Factor of the weights of the rows of every class, {label: factor}; labels that are not in it
-        have 1. "balanced" is the weight of all rows over K times that of the class, as in
-        RidgeClassifier, for which `fit` must see all rows at once. Scores of a search are weighted
-        alike.
+        Factors for the row weights of each class, {label: factor}; missing labels have a factor of
+        1. "balanced" is the weight of all rows divided by K times that of the class, as in
+        RidgeClassifier; for this, `fit` must see all rows at once. The scores of a search are
+        weighted in the same way.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Class labels; the numbers of the columns if y has several labels per row.
+        Class labels; the column indices if y is multilabel.
     multilabel_ : bool
-        Whether y has several labels per row, as columns of 0 and 1.
+        Whether y is multilabel, with columns of 0 and 1.
     decisions_ : str
-        How classes are told apart; "argmax" for two.
+        The decision rule in use; "argmax" for two classes.
     coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
-        Coefficients of the features in the regression, in the decision values up to a common term,
-        or in the regressions of the pairs (0, 1), (0, 2), ..., (1, 2), ..., which are positive for
-        the second class.
+        Coefficients of the features: in the regression for two classes, in the decision values up
+        to a term that all classes share, or in the regressions for the pairs (0, 1), (0, 2), ...,
+        (1, 2), ..., which are positive for the second class.
     intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
         Intercepts.
     alpha_ : float
@@ -220,15 +221,15 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 
     See Also
     --------
-    ApproxKernelRidgeClassifierCV : The same with sigma and alpha chosen by cross-validation.
+    ApproxKernelRidgeClassifierCV : The same, with sigma and alpha chosen by cross-validation.
     KernelRegressionClassifier : Weighted votes, with probabilities.
-    ApproxKernelRidge : The regression.
+    ApproxKernelRidge : The underlying regression.
 
     References
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007); Hastie, Tibshirani and
     Buja, Flexible discriminant analysis by optimal scoring (1994). The regression is that of
-    `ApproxKernelRidge`; one regression for every pair: Hastie and Tibshirani, Classification by
+    `ApproxKernelRidge`; for one regression per pair, see Hastie and Tibshirani, Classification by
     pairwise coupling (1998).
 
     Examples
@@ -268,21 +269,21 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
 class ApproxKernelRidgeCV(_Regression, _Search):
     """Ridge regression on random features that chooses sigma and alpha itself.
 
-    With ``sigmas`` every pair of a sigma and an alpha is scored by cross-validation, in one pass
-    over the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the
-    sums of the other folds are merged for its training set, and the final fit merges all of them.
-    With ``sigmas=None`` the map keeps its sigma, and alpha is chosen by leave-one-out in closed
-    form, as in scikit-learn's RidgeCV; equal rows are left out together. `fit_batches` does not see
-    rows again, and takes generalised cross-validation, which gives all rows the mean leverage.
+    With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
+    the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the sums of
+    the other folds are merged for its training set, and the final fit merges all folds. With
+    ``sigmas=None`` the map keeps its sigma, and alpha is chosen by closed-form leave-one-out, as in
+    scikit-learn's RidgeCV; duplicate rows are left out together. `fit_batches` does not revisit
+    rows, so it uses generalised cross-validation, in which all rows have the mean leverage.
 
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        As in `ApproxKernelRidge`. It is fitted to all rows, including held-out ones, but if it
-        learns from y, to the training rows of each fold.
+        As in `ApproxKernelRidge`. It is fitted to all rows, including held-out ones; if it learns
+        from y, it is fitted to the training rows of each fold instead.
     sigmas : int, array-like or None, default=10
-        Values of the map's sigma. An int is the number of values, spread evenly on a log scale
-        from a tenth of the sigma of "scale" to ten times that.
+        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
+        a tenth of the sigma of "scale" to ten times the sigma of "scale".
     alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
@@ -290,8 +291,8 @@ class ApproxKernelRidgeCV(_Regression, _Search):
         ``sigmas=None``.
     scoring : str or callable, default=None
         Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
-        much cheaper. A callable gets an estimator that knows its predictions for the rows of the
-        test, and none for others. Ignored with ``sigmas=None``, and not for `fit_batches`.
+        much cheaper. A callable gets an estimator that can predict the rows of the test set and no
+        others. Ignored with ``sigmas=None``; not supported by `fit_batches` otherwise.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -300,12 +301,12 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     Attributes
     ----------
     alpha_ : float
-        The best penalty, the largest of those that are nearly as good.
+        The best penalty; if several are nearly as good, the largest of them.
     sigma_ : float
-        The best sigma, the smallest of those that are nearly as good, if the map has one.
+        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
     best_score_ : float
-        Its score: by default the negative mean squared error of held-out rows, averaged over folds
-        and outputs, or of rows that are left out.
+        Score of the best pair: by default the negative mean squared error on held-out rows,
+        averaged over folds and outputs, or, with ``sigmas=None``, that of leave-one-out.
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
     coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
@@ -313,7 +314,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
     intercept_ : float or ndarray of shape (n_outputs,)
         Intercept.
     noise_variance_ : ndarray of shape (n_outputs,)
-        Variance of the noise of the targets; NaN if there are too few rows to estimate it.
+        Noise variance of the targets; NaN if there are too few rows to estimate it.
     feature_map_ : transformer
         The fitted clone of the feature map, with the best sigma.
     n_features_in_ : int
@@ -328,13 +329,13 @@ class ApproxKernelRidgeCV(_Regression, _Search):
 
     See Also
     --------
-    ApproxKernelRidge : The chosen model.
-    KernelRegressorCV : The search for kernel regression.
+    ApproxKernelRidge : The model without the search.
+    KernelRegressorCV : The same kind of search for kernel regression.
 
     References
     ----------
-    The model is that of `ApproxKernelRidge`; generalised cross-validation: Golub, Heath and Wahba
-    (1979). That folds are scored from merged sums is ours.
+    The model is that of `ApproxKernelRidge`; for generalised cross-validation, see Golub, Heath and
+    Wahba (1979). Scoring folds from merged sums is our own.
 
     Examples
     --------
@@ -351,40 +352,40 @@ class ApproxKernelRidgeCV(_Regression, _Search):
 class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
-    Like `ApproxKernelRidgeCV`, on targets -1 and 1 for every class; the score is their negative
-    mean squared error. The two best values of sigma and two smaller ones are then scored once more,
-    by the accuracy of every decision on held-out rows, with the same maps. A smaller one, and of
-    two classes any that is not the one of least error, is taken if it is better by a standard
-    error. Predictions are those of `ApproxKernelRidgeClassifier`.
+    The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
+    is their negative mean squared error. The two best values of sigma and up to two smaller ones
+    are then scored again, with the same maps, by the accuracy of every decision rule on held-out
+    rows. A smaller sigma is taken only if it is better by a standard error; with two classes, the
+    same holds for any pair of sigma and alpha other than the one with the least squared error.
+    Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
-    feature_map : transformer, default=None
+    feature_map : transformer or "exact", default=None
         As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
-        fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so its
-        score is too optimistic: it has seen all labels.
+        fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so the
+        score of such a map is too optimistic: it has seen all labels.
     sigmas : int, array-like or None, default=7
-        Values of the map's sigma. An int is the number of values, spread evenly on a log scale
-        from a tenth of the sigma of "scale" to ten times that.
+        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
+        a tenth of the sigma of "scale" to ten times the sigma of "scale".
     alphas : array-like, default=(0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-        Penalties, > 0. Those above 1 are not tried for pairs of classes.
+        Penalties, > 0. For "one-vs-one", those above 1 are not tried.
     cv : int, splitter or iterable of splits, default=3
-        As in `ApproxKernelRidgeCV`; folds of an int are stratified.
+        As in `ApproxKernelRidgeCV`; with an int, folds are stratified.
     scoring : str or callable, default=None
-        Score to maximise, as in `ApproxKernelRidgeCV`, also by the decisions; None is the negative
-        mean squared error, and the accuracy of decisions. Probabilities are scaled on the rows of
-        the test, by a single number.
+        Score to maximise, as in `ApproxKernelRidgeCV`, for decision rules as well; None is the
+        negative mean squared error, and accuracy for decision rules. For scores of probabilities,
+        their scale, a single number, is fitted to the test rows.
     decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
-        How three or more classes are told apart: by the largest of K regressions on -1 and 1, by
-        the linear discriminants that follow from them, or by the votes of a regression for every
-        pair of classes, which is usually the most accurate with some thousands of rows and costs
-        K (K - 1) / 2 solutions. "auto" takes the most accurate on held-out rows, the first of
-        equals.
+        Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
+        discriminants that follow from them, or the votes of one regression per pair of classes.
+        Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
+        solves. "auto" takes the rule that is most accurate on held-out rows; ties go to the first.
     class_weight : dict, "balanced" or None, default=None
-        Factor of the weights of the rows of every class, {label: factor}; labels that are not in it
-        have 1. "balanced" is the weight of all rows over K times that of the class, as in
-        RidgeClassifier, for which `fit` must see all rows at once. Scores of a search are weighted
-        alike.
+        Factors for the row weights of each class, {label: factor}; missing labels have a factor of
+        1. "balanced" is the weight of all rows divided by K times that of the class, as in
+        RidgeClassifier; for this, `fit` must see all rows at once. The scores of a search are
+        weighted in the same way.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -393,21 +394,22 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Class labels; the numbers of the columns if y has several labels per row.
+        Class labels; the column indices if y is multilabel.
     multilabel_ : bool
-        Whether y has several labels per row, as columns of 0 and 1.
+        Whether y is multilabel, with columns of 0 and 1.
     decisions_ : str
-        How classes are told apart; "argmax" for two.
+        The decision rule in use; "argmax" for two classes.
     decision_scores_ : dict of float
-        The best accuracy, or score, of every decision that was tried on held-out rows.
+        The best accuracy, or score, on held-out rows of every decision rule that was tried.
     probability_scale_ : float
-        Multiplier of decisions in `predict_proba`, of the least log loss on held-out rows.
+        Multiplier of the decision values in `predict_proba`, which minimises the log loss on
+        held-out rows.
     alpha_ : float
-        The best penalty, the largest of those that are nearly as good.
+        The best penalty; if several are nearly as good, the largest of them.
     sigma_ : float
-        The best sigma, the smallest of those that are nearly as good, if the map has one.
+        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
     best_score_ : float
-        Its score in ``cv_results_``.
+        Score of `sigma_` and `alpha_` in ``cv_results_``.
     cv_results_ : dict of ndarray
         Scores of all pairs of sigma and alpha, named as in GridSearchCV.
     coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
@@ -423,13 +425,12 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
 
     See Also
     --------
-    ApproxKernelRidgeClassifier : The chosen model.
-    KernelRegressionClassifierCV : The search for kernel regression.
+    ApproxKernelRidgeClassifier : The model without the search.
+    KernelRegressionClassifierCV : The same kind of search for kernel regression.
 
     References
     ----------
-    The model is that of `ApproxKernelRidgeClassifier`; that folds are scored from merged sums is
-    ours.
+    The model is that of `ApproxKernelRidgeClassifier`; scoring folds from merged sums is our own.
 
     Examples
     --------
@@ -503,10 +504,10 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     def predict_proba(self, X: Array) -> Result:
         """Return the probabilities of the classes.
 
-        Decisions times ``probability_scale_`` are logarithms of odds. With one-vs-one they are
-        those of the two classes of every pair, from which the probabilities of all classes are
-        coupled (Wu, Lin and Weng, 2004), so that the most probable class is now and then not the
-        one of most votes.
+        Decision values times ``probability_scale_`` are log odds. With one-vs-one they are the log
+        odds within each pair of classes, which pairwise coupling (Wu, Lin and Weng, 2004) turns
+        into probabilities of all classes; the most probable class is therefore sometimes not the
+        one with the most votes.
 
         Parameters
         ----------

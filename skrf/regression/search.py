@@ -55,16 +55,16 @@ class _Search:
         sample_weight: Array | None = None,
         groups: Array | None = None,
     ) -> Self:
-        """Score every sigma on every fold, and fit the best to all rows.
+        """Score every sigma on every fold, and refit with the best one on all rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows, of other array libraries on the host.
+            Training rows; arrays of other libraries are copied to the host.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or the labels of a classifier.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of rows and of their scores; rows of weight 0 are dropped.
+            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
         groups : array-like of shape (n_samples,), default=None
             Groups of rows for a splitter that keeps them together, such as GroupKFold.
 
@@ -76,8 +76,8 @@ class _Search:
         Warns
         -----
         UserWarning
-            If there are fewer rows, or rows of the largest class, than folds: there are then as
-            many folds as these allow, of two rows or more.
+            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
+            uses as many folds of two or more rows as possible.
         """
         search = SigmaSearch.of(self, X, y, sample_weight, groups)
         draft, criterion = search.model, search.model._criterion(search.data)
@@ -130,8 +130,8 @@ class _Search:
 class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     """`KernelRegressionClassifier` with sigma chosen by cross-validation.
 
-    Gives the result of a grid search several times faster: for every sigma the sums over a fold's
-    training rows are merged from the sums of the other folds. The sums of all folds together are
+    This gives the result of a grid search several times faster: for every sigma, the sums over the
+    training rows of a split are merged from those of the other folds, and merging all folds gives
     the fitted model. There is no `partial_fit`.
 
     Parameters
@@ -139,8 +139,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     feature_map : transformer, default=None
         A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try. An int is the number of values, spread evenly on a log scale from a tenth of
-        the sigma of "scale", where all rows look alike, to a hundred times that.
+        Values to try. An int is the number of values, evenly spaced on a log scale from a tenth of
+        the sigma of "scale", where all rows look alike, to a hundred times the sigma of "scale".
     cv : int, splitter or iterable, default=5
         Folds, as in GridSearchCV. Every training set must be the complement of its test set;
         rows outside all test sets are always trained on.
@@ -154,14 +154,14 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     Attributes
     ----------
     sigma_ : float
-        The best sigma, the smallest of those that are nearly as good: their score lacks at most one
-        part in 10,000 more.
+        The best sigma. If others are nearly as good, with a shortfall from the best possible score
+        that is at most one part in 10,000 larger, it is the smallest of them.
     best_score_ : float
-        Its mean score; all that are nearly as good have rank 1 in ``cv_results_``.
+        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
     sigmas_ : ndarray of shape (n_sigmas,)
         The values that were tried.
     cv_results_ : dict of ndarray
-        Scores of every sigma and split, with the names of GridSearchCV.
+        Scores of every sigma and split, named as in GridSearchCV.
     n_splits_ : int
         Number of splits.
     classes_ : ndarray of shape (n_classes,)
@@ -183,21 +183,21 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
 
     See Also
     --------
-    KernelRegressionClassifier : The chosen model.
-    ApproxKernelRidgeClassifierCV : The search for ridge classification.
+    KernelRegressionClassifier : The model without the search.
+    ApproxKernelRidgeClassifierCV : The same kind of search for ridge classification.
 
     Notes
     -----
     Parameters that a map learns from X alone, such as its centre, are learned from all rows,
     including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
-    fitted to the training rows of every fold, with clusters that are found once for all sigmas.
+    fitted to the training rows of every fold; the clusters are found once and serve all sigmas.
     While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
-    otherwise they are computed twice. Of many features of `RFFSampler`, the products of rows and
-    projections are kept instead, up to the same size and for all sigmas.
+    otherwise they are computed twice. With many features of `RFFSampler`, the products of rows and
+    projections are kept instead, up to the same size, and serve all sigmas.
 
     References
     ----------
-    The model is that of `KernelRegressionClassifier`; that sums of folds are merged is ours.
+    The model is that of `KernelRegressionClassifier`; merging the sums of folds is our own.
 
     Examples
     --------
@@ -213,14 +213,14 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
 class KernelRegressorCV(_Search, KernelRegressor):
     """`KernelRegressor` with sigma chosen by cross-validation.
 
-    See `KernelRegressionClassifierCV` for what sigmas and folds share.
+    See `KernelRegressionClassifierCV` for what is shared between sigmas and folds.
 
     Parameters
     ----------
     feature_map : transformer, default=None
         A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
     sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try; the number of values if an int, as in `KernelRegressionClassifierCV`.
+        Values to try, or how many, as in `KernelRegressionClassifierCV`.
     cv : int, splitter or iterable, default=5
         Folds, as in GridSearchCV. Every training set must be the complement of its test set;
         rows outside all test sets are always trained on.
@@ -234,14 +234,14 @@ class KernelRegressorCV(_Search, KernelRegressor):
     Attributes
     ----------
     sigma_ : float
-        The best sigma, the smallest of those that are nearly as good: their score lacks at most one
-        part in 10,000 more.
+        The best sigma. If others are nearly as good, with a shortfall from the best possible score
+        that is at most one part in 10,000 larger, it is the smallest of them.
     best_score_ : float
-        Its mean score; all that are nearly as good have rank 1 in ``cv_results_``.
+        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
     sigmas_ : ndarray of shape (n_sigmas,)
         The values that were tried.
     cv_results_ : dict of ndarray
-        Scores of every sigma and split, with the names of GridSearchCV.
+        Scores of every sigma and split, named as in GridSearchCV.
     n_splits_ : int
         Number of splits.
     feature_map_ : transformer
@@ -261,12 +261,12 @@ class KernelRegressorCV(_Search, KernelRegressor):
 
     See Also
     --------
-    KernelRegressor : The chosen model.
-    ApproxKernelRidgeCV : The search for ridge regression.
+    KernelRegressor : The model without the search.
+    ApproxKernelRidgeCV : The same kind of search for ridge regression.
 
     References
     ----------
-    The model is that of `KernelRegressor`; that sums of folds are merged is ours.
+    The model is that of `KernelRegressor`; merging the sums of folds is our own.
 
     Examples
     --------
