@@ -10,8 +10,9 @@ class FeatureCollapseWarning(UserWarning):
     width, one or two of them hold nearly all of the weight, and averaging over the others adds
     nothing: the kernel estimate is as poor as with one or two features, however many there are. A
     smaller ``sigma``, centring, or a feature map of lower variance helps; more features of the same
-    kind hardly do. A chain warns if the exact partition function certainly differs from the
-    approximate one.
+    kind hardly do. Attention also issues this warning if the mean of the values is closer to exact
+    attention, or if weights of both signs cancel; graphical models, if the exact partition function
+    provably differs from the approximate one.
 
     See Also
     --------

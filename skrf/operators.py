@@ -23,8 +23,8 @@ _RANGE = {np.dtype(np.float64): 600.0, np.dtype(np.float32): 60.0}
 class KernelOperator(scipy.sparse.linalg.LinearOperator):
     """The approximate kernel matrix of queries and keys as a SciPy operator.
 
-    It stores the features and multiplies by them: a product costs O((n_x + n_y) M) with M columns,
-    and the matrix is never formed. It works wherever SciPy accepts a ``LinearOperator``.
+    It stores the features and multiplies by them: a product costs O((n_x + n_y) M) with M features
+    per row, and the matrix is never formed. It works wherever SciPy accepts a ``LinearOperator``.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         float32 if X and Y are, otherwise float64.
     log_scale : float
         The operator is the matrix times exp(-log_scale), where log_scale is 0 unless values would
-        leave the range of the dtype.
+        exceed the range of the dtype.
     is_symmetric : bool
         Whether the operator is symmetric, and hence positive semi-definite: Y is None and both
         sides are mapped alike. `eigsh` and `cg` require it.
@@ -58,7 +58,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     See Also
     --------
     ApproxKernelRidge : Ridge regression without an operator.
-    features.as_feature_map : How features are read.
+    features.as_feature_map : Returns the map that computes the features.
     scipy.sparse.linalg.LinearOperator : The interface that solvers accept.
 
     References
@@ -169,15 +169,15 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         return scipy.sparse.linalg.eigsh(self, k, **{"v0": start, **options})
 
     def cg(self, b: Array, *, ridge: float = 0.0, **options: Any) -> np.ndarray:
-        """Return the solution of (operator + ridge * identity) x = b by conjugate gradients.
+        """Solve (operator + ridge * identity) x = b by conjugate gradients and return x.
 
         Parameters
         ----------
         b : array-like of shape (n_x,)
             Right-hand side.
         ridge : float, default=0.0
-            At least 0. With 0, the operator has at most as many positive eigenvalues as features,
-            and most right-hand sides have no solution.
+            At least 0. With 0, most right-hand sides have no solution, because the operator has at
+            most as many positive eigenvalues as features.
         **options : dict
             Passed to `scipy.sparse.linalg.cg`, such as ``rtol``, ``maxiter`` and ``M``.
 

@@ -33,18 +33,19 @@ _ROOM = 600.0  # nats by which a key's features may exceed those of `fit`
 class KernelSampler(EstimatorBase):
     r"""Draws keys k with probability proportional to w_k phi(q) . phi(k), for any query q.
 
-    A feature is drawn first, in proportion to phi_f(q) and the sum of the keys' features, and then
-    a key, in proportion to phi_f(k), by sums over a tree. A draw costs O(M + log n) with M features
-    and n keys; the probabilities are exact under the features. With the softmax kernel this is
-    sampled softmax with negatives that follow the model itself.
+    First a feature f is drawn, in proportion to phi_f(q) times the sum of w_k phi_f(k) over the
+    keys, and then a key, in proportion to w_k phi_f(k), by descending a tree of sums. A draw costs
+    O(M + log n) with M features and n keys; the probabilities are exact for the kernel that the
+    features define. With the softmax kernel, this is sampled softmax whose negatives follow the
+    model's own distribution.
 
     Parameters
     ----------
     feature_map : feature map, default=None
         Positive features; None means ``OptimalPositiveRF(256, kernel="softmax")``. A
-        FrozenEstimator stays as it was fitted.
+        FrozenEstimator is used as fitted.
     random_state : int, RandomState instance or None, default=None
-        Source of the features' draw, if the map has none.
+        Source of the seed of the feature map, if the map's own random_state is None.
 
     Attributes
     ----------
@@ -102,10 +103,10 @@ class KernelSampler(EstimatorBase):
         y : None
             Ignored.
         queries : array-like of shape (n_queries, n_features), default=None
-            Rows like the queries to come, from which the map takes its parameters; None means
-            that they are like the keys.
+            Rows like the queries to come, to which the parameters of the map are fitted; None means
+            that queries are like the keys.
         sample_weight : array-like of shape (n_keys,), default=None
-            Numbers >= 0 that multiply the probabilities of keys, such as their frequencies.
+            Weights >= 0 that multiply the probabilities of keys, such as their frequencies.
 
         Returns
         -------
@@ -182,7 +183,7 @@ class KernelSampler(EstimatorBase):
         Returns
         -------
         float or ndarray of shape (n_queries,)
-            Estimates of the log of the sum of the kernel; O(M) each.
+            Estimates of the log of the sum of the kernel over the keys; O(M) each.
         """
         logs, is_one = self._of_queries(q)
         with np.errstate(divide="ignore"):
@@ -199,14 +200,14 @@ class KernelSampler(EstimatorBase):
         q : array-like of shape (n_features,) or (n_queries, n_features)
             Queries.
         n_samples : int, default=1
-            Number of draws for each.
+            Number of draws for each query.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
         Returns
         -------
         ndarray of int of shape (n_samples,) or (n_queries, n_samples)
-            Numbers of keys.
+            Indices of keys.
         """
         check_integer("n_samples", n_samples)
         with naming("random_state"):
@@ -238,7 +239,7 @@ class KernelSampler(EstimatorBase):
         q : array-like of shape (n_features,) or (n_queries, n_features)
             Queries.
         indices : array-like of int of shape (n,) or (n_queries, n)
-            Numbers of keys.
+            Indices of keys.
 
         Returns
         -------
@@ -271,14 +272,14 @@ class KernelSampler(EstimatorBase):
             return np.log(values).reshape(indices.shape)
 
     def update(self, i: int, key: Array) -> Self:
-        """Replace a key; O(M log n).
+        """Replace a key in O(M log n) time.
 
         Parameters
         ----------
         i : int
-            Its number.
+            Index of the key to replace.
         key : array-like of shape (n_features,)
-            The new key; the map stays as it was fitted.
+            The new key; the map is not fitted again.
 
         Returns
         -------

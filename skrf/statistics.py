@@ -25,15 +25,15 @@ _CONSTANT = 1e-14  # times the largest, below which deviations from the mean are
 class Moments:
     """Weight, mean and covariance of a set of rows.
 
-    Law: ``merge`` is associative and commutative to rounding, and the moments of a concatenation
-    are the merge of the moments of its parts.
+    Up to rounding, ``merge`` is associative and commutative, and the moments of a concatenation
+    are the merged moments of its parts.
 
     Parameters
     ----------
     weight : float
         Sum of the weights of the rows; if it is infinite, nothing can be merged.
     origin : ndarray of shape (d,)
-        A float64 point near the rows. Far from zero, the mean alone would lose their digits.
+        A float64 point near the rows. For rows far from zero, the mean alone would lose digits.
     step : ndarray of shape (d,)
         Weighted mean minus the origin.
     covariance : ndarray of shape (d, d) or (d,)
@@ -46,7 +46,7 @@ class Moments:
     See Also
     --------
     PairStatistics : Moments of queries and keys.
-    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits a feature map to them.
     """
 
     weight: float
@@ -60,9 +60,9 @@ class Moments:
     def of(
         cls, X: Array, sample_weight: Array | None = None, *, full: bool = False, sizes: bool = True
     ) -> Self:
-        """Return the moments of the rows of X in one pass of row blocks.
+        """Return the moments of the rows of X in one pass over blocks of rows.
 
-        With ``sizes=False`` minimum and mean absolute value are not computed but NaN.
+        With ``sizes=False``, minimum and mean absolute value are NaN instead of being computed.
         """
         weights, exponent, d = sample_weight, 0, X.shape[1]
         if full:
@@ -239,7 +239,7 @@ def _column_sums(X, weights, power):
 
 @dataclass(frozen=True)
 class PairStatistics:
-    """Moments of queries and of keys, the averages over all their pairs, and their merge.
+    """Moments of queries and keys, and averages over all of their pairs.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class PairStatistics:
     See Also
     --------
     Moments : The moments of one side.
-    skrf.features.BaseRandomFeatures.fit_statistics : Fits to them.
+    skrf.features.BaseRandomFeatures.fit_statistics : Fits a feature map to them.
 
     References
     ----------
@@ -277,7 +277,7 @@ class PairStatistics:
         return cls(queries, queries if keys is None else Moments.of(keys, key_weight, **options))
 
     def merge(self, other: "PairStatistics") -> "PairStatistics":
-        """Return the statistics of both sets of pairs; associative to rounding."""
+        """Return the merged statistics of both sets; associative up to rounding."""
         queries = self.queries.merge(other.queries)
         if self.keys is self.queries and other.keys is other.queries:
             return PairStatistics(queries, queries)

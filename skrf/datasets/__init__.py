@@ -1,4 +1,4 @@
-"""Data: eight UCI classification sets, four regimes of pairs, and cells of points."""
+"""Datasets: eight UCI classification sets, four regimes of pairs, and cells around points."""
 
 from .cells import make_cells
 from .regimes import REGIMES as REGIMES

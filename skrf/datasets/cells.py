@@ -20,10 +20,10 @@ def make_cells(
     n_cells: int = 40,
     random_state: RandomState = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal rows, labelled by the nearest of some points.
+    """Return normally distributed rows, labelled by the nearest of some random points.
 
-    Every class is a union of cells that lie between those of others, so that no linear model tells
-    them apart, and the borders are sharp: with enough rows a flexible model may be perfect.
+    Every class is a union of cells that lie among those of other classes, so no linear model can
+    separate them. The boundaries are sharp: with enough rows, a flexible model may be perfect.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ def make_cells(
     n_features : int, default=8
         Number of columns.
     n_classes : int, default=5
-        Number of classes, at most that of cells.
+        Number of classes, at most `n_cells`.
     n_cells : int, default=40
         Number of points; point i belongs to class i modulo `n_classes`.
     random_state : int, RandomState instance or None, default=None
-        Source of points and rows.
+        Source of the points and rows.
 
     Returns
     -------

@@ -21,13 +21,13 @@ def make_regime(
     sigma: float = 1.0,
     random_state: RandomState = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return queries and keys of 64 columns, drawn as in the papers' study of variances.
+    """Return queries and keys with 64 columns, drawn as in the papers' comparison of variances.
 
     Parameters
     ----------
     regime : {"normal", "sphere", "shifted", "digits"}
-        Standard normal rows; rows uniform on the unit sphere; normal rows whose keys have mean 1 in
-        every column (called heterogen in the source); images of handwritten digits, 8 x 8, with
+        Standard normal rows; rows uniform on the unit sphere; normal rows, where keys have mean 1
+        in every column (called heterogen in the source); images of handwritten digits, 8 x 8, with
         grey values in [0, 1].
     n_samples : int, default=256
         Number of queries and of keys.

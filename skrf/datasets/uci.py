@@ -32,7 +32,7 @@ def load_uci(
     return_X_y: bool = False,
     download: bool = False,
 ) -> Any:
-    r"""Load one of the eight UCI classification sets of the random-feature papers.
+    r"""Load one of the eight UCI classification sets used in the random-feature papers.
 
     The function looks for the file ``<name>.csv`` (comma-separated, no header line, the label in
     the last column) in `data_dir`, then in the folder named by the environment variable
@@ -63,7 +63,7 @@ def load_uci(
     download : bool, default=False
         If True, fetch the set from OpenML if no file is found. scikit-learn keeps the download in
         its own data folder, so it happens only once. Requires pandas. Not possible for ``"wifi"``,
-        for which no OpenML number could be verified.
+        for which no OpenML dataset could be verified.
 
     Returns
     -------
@@ -80,12 +80,12 @@ def load_uci(
         categorical_features : list of int
             Indices of the columns of `data` to be one-hot encoded, as in the papers.
     (data, target) : tuple
-        If `return_X_y` is True: the first two of these.
+        Returned if `return_X_y` is True: the first two of these.
 
     Raises
     ------
     ValueError
-        If `name` is unknown; if a file or download has the wrong number of columns, or a cell that
+        If `name` is unknown; if a file or download has the wrong number of columns, or a value that
         its column does not allow; or if ``"wifi"`` is to be downloaded.
     FileNotFoundError
         If no file is found and `download` is False.
@@ -99,8 +99,8 @@ def load_uci(
 
     Notes
     -----
-    A file is used as it is, and may hold only some of the rows. Blank lines are skipped and blanks
-    around cells are removed. A download is converted to UCI's spelling.
+    A file is used as it is, and may hold only some of the rows. Blank lines are skipped, and
+    whitespace around values is stripped. Downloads are converted to UCI's spelling.
 
     References
     ----------
@@ -138,7 +138,7 @@ def load_uci(
     else:
         raise FileNotFoundError(
             f"No file {name}.csv in data_dir={data_dir!r}, nor in the folder that the environment "
-            f"variable {_VARIABLE} names, {os.environ.get(_VARIABLE)!r}. Give it one of them, or "
+            f"variable {_VARIABLE} names, {os.environ.get(_VARIABLE)!r}. Put it into either, or "
             f"pass download=True. The original is at https://doi.org/{facts['doi']}."
         )
     *columns, target = _parsed(rows, facts, f"{source}, name={name!r}")

@@ -1,4 +1,4 @@
-"""Random features: what omega becomes."""
+"""Feature maps: transformers whose features estimate a kernel."""
 
 from ._adapters import (
     as_feature_map,

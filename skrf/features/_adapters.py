@@ -39,25 +39,25 @@ def prepared(
     seed: Callable | None = None,
     **settings: Any,
 ) -> Transformer:
-    """Return an unfitted copy of a map with the parameters that its consumer sets.
+    """Return an unfitted copy of a map, with the parameters that its consumer sets.
 
     Parameters
     ----------
     feature_map : transformer
-        An instance.
+        The map, an instance.
     owner : str
-        The consumer, for error messages.
+        Name of the consumer, for error messages.
     reserved : sequence of str, default=()
         Parameters that must still have their defaults, because the consumer sets them; "kernel"
         may already have the value to be set.
     hint : str, default=None
         What to do instead, for error messages.
     is_deep : bool, default=False
-        Whether parameters of a Pipeline are those of its last step.
+        Whether the parameters to set in a Pipeline are those of its last step.
     seed : callable, default=None
-        Returns the random_state to set, given the map's own; not called if it has none.
+        Returns the random_state to set, given the map's own; not called for maps without one.
     **settings : dict
-        Values by name; None keeps the present value.
+        Parameter values by name; None keeps the current value.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def prepared(
 
     See Also
     --------
-    fit_to : Fits what it returns.
-    as_feature_map : Reads what was fitted.
+    fit_to : Fits the copy.
+    as_feature_map : Returns the map of a fitted transformer.
     """
     is_map = hasattr(feature_map, "transform") or hasattr(feature_map, "fit_without_data")
     if isinstance(feature_map, type) or not (is_map and hasattr(feature_map, "get_params")):
@@ -107,10 +107,10 @@ def prepared(
 
 
 def check_columns(feature_map, n_rows, bytes_of, purpose):
-    """Raise MemoryError, before a map is drawn, if what is kept of its columns cannot be held.
+    """Raise MemoryError, before a map is drawn, if what is kept of its columns is too large.
 
-    Maps that are fitted already are left to those who read them, and so are those of other
-    packages, which do not tell their number of columns before `fit`.
+    Maps that are already fitted are not checked, nor are those of other packages, whose number of
+    columns is unknown before `fit`: their consumers check these.
 
     Parameters
     ----------
@@ -119,9 +119,9 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     n_rows : int
         Number of rows that it will be fitted to.
     bytes_of : callable
-        Returns about how many bytes are kept, given the number of columns.
+        Returns the approximate number of bytes kept, given the number of columns.
     purpose : str
-        What they are for.
+        What the bytes are for.
     """
     transformer = _last(feature_map)
     is_frozen = isinstance(transformer, FrozenEstimator)
@@ -137,7 +137,7 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
 
 
 def columns_of(feature_map, n_rows):
-    """Return how many columns an unfitted map will have, or None if it cannot tell."""
+    """Return how many columns an unfitted map will have, or None if that is unknown."""
     transformer = _last(feature_map)
     if isinstance(transformer, FrozenEstimator) or not hasattr(transformer, "_n_columns"):
         return None
@@ -152,7 +152,7 @@ def learns_from_sums(feature_map):
 
 
 def fit_to_statistics(feature_map, statistics, **rows):
-    """Fit a map to given statistics if they are enough, otherwise to rows, and return it."""
+    """Fit a map to given statistics if they suffice, otherwise to rows, and return it."""
     if statistics is not None and learns_from_sums(feature_map):
         return feature_map.fit_statistics(statistics)
     return feature_map.fit(**rows)
@@ -172,7 +172,7 @@ def fit_at_sigma(feature_map, X, y=None, *, statistics=None, **weights):
     y : ndarray of shape (n,), default=None
         Their labels or targets.
     statistics : PairStatistics, default=None
-        Those of all rows, if X is a sample of them.
+        Statistics of all rows, if X is only a sample of them.
     **weights : dict
         ``sample_weight``, if the transformer accepts it.
 
@@ -212,8 +212,8 @@ def fit_to(feature_map: Transformer, X: np.ndarray, keys: np.ndarray) -> Transfo
 
     See Also
     --------
-    prepared : What to fit.
-    as_feature_map : Reads what was fitted.
+    prepared : Returns the transformer to fit.
+    as_feature_map : Returns the map of a fitted transformer.
     """
     if isinstance(feature_map, FrozenEstimator):
         return feature_map.fit(X, None)  # it checks that the estimator is fitted
@@ -230,7 +230,7 @@ def frozen_kernel(feature_map):
     Parameters
     ----------
     feature_map : feature map, FrozenEstimator, Pipeline or transformer
-        The map; both are None for feature maps of other packages.
+        The map; kernel and sigma are both None for feature maps of other packages.
     """
     held = _last(feature_map)
     if not isinstance(held, FrozenEstimator):
@@ -265,8 +265,8 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
 
     See Also
     --------
-    prepared : The unfitted copy before it.
-    mapped : Features of many rows.
+    prepared : Returns the unfitted copy.
+    mapped : Computes the features of many rows.
 
     Examples
     --------
@@ -294,7 +294,7 @@ def as_feature_map(transformer: Transformer, *, keys: bool = False) -> FeatureMa
 
 
 def suits_ratios(transformer):
-    """Return whether sums of a transformer's features may be divided by one of them.
+    """Return whether sums of a transformer's features may be used as denominators.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def unique_rows(X, weights=None, labels=None):
 
 
 def row_codes(X):
-    """Return numbers that compare like the rows in lexicographic order."""
+    """Return numbers that sort like the rows in lexicographic order."""
     codes, tied = np.zeros(X.shape[0], np.int64), np.arange(X.shape[0])
     # Few columns distinguish most dense rows.
     start, width = 0, X.shape[1] if sp.issparse(X) else 1
@@ -94,13 +94,13 @@ def spread_rows(X, codes, weights, most, rng):
     X : ndarray or sparse matrix of shape (n, d)
         Rows.
     codes : ndarray of int of shape (n,)
-        Codes in the order of targets, which is also that of the result.
+        Codes in the order of the targets; the result has the same order.
     weights : ndarray of shape (n,) or None
         Weights of the rows.
     most : int
-        Number of rows.
+        Largest number of rows.
     rng : Generator
-        Source of the order of rows of one code, and of the draw.
+        Source of the order of rows with the same code, and of the draw.
     """
     both = row_codes(X) * (codes.max() + 1) + codes
     _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
@@ -255,7 +255,7 @@ def centers_of_classes(points, weights, labels, n_clusters, rng):
 
 
 def by_first(codes):
-    """Return codes that are numbered by their first occurrence, whatever labels are called."""
+    """Return codes numbered by their first occurrence, whatever the labels are called."""
     _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[numbers]
 

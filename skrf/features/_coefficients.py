@@ -127,23 +127,23 @@ class Gaussian:
 
 
 class Coefficients:
-    """Weights of two bases for `HybridRF`: lambda(x, y) of the second, 1 - lambda of the first.
+    """Weights of two bases for `HybridRF`: lambda(x, y) for the second, 1 - lambda for the first.
 
-    lambda(x, y) = a + E sum_i f_i(tau . x) g_i(tau . y), the mean over rows tau.
+    lambda(x, y) = a + E sum_i f_i(tau . x) g_i(tau . y), where E is the mean over random rows tau.
 
     Parameters
     ----------
     constant : float
-        a.
+        The constant a.
     functions : sequence of tuple of two callables
-        (f_i, g_i): functions of arrays of products.
+        The pairs (f_i, g_i), functions of arrays of products.
     sampler : callable, default=None
         Takes a number of rows, their width and a NumPy Generator, and returns rows tau. None means
-        normal ones.
+        standard normal rows.
 
     See Also
     --------
-    HybridRF : Takes one as ``coefficients``.
+    HybridRF : Accepts it as ``coefficients``.
 
     References
     ----------
@@ -151,7 +151,7 @@ class Coefficients:
 
     Examples
     --------
-    The weights of ``coefficients="angular"``, the angle over pi for the first base:
+    The weights of ``coefficients="angular"``; that of the first base is the angle over pi:
 
     >>> import numpy as np
     >>> from skrf import HybridRF
@@ -212,7 +212,7 @@ class Coefficients:
         return made
 
     def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Result:
-        """Raise: derivatives of the functions are not known."""
+        """Raise NotImplementedError, because derivatives of the functions are not known."""
         raise NotImplementedError("No gradients are available for functions of Coefficients.")
 
 

@@ -3,8 +3,8 @@
 `document` inserts them where a class docstring says ``%(name)s``.
 
 [sigma]
-The kernel is by default exp(-sigma^2 |x - y|^2 / 2): sigma multiplies the inputs, so that a larger
-sigma is a narrower kernel. sigma = 1/length_scale = sqrt(2 gamma).
+The default kernel is exp(-sigma^2 |x - y|^2 / 2): sigma multiplies the inputs, so a larger sigma
+gives a narrower kernel; sigma = 1/length_scale = sqrt(2 gamma).
 
 [n_components]
 n_components : int, default=100
@@ -12,9 +12,9 @@ n_components : int, default=100
 
 [sigma_parameter]
 sigma : float, "scale", "median" or None, default=None
-    Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-    one over the median distance between at most 1,000 rows. Both look at queries only. None is
-    "scale", and 1 under the softmax kernel, of which it is a part.
+    Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), equivalent to gamma="scale" in SVC;
+    "median" is one over the median distance between at most 1,000 rows. Both use queries only.
+    None means "scale", or 1 for the softmax kernel, which is not a function of distances.
 
 [kernel]
 kernel : {"gaussian", "softmax"}, default="gaussian"
@@ -22,48 +22,48 @@ kernel : {"gaussian", "softmax"}, default="gaussian"
 
 [coupling]
 coupling : {%(couplings)s} or Coupling, default="%(default)s"
-    Joint law of the projections; each one is standard normal.
+    Joint distribution of the projections; each one is standard normal.
 
 [projection]
 projection : {"dense", "hadamard"}, default="dense"
-    How the projections are stored. "hadamard" draws blocks of fast Walsh-Hadamard transforms and
-    random signs: O(log n_features) operations per row and projection instead of O(n_features), and
-    a few numbers per projection instead of n_features. Choose it for about 256 features or more.
-    Its rows are only nearly Gaussian, so the estimate is only nearly unbiased and no closed form of
-    its variance is known. It supports the couplings "iid" (rows at random angles, not independent),
+    How the projections are stored. "hadamard" builds blocks from fast Walsh-Hadamard transforms
+    and random signs: O(log n_features) operations per row and projection instead of O(n_features),
+    and a few numbers per projection instead of n_features. Choose it from about 256 features on.
+    Its rows are only nearly Gaussian, so the estimate is only nearly unbiased, and its variance has
+    no known closed form. It supports the couplings "iid" (rows at random angles, not independent),
     "orthogonal", "simplex" and "simplex+", pads inputs with zeros to 2^k or 12, 20, 28 times 2^k
-    columns, and needs more than 12 features. Small and large calls may give results that differ by
-    rounding, because large ones use compiled code.
+    columns, and needs more than 12 features. The results of small and large calls may differ by
+    rounding, because large calls use compiled code.
 
 [center]
 center : bool, default=True
-    Shift inputs to the midpoint of the means of queries and keys. The kernel does not change, and
-    the variance is smallest there.
+    Shift the origin to the midpoint of the means of queries and keys. The kernel does not change,
+    and the variance is smallest with this origin.
 
 [discrete]
 positive : bool, default=False
-    Shift inputs above zero, so that every feature is positive. Rows below the fitted minimum
-    are clamped inside the products, which biases their estimates.
+    Shift inputs above zero, so that every feature is positive. Entries below the fitted minimum
+    are clamped inside the products, which biases the estimates of their rows.
 per_feature : bool, default=True
-    Fit one parameter per input column instead of the papers' single one.
+    Fit one parameter per input column, instead of a single one as in the papers.
 
 [discrete_center]
 center : bool, default=True
-    With ``positive=False, per_feature=False`` and keys whose mean is that of the queries, shift
-    inputs to that mean. In all other cases a shift gains nothing and none is made.
+    With ``positive=False, per_feature=False`` and keys with the same mean as the queries, shift
+    the origin to that mean. In all other cases this would not help, and the parameter is ignored.
 
 [random_state]
 random_state : int, RandomState instance or None, default=None
-    Source of the one integer that seeds a fit. Pass an integer inside GridSearchCV: with 100
-    columns the draw alone moves accuracy by several points.
+    Source of the single integer that seeds a fit. Inside GridSearchCV, pass an integer: with 100
+    components, the draw alone changes the accuracy by several points.
 
 [attributes]
 n_components_ : int
     Number of components.
 sigma_, gamma_ : float
-    The kernel's scale in three notations.
+    The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
 omega_ : ndarray of shape (n_projections, n_features)
-    The projections, standard (not multiplied by sigma); absent with projection="hadamard".
+    The projections, not multiplied by sigma; absent with projection="hadamard".
 statistics_ : PairStatistics
     Mergeable statistics of the queries and keys seen by `fit`.
 n_features_in_ : int

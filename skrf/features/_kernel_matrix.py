@@ -25,7 +25,7 @@ class KernelMatrixMixin:
         X : {array-like, sparse matrix} of shape (n_x, n_features)
             Queries.
         Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
+            Keys; None means X.
         log : bool, default=False
             Return the natural logarithm, which stays finite.
 
@@ -54,13 +54,13 @@ class KernelMatrixMixin:
         X : {array-like, sparse matrix} of shape (n_x, n_features)
             Queries.
         Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
+            Keys; None means X.
 
         Returns
         -------
         ndarray of shape (n_x, n_y)
             ``transform(X) @ transform_keys(Y).T``, computed on a log scale, so that it is correct
-            even if single features leave the range of floats.
+            even if individual features exceed the range of floats.
 
         Warns
         -----
@@ -91,7 +91,7 @@ class KernelMatrixMixin:
         X : {array-like, sparse matrix} of shape (n_x, n_features)
             Queries.
         Y : {array-like, sparse matrix} of shape (n_y, n_features), default=None
-            Keys; None takes X.
+            Keys; None means X.
         log : bool, default=False
             Return the natural logarithm, which neither overflows nor underflows (-inf where the
             estimate is exact).

@@ -24,14 +24,14 @@ _SMALL = 2**16  # number of entries below which threads cost more than they save
 def signed_rows(values: Array, log_amplitude: Array) -> Rows:
     """Return features values * exp(log_amplitude) as `Rows`.
 
-    Values are at most about 1; exponents have shape (n, M), or (n,) with one per row. A caller
-    whose values grow with the row normalises them itself: it divides the values of each row by the
-    largest of their absolute values (by 1 where all are 0) and adds its logarithm to the amplitude.
+    Values must be at most about 1; log_amplitude has shape (n, M), or (n,) with one number per row.
+    If values grow with the row, the caller must normalise them: divide the values of each row by
+    their largest absolute value (by 1 if all are 0) and add its logarithm to log_amplitude.
 
     See Also
     --------
-    FeatureMap : Returns such rows.
-    mapped : Calls a map with many rows.
+    FeatureMap : Returns such `Rows`.
+    mapped : Applies a map to many rows.
     """
     if log_amplitude.ndim == 1:
         log_amplitude = log_amplitude[:, None]
@@ -56,31 +56,31 @@ class FeatureMap(ABC):
     is_parallel : bool
         Whether blocks of rows may be mapped on several threads.
     is_projected : bool
-        Whether features are those of a kernel with K(x, x) = 1, projected on a few directions.
+        Whether features are those of a kernel with K(x, x) = 1, projected onto a few directions.
     inner, matrix : FeatureMap and ndarray of shape (n_inner, n_columns), or None
-        Features are those of the inner map times the matrix, which consumers that sum features, or
-        multiply them by coefficients, apply once instead of to every row.
+        If not None, features are those of the inner map times the matrix. Consumers that sum
+        features, or multiply them by coefficients, apply the matrix once instead of to every row.
     magnification : float
         The largest eigenvalue of the matrix times its transpose.
     gram, cholesky : ndarray, and tuple of (ndarray or None) and float
-        The inverse of the matrix times its transpose; its lower Cholesky factor, or None, and an
-        upper bound of `magnification`.
+        The inverse of the product of the matrix and its transpose; the lower Cholesky factor of
+        this inverse, or None, with an upper bound on `magnification`.
     is_indicator : bool
-        Whether a row has a single feature, 1, whose number ``columns(X, labels)`` returns.
+        Whether every row has a single nonzero feature, 1; ``columns(X, labels)`` returns its index.
     is_double : bool
         Whether rows of float32 must be passed in float64.
     n_sines : int
-        Number of features that are sines and cosines, which take compiled code if they are many.
+        Number of features that are sines and cosines; if there are many, compiled code is used.
     level : float or None
         Log scale of all rows, if they share one that does not depend on them.
     is_bounded : bool
-        Whether no feature can overflow, and no row vanish in all of them.
+        Whether no feature can overflow and no row can vanish in all features.
 
     See Also
     --------
-    as_feature_map : Reads one from any fitted transformer.
-    mapped : Calls one with many rows.
-    BaseRandomFeatures : Feature maps, which make them.
+    as_feature_map : Returns one for any fitted transformer.
+    mapped : Applies one to many rows.
+    BaseRandomFeatures : The estimators that create them.
     """
 
     is_parallel = True
@@ -163,7 +163,7 @@ class FeatureMap(ABC):
         )
 
     def exponent_bound(self, X: Array) -> float:
-        """Return about the largest exponent that rows of X produce, or 0 if unknown."""
+        """Return the approximate largest exponent that rows of X produce, or 0 if unknown."""
         return 0.0
 
 
@@ -184,7 +184,7 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     Raises
     ------
     ValueError
-        If exponents leave the range of float64.
+        If exponents exceed the range of float64.
 
     See Also
     --------
@@ -208,8 +208,8 @@ def in_range(feature_map: FeatureMap, X: Array, name: str = "X") -> Array:
 
     See Also
     --------
-    needs_double : The question it asks.
-    mapped : What comes next.
+    needs_double : Decides on the precision.
+    mapped : Computes the features of these rows.
     """
     is_double = needs_double(feature_map, X, name)
     return cast(X, namespace(X).float64) if is_double else X
@@ -224,8 +224,8 @@ def as_dtype(features, dtype):
 def mapped(feature_map: FeatureMap, X: Array) -> Rows:
     """Return the `Rows` of X, with the dtype of X.
 
-    Rows on the host are mapped in blocks by the threads allowed. Besides the output, memory holds
-    only the temporaries of one block per thread.
+    Rows on the host are mapped in blocks, by as many threads as are allowed. Besides the output,
+    memory holds only the temporaries of one block per thread.
 
     Parameters
     ----------
@@ -236,8 +236,8 @@ def mapped(feature_map: FeatureMap, X: Array) -> Rows:
 
     See Also
     --------
-    in_range : Rows in the precision they require.
-    signed_rows : Makes what a map with signs returns.
+    in_range : Returns rows in the precision they require.
+    signed_rows : Builds the result of a map with signs.
     """
     if is_array_api(X):
         return feature_map(X)

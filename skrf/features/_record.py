@@ -21,7 +21,7 @@ _NUMBERS = bool, int, float, complex
 
 
 def record_of(feature_map):
-    """Return what a fitted feature map learned: everything but parameters and the seed of its draw.
+    """Return what a fitted feature map learned: everything but its parameters and its seed.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def record_of(feature_map):
     Returns
     -------
     dict of str to ndarray
-        Numbers become arrays without axes, None a boolean array of shape (0,).
+        Values by name. Numbers become arrays without axes, None a boolean array of shape (0,).
 
     Raises
     ------
@@ -78,7 +78,7 @@ def restored(feature_map, record):
     Returns
     -------
     feature_map
-        A fitted copy, whose maps equal those of the recorded feature map in every bit.
+        A fitted copy whose maps are bitwise equal to those of the recorded feature map.
     """
     tree = {}
     for path, array in record.items():
@@ -152,7 +152,7 @@ def difference(one, other):
     Returns
     -------
     str or None
-        For feature maps of this library: the parameters, statistics, what was learned, or the draw.
+        For feature maps of this library: parameters, statistics, learned values or the draw.
     """
     if type(one) is not type(other):
         return f"their class, {type(one).__name__} against {type(other).__name__}"

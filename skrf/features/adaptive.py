@@ -112,12 +112,12 @@ class Mixture:
 
 @document
 class AdaptiveRF(PrincipalAxesRandomFeatures):
-    r"""Positive features drawn near the data: the most accurate positive map at small size.
+    r"""Positive features drawn near the data: the most accurate positive map of few components.
 
-    Choose it wherever positivity matters and the number of components is small: `fit` places
-    projections near the data and reweights them exactly, so that given the centres the estimate
+    Choose it if features must be positive and the number of components is small. `fit` places
+    projections near the data and reweights them exactly, so that, given the centres, the estimate
     stays unbiased for every pair, near the data or not. `transform` costs as much as for plain
-    positive features; `fit` costs O(n_components * n_centers * d) and a k-means.
+    positive features; `fit` costs O(n_components * n_centers * d) plus a k-means clustering.
 
     %(sigma)s
 
@@ -125,24 +125,25 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     ----------
     %(n_components)s
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
-        Where the bumps are placed: at centres of clusters found within each class of y, at centres
-        of clusters, or at random rows; with ``share=1`` there are none. "auto" compares clusters
-        (within classes if `fit` gets class labels) with no bumps on pilot draws that are
-        then discarded, and keeps the one whose row sums of the kernel (over the rows of the same
-        class) are closest to the exact ones: no bumps if both are equally close, and clusters if
-        the kernel is so narrow that neither is of use. If queries are balanced against keys, it
-        also tries random rows and scores bumps found on one half of the queries on the other half;
-        the winning kind is then placed again using all queries.
+        Where the Gaussian bumps of the proposal are placed: at the centres of clusters found within
+        each class of y ("classes") or among all rows ("kmeans"), or at random rows ("random"); with
+        ``share=1`` there are no bumps. "auto" uses pilot draws, which are then discarded, to
+        compare clusters (within classes if `fit` gets class labels) with no bumps. It keeps the
+        option whose row sums of the kernel (over the rows of the same class) are closest to the
+        exact ones: no bumps if both are equally close, and clusters if the kernel is too narrow for
+        either to be useful. If queries are balanced against keys, it also tries random rows, and
+        scores bumps found on one half of the queries on the other half; the winning kind is then
+        placed again using all queries.
     n_centers : int, default=None
-        Number of bumps, never more than there are distinct rows. None means n_components clusters,
-        or 1,024 random rows (n_components if that is more). Classes get clusters in proportion to
+        Number of bumps, at most the number of distinct rows. None means n_components clusters, or
+        the larger of 1,024 and n_components random rows. Classes get clusters in proportion to
         their size, and at least one each.
     tau : float or "auto", default="auto"
         Standard deviation of the bumps, from 1e-100 to 1e100.
     share : float in (0, 1] or "auto", default="auto"
-        Share of the dense proposal, which bounds the weights; 1 is dense exponential features.
-        "auto" is 0.1, or, so that the map also serves other sequences, 0.3 if queries are balanced
-        against keys (0.2 with random rows).
+        Share of the dense proposal, which bounds the weights; 1 gives dense exponential features.
+        "auto" is 0.1; if queries are balanced against keys, it is 0.3 (0.2 with random rows), so
+        that the map also works for other sequences.
     asymmetric : bool, default=False
         First balance queries against keys, as in `DenseExponentialRF`. Softmax kernel only.
     %(sigma_parameter)s
@@ -162,7 +163,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     share_ : float
         The chosen share of the dense proposal.
     choice_scores_ : dict
-        Score of every choice tried, smaller is better; empty if there was only one.
+        Scores of the options that were tried (lower is better); empty if there was only one.
 
     Raises
     ------
@@ -171,16 +172,16 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     See Also
     --------
-    DenseExponentialRF : The proposal without clusters, which learns from batches.
+    DenseExponentialRF : The proposal without clusters; it can be fitted in batches.
     ClusterNystroem : Cluster centres as landmarks; neither positive nor unbiased.
-    KernelRegressionClassifier : Uses this map by default.
+    KernelRegressionClassifier : Kernel regression on these features.
 
     Notes
     -----
-    Labels move projections to where each class lives, which makes kernel regression more accurate;
-    the estimate of the kernel stays unbiased, as it does for any centres. Labels are used if y is
-    discrete and has no more classes than there are bumps. Integers count as labels: if they are
-    counts to be regressed on, use ``centers="kmeans"`` or pass them as floats.
+    Labels move projections to the regions of each class, which makes kernel regression more
+    accurate; the estimate of the kernel stays unbiased, as it does for any centres. Labels are used
+    if y is discrete and has no more classes than there are bumps. Integers count as labels: if they
+    are regression targets, use ``centers="kmeans"`` or pass them as floats.
 
     References
     ----------

@@ -69,7 +69,7 @@ class BaseRandomFeatures(
     See Also
     --------
     gaussian.GaussianRandomFeatures : Feature maps with Gaussian projections.
-    FeatureMap : What `fit` leaves behind.
+    FeatureMap : The result of `fit`, one for each side.
 
     References
     ----------
@@ -109,7 +109,7 @@ class BaseRandomFeatures(
     def is_positive(self) -> bool:
         """Whether no feature is negative.
 
-        Features are 0 only in blocks of clusters that a row does not belong to.
+        Features of such maps are 0 only for clusters that a row is not in.
         """
         return self._is_positive if self._fitted is None else self._fitted.queries.is_positive
 
@@ -134,24 +134,24 @@ class BaseRandomFeatures(
         *,
         keys: Array | None = None,
     ) -> Self:
-        """Compute statistics and optimal parameters from the data, and draw.
+        """Compute statistics and optimal parameters from the data, and draw the random numbers.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Queries.
         y : array-like of shape (n_samples,), default=None
-            Class labels of X, for feature maps with a parameter ``centers``, which look for
-            clusters within classes; ignored by others, if keys are given, and if labels are not
-            discrete. Floats are treated as regression targets and are ignored unless
+            Class labels of X. Feature maps with a parameter ``centers`` use them to find clusters
+            within classes; other maps ignore them. They are also ignored if keys are given or if
+            they are not discrete. Floats are treated as regression targets and ignored unless
             ``centers="classes"``.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the queries, at least 0; rows of weight 0 are dropped. For feature maps that
-            look at single rows, weights count as repetitions.
+            Weights of the queries, at least 0; rows of weight 0 are dropped. Feature maps that use
+            individual rows treat weights as repetitions.
         keys : {array-like, sparse matrix} of shape (n_keys, n_features), default=None
-            Keys, on the same scale as X; None means X. Search utilities split fit parameters that
-            have the length of X, and a Pipeline does not transform them: with either, pass keys
-            that are already prepared, or leave them out.
+            Keys, on the same scale as X; None means X. scikit-learn's searches split fit parameters
+            that have the length of X, and a Pipeline does not transform fit parameters: with
+            either, pass keys that are already prepared, or omit them.
 
         Returns
         -------
@@ -177,9 +177,9 @@ class BaseRandomFeatures(
     ) -> Self:
         """Add a batch to the statistics and update the parameters.
 
-        Statistics and parameters equal those of `fit` on all batches together, to rounding. The
+        Statistics and parameters equal those of one `fit` on all batches, up to rounding. The
         random numbers are drawn at the first call and kept. Not available with ``sigma="median"``,
-        which has no mergeable statistic, and for feature maps that look at single rows.
+        which has no mergeable statistic, or for feature maps that use individual rows.
 
         Parameters
         ----------
@@ -208,15 +208,16 @@ class BaseRandomFeatures(
 
     @partial(Unless, _obstacle_to_batches)
     def fit_statistics(self, statistics: PairStatistics) -> Self:
-        """Fit to statistics of rows instead of the rows; those of parts can be merged.
+        """Fit to statistics of the rows instead of the rows themselves.
 
-        Gives the result of `fit` on the rows, to rounding.
+        The result equals that of `fit` on the rows, up to rounding. Statistics of parts of the data
+        can be merged.
 
         Parameters
         ----------
         statistics : skrf.statistics.PairStatistics
-            Of queries and keys. ``PairStatistics.of(X, full=True)`` has everything that any
-            feature map needs, and ``one.merge(other)`` gives the statistics of the rows of both.
+            Statistics of queries and keys. ``PairStatistics.of(X, full=True)`` has everything that
+            any feature map needs, and ``one.merge(other)`` returns those of the combined rows.
 
         Returns
         -------
@@ -226,7 +227,7 @@ class BaseRandomFeatures(
         Raises
         ------
         TypeError
-            If `statistics` has another type.
+            If `statistics` is not a PairStatistics.
         ValueError
             If the feature map needs moments that `statistics` lacks.
         """
@@ -328,7 +329,7 @@ class BaseRandomFeatures(
         Raises
         ------
         NotFittedError
-            Before `fit`.
+            If the feature map is not fitted.
         """
         return commit(self, self._with(self._known.redrawn(draw_seed(random_state))))
 
@@ -358,8 +359,8 @@ class BaseRandomFeatures(
             raise ValueError(f"{self!r} needs statistics of data: call fit.")
         if isinstance(self.sigma, str) or (self.sigma is None and self.kernel != "softmax"):
             raise ValueError(
-                f"sigma must be a number for fit_without_data, because sigma={self.sigma!r} stands "
-                f"for a number that data give; got {self!r}. Pass one, or call fit."
+                f"sigma must be a number for fit_without_data, because sigma={self.sigma!r} is "
+                f"computed from data; got {self!r}. Pass a number, or call fit."
             )
         fitted = clone(self).fit(np.zeros((1, n_features)))._fitted
         fitted.spec._forget_data(fitted.learned)
@@ -391,7 +392,7 @@ class BaseRandomFeatures(
 
     @property
     def feature_maps_(self) -> tuple[FeatureMap, FeatureMap]:
-        """The `FeatureMap` objects of queries and keys, which consumers hold."""
+        """The `FeatureMap` objects of queries and keys, which consumers use."""
         fitted = self._known
         return fitted.queries, fitted.keys
 
@@ -442,7 +443,7 @@ class BaseRandomFeatures(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Queries, NumPy, SciPy sparse, CuPy or torch.
+            Queries: a NumPy, SciPy sparse, CuPy or torch array.
 
         Returns
         -------
@@ -480,8 +481,8 @@ class BaseRandomFeatures(
     def log_transform(self, X: Array) -> Result:
         """Return the logarithms of the query-side features, finite at every sigma.
 
-        Only for feature maps with positive features. Feature maps with clusters give -inf in blocks
-        that a row does not belong to.
+        Available only for feature maps with positive features. Feature maps with clusters return
+        -inf for clusters that a row is not in.
 
         Parameters
         ----------
@@ -499,8 +500,8 @@ class BaseRandomFeatures(
     def log_transform_keys(self, Y: Array) -> Result:
         """Return the logarithms of the key-side features, finite at every sigma.
 
-        Only for feature maps with positive features. Feature maps with clusters give -inf in blocks
-        that a row does not belong to.
+        Available only for feature maps with positive features. Feature maps with clusters return
+        -inf for clusters that a row is not in.
 
         Parameters
         ----------

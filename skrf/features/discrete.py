@@ -230,9 +230,9 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 class PoissonRF(DiscreteRandomFeatures):
     r"""Poisson random features: powers of the inputs with Poisson counts (CRT-PoisRF).
 
-    Choose it when inputs have few columns on a common scale; on wide inputs Gaussian projections
-    are better. One rate per column, the default, is as exact as the papers' single one and far
-    better if columns differ.
+    Choose it if the inputs have few columns on a common scale; with many columns, Gaussian
+    projections are better. One rate per column, the default, is as accurate as the single rate of
+    the papers, and far more accurate if the columns differ.
 
     %(sigma)s
 
@@ -259,8 +259,8 @@ class PoissonRF(DiscreteRandomFeatures):
 
     See Also
     --------
-    GeometricRF : Counts of a geometric law.
-    DiscreteRF : Counts of the law of least mean second moment.
+    GeometricRF : Counts with a geometric distribution.
+    DiscreteRF : Counts with the distribution of smallest mean second moment.
 
     References
     ----------
@@ -306,7 +306,7 @@ class PoissonRF(DiscreteRandomFeatures):
 class GeometricRF(DiscreteRandomFeatures):
     r"""Geometric random features: powers of the inputs with geometric counts (CRT-GeomRF).
 
-    Choose it over `PoissonRF` if inputs have heavy tails: so do its counts.
+    Choose it over `PoissonRF` if the inputs have heavy tails, as its counts do.
 
     %(sigma)s
 
@@ -333,8 +333,8 @@ class GeometricRF(DiscreteRandomFeatures):
 
     See Also
     --------
-    PoissonRF : Counts of a Poisson law.
-    DiscreteRF : Counts of the law of least mean second moment.
+    PoissonRF : Counts with a Poisson distribution.
+    DiscreteRF : Counts with the distribution of smallest mean second moment.
 
     References
     ----------
@@ -425,13 +425,14 @@ def _optimal_p(products):
 
 @document
 class DiscreteRF(DiscreteRandomFeatures):
-    r"""Powers of the inputs with counts drawn from the best possible law.
+    r"""Powers of the inputs with counts drawn from the best possible distribution.
 
-    Choose it over `PoissonRF` and `GeometricRF` whenever all rows are available: of all laws that
-    the counts of a column may have, `fit` uses the one with the smallest mean second moment over
-    the pairs of rows, in closed form. Every column gets its law from the sizes of its own entries,
-    whether these are zeros, heavy tails or a few levels. `fit` costs 40 to 460 exponentials per
-    entry of at most 2,048 rows (more for larger entries), and there is no ``partial_fit``.
+    Choose it over `PoissonRF` and `GeometricRF` whenever all rows are available: of all
+    distributions that the counts of a column may have, `fit` uses the one with the smallest mean
+    second moment over the pairs of rows, which has a closed form. Each column gets its distribution
+    from the magnitudes of its own entries, so it adapts to zeros, heavy tails or a few levels.
+    `fit` costs 40 to 460 exponentials (more for larger entries) for each entry of at most 2,048
+    rows, and there is no ``partial_fit``.
 
     %(sigma)s
 
@@ -449,11 +450,11 @@ class DiscreteRF(DiscreteRandomFeatures):
     %(attributes)s
     %(offset_)s
     log_p_ : ndarray of shape (n_features, n_counts) or (1, n_counts)
-        Log probabilities of the counts 0, 1, ... under the best law.
+        Log probabilities of the counts 0, 1, ... under the best distribution.
     tail_p_, tail_share_ : ndarray of shape (n_features,) or (1,)
-        The geometric law that is mixed in so that every count can occur, p_k = p (1 - p)^k with p
-        of `GeometricRF` or 1/2, and its share: 1e-4, or the share of the rows that exceed the
-        table if that is larger.
+        The geometric distribution p_k = p (1 - p)^k that is mixed in so that every count can occur,
+        with the p of `GeometricRF` but at most 1/2, and its share: 1e-4, or the share of rows
+        beyond the range of the table if that is larger.
 
     Raises
     ------
@@ -462,16 +463,17 @@ class DiscreteRF(DiscreteRandomFeatures):
 
     See Also
     --------
-    PoissonRF : Counts of a Poisson law.
-    GeometricRF : Counts of a geometric law.
+    PoissonRF : Counts with a Poisson distribution.
+    GeometricRF : Counts with a geometric distribution.
     OptimalPositiveRF : Gaussian projections in place of powers.
 
     Notes
     -----
-    With A_k = E[exp(-x^2) x^(2k)] of queries and B_k of keys, the law is proportional to
-    sqrt(A_k B_k) / k!. If keys are the queries it is a mean of Poisson laws, one for each row, and
-    the mean second moment of a column is 1, the smallest possible. A single law for all columns
-    minimises the sum of their second moments, each in units of its minimum.
+    With A_k = E[exp(-x^2) x^(2k)] for the queries and B_k for the keys, the probability of the
+    count k is proportional to sqrt(A_k B_k) / k!. If the keys are the queries, the distribution is
+    a mean of Poisson distributions, one for each row, and the mean second moment of a column is 1,
+    the smallest possible. With ``per_feature=False``, the single distribution minimises the sum of
+    the second moments of the columns, each in units of its minimum.
 
     References
     ----------

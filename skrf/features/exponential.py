@@ -77,7 +77,7 @@ class OptimalPositiveRF(CenteredRandomFeatures):
 
     See Also
     --------
-    GeneralizedExponentialRF : The same with the parameter in view, real or complex.
+    GeneralizedExponentialRF : The same with a real or complex parameter.
     DenseExponentialRF : A matrix of parameters, for inputs whose columns differ.
     AdaptiveRF : Projections near the data.
 
@@ -196,17 +196,17 @@ def _polished(function, point):
 class GeneralizedExponentialRF(CenteredRandomFeatures):
     r"""Generalised exponential features with a complex parameter fitted to the data (CRT-GERF).
 
-    Choose it for linear models when low variance matters most and features may be negative: the
-    family contains trigonometric, positive and optimal positive features, and the fit picks the
-    best of them all. Queries and keys are mapped differently unless the fitted map is real; if you
+    Choose it when low variance matters most and features may be negative: the
+    family contains trigonometric, positive and optimal positive features, and `fit` picks its best
+    member. Queries and keys are mapped differently unless the fitted map is real; if you
     need only one side (linear models on ``transform``), prefer a symmetric feature map.
 
     %(sigma)s
 
     Parameters
     ----------
-    %(n_components)s Every projection makes two unless the fitted map is real: an
-        even number, or 1, which folds the pair with a random phase.
+    %(n_components)s Every projection makes two unless the fitted map is real, so
+        the number must be even, or 1, which folds the pair into one with a random phase.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -341,11 +341,11 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 class DenseExponentialRF(PrincipalAxesRandomFeatures):
     r"""Optimal positive features fitted along each principal axis of the data (FAVOR#).
 
-    Choose it over `OptimalPositiveRF` when the data are stretched, so that a few directions hold
-    most of the variance: the fit costs O(n d^2 + d^3) and the variance is never larger on
-    average. With ``asymmetric=True`` (softmax kernel) queries and keys of different covariances
-    are balanced first. The two sides are then mapped differently, so for linear models prefer a
-    symmetric feature map.
+    Choose it over `OptimalPositiveRF` if a few directions hold most of the variance of the data:
+    the fit costs O(n d^2 + d^3), and the variance is never larger on average. With
+    ``asymmetric=True`` (softmax kernel), queries and keys with different covariances are balanced
+    first. The two sides are then mapped differently, so for linear models prefer a symmetric
+    feature map.
 
     %(sigma)s
 
@@ -379,7 +379,7 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     See Also
     --------
     OptimalPositiveRF : One number in place of the matrix.
-    AdaptiveRF : Projections near the data, with this proposal among others.
+    AdaptiveRF : Projections near the data, mixed with this proposal.
 
     References
     ----------

@@ -208,11 +208,11 @@ class GaussianMap(FeatureMap):
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):
-    """Base of the feature maps that map products omega.x with a nonlinearity.
+    """Base class of the feature maps that apply a nonlinearity to the products omega.x.
 
     See Also
     --------
-    skrf.features.positive.CenteredRandomFeatures : Those whose error depends on the origin.
+    skrf.features.positive.CenteredRandomFeatures : Maps whose error depends on the origin.
     skrf.projections.Coupling : How projections are drawn.
 
     References

@@ -166,43 +166,47 @@ class HybridRF(CenteredRandomFeatures):
     r"""Hybrid random features: estimates of several feature maps combined pair by pair.
 
     Choose it if both close and distant pairs must be accurate and features may be negative. With
-    ``coefficients="clustered"`` every pair of a query cluster and a key cluster has its own
-    estimator, and features are positive, or 0 in the columns of other clusters. The two sides are
-    mapped differently; for linear models on ``transform`` alone prefer a symmetric feature map.
+    ``coefficients="clustered"``, every pair of a query cluster and a key cluster has its own
+    estimator, and by default features are positive, or 0 in the columns of other clusters. Queries
+    and keys are mapped differently; for linear models on ``transform`` alone, prefer a symmetric
+    feature map.
 
     %(sigma)s
 
     Parameters
     ----------
     n_components : int, default=100
-        Upper limit of the number of components, which are products; ``n_components_`` is the
-        actual number. Below the smallest product the first base is used alone.
+        Upper limit on the number of components, which are products of features; ``n_components_``
+        is the actual number. If not even the smallest product fits, the first base is used alone.
     base : tuple of str or feature map, default=("positive", "trigonometric")
-        Two or more bases, ordered from distant to close pairs: "positive", "hyperbolic",
-        "trigonometric" or an unfitted instance such as ``OptimalPositiveRF()``. Instances must be
-        unbiased and symmetric, and do not see labels. Sigma, kernel, center, sizes and seeds are
-        set here, and with ``shared=True`` so are coupling and projection. Unused with clusters.
+        Two or more bases, from the one for distant pairs to the one for close pairs: "positive",
+        "hyperbolic", "trigonometric" or an unfitted instance such as ``OptimalPositiveRF()``.
+        Instances must be unbiased and symmetric, and do not receive labels. HybridRF sets their
+        sigma, kernel, center, sizes and seeds and, with ``shared=True``, their coupling and
+        projection. Not used with clusters.
     coefficients : {"angular", "gaussian", "clustered"} or Coefficients, default="angular"
         Weights of p + 1 bases. "angular": f, f (1 - f), ..., (1 - f)^p, where f is the angle
-        between the inputs over pi; "gaussian": 1 - g_1, g_1 - g_2, ..., g_p with Gaussians g_k of
-        their distance; "clustered": membership in clusters; or your own for two bases, a
+        between the inputs, divided by pi; "gaussian": 1 - g_1, g_1 - g_2, ..., g_p with Gaussians
+        g_k of their distance; "clustered": membership in clusters; or, for two bases, your own
         `skrf.features.Coefficients`.
     n_coefficients : int, default=None
-        Number of coefficient features. None is sqrt(n_components / c) - 1 rounded down, from 0 to
-        8, where c is the number of components per projection that one of them adds (for two bases,
-        the columns of both).
+        Number of coefficient features. None means sqrt(n_components / c) - 1, rounded down and
+        limited to between 0 and 8, where c is the number of components per projection that one
+        coefficient feature adds (for two bases, the number of columns of both).
     tau : float, tuple of float or "median", default="median"
-        Widths of the Gaussian coefficients in scaled inputs: p numbers, the largest first. A single
-        number stands for tau, tau/2, tau/4 and so on; "median" uses the median distance as tau.
+        Widths of the Gaussian coefficients, in units of the scaled inputs: p numbers, the largest
+        first. A single number tau means tau, tau/2, tau/4 and so on; "median" uses the median
+        distance as tau.
     shared : bool, default=True
-        Whether bases with Gaussian projections share them, drawn with `coupling`; other bases are
-        independent. With False all bases are, instances keep their own coupling, and ``omega_`` is
-        that of the first base.
+        Whether bases with Gaussian projections share one set of them, drawn with `coupling`; other
+        bases are independent. With False, all bases are independent, instances keep their own
+        coupling, and ``omega_`` is that of the first base.
     n_clusters : int or tuple of two int, default=2
-        Number of query clusters and of key clusters, or both, reduced if n_components is too small.
+        Numbers of query clusters and of key clusters; an int stands for both. They are reduced if
+        n_components is too small.
     recenter : bool, default=True
-        With clusters, shift every pair of them to its own origin and use optimal positive features.
-        False uses the complex diagonal scaling of the paper.
+        With clusters, shift every pair of clusters to its own origin and use optimal positive
+        features. False uses the complex diagonal scaling of the paper.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -219,7 +223,7 @@ class HybridRF(CenteredRandomFeatures):
     tau_ : float or ndarray of shape (p,)
         Widths of the Gaussian coefficients; a float for two bases.
     query_centers_, key_centers_ : ndarray of shape (p, n_features) and (q, n_features)
-        Centres of the clusters, in scaled, shifted inputs.
+        Centres of the clusters, in coordinates of the scaled, shifted inputs.
     rho_ : ndarray of shape (p, q)
         Root rho of the features of every pair of clusters, as in `OptimalPositiveRF`; only with
         recentred clusters.
@@ -252,7 +256,8 @@ class HybridRF(CenteredRandomFeatures):
     >>> bool(abs(error).mean() < 0.1)
     True
 
-    Any unbiased, symmetric feature maps can be joined; optimal positive features beat plain ones:
+    Any unbiased, symmetric feature maps can be combined; optimal positive features are more
+    accurate than plain ones:
 
     >>> from skrf import OptimalPositiveRF
     >>> better = HybridRF(

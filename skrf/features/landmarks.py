@@ -327,8 +327,8 @@ class CentersOfClusters(BaseRandomFeatures):
 
     def _check_variance(self, learned):
         raise NotImplementedError(
-            f"{type(self).__name__} has no variance: given its centres nothing is random, and what "
-            "its estimate lacks is bias, which theory.compare measures."
+            f"{type(self).__name__} has no variance: given its centres, nothing is random. Its "
+            "error is bias, which theory.compare measures."
         )
 
     def _log_variance(self, fitted, X, Y):
@@ -340,29 +340,30 @@ class ClusterNystroem(CentersOfClusters):
     r"""Nystroem features on cluster centres, found within each class if labels are given.
 
     Choose it for kernel regression with few components if sums need not be positive: on rows like
-    those of `fit` it is on average more accurate than any random map of this library. It is
-    neither positive nor unbiased: it estimates the kernel of the parts of two rows that the
-    landmarks see, and falls to 0 far from all landmarks. Denominators may then be 0 or negative;
-    for such rows kernel regression returns the mean or the class shares of the training set.
+    those of `fit`, it is on average more accurate than any random map of this library. It is
+    neither positive nor unbiased: the estimate is the kernel projected on the span of the
+    landmarks, which falls to 0 far from all of them. Denominators can then be 0 or negative; for
+    such rows, kernel regression returns the mean or the class shares of the training set.
 
     %(sigma)s
 
     Parameters
     ----------
     n_components : int, default=100
-        Number of landmarks and of components, never more than there are distinct rows (which are
+        Number of landmarks, and so of components; at most the number of distinct rows (which are
         then the landmarks), and a few less if a class has fewer distinct rows than its share.
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
-        What the landmarks are: centres of clusters found within each class of y, centres of
-        clusters, or random rows. "auto" uses the first if `fit` gets class labels, otherwise the
-        second. Classes get clusters in proportion to their size, and at least one each.
+        What the landmarks are: centres of clusters found within each class of y ("classes") or
+        among all rows ("kmeans"), or random rows ("random"). "auto" means "classes" if `fit` gets
+        class labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at
+        least one each.
     kernel : {"gaussian", "laplacian"}, default="gaussian"
-        exp(-sigma^2 \|x - y\|^2 / 2), or exp(-sigma \|x - y\|_1), which suits columns of which a
-        few differ much; its features cost more where rows have many columns.
+        exp(-sigma^2 \|x - y\|^2 / 2), or exp(-sigma \|x - y\|_1), which suits rows that
+        differ much in only a few columns; its features cost more if there are many columns.
     sigma : float, "scale", "median" or None, default=None
-        Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-        one over the median distance between at most 1,000 rows. Both look at queries only. None is
-        "scale".
+        Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), equivalent to gamma="scale" in SVC;
+        "median" is one over the median distance between at most 1,000 rows. Both use queries only.
+        None means "scale".
     %(random_state)s
 
     Attributes
@@ -372,7 +373,7 @@ class ClusterNystroem(CentersOfClusters):
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale in three notations.
+        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
     statistics_ : PairStatistics
         Statistics of the distinct rows seen by `fit`.
     n_features_in_ : int
@@ -393,11 +394,12 @@ class ClusterNystroem(CentersOfClusters):
 
     Notes
     -----
-    The landmarks do not depend on sigma. `fit` costs a k-means and O(n_components^3), `transform`
-    O(n_components (n_features + n_components)) per row. Both work in float64 even for float32
-    rows, whose features are returned as float32. Labels are used as in `AdaptiveRF`: they must be
-    discrete, with at most ``n_components`` classes, and not floats unless ``centers="classes"``.
-    `redraw` changes nothing.
+    The landmarks do not depend on sigma. `fit` costs a k-means clustering plus O(n_components^3),
+    `transform` O(n_components (n_features + n_components)) per row. Both work in float64 even for
+    float32 rows, whose features are returned as float32. Labels are used as in `AdaptiveRF`: they
+    must be discrete, with at most ``n_components`` classes, and floats only if
+    ``centers="classes"``.
+    `redraw` has no effect.
 
     References
     ----------

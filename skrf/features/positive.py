@@ -21,11 +21,11 @@ _VARIANTS = {
 
 
 class CenteredRandomFeatures(GaussianRandomFeatures):
-    """Base of the maps whose variance depends on the origin, which they shift to the midpoint.
+    """Base class of the maps whose variance depends on the origin; they shift it to the midpoint.
 
     See Also
     --------
-    skrf.features.gaussian.GaussianRandomFeatures : Maps that are not shifted.
+    skrf.features.gaussian.GaussianRandomFeatures : The base class without the shift.
     skrf.OptimalPositiveRF : An example.
 
     References
@@ -68,17 +68,17 @@ class PositiveRF(CenteredRandomFeatures):
     Choose `OptimalPositiveRF` instead unless you need the plain form: it costs the same, and its
     log second moment, averaged over the data, is never larger. The hyperbolic variant needs half
     as many projections for the same number of columns. The regularised variant has projections of
-    bounded length and estimates a slightly smaller kernel.
+    fixed length and estimates a slightly smaller kernel.
 
     %(sigma)s
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two per projection: an even
-        number, or 1, which is a plain exponential.
+    %(n_components)s The hyperbolic variant makes two per projection, so the number
+        must be even, or 1, which gives a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         exp(w.x - |x|^2); the pair exp(+-w.x - |x|^2); or the first with all projections scaled to
-        length sqrt(d), which is unbiased for a slightly smaller kernel of its own.
+        length sqrt(d), which is unbiased for a slightly smaller kernel.
     %(sigma_parameter)s
     %(kernel)s
     %(coupling)s
@@ -99,7 +99,7 @@ class PositiveRF(CenteredRandomFeatures):
     See Also
     --------
     OptimalPositiveRF : The same with the parameter of smallest variance.
-    SimplexRF : The same in simplex blocks.
+    SimplexRF : The same features with simplex coupling.
 
     References
     ----------
@@ -161,17 +161,17 @@ class PositiveRF(CenteredRandomFeatures):
 class SimplexRF(PositiveRF):
     """Positive features with simplex-coupled projections.
 
-    Choose it for the smallest mean squared error among positive features of the plain form: inside
-    a block the directions repel each other, which beats orthogonal blocks for every pair of
+    Choose it for the smallest mean squared error among plain positive features: the directions
+    within a block repel each other, which is more accurate than orthogonal blocks for every pair of
     points (except in the hyperbolic variant, whose mirrored columns attract).
-    `OptimalPositiveRF(coupling="simplex")` combines the two ideas.
+    `OptimalPositiveRF(coupling="simplex")` combines this coupling with optimal positive features.
 
     %(sigma)s
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two per projection: an even
-        number, or 1, which is a plain exponential.
+    %(n_components)s The hyperbolic variant makes two per projection, so the number
+        must be even, or 1, which gives a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         As in `PositiveRF`.
     %(sigma_parameter)s
@@ -193,8 +193,8 @@ class SimplexRF(PositiveRF):
     See Also
     --------
     SimplexRFPlus : Directions that also depend on the norms.
-    PositiveRF : The same features under the other couplings.
-    theory.expected_conformity : The property of a coupling that decides the error.
+    PositiveRF : The same features with other couplings.
+    theory.expected_conformity : The property of a coupling that determines the error.
 
     References
     ----------
@@ -239,14 +239,14 @@ class SimplexRFPlus(SimplexRF):
 
     Choose it for wide kernels: close to the centre of the data its error is below that of
     `SimplexRF`, especially with few input features. Farther out the two agree. It has no
-    closed-form variance, and its draw costs a few sweeps over every block.
+    closed-form variance, and drawing it takes a few sweeps over every block.
 
     %(sigma)s
 
     Parameters
     ----------
-    %(n_components)s The hyperbolic variant makes two per projection: an even
-        number, or 1, which is a plain exponential.
+    %(n_components)s The hyperbolic variant makes two per projection, so the number
+        must be even, or 1, which gives a plain exponential.
     variant : {"exponential", "hyperbolic", "regularized"}, default="exponential"
         As in `PositiveRF`.
     %(sigma_parameter)s
@@ -268,7 +268,7 @@ class SimplexRFPlus(SimplexRF):
     See Also
     --------
     SimplexRF : Directions that do not depend on the norms, with a closed-form variance.
-    PositiveRF : The same features under the other couplings.
+    PositiveRF : The same features with other couplings.
 
     References
     ----------

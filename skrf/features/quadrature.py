@@ -190,34 +190,36 @@ class LatticeMap(FeatureMap):
 
 @document
 class QuadratureFourierFeatures(BaseRandomFeatures):
-    r"""Cosines and sines of frequencies on a lattice, for at most three columns.
+    r"""Fourier features with frequencies on a lattice, for at most three columns.
 
-    Choose it for ridge regression on one to three columns, such as times and places: nothing is
-    random, and the kernel is exact to many digits if rows extend over few length scales. With more
-    columns a lattice has too few frequencies on every axis: use `RFFSampler`. Features have signs,
-    so kernel regression and attention, which divide by sums of them, should not use it.
+    Choose it for ridge regression on one to three columns, such as times or locations: nothing is
+    random, and the kernel is accurate to many digits if the rows span only a few length scales.
+    With more columns, a lattice has too few frequencies on every axis: use `RFFSampler`. Features
+    can be negative, so do not use it for kernel regression or attention, which divide by sums of
+    features.
 
-    Features repeat after a period. Rows far outside of the box that `fit` has seen would be taken
-    for others, so they are moved to its edge, with a margin at which the kernel to rows in the box
-    is nearly 0: there predictions return to the mean, and standard deviations to the prior's.
+    Features are periodic. Rows far outside the box of the rows seen by `fit` would be mistaken for
+    others, so they are moved to the edge of the box plus a margin, where the kernel with rows in
+    the box is nearly 0: predictions there return to the mean, and standard deviations to those of
+    the prior.
 
     %(sigma)s
 
     Parameters
     ----------
     n_components : int, default=256
-        The most components: as many frequencies as make no more, an odd number of components.
+        Largest number of components; the actual number is odd, with as many frequencies as fit.
     %(sigma_parameter)s
     kernel : str, default="gaussian"
-        "gaussian", exp(-sigma^2 \|x - y\|^2 / 2), or "matern12", "matern32" or "matern52", Matern
-        of smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma, whose error falls slowly with the
-        number of components.
+        "gaussian", exp(-sigma^2 \|x - y\|^2 / 2), or "matern12", "matern32" or "matern52", the
+        Matern kernel of smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma. The error of Matern
+        kernels falls slowly with the number of components.
     margin : float, default=4.0
-        Margin on each side of the box, in length scales. Smaller ones make the kernel of rows in
-        the box more exact, and that of rows outside wrong.
+        Margin on each side of the box, in length scales. A smaller margin makes the kernel more
+        accurate for rows in the box, but wrong for rows outside it.
     box : array-like of shape (n_features, 2), default=None
-        Lower and upper end of every column. None takes those of the rows seen by `fit`, without
-        rows that lie far outside of the others. Batches need a box.
+        Lower and upper end of every column. None takes them from the rows seen by `fit`, except for
+        rows that lie far outside the others. Required for fitting in batches.
     random_state : int, RandomState instance or None, default=None
         Unused, because nothing is drawn.
 
@@ -226,13 +228,13 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
     box_ : ndarray of shape (n_features, 2)
         The box, without margin.
     omega_ : ndarray of shape (n_frequencies, n_features)
-        The frequencies, not multiplied by sigma, without 0; 0 for columns without extent.
+        The nonzero frequencies, not multiplied by sigma; 0 for columns without extent.
     weights_ : ndarray of shape (n_frequencies + 1,)
-        Their weights, beginning with that of frequency 0; they add up to 1.
+        Weights of the frequencies, starting with that of frequency 0; they add up to 1.
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale in three notations.
+        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
     statistics_ : PairStatistics
         Mergeable statistics of the queries and keys seen by `fit`.
     n_features_in_ : int
@@ -252,11 +254,11 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
 
     Notes
     -----
-    The spectral density at frequencies 2 pi j / T is that of the kernel plus its images at
-    distances T, 2 T and so on (Poisson's sum). T is the extent of the box, with one margin, plus a
-    gap; frequencies up to a radius are kept, and their weights add up to 1, so that the kernel of a
-    row with itself is exact. For the Gaussian kernel gap and radius are equal, in length scales;
-    for Matern kernels the gap is the one of least bound.
+    By Poisson's summation formula, the spectral density at frequencies 2 pi j / T gives the kernel
+    plus its images at distances T, 2 T and so on. T is the extent of the box, with one margin, plus
+    a gap. Frequencies up to a radius are kept, and their weights add up to 1, so the kernel of a
+    row with itself is exact. For the Gaussian kernel, gap and radius are equal, in length scales;
+    for Matern kernels, the gap is the one with the smallest error bound.
 
     References
     ----------
@@ -309,10 +311,10 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
         return super()._obstacle_to_merging()
 
     def kernel_error_bound(self) -> float:
-        """Return an upper bound of the error of the kernel of two rows.
+        """Return an upper bound on the error of the kernel of two rows.
 
-        It holds for a row in the box and one in the box or its margin. Measured errors are a few
-        times smaller.
+        It holds if one row is in the box and the other is in the box or its margin. Measured errors
+        are a few times smaller.
 
         Returns
         -------

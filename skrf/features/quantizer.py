@@ -111,36 +111,37 @@ class IndicatorMap(FeatureMap):
 
 @document
 class ClusterQuantizer(CentersOfClusters):
-    r"""A kernel with keys that are moved to the nearest of `n_components` centres.
+    r"""Features of a kernel whose keys are moved to the nearest of `n_components` centres.
 
-    Features of a query are its kernel with every centre, features of a key are 1 at the nearest
-    centre and 0 elsewhere, so sums over keys are counts. In kernel regression, whose default it is,
-    the rows are replaced by the centres of their clusters: a Nadaraya-Watson estimate from
-    prototypes. Nothing is random but the start of k-means, all features are positive, and the error
-    is bias: distances within a cluster are lost.
+    The features of a query are its kernel values with all centres; those of a key are 1 at the
+    nearest centre and 0 elsewhere, so sums over keys are counts. In kernel regression, where this
+    map is the default, the rows are replaced by the centres of their clusters, which gives a
+    Nadaraya-Watson estimate from prototypes. Only the start of k-means is random, no feature is
+    negative, and the error is bias: distances within a cluster are lost.
 
-    With labels, centres are found within every class, and kernel classification moves every
-    training row to a centre of its class; `transform_keys`, which knows no labels, takes the
-    nearest of all.
+    With labels, centres are found within each class, and kernel classification moves each training
+    row to a centre of its own class; `transform_keys`, which gets no labels, uses the nearest of
+    all centres.
 
     %(sigma)s
 
     Parameters
     ----------
     n_components : int, default=100
-        Number of centres and of components, never more than there are distinct rows (which are then
+        Number of centres, and so of components; at most the number of distinct rows (which are then
         the centres, once for each of their labels), and a few less if a class has fewer distinct
         rows than its share.
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
-        What the centres are: those of clusters found within each class of y, those of clusters, or
-        random rows. "auto" uses the first if `fit` gets class labels, otherwise the second. Classes
-        get clusters in proportion to their size, and at least one each.
+        What the centres are: those of clusters found within each class of y ("classes") or among
+        all rows ("kmeans"), or random rows ("random"). "auto" means "classes" if `fit` gets class
+        labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at least
+        one each.
     kernel : {"gaussian", "softmax"}, default="gaussian"
-        exp(-sigma^2 \|x - y\|^2 / 2) or exp(sigma^2 x.y). Attention sets the second.
+        exp(-sigma^2 \|x - y\|^2 / 2) or exp(sigma^2 x.y). Attention sets "softmax".
     sigma : float, "scale", "median" or None, default=None
-        Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), as SVC's gamma="scale"; "median" is
-        one over the median distance between at most 1,000 rows. Both look at queries only. None is
-        "scale", and 1 under the softmax kernel.
+        Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), equivalent to gamma="scale" in SVC;
+        "median" is one over the median distance between at most 1,000 rows. Both use queries only.
+        None means "scale", or 1 for the softmax kernel.
     %(random_state)s
 
     Attributes
@@ -148,12 +149,12 @@ class ClusterQuantizer(CentersOfClusters):
     centers_ : ndarray of shape (n_components_, n_features)
         The centres, in units of X.
     center_labels_ : ndarray of shape (n_components_,) or None
-        Their labels, or the numbers of the classes where kernel classification got floats; None if
+        Labels of the centres, or class indices if kernel classification got float labels; None if
         there are no classes.
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale in three notations.
+        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
     statistics_ : PairStatistics
         Statistics of the distinct rows seen by `fit`.
     n_features_in_ : int
@@ -217,7 +218,7 @@ class ClusterQuantizer(CentersOfClusters):
 
 
 def lacks_rows(feature_map, n_rows):
-    """Return whether a map places its components near rows, and wants more of them than rows."""
+    """Return whether a map places components near rows and has more of them than there are rows."""
     return isinstance(feature_map, (AdaptiveRF, ClusterQuantizer)) and (
         n_rows < feature_map.n_components
     )

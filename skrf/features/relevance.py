@@ -53,8 +53,8 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     The kernels of this library treat all columns alike. In well under a second, this scaler finds
     the multipliers with which kernel regression on a sample best predicts each row from the others.
-    It keeps the total variance, so that sigma keeps its meaning. Uninformative columns shrink. Put
-    it after a StandardScaler and before any feature map.
+    It shrinks uninformative columns and preserves the total variance, so that sigma keeps its
+    meaning. Put it after a StandardScaler and before any feature map.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     criterion : {"leave-one-out", "evidence"}, default="leave-one-out"
         What the multipliers maximise: the accuracy with which kernel regression predicts each row
         from the others, or, for regression targets, the marginal likelihood of ridge regression,
-        that is, of a Gaussian process with a length scale for every column. "evidence" is usually
+        that is, of a Gaussian process with one length scale per column. "evidence" is usually
         better before `ApproxKernelRidge`, and often worse before kernel regression.
     random_state : int, RandomState instance or None, default=None
         Source of the seed for drawing these rows; it has no effect if all rows are used.
@@ -86,7 +86,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     See Also
     --------
-    KernelRegressionClassifier : The estimator that the multipliers are chosen for.
+    KernelRegressionClassifier : The estimator for which the multipliers are chosen.
     DenseExponentialRF : A map that adapts to principal axes, not to targets.
     sklearn.preprocessing.StandardScaler : One multiplier per column without a target.
 
@@ -105,9 +105,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     projections, they are used instead.
 
     On eight UCI sets with 128 components, kernel regression gains on average 2.5 points of
-    accuracy with `AdaptiveRF` and 2.0 with `ClusterNystroem`. If there are dozens of columns and
-    tens of thousands of rows to tell them apart, the noise of the multipliers may cost more than
-    they gain, as on chess: let a search compare with the columns as they are.
+    accuracy with `AdaptiveRF` and 2.0 with `ClusterNystroem`. With dozens of columns and tens of
+    thousands of rows to learn from, the noise of the multipliers may cost more than they gain, as
+    on chess: let a search compare them with the unscaled columns.
 
     References
     ----------
@@ -194,12 +194,12 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         return passes_of_fit(self, scope)
 
     def transform(self, X: Array) -> Result:
-        """Return X with every column multiplied.
+        """Return X with every column multiplied by its relevance.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows, NumPy, SciPy sparse, CuPy or torch.
+            Rows: a NumPy, SciPy sparse, CuPy or torch array.
 
         Returns
         -------
@@ -215,7 +215,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows that were transformed.
+            Transformed rows.
 
         Returns
         -------

@@ -30,14 +30,14 @@ class RFFSampler(GaussianRandomFeatures):
 
     Parameters
     ----------
-    %(n_components)s Every projection makes two: an even number, or 1, which is
-        a single cosine with a random phase.
+    %(n_components)s Every projection makes two, so the number must be even, or 1,
+        which gives a single cosine with a random phase.
     %(sigma_parameter)s
     kernel : str, default="gaussian"
         "gaussian", exp(-sigma^2 \|x - y\|^2 / 2); "softmax", exp(sigma^2 x.y); "laplacian",
         exp(-sigma \|x - y\|_1); "cauchy", the product over columns of
-        1 / (1 + sigma^2 (x_l - y_l)^2); "matern12", "matern32" or "matern52", Matern of
-        smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma.
+        1 / (1 + sigma^2 (x_l - y_l)^2); "matern12", "matern32" or "matern52", the Matern
+        kernel of smoothness 1/2, 3/2 or 5/2 and length scale 1/sigma.
     %(coupling)s
     %(projection)s
     %(random_state)s
@@ -59,9 +59,9 @@ class RFFSampler(GaussianRandomFeatures):
 
     Notes
     -----
-    With orthogonal projections the variance of the Matern kernels is exact. That of "laplacian" and
-    "cauchy" is bounded by 1 + 3 (b - 1) / (d^2 - 1) times the variance of independent projections,
-    b being the rows of a block; it is usually smaller than that.
+    With orthogonal projections, the closed form is exact for the Matern kernels. For "laplacian"
+    and "cauchy" it is an upper bound: 1 + 3 (b - 1) / (d^2 - 1) times the variance of independent
+    projections, where b is the number of rows in a block; the actual variance is usually smaller.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""How omega is drawn: couplings of Gaussian rows and the projections they make."""
+"""How projections are drawn: couplings of Gaussian rows, and the matrices that they produce."""
 
 from typing import Literal, TypeAlias
 
@@ -40,7 +40,7 @@ PROJECTIONS = {
 
 
 def coupling_of(coupling, projection="dense"):
-    """Return a coupling, given as such or by name, for a way to store the projection."""
+    """Return a coupling, given as an object or by name, for one way of storing the projection."""
     if isinstance(coupling, Coupling):
         return coupling
     allowed = PROJECTIONS[projection]

@@ -27,7 +27,7 @@ class Projection(ABC):
     See Also
     --------
     DenseProjection : A projection stored as a matrix.
-    Coupling : Draws them.
+    Coupling : Draws projections.
 
     References
     ----------
@@ -69,8 +69,8 @@ class DenseProjection(Projection):
 
     See Also
     --------
-    Projection : The contract.
-    Coupling : Draws them.
+    Projection : The interface.
+    Coupling : Draws projections.
 
     References
     ----------
@@ -119,12 +119,12 @@ def dense_bytes(n_projections: int, n_features: int) -> int:
 
 
 class Coupling(ABC):
-    """A joint law of the rows of a projection; each row is N(0, I_d).
+    """A joint distribution of the rows of a projection; each row is N(0, I_d).
 
     See Also
     --------
     Projection : The object that it draws.
-    skrf.theory.expected_conformity : The property of a coupling that decides the error.
+    skrf.theory.expected_conformity : The property of a coupling that determines the error.
 
     References
     ----------
@@ -137,7 +137,7 @@ class Coupling(ABC):
         """Return a `Projection` drawn with the NumPy Generator `rng`."""
 
     def n_bytes(self, n_projections: int, n_features: int) -> int:
-        """Return about how many bytes a drawn projection holds, rather too few than too many."""
+        """Return about how many bytes a drawn projection holds; too few rather than too many."""
         return 8 * n_projections  # `squared_norms`
 
     def blocks(self, n_projections: int, n_features: int) -> dict[int, int]:
@@ -147,8 +147,8 @@ class Coupling(ABC):
     def pair_cosine(self, block_rows: int) -> float | None:
         """Return the cosine between two rows of a block if the rows follow the block law.
 
-        Under that law, norms are independent chi_d and every pair of directions has one fixed
-        cosine and a uniform rotation. Return None if rows of a block are coupled in another way:
-        closed forms of pair terms are known only for this law.
+        Under that law, the norms are independent and follow chi_d, all pairs of directions have
+        the same fixed cosine, and the rotation is uniform. Return None if the rows of a block are
+        coupled in another way: closed forms of pair terms are known only for this law.
         """
         return 0.0

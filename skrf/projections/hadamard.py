@@ -62,7 +62,7 @@ class HadamardProjection(Projection):
     radii : ndarray of shape (n_blocks, order), default=None
         Sizes that multiply D_3, with mean square 1 in every block; None means 1.
     simplices : bool, default=False
-        Whether S is the simplex of the rows that a block keeps rather than the identity.
+        Whether S is a simplex of the rows that a block keeps, instead of the identity.
     sweeps : ndarray of shape (n_blocks, n_sweeps, order), default=None
         The shares of `swept` that turn simplices into those of simplex+, 0 for rows that are cut.
     norms : ndarray of shape (n_projections,), default=None
@@ -110,11 +110,11 @@ class HadamardProjection(Projection):
         return replace(self, matrix=matrix if self.matrix is None else self.matrix @ matrix)
 
     def with_norms(self, norm):
-        """Return the projection whose rows keep their directions and have one given length."""
+        """Return the projection whose rows keep their directions but all have a given length."""
         return replace(self, lengths=self.lengths * (norm / np.sqrt(self.squared_norms)))
 
     def scaled(self, factor):
-        """Return the projection with all rows times a number."""
+        """Return the projection with all rows multiplied by a number."""
         return replace(self, lengths=factor * self.lengths)
 
     def multiply(self, X):

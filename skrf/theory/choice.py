@@ -48,11 +48,11 @@ def kernel_variance(
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        As ``feature_map.kernel_variance(X, Y, log=log)``.
+        The result of ``feature_map.kernel_variance(X, Y, log=log)``.
 
     See Also
     --------
-    n_components_for : The number of components needed for an error.
+    n_components_for : The number of components needed for a given error.
     chebyshev_bound : A bound on the probability of an error.
     skrf.RFFSampler.kernel_variance : The same as a method.
 
@@ -83,17 +83,17 @@ def default_feature_maps(
     Parameters
     ----------
     n_components : int, default=100
-        Number of components; maps with pairs use one less if it is odd.
+        Number of components; maps whose features come in pairs use one fewer if it is odd.
     sigma : float, "scale", "median" or None, default=None
-        Multiplier of the inputs; None is "scale", and 1 under the softmax kernel.
+        Multiplier of the inputs; None means "scale", or 1 for the softmax kernel.
     kernel : {"gaussian", "softmax"}, default="gaussian"
         The kernel.
 
     Returns
     -------
     dict of str to feature map
-        Unfitted feature maps by name. The softmax kernel adds asymmetric ones, the Gaussian kernel
-        landmarks.
+        Unfitted feature maps by name: for the softmax kernel also asymmetric ones, for the Gaussian
+        kernel also landmarks.
 
     See Also
     --------
@@ -128,7 +128,7 @@ def default_feature_maps(
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of `compare`.
+    """One row of the table that `compare` returns.
 
     Parameters
     ----------
@@ -138,28 +138,28 @@ class Comparison:
         The unfitted feature map.
     predicted : float
         Root mean square over all draws of the relative error of the kernel matrix (Frobenius norm),
-        in closed form; NaN if none is known.
+        in closed form; NaN if no closed form is known.
     source : {"exact", "bound", "none"}
-        Whether `predicted` is exact, an upper bound, or not known: then `measured` estimates it.
+        Whether `predicted` is exact, an upper bound or unknown (then `measured` estimates it).
     measured : float
         The same root mean square over the draws that were made.
     standard_error : float
-        Of `measured`.
+        Standard error of `measured`.
     typical : float
         Median over these draws of the relative error.
     heavy_tail : bool
-        Whether the root mean square is more than three times `typical`: it then rests on rare draws
-        with very large errors, and most draws are far better.
+        Whether the root mean square is more than three times `typical`: it is then dominated
+        by rare draws with very large errors, and most draws are far better.
     log_error : float
         Median over pairs, then over draws, of ``abs(log estimate - log kernel)``; an estimate
         that is not positive counts as infinitely wrong.
     sum_error : float
-        The same for sums over keys, as in kernel regression: median over queries, where a row is
-        not a key of itself.
+        The same for sums over keys, as in kernel regression: the median over queries, where a row
+        is not its own key.
     is_positive : bool
         Whether the fitted features are positive.
     cost : int
-        Multiplications of one row by projections.
+        Number of multiplications to project one row.
 
     See Also
     --------
@@ -182,7 +182,7 @@ class Comparison:
 
 
 class ComparisonTable(Table[Comparison]):
-    """The rows of `compare`, a list that prints as a table.
+    """The rows that `compare` returns, a list that prints as a table.
 
     Parameters
     ----------
@@ -224,8 +224,9 @@ def compare(
 ) -> ComparisonTable:
     """Return predicted and measured errors of the kernel matrix for several feature maps.
 
-    They are errors of the kernel, not of predictions: a model on features that are off by a tenth
-    may be as accurate as the exact one. To choose for a task, search over the feature maps.
+    These are errors of the kernel, not of predictions: a model may be as accurate with features
+    whose kernel is off by a tenth as with the exact kernel. To choose a map for a task, search over
+    feature maps.
 
     Parameters
     ----------
@@ -236,18 +237,18 @@ def compare(
     n_components : int, default=100
         Number of components of the default feature maps.
     sigma : float, "scale", "median" or None, default=None
-        Multiplier of their inputs.
+        Multiplier of the inputs of the default feature maps.
     kernel : {"gaussian", "softmax"}, default="gaussian"
-        Their kernel.
+        Kernel of the default feature maps.
     feature_maps : dict of str to feature map, default=None
-        Feature maps to compare; None means `default_feature_maps`, and for at most three columns
-        `QuadratureFourierFeatures`.
+        Feature maps to compare; None means `default_feature_maps` and, for the Gaussian kernel and
+        at most three columns, `QuadratureFourierFeatures`.
     criterion : {"log", "frobenius", "sums"}, default="log"
         The error by which the table is sorted: ``log_error``, ``measured`` or ``sum_error``.
     random_state : int, default=0
         First of the 50 seeds used, and seed of the subsample of 400 rows on which errors are
         measured (log errors on at most 100 of them). From 10,500 projections on there are fewer
-        draws, and from 262,144 on only one, so that little time is needed beside that of `fit`.
+        draws, and above 262,144 only one, so that measuring takes little time compared to `fit`.
 
     Returns
     -------
@@ -257,7 +258,7 @@ def compare(
     Raises
     ------
     ValueError
-        If the criterion is not one of these.
+        If `criterion` is not one of the three.
 
     See Also
     --------

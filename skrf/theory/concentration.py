@@ -25,7 +25,7 @@ def chebyshev_bound(
     Parameters
     ----------
     feature_map : feature map
-        A fitted feature map with a closed-form variance or a bound.
+        A fitted feature map with a closed-form variance or a bound on it.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
     error : float
@@ -45,7 +45,7 @@ def chebyshev_bound(
     --------
     bernstein_bound : Exponential in the number of components, for bounded maps.
     left_tail_bound : For estimates that are too small.
-    kernel_variance : The variance that it uses.
+    kernel_variance : The variance used here.
 
     References
     ----------
@@ -96,11 +96,11 @@ def hoeffding_bound(
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        min(1, 2 exp(-2 m error^2 / range^2)), without the first 2 for the upper side, where m is
-        the number of projections and the range is that of a single one:
-        2 for sines and cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for
-        optimal positive features of scaled, centred inputs, and exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d)
-        |x + y|) for regularised ones, about their own mean.
+        min(1, 2 exp(-2 m error^2 / range^2)), without the leading 2 for the upper side, where m is
+        the number of projections and the range is that of a single projection: 2 for sines and
+        cosines, 4 for a single column, K (1 - 4A)^(d/2) exp(-|x + y|^2 / (8A)) for optimal positive
+        features of scaled, centred inputs, and exp(-|x|^2 - |y|^2) 2 sinh(sqrt(d) |x + y|) for
+        regularised features, about their own mean.
 
     Raises
     ------
@@ -110,16 +110,16 @@ def hoeffding_bound(
 
     See Also
     --------
-    bernstein_bound : Uses the variance, and is smaller if that is small.
+    bernstein_bound : Uses the variance, and is smaller if the variance is small.
     chebyshev_bound : For every closed-form variance.
     uniform_bound : For all pairs in a ball at once.
 
     References
     ----------
     Hoeffding (1963); Likhosherstov et al., Chefs' random tables (2022), theorem 4.2, with the
-    factors that the printed exponent lacks and the largest value in place of a bound of it. Of
-    blocks the exponential moments are no larger than those of independent projections: theorem 8
-    there for orthogonal ones.
+    factors that the printed exponent lacks and the largest value in place of a bound on it. The
+    exponential moments of blocks are no larger than those of independent projections: for
+    orthogonal blocks, see theorem 8 there.
 
     Examples
     --------
@@ -149,8 +149,8 @@ def bernstein_bound(
 ) -> np.ndarray:
     """Return Bernstein's bound on P(|estimate - mean| >= error), which uses the variance.
 
-    It is smaller than Hoeffding's if the variance is far below the squared range, as it is for
-    positive features, whose largest value is rare.
+    It is smaller than Hoeffding's bound if the variance is far below the squared range, as it is
+    for positive features, which seldom come near their largest value.
 
     Parameters
     ----------
@@ -166,8 +166,9 @@ def bernstein_bound(
     Returns
     -------
     ndarray of shape (n_x, n_y)
-        min(1, 2 exp(-m error^2 / (2 variance + 2/3 range error))), without the first 2 for the
-        upper side. Variance and range are those of a single projection, as in `hoeffding_bound`.
+        min(1, 2 exp(-m error^2 / (2 variance + 2/3 range error))), without the leading 2 for
+        the upper side. Variance and range are those of a single projection, as in
+        `hoeffding_bound`.
 
     Raises
     ------
@@ -181,7 +182,7 @@ def bernstein_bound(
 
     References
     ----------
-    Bernstein (1924); for blocks as in `hoeffding_bound`.
+    Bernstein (1924); for blocks, see `hoeffding_bound`.
 
     Examples
     --------
@@ -233,13 +234,13 @@ def upper_tail_bound(
 ) -> np.ndarray:
     """Return Chernoff's bound on P(estimate - mean >= error), from all moments of a projection.
 
-    It is the smallest of the bounds of upper tails, often by a factor of ten or more.
+    It is the smallest of the upper-tail bounds, often by a factor of ten or more.
 
     Parameters
     ----------
     feature_map : OptimalPositiveRF, GeneralizedExponentialRF or regularised PositiveRF
-        Fitted, with ``projection="dense"`` and the coupling "iid", "orthogonal" or "simplex"; of
-        exponentials the fitted ``A_`` must be real and negative, and ``s_`` 1.
+        Fitted, with ``projection="dense"`` and the coupling "iid", "orthogonal" or "simplex"; for
+        exponentials, the fitted ``A_`` must be real and negative, and ``s_`` must be 1.
     X, Y : array-like of shape (n_x, n_features) and (n_y, n_features)
         Queries and keys; None for Y means X.
     error : float
@@ -249,7 +250,8 @@ def upper_tail_bound(
     -------
     ndarray of shape (n_x, n_y)
         The minimum over t > 0 of exp(-m t (mean + error)) M(t)^m, where M(t) = E exp(t Z) is summed
-        as a series of the moments of Z, the estimate of one projection; at most Bernstein's bound.
+        as a series in the moments of Z, the estimate from one projection. It never exceeds
+        Bernstein's bound.
 
     Raises
     ------
@@ -258,12 +260,12 @@ def upper_tail_bound(
 
     See Also
     --------
-    bernstein_bound : From the variance and the range, also for maps with signs.
+    bernstein_bound : Uses the variance and the range; also for maps with signs.
     left_tail_bound : For estimates that are too small.
 
     References
     ----------
-    Chernoff (1952); that blocks are no worse than independent projections: as in `hoeffding_bound`.
+    Chernoff (1952); for why blocks are no worse than independent rows, see `hoeffding_bound`.
 
     Examples
     --------
@@ -310,10 +312,10 @@ def left_tail_bound(
     -------
     ndarray of shape (n_x, n_y)
         exp(-error^2 / (2 S)), where S is the sum over independent blocks of
-        E[(part of the estimate)^2]. For m independent
-        projections S is E[Z^2] / m, with Z the product of one. For blocks it is the mean squared
-        error plus the squared kernel times the sum of squared shares, which is about 1 over the
-        number of blocks, so a single block tells nothing.
+        E[(part of the estimate)^2]. For m independent projections, S is E[Z^2] / m, where Z is the
+        estimate from one projection. For blocks, S is the mean squared error plus the squared
+        kernel times the sum of the squared shares of the blocks. That sum is about 1 over the
+        number of blocks, so the bound says little about a single block.
 
     Raises
     ------
@@ -386,15 +388,15 @@ def least_bound(feature_map, X, Y, log_errors):
 def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: float) -> float:
     """Return a bound on the probability that any estimate within a ball is off by `error` or more.
 
-    This holds for all pairs of queries and keys at once, with explicit constants. It is far too
-    conservative for choosing sizes (see `n_components_uniform`).
+    The bound holds for all pairs of queries and keys at once, with explicit constants. It is far
+    too conservative for choosing sizes (see `n_components_uniform`).
 
     Parameters
     ----------
     feature_map : OptimalPositiveRF, RFFSampler or GeneralizedExponentialRF
-        Fitted with ``coupling="iid"`` and ``projection="dense"``; generalized features must be
-        positive and bounded: ``A_`` real and negative, ``s_`` = 1. Of the softmax kernel the bound
-        is that of the Gaussian one for ``error * exp(-(R + sigma |offset_|)^2)``.
+        Fitted with ``coupling="iid"`` and ``projection="dense"``; generalised features must be
+        positive and bounded: ``A_`` real and negative, ``s_`` = 1. For the softmax kernel, the
+        bound is that of the Gaussian kernel at ``error * exp(-(R + sigma |offset_|)^2)``.
     error : float
         Absolute error > 0.
     radius : float
@@ -406,7 +408,7 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
         At most 1: the minimum over c > 0 of
         2 (1 + 2 sqrt(2) R / c)^(2d) exp(-m error^2 / (2 b^2))
         + (2 c / error)^2 16 b^2 ((1 - 4A) d + 4 R^2), with b = (1 - 4A)^(d/2) exp(-R^2 / (2A)). For
-        sines and cosines, whose estimate depends on x - y alone, of
+        sines and cosines, whose estimate depends on x - y alone, the minimum of
         2 (1 + 4 R / c)^d exp(-m error^2 / 8) + (2 c / error)^2 (sqrt(d) + exp(-1/2))^2.
 
     Raises
@@ -422,8 +424,9 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
     Notes
     -----
     The first term is Hoeffding's bound at the points of a net that has a point within c of every
-    pair; the second is Markov's inequality for the square of the Lipschitz constant. That of sines
-    and cosines is at most the mean length of the projections plus the largest slope of the kernel.
+    pair; the second is Markov's inequality for the square of the Lipschitz constant. For sines and
+    cosines, that constant is at most the mean length of the projections plus the largest slope of
+    the kernel.
 
     References
     ----------
@@ -455,7 +458,7 @@ def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: floa
 def n_components_uniform(
     feature_map: BaseRandomFeatures, *, error: float, radius: float, probability: float = 0.05
 ) -> int:
-    """Return the number of components at which `uniform_bound` falls to a probability.
+    """Return the number of components at which `uniform_bound` falls to a given probability.
 
     For d = 4, R = 1 and an error of 0.1 it is 5e7, whereas `n_components_for` gives thousands.
 

@@ -1,4 +1,4 @@
-"""RF-conformity: the property of a coupling that decides the error of positive features.
+"""RF-conformity: the property of a coupling that determines the error of positive features.
 
 The mean squared error of positive features differs between couplings only by their conformity,
 the mean over pairs of projections of E exp((omega_i + omega_j).z) over a random rotation; smaller
@@ -31,7 +31,7 @@ def expected_conformity(
     Parameters
     ----------
     coupling : {"iid", "orthogonal", "simplex"}
-        Couplings with a closed form.
+        The coupling; only these have a closed form.
     sum2 : float or ndarray
         |x + y|^2 of scaled, centred inputs.
     n_projections : int
@@ -42,7 +42,7 @@ def expected_conformity(
     Returns
     -------
     float or ndarray
-        exp(sum2) for independent rows, smaller for the others.
+        The mean conformity: exp(sum2) for independent rows, smaller for the other couplings.
 
     Raises
     ------

@@ -18,11 +18,12 @@ def hybrid_max_error(
 ) -> float:
     """Return the largest relative error of angular hybrid features on a sphere.
 
-    That is the largest root mean squared error, relative to exp(x.y), of the estimate of exp(x.y)
-    for rows x and y of the same length by ``HybridRF(base=("hyperbolic", "trigonometric"),
-    shared=False, coupling="iid", kernel="softmax", center=False)``. It is the maximum of the closed
-    form over all angles. The bound in theorem 3.5 of the reference does not hold: with one
-    coefficient the error is 1.009 times the bound at radius 4.2, and 1.205 times at radius 6.
+    This is the largest root mean squared error, relative to exp(x.y), with which
+    ``HybridRF(base=("hyperbolic", "trigonometric"), shared=False, coupling="iid",
+    kernel="softmax", center=False)`` estimates exp(x.y) for rows x and y of the same length: the
+    maximum of the closed form over all angles. The bound in theorem 3.5 of the reference does not
+    hold: with one coefficient, the error is 1.009 times the bound at radius 4.2, and 1.205 times
+    at radius 6.
 
     Parameters
     ----------

@@ -47,30 +47,31 @@ def n_components_for(
         Desired root mean squared error of a kernel value, relative to that value.
     quantile : float or None, default=0.5
         Share of the pairs of queries and keys that should have at most this error. None uses the
-        error of the whole kernel matrix, root mean squared error over root mean square, which a
-        single pair can dominate.
+        error of the whole kernel matrix (its root mean squared error divided by its root mean
+        square), which a single pair can dominate.
     probability : float, default=None
-        Share of the draws in which a pair should have at most this error, in (0, 1), in place of
-        the root mean square over draws. The number comes from the smallest bound that is known for
-        64 rows per side: of Chebyshev, Hoeffding, Bernstein, or Chernoff and `left_tail_bound`.
+        Share of the draws, in (0, 1), in which a pair should have at most this error; it replaces
+        the root mean square over draws. The number of components then comes from the smallest bound
+        known for 64 rows per side: Chebyshev's, Hoeffding's, Bernstein's, or Chernoff's together
+        with `left_tail_bound`.
 
     Returns
     -------
     int
-        A number of components that the feature map allows, however large (a Python integer). It
-        comes from the closed form of the variance for up to 768 rows per side, or, if none is
-        known, from 100 draws of 128 columns for 128 rows per side, as a multiple of the closed form
-        of independent projections if there is one. A measured error is assumed to fall with the
-        square root of the number of components (with Sobol' points it falls faster).
+        A number of components that the feature map allows, however large (a Python integer). It is
+        computed from the closed form of the variance for up to 768 rows per side. If none is known,
+        it is estimated from 100 draws of 128 columns for 128 rows per side, as a multiple of the
+        closed form for independent projections if there is one. A measured error is assumed to fall
+        with the square root of the number of components (with Sobol' points it falls faster).
 
     Raises
     ------
     NotImplementedError
-        For landmarks, whose error follows no known law; with a ``probability``, for biased feature
-        maps and those with neither a closed form nor a bound of the variance.
+        For landmarks, whose error follows no known law; with a ``probability``, also for biased
+        feature maps and those with neither a closed form of the variance nor a bound on it.
     ValueError
-        If ``rel_error`` is not a finite number > 0, or ``quantile`` is not from 0 to 1; with a
-        ``probability`` that is not in (0, 1), comes without a quantile, or takes more than
+        If ``rel_error`` is not a finite number > 0, ``quantile`` is not from 0 to 1, or
+        ``probability`` is not in (0, 1), comes with ``quantile=None``, or requires more than
         1,048,576 components.
 
     See Also
@@ -235,8 +236,8 @@ def _source(feature_map, X, Y):
         return block, log_kernel, lambda n: errors(n) + gain
     if not feature_map.is_unbiased:
         raise NotImplementedError(
-            f"No number of components can be predicted for {feature_map!r}, whose error is bias: "
-            "compare at several n_components shows what is measured."
+            f"The number of components cannot be predicted for {feature_map!r}, whose error is "
+            "bias: measure it with compare at several n_components."
         )
     logs += math.log(n_measured)
     return block, of_pairs(sampled.exact_kernel, few), lambda n: logs - math.log(n)

@@ -1,7 +1,7 @@
 """Closed forms: the mean squared error of every estimator as a function of a pair's geometry.
 
-Pure formulas of numbers. Feature maps name the law that describes them; `skrf.theory` asks
-feature maps. One file a family.
+These are pure numerical formulas, in one file per family. Every feature map names the law that
+describes it, and `skrf.theory` uses these laws through the feature maps.
 """
 
 from ._hypergeometric import log_hyp0f1

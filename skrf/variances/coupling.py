@@ -36,16 +36,16 @@ def log_mean_squared_error(
     Parameters
     ----------
     law : object
-        A law of `skrf.variances.gaussian`: ``log_scale``, ``log_own`` and ``pair``. If it has
-        ``linear_part``, its pairs leave out that share of cosine times the own term.
+        A law of `skrf.variances.gaussian`, with ``log_scale``, ``log_own`` and ``pair``. If it also
+        has ``linear_part``, its pair terms leave out that share of the cosine times its own term.
     geometry : PairGeometry
         The pairs of inputs.
     n_projections : int
         Number of projections m.
     blocks : dict of int to int
-        Rows in a block: number of such blocks.
+        Maps a number of rows in a block to the number of such blocks.
     cosine : callable
-        Maps the rows of a block to the cosine between its directions.
+        Maps the number of rows in a block to the cosine between its directions.
 
     Returns
     -------

@@ -120,7 +120,7 @@ class Tabulated:
 
 
 def log_relative_second_moment(law, X, Y):
-    """Return delta, the sum over coordinates of the law, for all pairs of rows.
+    """Return delta, the sum of the law's terms over the coordinates, for all pairs of rows.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def log_expm1(t):
 
 @dataclass(frozen=True)
 class PairGeometry:
-    """The quantities of every pair of inputs that closed forms depend on.
+    """The quantities that closed forms depend on, for every pair of inputs.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class PairGeometry:
 
     See Also
     --------
-    log_mean_squared_error : The error of a closed form for it.
+    log_mean_squared_error : The error of a closed form at these pairs.
     skrf.theory.kernel_variance : The variance for a fitted feature map.
 
     References
@@ -120,7 +120,7 @@ class Generalized(_InKernelUnits):
     s : {-1, 1}
         Sign of the family.
     folded : bool, default=False
-        One projection in a single column with a random phase.
+        Whether there is one projection, in a single column with a random phase.
     """
 
     A: complex

@@ -39,12 +39,12 @@ def hybrid_log_variance(moments, log_variances, covariances):
 
 
 def is_covariance_known(*laws):
-    """Return whether `shared_covariance` knows these laws."""
+    """Return whether `shared_covariance` supports these laws."""
     return all(type(law) in (Exponential, Hyperbolic, Trigonometric) for law in laws)
 
 
 def shared_covariance(laws, geometry, norm_gap):
-    """Return the covariance of two estimates that share a projection, over a unit, and its log.
+    """Return the covariance of two estimates that share a projection, in a unit, and its log.
 
     Exponentials are exp(2A |w|^2 + B w.z) up to constants, with z = x + y and B^2 = b = 1 - 4A;
     cosines are cos(w.(x - y)). So all means of products are Gaussian integrals.
@@ -52,7 +52,7 @@ def shared_covariance(laws, geometry, norm_gap):
     Parameters
     ----------
     laws : tuple of two laws
-        Of Exponential, Hyperbolic and Trigonometric.
+        Two of Exponential, Hyperbolic and Trigonometric.
     geometry : PairGeometry
         Of all pairs.
     norm_gap : ndarray
